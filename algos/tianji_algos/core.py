@@ -1,0 +1,197 @@
+"""Model, Embryo and Agent: what an algorithm is made of (paper, appendix B).
+
+A *Model* is the network, an *Embryo* holds the update rule, an *Agent* is how a policy meets an
+environment. They see arrays and know no processes: the same three run in one script and over a cluster.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import BaseModel
+
+from tianji_algos.fields import FieldSpec
+
+Fields = Mapping[str, npt.NDArray[Any]]
+"""The fields of one fragment by name: ``[T, N, ...]``, bootstrap fields ``[T + 1, N, ...]``."""
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """What one environment (not a vector of them) takes and gives."""
+
+    observation: gym.Space[Any]
+    action: gym.Space[Any]
+
+
+class Executor(ABC):
+    """Runs a model's forward pass for acting, with parameters it is given as one flat array."""
+
+    @abstractmethod
+    def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
+        """Copy new parameters in; ``parameters`` is the flat array of ``Model.write_parameters``."""
+
+    @abstractmethod
+    def __call__(self, observation: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], ...]:
+        """Run the network on ``[N, ...]`` observations; the arrays returned are reused by the next call."""
+
+
+class Model(torch.nn.Module, ABC):
+    """A network whose parameters travel as one flat float32 array.
+
+    Built as ``ModelType(spaces, settings)``; see ``build_model``.
+    """
+
+    settings_type: ClassVar[type[BaseModel]]
+    """What the config's ``[model]`` section holds beside ``type``."""
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of float32 values in the flat array: all parameters, then all buffers."""
+        return sum(p.numel() for p in self._tensors())
+
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        yield from self.parameters()
+        yield from self.buffers()
+
+    def write_parameters(self, into: npt.NDArray[np.float32]) -> None:
+        """Write all parameters, then all buffers, into ``into [parameter_count]``."""
+        flat = torch.from_numpy(into)
+        start = 0
+        for tensor in self._tensors():
+            flat[start : start + tensor.numel()].copy_(tensor.detach().reshape(-1))
+            start += tensor.numel()
+
+    def read_parameters(self, flat: npt.NDArray[np.float32]) -> None:
+        """Take all parameters and buffers from ``flat [parameter_count]``."""
+        source = torch.from_numpy(flat)
+        start = 0
+        with torch.no_grad():
+            for tensor in self._tensors():
+                tensor.copy_(source[start : start + tensor.numel()].view_as(tensor))
+                start += tensor.numel()
+
+    @abstractmethod
+    def executor(self, batch_size: int) -> Executor:
+        """Build what actors run: acting needs no gradients, so it may avoid torch."""
+
+
+class Embryo(ABC):
+    """An update rule around a model: turns fragments into gradient updates.
+
+    Built as ``EmbryoType(spaces, model, settings, seed)``; the model is on its final device by then.
+
+    Attributes:
+        model: the network being trained.
+        uses_per_sample: how often one sample is used (the serial replay ratio ``rho``).
+    """
+
+    settings_type: ClassVar[type[BaseModel]]
+    """What the config's ``[training]`` section holds beside ``type``."""
+
+    model: Model
+    uses_per_sample: float
+
+    @abstractmethod
+    def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Any]:
+        """Prepare a rollout and yield one minibatch per gradient update.
+
+        ``fragments`` may be released once the first minibatch was yielded: what is needed is copied by then.
+        """
+
+    @abstractmethod
+    def update(self, minibatch: Any) -> int:
+        """Make one gradient update; returns the number of samples it used."""
+
+    @abstractmethod
+    def metrics(self) -> dict[str, float]:
+        """Means of the losses and diagnostics since the last call."""
+
+    @abstractmethod
+    def schedule(self, env_steps: int) -> None:
+        """Set whatever is scheduled over training (learning rate, clip range) for so many env steps seen."""
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Everything a resumed run needs: tensors, and the rest as JSON values."""
+
+    @abstractmethod
+    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned.
+
+        Raises:
+            ValueError: the state belongs to another model or algorithm; says which tensor does not fit.
+        """
+
+
+class Agent(ABC):
+    """How a policy meets an environment: what it records, how it explores, how it acts.
+
+    Built as ``AgentType(spaces, model, settings, num_envs, seed)``:
+
+    - spaces: of one environment.
+    - model: the network as this agent's type asks for it.
+    - settings: an instance of ``settings_type``.
+    - num_envs: N, how many environments ``act`` serves at once.
+    - seed: of the exploration.
+    """
+
+    settings_type: ClassVar[type[BaseModel]]
+    """What the config's ``[agent]`` section holds beside ``type``."""
+
+    default_model: ClassVar[str]
+    """Name of the model to use if the config names none."""
+
+    default_embryo: ClassVar[str]
+    """Name of the embryo that trains for this agent if the config names none."""
+
+    @classmethod
+    @abstractmethod
+    def fields(cls, spaces: Spaces) -> tuple[FieldSpec, ...]:
+        """Fields this agent adds to a fragment beside ``COMMON_FIELDS``; ``action`` is one of them."""
+
+    @abstractmethod
+    def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
+        """Choose exploring actions for ``observation [N, ...]``.
+
+        Args:
+            observation: what the environments show now.
+            into: one time step of this agent's fields, ``[N, ...]`` each, to be written in place.
+
+        Returns:
+            The actions in the environment's own form, ``[N, ...]``; reused by the next call.
+        """
+
+    def act_last(self, observation: npt.NDArray[Any], into: Fields) -> None:  # noqa: B027 - most record nothing
+        """Write the bootstrap row of this agent's fields: what follows a fragment's last step.
+
+        Args:
+            observation: after the last step, ``[N, ...]``.
+            into: row T of each of this agent's ``bootstrap`` fields, ``[N, ...]``, to be written in place.
+        """
+
+    @abstractmethod
+    def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Choose actions without exploration, for evaluation."""
+
+    @abstractmethod
+    def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
+        """Act with these parameters from now on."""
+
+    @abstractmethod
+    def reseed(self, seed: int) -> None:
+        """Begin the exploration's random stream anew."""
+
+
+def build_model(model_type: type[Model], spaces: Spaces, settings: BaseModel, seed: int) -> Model:
+    """Build a model from ``seed`` alone; torch's global random stream is left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return model_type(spaces, settings)

@@ -1,0 +1,1 @@
+"""Networks: what an agent acts with and an embryo trains."""

@@ -1,0 +1,200 @@
+"""A fully connected actor-critic: torch holds the parameters, numpy does the arithmetic on a CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from tianji_algos.core import Executor, Spaces
+from tianji_algos.distributions import Gaussian, distribution_for
+from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
+from tianji_algos.models.dense import DenseNetwork
+from tianji_algos.models.observations import ObservationEncoder
+from tianji_algos.models.settings import MLPActorCriticSettings
+
+Floats = npt.NDArray[np.float32]
+
+
+class MLPActorCritic(ActorCritic):
+    """Policy and value as two fully connected networks, or as two outputs of one.
+
+    The standard deviation of continuous actions is a parameter of its own and depends on no observation.
+
+    Args:
+        spaces: of one environment.
+        settings: widths, activation, shared or separate, initial scales.
+
+    Raises:
+        UnsupportedSpaceError: an observation or action space that it cannot serve.
+    """
+
+    settings_type: ClassVar[type[MLPActorCriticSettings]] = MLPActorCriticSettings
+
+    def __init__(self, spaces: Spaces, settings: MLPActorCriticSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.encoder = ObservationEncoder(spaces.observation)
+        distribution = distribution_for(spaces.action)
+        gaussian = isinstance(distribution, Gaussian)
+        self.policy_outputs = distribution.outputs // 2 if gaussian else distribution.outputs
+        gains = [settings.policy_gain] * self.policy_outputs
+        if settings.shared:
+            self.policy = self._network([*gains, 1.0])
+            self.value = None
+        else:
+            self.policy = self._network(gains)
+            self.value = self._network([1.0])
+        self.log_std = (
+            nn.Parameter(torch.full((self.policy_outputs,), settings.initial_log_std)) if gaussian else None
+        )
+
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute policy ``[N, outputs]`` and value ``[N]`` in torch, on any device."""
+        rows = torch.from_numpy(self.encoder(observation.cpu().numpy())).to(observation.device)
+        policy = self.policy(rows)
+        if self.value is None:
+            policy, value = policy[:, :-1], policy[:, -1]
+        else:
+            value = self.value(rows)[:, 0]
+        if self.log_std is not None:
+            policy = torch.cat((policy, self.log_std.expand_as(policy)), dim=1)
+        return policy, value
+
+    def executor(self, batch_size: int) -> Executor:
+        """Act in numpy with a copy of the parameters."""
+        executor = MLPExecutor(self, batch_size)
+        flat = np.empty(self.parameter_count, np.float32)
+        self.write_parameters(flat)
+        executor.adopt(flat)
+        return executor
+
+    def backprop(self) -> Backprop:
+        """Train in numpy on a CPU, in torch elsewhere."""
+        on_cpu = next(self.parameters()).device.type == "cpu"
+        return MLPBackprop(self) if on_cpu else super().backprop()
+
+    def _network(self, output_gains: Sequence[float]) -> nn.Sequential:
+        """Build layers with orthogonal weights and zero biases; each output has a gain of its own."""
+        widths = [self.encoder.features, *self.settings.hidden, len(output_gains)]
+        layers: list[nn.Module] = []
+        for k, (inputs, outputs) in enumerate(pairwise(widths)):
+            layer = nn.Linear(inputs, outputs)
+            nn.init.zeros_(layer.bias)
+            layers.append(layer)
+            if k < len(self.settings.hidden):
+                nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
+                layers.append(nn.Tanh() if self.settings.activation == "tanh" else nn.ReLU())
+            else:
+                nn.init.orthogonal_(layer.weight)
+                with torch.no_grad():
+                    layer.weight.mul_(torch.tensor(output_gains)[:, None])
+        return nn.Sequential(*layers)
+
+
+class _NumpyActorCritic:
+    """Both networks' forward pass over named arrays, with the outputs side by side in one array."""
+
+    def __init__(self, model: MLPActorCritic, arrays: Mapping[str, Floats]) -> None:
+        activation = model.settings.activation
+        self.encode = model.encoder
+        self.mean_outputs = model.policy_outputs
+        self.names = {
+            prefix: layer_names(arrays, prefix)
+            for prefix in ("policy", "value")
+            if f"{prefix}.0.weight" in arrays
+        }
+        self.networks = [
+            DenseNetwork([arrays[w] for w, _ in names], [arrays[b] for _, b in names], activation)
+            for names in self.names.values()
+        ]
+        self.log_std = arrays.get("log_std")
+        self._gaussian = np.empty((0, 0), np.float32)
+
+    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, Floats]:
+        rows = self.encode(observation)
+        policy = self.networks[0].forward(rows)
+        value = policy[-1] if len(self.networks) == 1 else self.networks[1].forward(rows)[0]
+        policy = policy[: self.mean_outputs]
+        if self.log_std is not None:
+            if self._gaussian.shape[1] != len(rows):
+                self._gaussian = np.empty((2 * self.mean_outputs, len(rows)), np.float32)
+            self._gaussian[: self.mean_outputs] = policy
+            self._gaussian[self.mean_outputs :] = self.log_std[:, None]
+            policy = self._gaussian
+        return policy.T, value
+
+
+class MLPExecutor(Executor):
+    """Acts with an ``MLPActorCritic``: numpy over views of one flat array, so adopting is one copy.
+
+    Args:
+        model: gives the layout of the flat array.
+        batch_size: N, rows per call.
+    """
+
+    def __init__(self, model: MLPActorCritic, batch_size: int) -> None:
+        self._flat = np.empty(model.parameter_count, np.float32)
+        self._batch_size = batch_size
+        views: dict[str, Floats] = {}
+        start = 0
+        for name, parameter in model.named_parameters():
+            views[name] = self._flat[start : start + parameter.numel()].reshape(tuple(parameter.shape))
+            start += parameter.numel()
+        self._networks = _NumpyActorCritic(model, views)
+
+    def adopt(self, parameters: Floats) -> None:
+        """Copy new parameters ``[parameter_count]`` in."""
+        np.copyto(self._flat, parameters)
+
+    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
+        """Give policy ``[N, outputs]`` and value ``[N]``; both are reused by the next call."""
+        return self._networks(observation)
+
+
+class MLPBackprop:
+    """Differentiates an ``MLPActorCritic`` by hand.
+
+    Args:
+        model: its parameters and their ``grad`` are read and written where they are now.
+    """
+
+    def __init__(self, model: MLPActorCritic) -> None:
+        values: dict[str, Floats] = {}
+        gradients: dict[str, Floats] = {}
+        for name, parameter in model.named_parameters():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            values[name] = parameter.detach().numpy()
+            gradients[name] = parameter.grad.numpy()
+        self._networks = _NumpyActorCritic(model, values)
+        self._d_weights = [[gradients[w] for w, _ in names] for names in self._networks.names.values()]
+        self._d_biases = [[gradients[b] for _, b in names] for names in self._networks.names.values()]
+        self._d_log_std = gradients.get("log_std")
+
+    def __call__(self, observation: npt.NDArray[Any], loss_gradient: LossGradient) -> None:
+        """Write the gradient of a loss on ``observation [B, ...]``."""
+        policy, value = self._networks(observation)
+        d_policy, d_value = loss_gradient(policy, value)
+        means = self._networks.mean_outputs
+        if self._d_log_std is not None:
+            np.add.reduce(d_policy.T[means:], axis=1, out=self._d_log_std)
+        d_outputs = [d_policy.T[:means], d_value[None]]
+        if len(self._networks.networks) == 1:
+            d_outputs = [np.concatenate(d_outputs)]
+        for network, d_output, d_weights, d_biases in zip(
+            self._networks.networks, d_outputs, self._d_weights, self._d_biases, strict=True
+        ):
+            network.backward(d_output, d_weights, d_biases)
+
+
+def layer_names(arrays: Mapping[str, Floats], prefix: str) -> list[tuple[str, str]]:
+    """List the names of each layer's weight and bias in order."""
+    weights = [name for name in arrays if name.startswith(f"{prefix}.") and name.endswith(".weight")]
+    return [(name, name.removesuffix("weight") + "bias") for name in weights]

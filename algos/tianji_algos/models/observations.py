@@ -1,0 +1,48 @@
+"""Observations as the rows of numbers that a fully connected network takes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.errors import UnsupportedSpaceError
+
+
+class ObservationEncoder:
+    """Flattens Box observations; makes discrete ones one-hot.
+
+    Args:
+        space: of one observation.
+
+    Raises:
+        UnsupportedSpaceError: it is neither Box nor Discrete nor MultiDiscrete.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        if isinstance(space, gym.spaces.Box):
+            self.features = math.prod(space.shape)
+            self._first: npt.NDArray[np.int64] | None = None
+        elif isinstance(space, gym.spaces.Discrete):
+            self.features = int(space.n)
+            self._first = np.array([-space.start], np.int64)
+        elif isinstance(space, gym.spaces.MultiDiscrete):
+            sizes = space.nvec.reshape(-1)
+            self.features = int(sizes.sum())
+            self._first = np.cumsum(sizes, dtype=np.int64) - sizes - space.start.reshape(-1)
+        else:
+            raise UnsupportedSpaceError(
+                f"a fully connected network takes Box, Discrete and MultiDiscrete observations, not {space}"
+            )
+
+    def __call__(self, observation: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Encode ``observation [N, ...]`` as ``[N, features]``; float32 Box observations are not copied."""
+        rows = observation.reshape(len(observation), -1)
+        if self._first is None:
+            return rows.astype(np.float32, copy=False)
+        encoded = np.zeros((len(rows), self.features), np.float32)
+        np.put_along_axis(encoded, rows + self._first, np.float32(1.0), axis=1)
+        return encoded

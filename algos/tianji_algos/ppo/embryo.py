@@ -1,0 +1,146 @@
+"""PPO's update rule (Schulman et al., 2017)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.adam import Adam
+from tianji_algos.core import Embryo, Fields, Spaces
+from tianji_algos.distributions import distribution_for
+from tianji_algos.errors import StateMismatchError
+from tianji_algos.flat import flatten_parameters
+from tianji_algos.models.actor_critic import ActorCritic
+from tianji_algos.ppo.loss import DIAGNOSTICS, Minibatch, PPOLoss
+from tianji_algos.ppo.rollout import Rollout
+from tianji_algos.ppo.settings import PPOSettings
+
+Floats = npt.NDArray[np.float32]
+
+
+class PPOEmbryo(Embryo):
+    """Trains an actor-critic on rollouts with the clipped surrogate loss and Adam.
+
+    Args:
+        spaces: of one environment.
+        model: trained in place, on its final device; its parameters move into one flat tensor.
+        settings: hyperparameters.
+        seed: of the order in which samples are seen.
+    """
+
+    settings_type: ClassVar[type[PPOSettings]] = PPOSettings
+
+    def __init__(self, spaces: Spaces, model: ActorCritic, settings: PPOSettings, seed: int) -> None:
+        self.model: ActorCritic = model
+        self.settings = settings
+        self.uses_per_sample = float(settings.epochs)
+        self._flat = flatten_parameters(model)
+        self._backprop = model.backprop()
+        self._adam = Adam(self._flat, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
+        self._loss = PPOLoss(
+            distribution_for(spaces.action),
+            settings.clip_range,
+            settings.clip_value,
+            settings.value_coef,
+            settings.entropy_coef,
+        )
+        self._rollout = Rollout(settings)
+        self._rng = np.random.default_rng(seed)
+        self._latest = np.zeros(len(DIAGNOSTICS), np.float32)
+        self._sums = np.zeros(len(DIAGNOSTICS) + 1, np.float64)
+        self._updates = 0
+
+    def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Minibatch]:
+        """Yield the minibatches of all epochs; fewer if the policy moves beyond ``target_kl``."""
+        self._rollout.gather(fragments)
+        limit = self.settings.target_kl
+        for _ in range(self.settings.epochs):
+            for minibatch in self._rollout.minibatches(self._rng):
+                yield minibatch
+                if limit is not None and self._latest[DIAGNOSTICS.index("approx_kl")] > limit:
+                    return
+
+    def update(self, minibatch: Minibatch) -> int:
+        """Make one step of Adam on the clipped gradient."""
+
+        def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
+            d_policy, d_value, self._latest = self._loss.gradient(policy, value, minibatch)
+            return d_policy, d_value
+
+        self._backprop(minibatch.observation, loss_gradient)
+        self._sums[-1] += self._adam.step()
+        self._sums[:-1] += self._latest
+        self._updates += 1
+        return len(minibatch.log_prob)
+
+    def metrics(self) -> dict[str, float]:
+        """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
+        if self._updates == 0:
+            return {}
+        means = self._sums / self._updates
+        self._sums[:] = 0.0
+        self._updates = 0
+        return {
+            **dict(zip((*DIAGNOSTICS, "gradient_norm"), means.tolist(), strict=True)),
+            "learning_rate": self._adam.learning_rate,
+            "clip_range": self._loss.clip_range,
+        }
+
+    def schedule(self, env_steps: int) -> None:
+        """Set learning rate and clip range for so many env steps seen."""
+        settings = self.settings
+        if settings.schedule_steps is None:
+            return
+        remaining = max(0.0, 1.0 - env_steps / settings.schedule_steps)
+        if settings.learning_rate_schedule == "linear":
+            self._adam.learning_rate = settings.learning_rate * remaining
+        if settings.clip_range_schedule == "linear":
+            self._loss.clip_range = settings.clip_range * remaining
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Give parameters, Adam's moments, and the state of the random stream and the schedules."""
+        tensors = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
+        rest = {
+            "algorithm": "ppo",
+            "adam_steps": self._adam.steps,
+            "rng": self._rng.bit_generator.state,
+            "learning_rate": self._adam.learning_rate,
+            "clip_range": self._loss.clip_range,
+        }
+        return tensors, rest
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned.
+
+        Raises:
+            StateMismatchError: the state is not PPO's, or a tensor is missing, unknown or of another shape.
+        """
+        if rest.get("algorithm") != "ppo":
+            raise StateMismatchError(f"this state belongs to {rest.get('algorithm')!r}, not to 'ppo'")
+        self._check(tensors)
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                tensor.copy_(tensors[name])
+        self._adam.steps = rest["adam_steps"]
+        self._rng.bit_generator.state = rest["rng"]
+        self._adam.learning_rate = rest["learning_rate"]
+        self._loss.clip_range = rest["clip_range"]
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """Name every tensor of the state, in place."""
+        named = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        return named | {"adam.mean": self._adam.mean, "adam.square": self._adam.square}
+
+    def _check(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        expected = {name: tuple(tensor.shape) for name, tensor in self._tensors().items()}
+        for name in sorted(expected.keys() | tensors.keys()):
+            if name not in tensors or name not in expected:
+                missing = "missing from the state" if name in expected else "unknown to this model"
+                raise StateMismatchError(f"tensor {name!r} is {missing}")
+            found = tuple(tensors[name].shape)
+            if found != expected[name]:
+                raise StateMismatchError(f"tensor {name!r} is {found}, and {expected[name]} in this model")

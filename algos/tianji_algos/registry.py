@@ -1,0 +1,170 @@
+"""Names of agents, embryos and models, and where their classes are. Imports no torch.
+
+A name is looked up in three places: the built-in table, the entry-point groups ``tianji.agents``,
+``tianji.embryos`` and ``tianji.models``, and, if it reads ``module:attribute``, that module. Built-in
+settings are declared in modules without torch, so a config is validated before anything heavy is imported.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any, Final, Literal, cast
+
+from pydantic import BaseModel
+
+from tianji_algos.errors import BrokenExtensionError, UnknownNameError
+
+Kind = Literal["agent", "embryo", "model"]
+
+_GROUPS: Final[Mapping[Kind, str]] = MappingProxyType(
+    {"agent": "tianji.agents", "embryo": "tianji.embryos", "model": "tianji.models"}
+)
+
+
+@dataclass(frozen=True)
+class _BuiltIn:
+    """Where a built-in class and its settings are, as ``module:attribute``."""
+
+    target: str
+    settings: str
+    default_model: str = ""
+    default_embryo: str = ""
+
+
+_BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
+    {
+        ("agent", "ppo"): _BuiltIn(
+            target="tianji_algos.ppo.agent:PPOAgent",
+            settings="tianji_algos.ppo.settings:PPOAgentSettings",
+            default_model="mlp_actor_critic",
+            default_embryo="ppo",
+        ),
+        ("embryo", "ppo"): _BuiltIn(
+            target="tianji_algos.ppo.embryo:PPOEmbryo", settings="tianji_algos.ppo.settings:PPOSettings"
+        ),
+        ("model", "mlp_actor_critic"): _BuiltIn(
+            target="tianji_algos.models.mlp:MLPActorCritic",
+            settings="tianji_algos.models.settings:MLPActorCriticSettings",
+        ),
+    }
+)
+
+
+@dataclass(frozen=True)
+class AgentDefaults:
+    """What an agent uses unless the config says otherwise: names of a model and of an embryo."""
+
+    model: str
+    embryo: str
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """List all names of a kind, built-in and from entry points, sorted."""
+    built_in = {name for (of_kind, name) in _BUILT_IN if of_kind == kind}
+    return tuple(sorted(built_in | {point.name for point in entry_points(group=_GROUPS[kind])}))
+
+
+def check(kind: Kind, name: str) -> None:
+    """Make sure that a name could be loaded, without importing anything.
+
+    Raises:
+        UnknownNameError: nothing of that kind has the name.
+    """
+    if ":" not in name and name not in names(kind):
+        raise _unknown(kind, name)
+
+
+def load(kind: Kind, name: str) -> type[Any]:
+    """Import the class behind a name.
+
+    Args:
+        kind: what it has to be.
+        name: a built-in name, an entry point's, or ``module:attribute``.
+
+    Raises:
+        UnknownNameError: nothing of that kind has the name.
+        BrokenExtensionError: it does not load, or it is no class of that kind.
+    """
+    if (built_in := _BUILT_IN.get((kind, name))) is not None:
+        return cast("type[Any]", _import(kind, name, built_in.target))
+    if ":" in name:
+        loaded = _import(kind, name, name)
+    else:
+        points = {point.name: point for point in entry_points(group=_GROUPS[kind])}
+        if name not in points:
+            raise _unknown(kind, name)
+        loaded = _import(kind, name, points[name].value)
+    return _checked(kind, name, loaded)
+
+
+def settings_type(kind: Kind, name: str) -> type[BaseModel]:
+    """Find the settings class of a name; imports no torch for a built-in one.
+
+    Raises:
+        UnknownNameError: nothing of that kind has the name.
+        BrokenExtensionError: the class does not load or declares no ``settings_type``.
+    """
+    if (built_in := _BUILT_IN.get((kind, name))) is not None:
+        return cast("type[BaseModel]", _import(kind, name, built_in.settings))
+    return cast("type[BaseModel]", load(kind, name).settings_type)
+
+
+def agent_defaults(name: str) -> AgentDefaults:
+    """Find the model and the embryo that an agent uses by default; imports no torch for a built-in one.
+
+    Raises:
+        UnknownNameError: no agent has the name.
+        BrokenExtensionError: the agent does not load.
+    """
+    if (built_in := _BUILT_IN.get(("agent", name))) is not None:
+        return AgentDefaults(built_in.default_model, built_in.default_embryo)
+    agent = load("agent", name)
+    return AgentDefaults(agent.default_model, agent.default_embryo)
+
+
+def _unknown(kind: Kind, name: str) -> UnknownNameError:
+    known = names(kind)
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are: {', '.join(known)}"
+    return UnknownNameError(f"no {kind} is named {name!r}; {hint} (your own: 'module:Class')")
+
+
+def _import(kind: Kind, name: str, target: str) -> object:
+    module_name, _, attribute = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as cause:
+        if cause.name is not None and module_name.startswith(cause.name):
+            raise UnknownNameError(
+                f"{kind} {name!r}: there is no module {module_name!r} (is its folder on PYTHONPATH?)"
+            ) from cause
+        raise BrokenExtensionError(f"{kind} {name!r} does not import: {cause}") from cause
+    except Exception as cause:
+        raise BrokenExtensionError(f"{kind} {name!r} does not import: {cause!r}") from cause
+    if not hasattr(module, attribute):
+        nearest = difflib.get_close_matches(attribute, dir(module), n=1)
+        hint = f"; did you mean {module_name}:{nearest[0]}?" if nearest else ""
+        raise UnknownNameError(f"{kind} {name!r}: module {module_name!r} has no {attribute!r}{hint}")
+    return getattr(module, attribute)
+
+
+def _checked(kind: Kind, name: str, loaded: object) -> type[Any]:
+    """Refuse what is no class of its kind: a mistake here would surface in another process."""
+    from tianji_algos import core  # noqa: PLC0415 - imports torch, which built-in names do without
+
+    base = {"agent": core.Agent, "embryo": core.Embryo, "model": core.Model}[kind]
+    if not (isinstance(loaded, type) and issubclass(loaded, base)):
+        raise BrokenExtensionError(
+            f"{kind} {name!r} is {loaded!r}, not a subclass of {base.__module__}.{base.__name__}"
+        )
+    settings = getattr(loaded, "settings_type", None)
+    if not (isinstance(settings, type) and issubclass(settings, BaseModel)):
+        raise BrokenExtensionError(
+            f"{kind} {name!r} declares no `settings_type`, a pydantic model of its settings"
+        )
+    return loaded

@@ -1,0 +1,220 @@
+"""tianji beside its peers on CartPole-v1: seconds from the first environment step until the mean
+return of the last 100 training episodes is 475.
+
+All run in turn, seed by seed, on the same cores, each in a Python environment of its own:
+
+    python benchmarks/peers/compare.py --tianji .venv/bin/tianji --sb3 ENV/bin/python --seeds 1 2 3
+
+A run that fails ends the comparison; a run that does not reach 475 counts as infinitely long.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PEERS = {
+    "sb3": ("sb3.py", "Stable-Baselines3"),
+    "rllib": ("rllib.py", "RLlib"),
+    "sample-factory": ("sample_factory_peer.py", "Sample Factory"),
+    "serial": ("serial.py", "the plain serial loop"),
+}
+TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training run. ``seconds`` is None if 475 was not reached; ``wall_s`` counts the whole process."""
+
+    contender: str
+    seed: int
+    seconds: float | None
+    env_steps: int
+    wall_s: float
+    evaluation: float | None
+    details: dict[str, Any]
+
+
+def execute(command: Sequence[str], log: Path) -> float:
+    """Run a command to its end with its output in ``log``; answer how many seconds it took."""
+    started_s = time.perf_counter()
+    with log.open("w") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            code = process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            sys.exit(f"{' '.join(command)}\nwas not done after {TIMEOUT_S:.0f} s; its output: {log}")
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait()
+    if code != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
+        sys.exit(f"{' '.join(command)}\nended with status {code}:\n{tail}")
+    return time.perf_counter() - started_s
+
+
+def run_tianji(tianji: str, config: str, seed: int, directory: Path) -> Run:
+    result = directory / f"tianji-{seed}.json"
+    command = [tianji, "train", config, "--set", f"experiment.seed={seed}", "--json", str(result), "--quiet"]
+    wall_s = execute([*command, "--out", str(directory / "runs")], directory / f"tianji-{seed}.log")
+    summary = json.loads(result.read_text())
+    evaluation = summary.get("evaluation") or {}
+    return Run(
+        "tianji",
+        seed,
+        summary["time_to"]["475"],
+        summary["env_steps"],
+        wall_s,
+        evaluation.get("mean"),
+        summary,
+    )
+
+
+def run_peer(peer: str, python: str, seed: int, directory: Path) -> Run:
+    result = directory / f"{peer}-{seed}.json"
+    command = [python, str(HERE / PEERS[peer][0]), "--seed", str(seed), "--json", str(result)]
+    wall_s = execute(command, directory / f"{peer}-{seed}.log")
+    report = json.loads(result.read_text())
+    return Run(peer, seed, report["seconds"], report["env_steps"], wall_s, None, report)
+
+
+def _seconds(run: Run) -> float:
+    return math.inf if run.seconds is None else run.seconds
+
+
+def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Make one row per contender; ``ratio`` is its median time over tianji's."""
+    by_contender: dict[str, list[Run]] = {}
+    for run in runs:
+        by_contender.setdefault(run.contender, []).append(run)
+    medians = {name: statistics.median(map(_seconds, own)) for name, own in by_contender.items()}
+    ours = medians.get("tianji", math.nan)
+    rows = []
+    for name, own in by_contender.items():
+        times = sorted(map(_seconds, own))
+        evaluations = [run.evaluation for run in own if run.evaluation is not None]
+        row = {
+            "contender": name,
+            "runs": len(own),
+            "reached": sum(run.seconds is not None for run in own),
+            "median_s": medians[name],
+            "min_s": times[0],
+            "max_s": times[-1],
+            "ratio": medians[name] / ours,
+            "env_steps": statistics.median(run.env_steps for run in own),
+            "wall_s": statistics.median(run.wall_s for run in own),
+            "worst_evaluation": min(evaluations, default=None),
+        }
+        rows.append(
+            {
+                key: None if isinstance(value, float) and not math.isfinite(value) else value
+                for key, value in row.items()
+            }
+        )
+    return rows
+
+
+def print_table(rows: Sequence[dict[str, Any]]) -> None:
+    columns = {
+        "contender": 16,
+        "reached": 9,
+        "median_s": 10,
+        "min_s": 9,
+        "max_s": 9,
+        "ratio": 8,
+        "env_steps": 11,
+        "wall_s": 9,
+        "worst_evaluation": 17,
+    }
+    print("".join(f"{name:>{width}}" for name, width in columns.items()))
+    for row in rows:
+        cells = row | {"reached": f"{row['reached']}/{row['runs']}"}
+        print("".join(f"{_cell(cells[name]):>{width}}" for name, width in columns.items()))
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _environment(cores: Sequence[int]) -> dict[str, Any]:
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "cpu": models[0] if models else platform.processor(),
+        "cores": list(cores),
+        "load_before": os.getloadavg()[0],
+        "system": platform.platform(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def _contenders(options: argparse.Namespace, directory: Path) -> list[Callable[[int], Run]]:
+    contenders: list[Callable[[int], Run]] = []
+    if options.tianji:
+        contenders.append(lambda seed: run_tianji(options.tianji, options.config, seed, directory))
+    for peer in PEERS:
+        python = getattr(options, peer.replace("-", "_"))
+        if python:
+            contenders.append(
+                lambda seed, peer=peer, python=python: run_peer(peer, python, seed, directory)  # type: ignore[misc]
+            )
+    return contenders
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--tianji", metavar="COMMAND", help="the tianji command; left out: not run")
+    parser.add_argument("--config", default="configs/ppo_cartpole.toml")
+    for peer, (script, title) in PEERS.items():
+        parser.add_argument(f"--{peer}", metavar="PYTHON", help=f"runs {title} ({script}); left out: not run")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--cores", type=int, default=2, help="cores that every contender may use")
+    parser.add_argument("--out", type=Path, help="keeps logs and results here (default: a temporary folder)")
+    parser.add_argument("--json", metavar="PATH", help="also writes all runs and the table to this file")
+    options = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))[: options.cores]
+    os.sched_setaffinity(0, cores)
+    directory = options.out or Path(tempfile.mkdtemp(prefix="tianji-peers-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    contenders = _contenders(options, directory)
+    if not contenders:
+        parser.error("nothing to run: give --tianji, or the Python of a peer")
+    environment = _environment(cores)
+    print("".join(f"# {key}: {value}\n" for key, value in environment.items()), end="")
+    runs: list[Run] = []
+    for seed in options.seeds:
+        for contender in contenders:
+            runs.append(contender(seed))
+            seconds = "not reached" if runs[-1].seconds is None else f"{runs[-1].seconds:.2f} s"
+            print(f"# seed {seed}: {runs[-1].contender} {seconds}", flush=True)
+    rows = summarise(runs)
+    print_table(rows)
+    if options.json:
+        document = {"environment": environment, "rows": rows, "runs": [asdict(run) for run in runs]}
+        Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""What an environment is to its author (``BaseEnv``) and to an actor (``VectorEnvironment``).
+
+An actor steps many copies at once, straight into rows of a fragment, so ``VectorEnvironment`` writes
+into the caller's arrays and returns nothing. This module knows no process and no algorithm.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from tianji_envs.errors import BrokenEnvironmentError, UnsupportedSpaceError
+
+Array = npt.NDArray[Any]
+
+
+class BaseEnv(ABC):
+    """One environment of a user's own (paper, Figure 8).
+
+    Set ``observation_space`` and ``action_space`` in the constructor, which gets the keys of the
+    config's ``environment.options`` as keyword arguments.
+    """
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+
+    @abstractmethod
+    def reset(self, seed: int | None = None) -> Any:
+        """Begin an episode.
+
+        Args:
+            seed: begin the random stream anew from it; None goes on with the stream as it is.
+
+        Returns:
+            The first observation, of the shape that ``observation_space`` states.
+        """
+
+    @abstractmethod
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:
+        """Act once.
+
+        Args:
+            action: an element of ``action_space``; an ``int`` if that is ``Discrete``.
+
+        Returns:
+            observation: what is seen after the action.
+            reward: of this step.
+            terminated: the episode ended in a terminal state, which is worth nothing more.
+            truncated: the episode was cut off (a time limit) in a state that is still worth something.
+        """
+
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Draw the current state as ``[height, width, 3]``."""
+        raise BrokenEnvironmentError(f"{type(self).__name__} defines no render()")
+
+    def close(self) -> None:  # noqa: B027 - most environments hold nothing
+        """Free what the environment holds."""
+
+
+class VectorEnvironment(ABC):
+    """N copies of one environment, stepped together into memory that the caller gives.
+
+    Every implementation autoresets on the *next* step: a step that ends an environment's episode
+    shows that episode's last observation; the following step ignores that environment's action,
+    shows the first observation of a new episode, and gives reward 0 and no flags. That step is no
+    experience. Both flags of a step may be set; termination then outweighs truncation.
+
+    Attributes:
+        num_envs: N.
+        observation_space: of one environment.
+        action_space: of one environment.
+    """
+
+    num_envs: int
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+
+    @abstractmethod
+    def reset(self, seed: int, observation: Array) -> None:
+        """Begin an episode in every environment, and all random streams anew.
+
+        Each environment's stream is derived from ``seed`` and its index: the same seed repeats all of
+        them, and neither two environments nor two seeds share one.
+
+        Args:
+            seed: any number from 0.
+            observation: gets the first observations, ``[N, ...]``.
+        """
+
+    @abstractmethod
+    def step(
+        self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
+    ) -> None:
+        """Act once in every environment and write what came of it into the caller's arrays.
+
+        Args:
+            actions: ``[N, ...]``; not kept after the call.
+            observation: gets ``[N, ...]``, cast to the array's dtype.
+            reward: gets ``[N]``.
+            terminated: gets ``[N]``.
+            truncated: gets ``[N]``.
+        """
+
+    @abstractmethod
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Draw the first environment as ``[height, width, 3]``; needs ``render=True`` when made."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free all environments. Harmless when repeated."""
+
+
+class EnvironmentFactory(ABC):
+    """Makes environments of one type; what a config's ``environment.type`` names leads to one."""
+
+    @abstractmethod
+    def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
+        """Refuse an id that this type does not have, without building an environment.
+
+        Raises:
+            UnknownEnvironmentError: names the nearest id.
+        """
+
+    @abstractmethod
+    def make(
+        self,
+        id: str,  # noqa: A002 - the config's word for it
+        num_envs: int,
+        max_episode_steps: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        render: bool = False,
+    ) -> VectorEnvironment:
+        """Build N copies of an environment.
+
+        Args:
+            id: which environment; empty where the type is one environment.
+            num_envs: N.
+            max_episode_steps: truncate episodes after so many steps; None means what the environment says.
+            options: keyword arguments of the environment's constructor.
+            render: make ``render`` possible.
+
+        Raises:
+            UnknownEnvironmentError: no such id.
+            MissingExtraError: the environment needs a library; the message is the pip command.
+            UnsupportedSpaceError: observations or actions are not one array.
+            BrokenEnvironmentError: the environment cannot be built with these options.
+        """
+
+
+def derive_seed(seed: int, index: int) -> int:
+    """Derive the seed of environment ``index``: 31 bits, since some simulators keep it in a C int."""
+    return int(np.random.SeedSequence((seed, index)).generate_state(1)[0] >> 1)
+
+
+def check_spaces(name: str, observation: object, action: object) -> None:
+    """Refuse spaces whose values are not one array of fixed dtype and shape.
+
+    Raises:
+        UnsupportedSpaceError: says which space of which environment.
+    """
+    supported = (
+        gymnasium.spaces.Box,
+        gymnasium.spaces.Discrete,
+        gymnasium.spaces.MultiBinary,
+        gymnasium.spaces.MultiDiscrete,
+    )
+    for role, space in (("observation", observation), ("action", action)):
+        if not isinstance(space, supported):
+            raise UnsupportedSpaceError(
+                f"{name}: {role}_space is {space}; Box, Discrete, MultiBinary and MultiDiscrete are supported"
+            )

@@ -1,0 +1,30 @@
+"""Everything that can go wrong on the way to a stepping environment, in one tree.
+
+    EnvironmentFailure
+    ├── UnknownEnvironmentError    no such type or id; names the nearest one
+    ├── MissingExtraError          the environment's library is not installed; the message is the pip command
+    ├── UnsupportedSpaceError      a space whose values are not one array of fixed size
+    └── BrokenEnvironmentError     found, and cannot be imported, built or stepped as the contract says
+
+Exceptions that an environment's own ``reset`` or ``step`` raises pass through as they are.
+"""
+
+
+class EnvironmentFailure(Exception):  # noqa: N818 - builtins.EnvironmentError is an alias of OSError
+    """Anything this package raises."""
+
+
+class UnknownEnvironmentError(EnvironmentFailure):
+    """No environment has that type or id."""
+
+
+class MissingExtraError(EnvironmentFailure):
+    """The environment needs a library that is not installed."""
+
+
+class UnsupportedSpaceError(EnvironmentFailure):
+    """Observations or actions do not fit one array of fixed dtype and shape."""
+
+
+class BrokenEnvironmentError(EnvironmentFailure):
+    """The environment cannot be imported or built, or does not keep the contract of ``BaseEnv``."""

@@ -1,0 +1,171 @@
+"""Environment type ``"gym"``: everything that gymnasium has registered.
+
+An environment's own vectorised implementation is used where there is one and it autoresets as
+``VectorEnvironment`` promises; all others are stepped one after the other.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.vector import AutoresetMode, VectorEnv
+
+from tianji_envs.core import (
+    Array,
+    EnvironmentFactory,
+    VectorEnvironment,
+    check_spaces,
+    derive_seed,
+)
+from tianji_envs.errors import (
+    BrokenEnvironmentError,
+    EnvironmentFailure,
+    MissingExtraError,
+    UnknownEnvironmentError,
+)
+from tianji_envs.serial import GymnasiumEnv, SerialVectorEnvironment
+
+_OWN_EXTRAS = {"box2d"}
+"""Extras of gymnasium that tianji passes on under the same name."""
+
+
+def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
+    """Look an id up in gymnasium's registry, without building anything.
+
+    Args:
+        id: such as ``"CartPole-v1"``, or ``"module:MyEnv-v0"`` to import what registers it first.
+
+    Raises:
+        UnknownEnvironmentError: no such id; names the nearest ones.
+    """
+    module, _, name = id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except ImportError as cause:
+            raise UnknownEnvironmentError(f"{id!r}: cannot import {module!r}: {cause}") from cause
+    spec = gymnasium.registry.get(name)
+    if spec is None:
+        raise UnknownEnvironmentError(f"gymnasium has no environment {name!r}{_nearest(name)}")
+    return spec
+
+
+def _nearest(name: str) -> str:
+    by_folded = {registered.lower(): registered for registered in gymnasium.registry}
+    near = difflib.get_close_matches(name.lower(), by_folded, n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(by_folded[match] for match in near)}?" if near else ""
+
+
+class GymFactory(EnvironmentFactory):
+    """Makes environments from gymnasium's registry."""
+
+    def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
+        """Look the id up in gymnasium's registry."""
+        find_spec(id)
+
+    def make(
+        self,
+        id: str,  # noqa: A002 - the config's word for it
+        num_envs: int,
+        max_episode_steps: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        render: bool = False,
+    ) -> VectorEnvironment:
+        """Build the environment's own vector where it has a fitting one, else N single ones."""
+        spec = find_spec(id)
+        keywords = dict(options or {}) | ({"render_mode": "rgb_array"} if render else {})
+        try:
+            own = _own_vector(spec, num_envs, max_episode_steps, keywords)
+            return own or _serial(spec, num_envs, max_episode_steps, keywords)
+        except EnvironmentFailure:
+            raise
+        except gymnasium.error.DependencyNotInstalled as cause:
+            raise MissingExtraError(f"{id} needs more than is installed: {_pip_command(cause)}") from cause
+        except ModuleNotFoundError as cause:
+            raise MissingExtraError(f"{id} needs {cause.name!r}: pip install {cause.name}") from cause
+        except Exception as cause:
+            raise BrokenEnvironmentError(f"{id} cannot be built with options {keywords}: {cause}") from cause
+
+
+def _pip_command(missing: gymnasium.error.DependencyNotInstalled) -> str:
+    extra = re.search(r"gymnasium\[([\w-]+)\]", str(missing))
+    if extra is None:
+        return str(missing)
+    package = "tianji" if extra[1] in _OWN_EXTRAS else "gymnasium"
+    return f"pip install '{package}[{extra[1]}]'"
+
+
+def _own_vector(
+    spec: EnvSpec, num_envs: int, max_episode_steps: int | None, keywords: dict[str, Any]
+) -> VectorEnvironment | None:
+    """Build the environment's own vectorised implementation, unless it autoresets in another way.
+
+    An implementation that resets within the step that ends an episode has moved on by the time its
+    next action comes; that step cannot be given back, so such environments are stepped one by one.
+    """
+    if spec.vector_entry_point is None:
+        return None
+    if max_episode_steps is not None:
+        keywords = keywords | {"max_episode_steps": max_episode_steps}
+    vector = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **keywords)
+    if vector.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP:
+        return OwnVectorEnvironment(spec.id, vector)
+    vector.close()
+    return None
+
+
+def _serial(
+    spec: EnvSpec, num_envs: int, max_episode_steps: int | None, keywords: dict[str, Any]
+) -> VectorEnvironment:
+    # Each of gymnasium's wrappers costs a call per step; the vector counts the steps of all itself.
+    bare = copy.deepcopy(spec)
+    bare.disable_env_checker = True
+    bare.order_enforce = False
+    bare.max_episode_steps = None
+    limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
+    return SerialVectorEnvironment(
+        spec.id, lambda: GymnasiumEnv(gymnasium.make(bare, **keywords)), num_envs, limit
+    )
+
+
+class OwnVectorEnvironment(VectorEnvironment):
+    """An environment's own vectorised implementation with ``AutoresetMode.NEXT_STEP``."""
+
+    def __init__(self, name: str, vector: VectorEnv[Any, Any, Any]) -> None:
+        self._vector = vector
+        self.num_envs = vector.num_envs
+        self.observation_space = vector.single_observation_space
+        self.action_space = vector.single_action_space
+        check_spaces(name, self.observation_space, self.action_space)
+
+    def reset(self, seed: int, observation: Array) -> None:
+        """Begin an episode in every environment."""
+        # One generator serves all copies, so there is one seed to derive.
+        first, _ = self._vector.reset(seed=derive_seed(seed, 0))
+        observation[...] = first
+
+    def step(
+        self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
+    ) -> None:
+        """Act once in every environment."""
+        observation[...], reward[...], terminated[...], truncated[...], _ = self._vector.step(actions)
+
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Draw the first environment."""
+        frames = self._vector.render()
+        if not frames:
+            raise BrokenEnvironmentError(f"{self._vector} draws nothing: make it with render=True")
+        return np.asarray(frames[0], dtype=np.uint8)
+
+    def close(self) -> None:
+        """Close the vector."""
+        self._vector.close()

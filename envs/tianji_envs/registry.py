@@ -1,0 +1,100 @@
+"""Finds environments by the type that a config names; imports gymnasium only when one is asked for.
+
+A type is a built-in's name, a name in the entry-point group ``tianji.environments``, or
+``"my_module:MyEnv"``. The last two lead to an ``EnvironmentFactory`` subclass, or to a ``BaseEnv`` or
+``gymnasium.Env`` subclass.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
+
+from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError
+
+if TYPE_CHECKING:
+    from tianji_envs.core import EnvironmentFactory
+
+GROUP: Final = "tianji.environments"
+
+BUILT_IN: Final[Mapping[str, str]] = {"gym": "tianji_envs.gym:GymFactory"}
+
+
+def names() -> list[str]:
+    """List the registered types in alphabetical order."""
+    return sorted({*BUILT_IN, *_entry_points()})
+
+
+def find(type: str) -> EnvironmentFactory:  # noqa: A002 - the config's word for it
+    """Find what checks ids and makes environments of a type.
+
+    Args:
+        type: ``"gym"``, the name of an entry point, or ``"my_module:MyEnv"``.
+
+    Raises:
+        UnknownEnvironmentError: nothing is called that; names the nearest type or class.
+        BrokenEnvironmentError: it is there, and does not import or is no environment.
+    """
+    target = BUILT_IN.get(type, type)
+    if ":" not in target:
+        entries = _entry_points()
+        if target not in entries:
+            near = _nearest(type, {*BUILT_IN, *entries})
+            raise UnknownEnvironmentError(
+                f"no environment type {type!r}{near} (one of your own is named 'my_module:MyEnv')"
+            )
+        target = entries[target].value
+    return _as_factory(type, _load(target))
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _load(target: str) -> object:
+    module_name, _, attribute = target.partition(":")
+    module = _import(module_name)
+    if not hasattr(module, attribute):
+        near = _nearest(attribute, vars(module))
+        raise UnknownEnvironmentError(f"module {module_name!r} has no {attribute!r}{near}")
+    found: object = getattr(module, attribute)
+    return found
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as cause:
+        if cause.name is not None and (name == cause.name or name.startswith(f"{cause.name}.")):
+            raise UnknownEnvironmentError(f"no module {name!r} on the Python path") from cause
+        raise BrokenEnvironmentError(f"module {name!r} does not import: {cause}") from cause
+    except Exception as cause:
+        raise BrokenEnvironmentError(
+            f"module {name!r} does not import: {cause.__class__.__name__}: {cause}"
+        ) from cause
+
+
+def _as_factory(type: str, found: object) -> EnvironmentFactory:  # noqa: A002 - the config's word for it
+    import gymnasium  # noqa: PLC0415 - naming a type must not cost what using one does
+
+    from tianji_envs.core import BaseEnv, EnvironmentFactory  # noqa: PLC0415
+    from tianji_envs.user import UserFactory  # noqa: PLC0415
+
+    if inspect.isclass(found):
+        if issubclass(found, EnvironmentFactory):
+            return found()
+        if issubclass(found, BaseEnv | gymnasium.Env):
+            return UserFactory(type, found)
+    raise BrokenEnvironmentError(
+        f"{type} is {found!r}; a subclass of BaseEnv, gymnasium.Env or EnvironmentFactory is wanted"
+    )

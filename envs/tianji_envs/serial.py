@@ -1,0 +1,130 @@
+"""Steps N single environments one after the other, each writing its row of the caller's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from tianji_envs.core import Array, BaseEnv, VectorEnvironment, check_spaces, derive_seed
+from tianji_envs.errors import BrokenEnvironmentError
+
+
+class SerialVectorEnvironment(VectorEnvironment):
+    """A vector of single environments.
+
+    Args:
+        name: what error messages call the environment.
+        create: builds one environment.
+        num_envs: N.
+        max_episode_steps: truncate episodes after so many steps; None leaves it to the environment.
+    """
+
+    def __init__(
+        self, name: str, create: Callable[[], BaseEnv], num_envs: int, max_episode_steps: int | None = None
+    ) -> None:
+        self.num_envs = num_envs
+        self._name = name
+        self._envs = [create() for _ in range(num_envs)]
+        for space in ("observation_space", "action_space"):
+            if not hasattr(self._envs[0], space):
+                raise BrokenEnvironmentError(f"{name} has no {space}; set it in its constructor")
+        self.observation_space = self._envs[0].observation_space
+        self.action_space = self._envs[0].action_space
+        check_spaces(name, self.observation_space, self.action_space)
+        self._acts_are_ints = isinstance(self.action_space, gymnasium.spaces.Discrete)
+        self._limit = np.inf if max_episode_steps is None else max_episode_steps
+        # Lists, because reading and writing single elements of an array costs several times as much.
+        self._ended = [False] * num_envs
+        self._steps = [0] * num_envs
+
+    def reset(self, seed: int, observation: Array) -> None:
+        """Begin an episode in every environment."""
+        for i, env in enumerate(self._envs):
+            first = env.reset(derive_seed(seed, i))
+            if np.shape(first) != self.observation_space.shape:
+                raise BrokenEnvironmentError(
+                    f"{self._name}: reset() gave an observation of shape {np.shape(first)}, "
+                    f"observation_space says {self.observation_space.shape}"
+                )
+            observation[i] = first
+            self._ended[i] = False
+            self._steps[i] = 0
+
+    def step(
+        self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
+    ) -> None:
+        """Act in, or begin anew, one environment after the other."""
+        # An environment may keep its action; the caller's array is written again before the next step.
+        chosen = actions.tolist() if self._acts_are_ints else actions.copy()
+        ended, steps, limit = self._ended, self._steps, self._limit
+        for i, env in enumerate(self._envs):
+            if ended[i]:
+                observation[i] = env.reset(None)
+                reward[i] = 0.0
+                terminated[i] = truncated[i] = ended[i] = False
+                steps[i] = 0
+                continue
+            result = env.step(chosen[i])
+            try:
+                observation[i], reward[i], over, cut = result
+            except (TypeError, ValueError) as cause:
+                raise BrokenEnvironmentError(self._not_a_step(result)) from cause
+            steps[i] += 1
+            cut = cut or steps[i] >= limit
+            terminated[i] = over
+            truncated[i] = cut
+            ended[i] = over or cut
+
+    def _not_a_step(self, result: Any) -> str:
+        found = (
+            f"{len(result)} values, the first of shape {np.shape(result[0])}"
+            if isinstance(result, tuple) and result
+            else f"{type(result).__name__}"
+        )
+        return (
+            f"{self._name}: step() gave {found}; (observation, reward, terminated, truncated) is wanted, "
+            f"with an observation of shape {self.observation_space.shape}"
+        )
+
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Draw the first environment."""
+        return np.asarray(self._envs[0].render(), dtype=np.uint8)
+
+    def close(self) -> None:
+        """Close every environment."""
+        envs, self._envs = self._envs, []
+        for env in envs:
+            env.close()
+
+
+class GymnasiumEnv(BaseEnv):
+    """A single gymnasium environment, seen as a ``BaseEnv``."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        self._env = env
+        self._step = env.step
+        self.observation_space = env.observation_space
+        self.action_space = env.action_space
+
+    def reset(self, seed: int | None = None) -> Any:
+        """Begin an episode; drops gymnasium's info."""
+        return self._env.reset(seed=seed)[0]
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:
+        """Act once; drops gymnasium's info."""
+        return self._step(action)[:4]  # type: ignore[return-value]  # gymnasium says SupportsFloat
+
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Draw the current state."""
+        frame = self._env.render()
+        if frame is None:
+            raise BrokenEnvironmentError(f"{self._env} draws nothing: make it with render=True")
+        return np.asarray(frame, dtype=np.uint8)
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()

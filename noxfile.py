@@ -1,0 +1,86 @@
+"""Sessions of the project. `nox` runs what a change has to pass; the rest is run by name.
+
+Versions of tools come from constraints.txt, dependencies from pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import zipfile
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.sessions = ["tests", "lint", "types", "build"]
+nox.options.error_on_missing_interpreters = True
+
+ROOT = Path(__file__).parent
+CONSTRAINTS = "--constraint=constraints.txt"
+PACKAGES = {"tianji_cli", "tianji_transports", "tianji_algos", "tianji_envs"}
+
+
+def install(session: nox.Session, *what: str) -> None:
+    session.install(CONSTRAINTS, *what)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Run the tests; arguments go to pytest."""
+    install(session, "-e", ".[dev]")
+    session.run("pytest", *session.posargs)
+
+
+@nox.session
+def soak(session: nox.Session) -> None:
+    """Run the tests that take minutes: long learning runs and random kills."""
+    install(session, "-e", ".[dev]")
+    session.run("pytest", "-m", "soak", "--timeout=1800", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and formatting."""
+    install(session, "ruff")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check types, strictly."""
+    install(session, "-e", ".[dev]")
+    session.run("mypy")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the sdist, the wheel from it, and look at what the wheel holds."""
+    install(session, "build")
+    dist = Path(session.create_tmp()) / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    session.run("python", "-m", "build", "--outdir", str(dist), str(ROOT), silent=True)
+    (sdist,), (wheel,) = dist.glob("*.tar.gz"), dist.glob("*.whl")
+    with tarfile.open(sdist) as archive:
+        session.log(f"{sdist.name}: {len(archive.getnames())} files")
+    names = zipfile.ZipFile(wheel).namelist()
+    top = {name.split("/")[0] for name in names if not name.split("/")[0].endswith(".dist-info")}
+    configs = {Path(name).name for name in names if name.startswith("tianji_cli/configs/")}
+    shipped = {path.name for path in (ROOT / "configs").glob("*.toml")}
+    if top != PACKAGES:
+        session.error(f"the wheel holds {sorted(top)}, not {sorted(PACKAGES)}")
+    if configs != shipped:
+        session.error(f"the wheel's configs are {sorted(configs)}, not {sorted(shipped)}")
+    untyped = {package for package in PACKAGES if f"{package}/py.typed" not in names}
+    if untyped:
+        session.error(f"no py.typed in {sorted(untyped)}")
+    session.log(f"{wheel.name}: {sorted(top)} and {len(configs)} configs")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Measure the transports beside the raw loops, and an actor alone; arguments go to both."""
+    install(session, "-e", ".[dev]")
+    for script in sorted((ROOT / "benchmarks").glob("*.py")):
+        session.run("python", str(script), *session.posargs)

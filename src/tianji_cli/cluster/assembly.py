@@ -1,0 +1,285 @@
+"""Builds the roles of one process from the config and the plan: the one place that knows every part."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from tianji_algos import registry as algorithms
+from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model
+from tianji_cli.cluster.plan import Plan, PlannedProcess
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.data.checkpoint import CheckpointWriter, load_parameters, load_training
+from tianji_cli.data.episodes import Episodes
+from tianji_cli.data.fragment import FragmentLayout, common_fields, job_number
+from tianji_cli.data.production import ProductionFile, ProductionPage
+from tianji_cli.data.progress import Progress, StopRule
+from tianji_cli.data.rollout import RolloutStore
+from tianji_cli.roles.actor import Actor, Outbox
+from tianji_cli.roles.buffer import Buffer
+from tianji_cli.roles.evaluator import MAX_PARALLEL, Evaluator
+from tianji_cli.roles.learner import Learner, LearnerDuties
+from tianji_cli.roles.role import Role
+from tianji_envs import registry as environments
+from tianji_envs.core import VectorEnvironment
+from tianji_transports import registry as transports
+from tianji_transports.core import Capabilities, Transport
+from tianji_transports.wiring import Channel, Slot, Wiring
+
+FRAGMENTS = "fragments"
+"""Name of the channel that carries fragments from the actors of a group to its buffer."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every process of a job knows.
+
+    Attributes:
+        id: unique on the host; names shared memory and marks every fragment.
+        config: the resolved config.
+        plan: who runs where.
+        directory: the run directory.
+        resumed: training goes on from ``checkpoints/last``.
+    """
+
+    id: str
+    config: JobConfig
+    plan: Plan
+    directory: Path
+    resumed: bool
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are."""
+        return self.directory / "checkpoints"
+
+    @property
+    def production(self) -> Path:
+        """The file of production pages."""
+        return self.directory / "production.bin"
+
+
+class Assembly:
+    """Builds what one process of a job runs.
+
+    Args:
+        job: the job.
+        process: the process, as planned.
+        incarnation: how often it was restarted.
+    """
+
+    def __init__(self, job: Job, process: PlannedProcess, incarnation: int) -> None:
+        self._job = job
+        self._config = job.config
+        self._process = process
+        self._incarnation = incarnation
+
+    def environment(self, num_envs: int, render: bool = False) -> VectorEnvironment:
+        """Make ``num_envs`` of the config's environments."""
+        section = self._config.environment
+        return environments.find(section.type).make(
+            section.id or "", num_envs, section.max_episode_steps, section.options, render
+        )
+
+    @cached_property
+    def spaces(self) -> Spaces:
+        """Spaces of one environment."""
+        environment = self.environment(1)
+        try:
+            return Spaces(environment.observation_space, environment.action_space)
+        finally:
+            environment.close()
+
+    @cached_property
+    def layout(self) -> FragmentLayout:
+        """How a fragment is divided: the same in every process, since all derive it from the same things."""
+        agent = algorithms.load("agent", self._config.agent.type)
+        fields = common_fields(self.spaces.observation) + agent.fields(self.spaces)
+        return FragmentLayout(
+            self._config.distribution.actor.send_size, self._config.environment.num_envs, fields
+        )
+
+    def model(self) -> Model:
+        """Build the network; initial parameters follow from the seed alone."""
+        section = self._config.model
+        model_type = algorithms.load("model", section.type)
+        return build_model(model_type, self.spaces, section.settings, self._config.experiment.seed)
+
+    def agent(self, model: Model, num_envs: int, seed: int) -> Agent:
+        """Build an agent that acts in ``num_envs`` environments."""
+        section = self._config.agent
+        agent: Agent = algorithms.load("agent", section.type)(
+            self.spaces, model, section.settings, num_envs, seed
+        )
+        return agent
+
+    def embryo(self, model: Model) -> Embryo:
+        """Build the update rule around a model."""
+        section = self._config.training
+        embryo: Embryo = algorithms.load("embryo", section.type)(
+            self.spaces, model, section.settings, self.seed("embryo")
+        )
+        return embryo
+
+    def seed(self, purpose: str, number: int = 0) -> int:
+        """Derive an independent 32-bit seed, of this session and incarnation, from the experiment's seed."""
+        session = self._progress.sessions
+        words = [self._config.experiment.seed, *purpose.encode(), number, self._incarnation, session]
+        return int(np.random.SeedSequence(words).generate_state(1)[0])
+
+    def roles(self, transport: Transport) -> list[Role]:
+        """Build the roles of this process, in the order they take turns and stop."""
+        process, config = self._process, self._config
+        built: list[Role] = []
+        number_of_actor = iter(process.actors)
+        store: RolloutStore | None = None
+        for name in process.roles:
+            if name == "actor":
+                built.append(self._actor(transport, next(number_of_actor)))
+            elif name == "buffer":
+                store = self._store(transport.capabilities)
+                built.append(Buffer(transport, FRAGMENTS, store))
+            elif name == "learner":
+                assert store is not None
+                built.append(self._learner(transport, store))
+        assert built, f"rank {process.rank} of {config.experiment.name} carries no role of a group"
+        return built
+
+    def evaluator(
+        self,
+        episodes: int | None = None,
+        seed: int | None = None,
+        checkpoint: str = "best",
+        on_step: Callable[[VectorEnvironment], None] | None = None,
+    ) -> Evaluator:
+        """Build what plays greedy episodes with a checkpoint of the run.
+
+        Args:
+            episodes: how many; the config's number by default.
+            seed: of the environments; derived from the config's by default.
+            checkpoint: name of a directory in ``checkpoints/``.
+            on_step: called after each step; the environments can be rendered then.
+        """
+        number = self._config.experiment.eval_episodes if episodes is None else episodes
+        num_envs = 1 if on_step is not None else min(number, MAX_PARALLEL)
+        model = self.model()
+        parameters = load_parameters(self._job.checkpoints / checkpoint, model)
+        agent = self.agent(model, num_envs, 0)
+        agent.adopt(parameters)
+        environment = self.environment(num_envs, render=on_step is not None)
+        return Evaluator(
+            agent, environment, number, self.seed("evaluation") if seed is None else seed, on_step
+        )
+
+    def transport(self) -> Transport:
+        """Open this process's endpoint."""
+        engine = transports.load(self._job.plan.transport)
+        return engine(self.wiring(engine.capabilities), self._process.rank, self._incarnation)
+
+    def wiring(self, capabilities: Capabilities) -> Wiring:
+        """Say who sends what to whom, in all groups."""
+        parameters = self.model().parameter_count * np.dtype(np.float32).itemsize
+        window = self._config.distribution.actor.window
+        channels, slots = [], []
+        for learner in self._job.plan.carrying("learner"):
+            carriers = self._carriers(learner.group)
+            senders = tuple(process.rank for process in carriers)
+            per_process = max(len(process.actors) for process in carriers)
+            borrow = self._slots_needed(learner.group) if self._borrows(capabilities) else 1
+            channels.append(
+                Channel(FRAGMENTS, learner.rank, senders, self.layout.nbytes, window * per_process, borrow)
+            )
+            slots.append(Slot(policy_slot(learner.group), learner.rank, senders, parameters))
+        return Wiring(self._job.id, tuple(channels), tuple(slots))
+
+    @cached_property
+    def _progress(self) -> Progress:
+        if not self._job.resumed:
+            return Progress()
+        _tensors, document = load_training(self._job.checkpoints / "last")
+        progress = Progress(**document["progress"])
+        progress.sessions += 1
+        return progress
+
+    @property
+    def _per_rollout(self) -> int:
+        return math.ceil(self._config.training.settings.rollout_steps / self._config.fragment_steps)
+
+    def _carriers(self, group: int | None) -> Sequence[PlannedProcess]:
+        return [process for process in self._job.plan.carrying("actor") if process.group == group]
+
+    def _window(self, group: int | None) -> int:
+        return self._config.distribution.actor.window * sum(len(p.actors) for p in self._carriers(group))
+
+    def _slots_needed(self, group: int | None) -> int:
+        return RolloutStore.slots_needed(self._per_rollout, self._window(group))
+
+    def _borrows(self, capabilities: Capabilities) -> bool:
+        """Keep claims instead of copies where the engine lends as many as a store may hold."""
+        most = max(self._slots_needed(process.group) for process in self._job.plan.carrying("learner"))
+        return capabilities.lends and (capabilities.max_borrowed == 0 or most <= capabilities.max_borrowed)
+
+    def _actor(self, transport: Transport, number: int) -> Actor:
+        config, process = self._config, self._process
+        learner = next(p for p in self._job.plan.carrying("learner") if p.group == process.group)
+        carried = sum(len(p.actors) for p in self._carriers(process.group))
+        environment = self.environment(config.environment.num_envs)
+        return Actor(
+            number,
+            self._incarnation,
+            job_number(self._job.id),
+            agent=self.agent(self.model(), config.environment.num_envs, self.seed("policy", number)),
+            environment=environment,
+            layout=self.layout,
+            outbox=Outbox(transport, learner.rank, FRAGMENTS, policy_slot(process.group)),
+            page=ProductionPage(ProductionFile(self._job.production), number),
+            seed=self.seed("environment", number),
+            per_version=self._per_rollout // carried if config.distribution.mode == "sync" else None,
+        )
+
+    def _store(self, capabilities: Capabilities) -> RolloutStore:
+        group = self._process.group
+        actors: Mapping[int, Sequence[int]] = {p.rank: p.actors for p in self._carriers(group)}
+        return RolloutStore(
+            self.layout,
+            job_number(self._job.id),
+            actors,
+            per_rollout=self._per_rollout,
+            window=self._window(group),
+            lends=self._borrows(capabilities),
+            in_step=self._config.distribution.mode == "sync",
+        )
+
+    def _learner(self, transport: Transport, store: RolloutStore) -> Learner:
+        config, last = self._config, self._job.checkpoints / "last"
+        model = self.model().to(self._process.device)
+        embryo = self.embryo(model)
+        episodes = Episodes(config.experiment.thresholds)
+        if self._job.resumed:
+            model.read_parameters(load_parameters(last, model))
+            tensors, document = load_training(last)
+            embryo.load_state(tensors, document["embryo"])
+            episodes.load_state(document["episodes"])
+        stop = config.experiment.stop
+        return Learner(
+            embryo,
+            store,
+            transport,
+            policy_slot(self._process.group),
+            duties=LearnerDuties(
+                StopRule(stop.mean_return, stop.env_steps), config.experiment.checkpoint_every_s
+            ),
+            checkpoints=CheckpointWriter(self._job.checkpoints, model, config.experiment.keep_checkpoints),
+            progress=self._progress,
+            episodes=episodes,
+        )
+
+
+def policy_slot(group: int | None) -> str:
+    """Name of the slot through which a group's policy reaches its actors."""
+    return f"policy-{group}"

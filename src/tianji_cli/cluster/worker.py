@@ -1,0 +1,244 @@
+"""A worker process: builds its roles, runs them in turn, and stops in order, whatever ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import setproctitle
+
+from tianji_cli.cluster.control import ControlClient, ControlKey
+from tianji_cli.cluster.lifeline import Lifeline
+from tianji_cli.cluster.messages import (
+    Addresses,
+    Failed,
+    Finished,
+    PeerLost,
+    Register,
+    Report,
+    Stop,
+    Stopped,
+    Terminate,
+    WindDown,
+)
+from tianji_cli.cluster.plan import Plan, PlannedProcess
+from tianji_cli.roles.loop import run_in_turns
+from tianji_cli.roles.role import Role
+from tianji_transports.core import Transport
+
+REPORT_EVERY_S: Final = 0.5
+START_TIMEOUT_S: Final = 120.0
+DRAIN_S: Final = 1.0
+"""How long a stopping worker waits for its last pushes to be claimed."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a worker process is told when it starts; everything else is in the run directory.
+
+    Attributes:
+        job: id of the job.
+        directory: the run directory.
+        plan: who carries what.
+        rank: which process of the plan this is.
+        incarnation: how often it was restarted.
+        resumed: training goes on from the last checkpoint.
+        key: how to reach the root.
+        log: file that takes the output of the process.
+    """
+
+    job: str
+    directory: Path
+    plan: Plan
+    rank: int
+    incarnation: int
+    resumed: bool
+    key: ControlKey
+    log: Path
+
+    @property
+    def process(self) -> PlannedProcess:
+        """What this process is to carry."""
+        return self.plan.processes[self.rank]
+
+
+def run_worker(assignment: Assignment) -> None:
+    """Carry the assigned roles until the root says stop; the exit status is 0 then, and 1 after an error."""
+    _prepare_process(assignment)
+    with ControlClient(assignment.key) as control:
+        try:
+            _work(assignment, control)
+        except Exception as error:  # noqa: BLE001 - whatever a role raises ends the run with it as its cause
+            traceback.print_exc()
+            cause = f"{type(error).__name__}: {error}"
+            control.send(Failed(rank=assignment.rank, cause=cause, traceback=traceback.format_exc()))
+            sys.exit(1)
+
+
+def _prepare_process(assignment: Assignment) -> None:
+    process = assignment.process
+    setproctitle.setproctitle(f"tianji: {process.title}")
+    # A Ctrl-C reaches the whole foreground group; what it means for the job is the root's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    descriptor = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    if process.cores:
+        os.sched_setaffinity(0, process.cores)
+
+
+def _work(assignment: Assignment, control: ControlClient) -> None:
+    # Imported here so that the process has its title and its log before the first slow or failing import.
+    import torch  # noqa: PLC0415
+
+    from tianji_cli.cluster.assembly import Assembly, Job  # noqa: PLC0415
+    from tianji_cli.config.loader import load_config  # noqa: PLC0415
+
+    process = assignment.process
+    attendant = _Attendant(assignment, control)
+    torch.set_num_threads(process.threads)
+    config = load_config(str(assignment.directory / "config.toml"))
+    job = Job(assignment.job, config, assignment.plan, assignment.directory, assignment.resumed)
+    assembly = Assembly(job, process, assignment.incarnation)
+    if "evaluator" in process.roles:
+        _run_evaluator(assembly.evaluator(), attendant)
+        return
+    with assembly.transport() as transport:
+        control.send(
+            Register(
+                rank=assignment.rank,
+                incarnation=assignment.incarnation,
+                pid=os.getpid(),
+                address=transport.address,
+            )
+        )
+        roles = assembly.roles(transport)
+        attendant.begin(roles, transport)
+        try:
+            if attendant.wait_for_peers():
+                run_in_turns(roles, attendant, attendant.sleep)
+            for role in roles:
+                role.stop()
+            if "learner" not in process.roles:
+                transport.close(DRAIN_S)
+            attendant.say_goodbye()
+        finally:
+            for role in roles:
+                role.close()
+
+
+def _run_evaluator(evaluator: Role, attendant: _Attendant) -> None:
+    attendant.begin([evaluator], None)
+    try:
+        while evaluator.finished is None and attendant.attend():
+            evaluator.turn()
+        attendant.say_goodbye()
+    finally:
+        evaluator.close()
+
+
+class _Attendant:
+    """Between two rounds of turns: hears the root, reports to it, and notices when it is gone."""
+
+    def __init__(self, assignment: Assignment, control: ControlClient) -> None:
+        self._rank = assignment.rank
+        self._incarnation = assignment.incarnation
+        self._control = control
+        self._lifeline = Lifeline(saves="learner" in assignment.process.roles)
+        self._terminated = False
+        self._terminate_passed_on = False
+        self._stopping = False
+        self._peers_known = False
+        self._finish_announced = False
+        self._roles: Sequence[Role] = ()
+        self._transport: Transport | None = None
+        self._reported = 0.0
+        self._began = time.perf_counter()
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+
+    def begin(self, roles: Sequence[Role], transport: Transport | None) -> None:
+        """Learn what this process carries."""
+        self._roles, self._transport = roles, transport
+        self._began = time.perf_counter()
+
+    def wait_for_peers(self) -> bool:
+        """Sleep until the root says where everybody is; False if it says stop first."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._peers_known:
+            if not self.attend():
+                return False
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the root named no peers within {START_TIMEOUT_S:g} s")
+            if not self._peers_known:
+                self._control.wait(0.2)
+        return True
+
+    def attend(self) -> bool:
+        """Report, then hear the root; the other order could leave a message unseen while asleep."""
+        if self._lifeline.cut:
+            return False
+        self._pass_on_termination()
+        now = time.monotonic()
+        if now - self._reported >= REPORT_EVERY_S:
+            self._reported = now
+            self._control.send(self._report())
+        self._announce_finish()
+        for message in self._control.receive():
+            if isinstance(message, Addresses) and self._transport is not None:
+                self._transport.connect(message.addresses)
+                self._peers_known = True
+            elif isinstance(message, PeerLost) and self._transport is not None:
+                self._transport.peer_lost(message.rank)
+            elif isinstance(message, WindDown):
+                for role in self._roles:
+                    role.wind_down()
+            elif isinstance(message, Stop):
+                self._stopping = True
+        return not self._stopping
+
+    def sleep(self, timeout_s: float) -> None:
+        """Sleep until a message, a credit or the root wants something."""
+        assert self._transport is not None
+        self._transport.wait(timeout_s, (self._control.descriptor,))
+
+    def say_goodbye(self) -> None:
+        """Send the last report."""
+        self._announce_finish()
+        self._control.send(Stopped(report=self._report()))
+
+    def _announce_finish(self) -> None:
+        if self._finish_announced:
+            return
+        for role in self._roles:
+            if role.finished is not None:
+                self._finish_announced = True
+                self._control.send(self._report())
+                self._control.send(Finished(rank=self._rank, reason=role.finished))
+
+    def _report(self) -> Report:
+        return Report(
+            rank=self._rank,
+            incarnation=self._incarnation,
+            roles=[role.report() for role in self._roles],
+            busy_s=[role.busy_s for role in self._roles],
+            running_s=time.perf_counter() - self._began,
+        )
+
+    def _on_sigterm(self, _number: int, _frame: object) -> None:
+        self._terminated = True
+
+    def _pass_on_termination(self) -> None:
+        """Tell the root of a SIGTERM: whoever sends one means the job, and it is the root that stops it."""
+        if self._terminated and not self._terminate_passed_on:
+            self._terminate_passed_on = True
+            self._control.send(Terminate(rank=self._rank))

@@ -1,0 +1,115 @@
+"""`tianji eval`: plays greedy episodes with a policy that a run has saved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.config.loader import load_config
+from tianji_cli.errors import UsageError
+from tianji_cli.telemetry.report import write_json
+from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
+
+if TYPE_CHECKING:
+    from tianji_envs.core import VectorEnvironment
+
+FRAMES_PER_S = 30
+
+
+def evaluate(
+    run: str,
+    *,
+    episodes: int = 100,
+    seed: int | None = None,
+    checkpoint: str = "best",
+    render: Path | None = None,
+    out: Path | None = None,
+    json_to: str | None = None,
+) -> int:
+    """Evaluate a checkpoint and print what came of it.
+
+    Args:
+        run: path of the run, ``name/n``, or ``name`` for its newest.
+        episodes: how many to play.
+        seed: of the environments.
+        checkpoint: ``best``, ``last``, or a step that is kept.
+        render: file for an animation (GIF) of the first environment.
+        out: directory of runs, in place of ``experiments``.
+        json_to: file for the figures, ``-`` for stdout.
+
+    Raises:
+        UsageError: there is no such run or checkpoint.
+    """
+    remove_stale()
+    directory = RunDirectory.find(run, DEFAULT_OUT if out is None else out)
+    config = load_config(str(directory.config))
+    name = _find_checkpoint(directory, checkpoint)
+    # torch is slow to import, and what the command line got wrong is known by now.
+    from tianji_cli.cluster.assembly import Assembly, Job  # noqa: PLC0415
+    from tianji_cli.cluster.plan import make_plan  # noqa: PLC0415
+
+    plan = make_plan(config)
+    assembly = Assembly(Job("", config, plan, directory.path, resumed=False), plan.processes[0], 0)
+    frames: list[Any] = []
+    on_step = None if render is None else (lambda environment: frames.append(_frame(environment)))
+    evaluator = assembly.evaluator(episodes, seed, name, on_step)
+    try:
+        while evaluator.finished is None:
+            evaluator.turn()
+    finally:
+        evaluator.close()
+    if render is not None:
+        _save_animation(frames, render)
+    _show(evaluator.returns, directory, name, json_to)
+    return 0
+
+
+def _find_checkpoint(directory: RunDirectory, checkpoint: str) -> str:
+    name = f"{int(checkpoint):012d}" if checkpoint.isdecimal() else checkpoint
+    if not (directory.checkpoints / name / "model.safetensors").is_file():
+        kept = [
+            path.name.lstrip("0") or "0"
+            for path in sorted(directory.checkpoints.glob("*"))
+            if path.name.isdecimal()
+        ]
+        raise UsageError(
+            f"{directory.path} has no checkpoint {checkpoint!r}; there are best, last, {', '.join(kept)}"
+            if kept
+            else f"{directory.path} has no checkpoints yet"
+        )
+    return name
+
+
+def _frame(environment: VectorEnvironment) -> Any:
+    from PIL import Image  # noqa: PLC0415 - comes with matplotlib; only rendering needs it
+
+    return Image.fromarray(environment.render())
+
+
+def _save_animation(frames: list[Any], path: Path) -> None:
+    try:
+        frames[0].save(
+            path, format="GIF", save_all=True, append_images=frames[1:], duration=1000 // FRAMES_PER_S, loop=0
+        )
+    except OSError as cause:
+        raise UsageError(f"cannot write {path}: {cause}") from cause
+
+
+def _show(returns: list[float], directory: RunDirectory, checkpoint: str, json_to: str | None) -> None:
+    figures = {
+        "episodes": len(returns),
+        "mean": float(np.mean(returns)),
+        "std": float(np.std(returns)),
+        "min": min(returns),
+        "max": max(returns),
+    }
+    if json_to is not None:
+        write_json({**figures, "returns": returns}, json_to)
+    if json_to != "-":
+        print(  # noqa: T201 - the command's result
+            f"{directory.path}, {checkpoint}: mean {figures['mean']:.1f} +- {figures['std']:.1f} over "
+            f"{len(returns)} greedy episodes (min {figures['min']:.1f}, max {figures['max']:.1f})"
+        )

@@ -1,0 +1,253 @@
+"""What a config says once it is valid: frozen models, one for each section.
+
+Settings whose keys depend on a ``type`` (agent, model, training) are ``Component``s; their models come
+from ``tianji_algos`` and import no torch. Whether settings fit one another is ``checks``' business.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+
+GROUPS_LATER: Final = "more than one group is not supported yet"
+
+
+def _integral(value: object) -> object:
+    """Let ``1e6`` stand for an integer, as people write step counts."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _supported(value: int, least: int, most: int, what: str) -> int:
+    if not least <= value <= most:
+        raise ValueError(what)
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_integral), Field(ge=1)]
+Natural = Annotated[int, BeforeValidator(_integral), Field(ge=0)]
+Floats = Annotated[tuple[float, ...], Field(strict=False)]
+Strings = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Section(BaseModel):
+    """A table of the config: frozen, every key known, no value of another type taken for granted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Stop(Section):
+    """When a run is over: whichever of these comes first.
+
+    Attributes:
+        mean_return: mean return of the last 100 training episodes.
+        env_steps: steps of experience produced.
+        wall_s: seconds since the first environment step.
+    """
+
+    mean_return: float | None = None
+    env_steps: Count | None = None
+    wall_s: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _ends(self) -> Stop:
+        if self.mean_return is None and self.env_steps is None and self.wall_s is None:
+            raise ValueError("the run would never end; set env_steps, wall_s or mean_return")
+        return self
+
+
+class Experiment(Section):
+    """What a run is called, when it ends and what it writes down.
+
+    Attributes:
+        name: of the run's directory; the config file's stem by default.
+        seed: every random stream of the run is derived from it.
+        stop: when the run is over.
+        thresholds: mean returns whose first time is written to the summary's ``time_to``.
+        checkpoint_every_s: seconds between checkpoints.
+        keep_checkpoints: how many stay under their step number.
+        eval_episodes: episodes of the greedy evaluation at the end; 0 for none.
+        extensions: directories that ``module:attribute`` types are imported from, beside those of
+            Python's own path.
+    """
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    seed: Annotated[Natural, Field(le=2**32 - 1)] = 1
+    stop: Stop
+    thresholds: Floats = ()
+    checkpoint_every_s: Annotated[float, Field(gt=0)] = 60.0
+    keep_checkpoints: Natural = 3
+    eval_episodes: Natural = 100
+    extensions: Strings = ()
+
+    @field_validator("name")
+    @classmethod
+    def _is_one_directory(cls, name: str) -> str:
+        if name in {".", ".."} or "/" in name or not name.isprintable() or name != name.strip():
+            raise ValueError("names the run's directory: no '/', no blanks at the ends")
+        return name
+
+
+class Environment(Section):
+    """Where the experience comes from.
+
+    Attributes:
+        type: ``"gym"``, an entry point's name or ``"my_module:MyEnv"``.
+        id: which of the type's environments; None where the type is one environment.
+        num_envs: vectorised copies in each actor.
+        max_episode_steps: truncates episodes; None for what the environment says.
+        options: keyword arguments of the environment's constructor.
+    """
+
+    type: str
+    id: str | None = None
+    num_envs: Count = 32
+    max_episode_steps: Count | None = None
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class Component(Section):
+    """Something of ``tianji_algos``, or of the user's own, with its settings.
+
+    Attributes:
+        type: its name in the registry.
+        settings: what the section says beside ``type``, as the type's own settings model.
+    """
+
+    type: str
+    settings: SerializeAsAny[BaseModel]
+
+    @model_serializer
+    def _as_one_table(self) -> dict[str, Any]:
+        return {"type": self.type, **self.settings.model_dump()}
+
+
+class Transport(Section):
+    """The engine of each kind of edge; a single name in TOML stands for both.
+
+    Attributes:
+        local: between processes of one host.
+        remote: between hosts.
+    """
+
+    local: str
+    remote: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_one_name(cls, value: object) -> object:
+        return {"local": value, "remote": value} if isinstance(value, str) else value
+
+    @model_serializer
+    def _as_written(self) -> str | dict[str, str]:
+        return self.local if self.local == self.remote else {"local": self.local, "remote": self.remote}
+
+
+class Learner(Section):
+    """The processes that update the parameters.
+
+    Attributes:
+        num: learners of a group.
+        cores: cores, and threads, of each.
+    """
+
+    num: Count = 1
+    cores: Count = 1
+
+    @field_validator("num")
+    @classmethod
+    def _one(cls, num: int) -> int:
+        return _supported(num, 1, 1, "more than one learner is not supported yet; 1 is")
+
+
+class Actor(Section):
+    """The processes that step environments.
+
+    Attributes:
+        num: actors of a group.
+        cores: cores, and threads, of each.
+        send_size: T, steps of each environment in a fragment.
+        window: fragments that each actor may have sent and nobody claimed.
+    """
+
+    num: Count = 1
+    cores: Count = 1
+    send_size: Count = 32
+    window: Count = 2
+
+
+class Buffer(Section):
+    """Where fragments wait for the learner.
+
+    Attributes:
+        num: buffers of a group.
+        colocate: takes turns with the learner in one process.
+    """
+
+    num: Count = 1
+    colocate: bool = True
+
+    @field_validator("num")
+    @classmethod
+    def _one(cls, num: int) -> int:
+        return _supported(num, 1, 1, "more than one buffer is not supported yet; 1 is")
+
+    @field_validator("colocate")
+    @classmethod
+    def _with_the_learner(cls, colocate: bool) -> bool:
+        if not colocate:
+            raise ValueError("a buffer in a process of its own is not supported yet; true is")
+        return colocate
+
+
+class Distribution(Section):
+    """Which processes there are and how data moves between them.
+
+    Attributes:
+        transport: engines of the edges.
+        mode: in "sync" actors wait for each new version; in "async" nobody waits for anybody.
+        groups: learner sets with their own buffers and actors.
+        device: where the learner computes, in torch's words.
+        max_restarts_per_minute: actors killed by a signal are restarted this often, then the run ends.
+        pin_cores: tie each process to cores of its own.
+    """
+
+    transport: Transport = Transport(local="shm", remote="shm")
+    mode: Annotated[str, Field(pattern="^(async|sync)$")] = "async"
+    groups: Count = 1
+    device: Annotated[str, Field(pattern=r"^(cpu|mps|cuda(:\d+)?)$")] = "cpu"
+    max_restarts_per_minute: Natural = 10
+    pin_cores: bool = True
+    learner: Learner = Learner()
+    actor: Actor = Actor()
+    buffer: Buffer = Buffer()
+
+    @field_validator("groups")
+    @classmethod
+    def _one(cls, groups: int) -> int:
+        return _supported(groups, 1, 1, "more than one group is not supported yet; 1 is")
+
+
+class JobConfig(Section):
+    """A config that can be run: every name in it exists and its settings fit one another."""
+
+    experiment: Experiment
+    environment: Environment
+    agent: Component
+    model: Component
+    training: Component
+    distribution: Distribution = Distribution()
+
+    @property
+    def fragment_steps(self) -> int:
+        """Env steps in one fragment: T x N."""
+        return self.distribution.actor.send_size * self.environment.num_envs

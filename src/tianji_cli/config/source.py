@@ -1,0 +1,196 @@
+"""Reads a config's TOML: the file, those it extends, and ``--set``, remembering who set what.
+
+Sections are merged key by key, a key's value is replaced as a whole. Nothing here knows what the
+keys mean, except which tables are sections.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tianji_cli.config.locate import find_config, not_found, shown
+from tianji_cli.config.problems import Path as KeyPath
+from tianji_cli.config.problems import Problem
+from tianji_cli.errors import ConfigError
+
+SECTIONS: Final[frozenset[KeyPath]] = frozenset(
+    {
+        ("experiment",),
+        ("environment",),
+        ("agent",),
+        ("model",),
+        ("training",),
+        ("distribution",),
+        ("distribution", "learner"),
+        ("distribution", "actor"),
+        ("distribution", "buffer"),
+    }
+)
+"""The tables whose keys are inherited one by one."""
+
+COMPONENTS: Final = ("agent", "model", "training")
+"""Sections whose keys depend on their ``type``."""
+
+
+@dataclass
+class Tree:
+    """The merged TOML of a config.
+
+    Attributes:
+        values: the tables.
+        origins: who set a key, by its path; what is not listed is inside a value, or nobody set it.
+        files: the files read, the one that was asked for first.
+        problems: what was wrong on the way.
+    """
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[KeyPath, str] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def origin(self, path: Sequence[str]) -> str:
+        """Name the file or option that set a value or, if nobody did, the config that was asked for."""
+        for length in range(len(path), 0, -1):
+            found = self.origins.get(tuple(path[:length]))
+            if found is not None:
+                return found
+        return shown(self.files[0])
+
+    def problem(self, path: Sequence[str], what: str, remedy: str = "") -> None:
+        """Note that a value is wrong."""
+        self.problems.append(Problem(self.origin(path), ".".join(path), what, remedy))
+
+    def merge(self, table: Mapping[str, Any], origin: str, at: KeyPath = ()) -> None:
+        """Lay a table over what is there.
+
+        A section that names another ``type`` begins anew: settings of the former type are not its own.
+        """
+        target = self._table(at)
+        if len(at) == 1 and at[0] in COMPONENTS and table.get("type", target.get("type")) != target.get("type"):
+            target.clear()
+            self._forget(at)
+        for key, value in table.items():
+            path = (*at, key)
+            if path in SECTIONS and isinstance(value, dict):
+                if not isinstance(target.get(key), dict):
+                    target[key] = {}
+                self.origins[path] = origin
+                self.merge(value, origin, path)
+            else:
+                self._forget(path)
+                target[key] = value
+                self.origins[path] = origin
+
+    def assign(self, path: KeyPath, value: object, origin: str) -> None:
+        """Replace one value, making the tables that lead to it."""
+        target = self.values
+        for depth, key in enumerate(path[:-1], start=1):
+            below = target.setdefault(key, {})
+            if not isinstance(below, dict):
+                what = f"{'.'.join(path[:depth])} is {below!r}, which has no keys"
+                self.problems.append(Problem(origin, ".".join(path), what, "set the whole of it"))
+                return
+            target = below
+        self._forget(path)
+        target[path[-1]] = value
+        self.origins[path] = origin
+
+    def _table(self, path: KeyPath) -> dict[str, Any]:
+        table = self.values
+        for key in path:
+            table = table[key]
+        return table
+
+    def _forget(self, path: KeyPath) -> None:
+        for known in [known for known in self.origins if known[: len(path)] == path and known != path]:
+            del self.origins[known]
+
+
+def read(name: str, overrides: Sequence[str] = ()) -> Tree:
+    """Read a config with all that it extends, and lay ``--set`` over it.
+
+    Args:
+        name: path of the config, or the name of a shipped one.
+        overrides: the values of ``--set``, each ``SECTION.KEY=VALUE``; later ones win.
+
+    Raises:
+        ConfigError: a file is missing, is not TOML, or extends itself.
+    """
+    found = find_config(name, Path.cwd())
+    if found is None:
+        raise ConfigError([not_found(name, Path.cwd(), where=name)])
+    tree = Tree()
+    layers = list(_chain(found, tree.files))
+    for path, table in reversed(layers):
+        tree.merge(table, shown(path))
+    for override in overrides:
+        apply_override(tree, override)
+    return tree
+
+
+def _chain(path: Path, files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield a config and those it extends, nearest first, noting them in ``files``."""
+    while True:
+        files.append(path)
+        table = _parse(path)
+        base = table.pop("extends", None)
+        yield path, table
+        if base is None:
+            return
+        if not isinstance(base, str):
+            raise ConfigError(
+                [Problem(shown(path), "extends", f"{base!r} is not a string", 'write extends = "other.toml"')]
+            )
+        found = find_config(base, path.parent)
+        if found is None:
+            raise ConfigError([not_found(base, path.parent, where=shown(path), key="extends")])
+        if any(found.samefile(seen) for seen in files):
+            cycle = " -> ".join(shown(seen) for seen in [*files, found])
+            raise ConfigError([Problem(shown(path), "extends", f"goes in a circle: {cycle}", "remove one of them")])
+        path = found
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    where = shown(path)
+    try:
+        return tomllib.loads(path.read_bytes().decode())
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([_syntax_problem(where, str(error))]) from error
+    except UnicodeDecodeError as error:
+        what = f"byte {error.start} is not UTF-8"
+        raise ConfigError([Problem(where, "", what, "a config is TOML, which is UTF-8 text")]) from error
+    except OSError as error:
+        raise ConfigError([Problem(where, "", f"cannot be read: {error.strerror}")]) from error
+
+
+def _syntax_problem(where: str, message: str) -> Problem:
+    position = re.search(r" \(at line (\d+), column (\d+)\)$", message)
+    if position is None:  # tomllib says "(at end of document)"
+        return Problem(where, "", f"not TOML: {message}")
+    what = message[: position.start()]
+    return Problem(f"{where}:{position[1]}:{position[2]}", "", f"not TOML: {what}")
+
+
+def apply_override(tree: Tree, override: str) -> None:
+    """Lay one ``SECTION.KEY=VALUE`` over the tree; VALUE is TOML, and a string if it is not."""
+    key, equals, text = override.partition("=")
+    path = tuple(part.strip() for part in key.split("."))
+    if not equals or not all(path):
+        tree.problems.append(
+            Problem("--set", override, "is not SECTION.KEY=VALUE", "for example --set training.gamma=0.98")
+        )
+        return
+    tree.assign(path, _parse_value(text.strip()), "--set")
+
+
+def _parse_value(text: str) -> object:
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return table["value"] if len(table) == 1 else text

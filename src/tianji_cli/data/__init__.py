@@ -1,0 +1,1 @@
+"""What flows and what is counted: fragments, rollouts, episodes, staleness, accounting, checkpoints."""

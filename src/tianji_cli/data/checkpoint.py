@@ -1,0 +1,198 @@
+"""Checkpoints: tensors as safetensors, the rest as JSON, whole or not at all.
+
+    checkpoints/<env steps>/   model.safetensors  training.safetensors  state.json
+    checkpoints/last           -> the newest of them
+    checkpoints/best           -> best-<env steps>/ with model.safetensors of the best mean return
+
+A directory is written under a temporary name and renamed; ``last`` and ``best`` are links that are
+replaced in one step, so a reader finds a whole checkpoint at any moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from tianji_algos.core import Model
+
+Floats = npt.NDArray[np.float32]
+
+SCHEMA: Final = 1
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be read or written; the message names the file."""
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What is saved.
+
+    Attributes:
+        parameters: the policy, as ``Model.write_parameters`` writes it.
+        best_parameters: the policy with the best mean return so far, if there is one yet.
+        tensors: the embryo's tensors (optimiser, statistics).
+        rest: the embryo's other state, as JSON values.
+        progress: the learner's counters.
+        episodes: best mean and crossed thresholds.
+    """
+
+    parameters: Floats
+    best_parameters: Floats | None
+    tensors: Mapping[str, torch.Tensor]
+    rest: Mapping[str, Any]
+    progress: Mapping[str, Any]
+    episodes: Mapping[str, Any]
+
+
+class CheckpointWriter:
+    """Writes checkpoints of one run.
+
+    Args:
+        directory: ``checkpoints/`` of the run.
+        model: whose parameters are saved, each under its own name.
+        keep: how many of the newest stay.
+    """
+
+    def __init__(self, directory: Path, model: Model, keep: int) -> None:
+        self._directory = directory
+        self._model = model
+        self._keep = keep
+        directory.mkdir(parents=True, exist_ok=True)
+        for leftover in directory.glob(".*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def write(self, state: TrainingState) -> None:
+        """Write a checkpoint under its number of env steps, and let ``last`` and ``best`` lead to it.
+
+        Raises:
+            CheckpointError: the disk does not take it; older checkpoints are untouched.
+        """
+        name = f"{state.progress['env_steps']:012d}"
+        try:
+            with self._whole_directory(name) as place:
+                save_file(named_tensors(self._model, state.parameters), place / "model.safetensors")
+                save_file(_contiguous(state.tensors), place / "training.safetensors")
+                document = {
+                    "schema": SCHEMA,
+                    "embryo": state.rest,
+                    "progress": state.progress,
+                    "episodes": state.episodes,
+                }
+                (place / "state.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+            self._link("last", name)
+            best = state.parameters if state.best_parameters is None else state.best_parameters
+            with self._whole_directory(f"best-{name}") as place:
+                save_file(named_tensors(self._model, best), place / "model.safetensors")
+            self._link("best", f"best-{name}")
+            self._remove_old()
+        except (OSError, SafetensorError) as cause:
+            raise CheckpointError(f"cannot write checkpoint {self._directory / name}: {cause}") from cause
+
+    @contextlib.contextmanager
+    def _whole_directory(self, name: str) -> Iterator[Path]:
+        temporary = self._directory / f".{name}.{os.getpid()}"
+        temporary.mkdir()
+        try:
+            yield temporary
+            for path in temporary.iterdir():
+                _sync(path)
+            _sync(temporary)
+            final, replaced = self._directory / name, self._directory / f".replaced-{name}.{os.getpid()}"
+            if final.exists():
+                final.rename(replaced)
+            temporary.rename(final)
+            shutil.rmtree(replaced, ignore_errors=True)
+            _sync(self._directory)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+    def _link(self, link: str, name: str) -> None:
+        temporary = self._directory / f".{link}.{os.getpid()}"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(name, target_is_directory=True)
+        temporary.replace(self._directory / link)
+
+    def _remove_old(self) -> None:
+        numbered = sorted(path for path in self._directory.iterdir() if path.name.isdecimal())
+        for path in numbered[: -max(1, self._keep)]:
+            shutil.rmtree(path)
+        best = os.readlink(self._directory / "best")
+        for path in self._directory.glob("best-*"):
+            if path.name != best:
+                shutil.rmtree(path)
+
+
+def load_training(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read what a resumed run needs beside the parameters: the embryo's tensors, and ``state.json``.
+
+    Raises:
+        CheckpointError: it is not there, damaged, or of another schema.
+    """
+    try:
+        document = json.loads((directory / "state.json").read_text(encoding="utf-8"))
+        tensors = load_file(directory / "training.safetensors")
+    except (OSError, ValueError, SafetensorError) as cause:
+        raise CheckpointError(f"cannot read checkpoint {directory}: {cause}") from cause
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise CheckpointError(f"checkpoint {directory} is not of schema {SCHEMA}, which this version reads")
+    return tensors, document
+
+
+def load_parameters(directory: Path, model: Model) -> Floats:
+    """Read a checkpoint's parameters as the flat array of ``Model.write_parameters``.
+
+    Raises:
+        CheckpointError: it is not there, damaged, or of another model; names the tensor that does not fit.
+    """
+    path = directory / "model.safetensors"
+    try:
+        saved = load_file(path)
+    except (OSError, SafetensorError) as cause:
+        raise CheckpointError(f"cannot read {path}: {cause}") from cause
+    flat = np.zeros(model.parameter_count, np.float32)
+    for name, place in named_tensors(model, flat).items():
+        if name not in saved or saved[name].shape != place.shape:
+            found = f"has shape {list(saved[name].shape)} there" if name in saved else "is not in it"
+            raise CheckpointError(
+                f"{path} is of another model: {name!r} {found}; the config's model has {list(place.shape)}"
+            )
+        place.copy_(saved[name])
+    return flat
+
+
+def named_tensors(model: Model, flat: Floats) -> dict[str, torch.Tensor]:
+    """View the flat array of ``Model.write_parameters`` as the model's tensors, by name."""
+    views: dict[str, torch.Tensor] = {}
+    memory, start = torch.from_numpy(flat), 0
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        views[name] = memory[start : start + tensor.numel()].view(tensor.shape)
+        start += tensor.numel()
+    return views
+
+
+def _contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
+
+
+def _sync(path: Path) -> None:
+    """Make what was written survive a power cut, as a rename promises no order of its own."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

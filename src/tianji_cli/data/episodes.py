@@ -1,0 +1,89 @@
+"""Training episodes as the learner sees them: mean of the last hundred, its best, when it crossed what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+WINDOW: Final = 100
+"""Episodes behind ``mean_100``, the field's usual measure of training returns."""
+
+
+class Episodes:
+    """Keeps the returns of the last hundred training episodes and the times thresholds were crossed.
+
+    Args:
+        thresholds: mean returns whose first crossing is timed.
+    """
+
+    def __init__(self, thresholds: Sequence[float] = ()) -> None:
+        self.count = 0
+        self.best_mean: float | None = None
+        self.time_to: dict[float, float | None] = dict.fromkeys(thresholds)
+        self._recent = np.zeros(WINDOW, np.float64)
+        self._sum = 0.0
+
+    @property
+    def in_mean(self) -> int:
+        """Episodes behind ``mean``: all of them until there are a hundred."""
+        return min(self.count, WINDOW)
+
+    @property
+    def full(self) -> bool:
+        """A hundred episodes have ended, so ``mean`` is over as many as it should be."""
+        return self.count >= WINDOW
+
+    @property
+    def mean(self) -> float | None:
+        """Mean return of the last hundred episodes; None before one ended."""
+        return self._sum / self.in_mean if self.count else None
+
+    def record(self, returns: Iterable[float], train_s: float) -> bool:
+        """Add episodes in the order they ended, ``train_s`` seconds after the first environment step.
+
+        Returns:
+            True if the mean of a hundred episodes became better than it ever was.
+        """
+        improved = False
+        for value in returns:
+            place = self.count % WINDOW
+            self._sum += value - float(self._recent[place])
+            self._recent[place] = value
+            self.count += 1
+            if self.full:
+                improved |= self._note_mean(self._sum / WINDOW, train_s)
+        # A running sum drifts by rounding; the exact one is cheap once a batch of episodes.
+        self._sum = float(self._recent[: self.in_mean].sum())
+        return improved
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run continues; the recent returns are not of it, since episodes begin anew."""
+        return {"best_mean": self.best_mean, "time_to": list(self.time_to.items())}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned; thresholds added since then start unmet."""
+        self.best_mean = state["best_mean"]
+        for threshold, seconds in state["time_to"]:
+            if threshold in self.time_to:
+                self.time_to[threshold] = seconds
+
+    def _note_mean(self, mean: float, train_s: float) -> bool:
+        if self.best_mean is not None and mean <= self.best_mean:
+            return False
+        self.best_mean = mean
+        for threshold, crossed in self.time_to.items():
+            if crossed is None and mean >= threshold:
+                self.time_to[threshold] = train_s
+        return True
+
+
+def ended_returns(
+    episode_return: npt.NDArray[np.float32],
+    terminated: npt.NDArray[np.bool_],
+    truncated: npt.NDArray[np.bool_],
+) -> list[float]:
+    """Returns of the episodes that ended in a fragment (``[T, N]`` each), in the order they ended."""
+    return [float(value) for value in episode_return[terminated | truncated]]

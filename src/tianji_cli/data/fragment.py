@@ -1,0 +1,179 @@
+"""The unit of data: T steps of N environments in one contiguous block of memory.
+
+Every process derives the same ``FragmentLayout`` from the agent and the spaces before anything
+starts, so a fragment needs no serialisation: the actor writes numpy views over loaned memory and
+the learner reads numpy views over what it claimed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.fields import FieldSpec
+
+ALIGNMENT: Final = 64
+"""Fields start at multiples of a cache line, which is also what vector loads like best."""
+
+MAGIC: Final = 0x544A4652  # "TJFR"
+SCHEMA: Final = 1
+
+HEADER: Final = np.dtype(
+    [
+        ("magic", "<u4"),
+        ("schema", "<u4"),
+        ("job", "<u8"),
+        ("layout", "<u8"),
+        ("actor", "<u4"),
+        ("incarnation", "<u4"),
+        ("sequence", "<u8"),
+        ("version", "<i8"),
+        ("samples", "<u8"),
+        ("started_ns", "<i8"),
+    ]
+)
+"""Fixed header of a fragment: who made it (actor, incarnation, sequence), with which policy
+(version), how many of its T x N steps are experience (samples), and when its first step began
+(``time.monotonic_ns`` of the actor's host)."""
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def common_fields(observation: gym.Space[Any]) -> tuple[FieldSpec, ...]:
+    """Fields of every fragment, whatever the agent: what the environments said, and the running return."""
+    if observation.shape is None or observation.dtype is None:
+        raise ValueError(f"observations of {observation} have no fixed shape and dtype")
+    flag = np.dtype(np.bool_)
+    number = np.dtype(np.float32)
+    return (
+        FieldSpec("observation", np.dtype(observation.dtype), observation.shape, bootstrap=True),
+        FieldSpec("reward", number),
+        FieldSpec("terminated", flag),
+        FieldSpec("truncated", flag),
+        FieldSpec("mask", flag),
+        FieldSpec("episode_return", number),
+    )
+
+
+@dataclass(frozen=True)
+class FragmentLayout:
+    """Where each field of a fragment lies.
+
+    Attributes:
+        steps: T, steps of each environment.
+        num_envs: N, environments of one actor.
+        fields: what is recorded, in the order it is laid out.
+    """
+
+    steps: int
+    num_envs: int
+    fields: tuple[FieldSpec, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse what has no layout.
+
+        Raises:
+            ValueError: no steps or environments, a repeated name, or a dtype that cannot live in raw memory.
+        """
+        if self.steps < 1 or self.num_envs < 1:
+            raise ValueError(f"a fragment needs steps and environments, not {self.steps} x {self.num_envs}")
+        names = [field.name for field in self.fields]
+        if len(set(names)) != len(names):
+            raise ValueError(f"a fragment's fields need distinct names, not {names}")
+        for field in self.fields:
+            if field.dtype.hasobject or field.dtype.itemsize == 0:
+                raise ValueError(f"field {field.name!r}: dtype {field.dtype} cannot live in shared memory")
+
+    def shape(self, field: FieldSpec) -> tuple[int, ...]:
+        """Shape of a field: ``[T, N, ...]``, or ``[T + 1, N, ...]`` if it bootstraps."""
+        return (self.steps + field.bootstrap, self.num_envs, *field.shape)
+
+    @cached_property
+    def offsets(self) -> dict[str, int]:
+        """First byte of each field, counted from the start of the header."""
+        offsets: dict[str, int] = {}
+        start = _aligned(HEADER.itemsize)
+        for field in self.fields:
+            offsets[field.name] = start
+            start += _aligned(math.prod(self.shape(field)) * field.dtype.itemsize)
+        return offsets
+
+    @cached_property
+    def nbytes(self) -> int:
+        """Size of a fragment with its header, in bytes."""
+        sizes = (math.prod(self.shape(field)) * field.dtype.itemsize for field in self.fields)
+        return _aligned(HEADER.itemsize) + sum(_aligned(size) for size in sizes)
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """64-bit hash that two processes share only if they agree on every field."""
+        text = repr(
+            (
+                (SCHEMA, self.steps, self.num_envs),
+                *((f.name, f.dtype.str, f.shape, f.bootstrap) for f in self.fields),
+            )
+        )
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+    def views(self, memory: memoryview) -> dict[str, npt.NDArray[Any]]:
+        """Zero-copy arrays over a fragment's memory, by field name."""
+        return {
+            field.name: np.ndarray(self.shape(field), field.dtype, memory, self.offsets[field.name])
+            for field in self.fields
+        }
+
+
+class Fragment:
+    """Views over one fragment's memory; owns nothing.
+
+    Args:
+        layout: how the memory is divided.
+        memory: at least ``layout.nbytes`` bytes.
+    """
+
+    __slots__ = ("fields", "header", "layout")
+
+    def __init__(self, layout: FragmentLayout, memory: memoryview) -> None:
+        self.layout = layout
+        self.header = np.ndarray((), HEADER, memory)
+        self.fields = layout.views(memory)
+
+    def stamp(self, *, job: int, actor: int, incarnation: int, sequence: int, version: int) -> None:
+        """Write who makes this fragment and with which policy; ``samples`` and times come later."""
+        self.header[...] = (
+            MAGIC, SCHEMA, job, self.layout.fingerprint, actor, incarnation, sequence, version, 0, 0,
+        )  # fmt: skip
+
+    def refusal(self, job: int, actors: Sequence[int]) -> str | None:
+        """Say why this is no fragment of the job by one of these actors, or None if it is one."""
+        header = self.header
+        expectations = (
+            ("magic", MAGIC),
+            ("schema", SCHEMA),
+            ("job", job),
+            ("layout", self.layout.fingerprint),
+        )
+        for name, expected in expectations:
+            if int(header[name]) != expected:
+                return f"its {name} is {int(header[name]):#x}, not {expected:#x}"
+        if int(header["actor"]) not in actors:
+            return f"its actor {int(header['actor'])} does not live there"
+        capacity = self.layout.steps * self.layout.num_envs
+        if int(header["samples"]) > capacity:
+            return f"it claims {int(header['samples'])} samples where {capacity} fit"
+        return None
+
+
+def job_number(job: str) -> int:
+    """The job's id as the header carries it."""
+    return int.from_bytes(hashlib.blake2b(job.encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,50 @@
+"""How far a learner has come: the counters that a resumed run continues, and the rules that end a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tianji_cli.data.episodes import Episodes
+
+
+@dataclass
+class Progress:
+    """Counters of a learner, over all sessions of a run.
+
+    Attributes:
+        env_steps: samples received from the actors.
+        consumed: sample uses in updates.
+        updates: gradient updates.
+        version: of the newest published policy.
+        train_s: seconds since the first environment step, less the pauses between sessions.
+        sessions: how often the run was resumed.
+    """
+
+    env_steps: int = 0
+    consumed: int = 0
+    updates: int = 0
+    version: int = 0
+    train_s: float = 0.0
+    sessions: int = 0
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """What ends training in the learner's view; time limits are the root's.
+
+    Attributes:
+        mean_return: the mean of the last 100 episodes reaches this.
+        env_steps: so many samples were received.
+    """
+
+    mean_return: float | None = None
+    env_steps: int | None = None
+
+    def reached(self, progress: Progress, episodes: Episodes) -> str | None:
+        """Say which rule holds, or None."""
+        mean = episodes.mean
+        if self.mean_return is not None and episodes.full and mean is not None and mean >= self.mean_return:
+            return f"mean return of the last {episodes.in_mean} episodes is {mean:.1f}"
+        if self.env_steps is not None and progress.env_steps >= self.env_steps:
+            return f"{progress.env_steps} environment steps"
+        return None

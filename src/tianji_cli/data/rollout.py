@@ -1,0 +1,201 @@
+"""Fragments on their way to an on-policy learner: claimed, checked, counted, and put in order.
+
+On an engine that lends, the claim itself is the slot until the learner has read it; elsewhere the
+fragment is taken into a slot of this store. Either way the learner gets views and copies once, into its
+batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.data.fragment import Fragment, FragmentLayout
+from tianji_cli.data.ledger import Reception, Source
+from tianji_transports.core import Claim
+
+
+class StoredFragment:
+    """A fragment that the buffer holds: borrowed from the engine, or in a slot of its own.
+
+    Attributes:
+        fragment: views, valid until ``release``.
+        source: (actor, incarnation).
+        sequence: its number among the fragments of that source.
+        version: of the policy that made it.
+        samples: steps in it that are experience.
+        started_ns: when its first step began, ``time.monotonic_ns`` of the actor's host.
+    """
+
+    def __init__(self, fragment: Fragment, claim: Claim | None, slot: int | None) -> None:
+        self.fragment = fragment
+        header = fragment.header
+        self.source: Source = (int(header["actor"]), int(header["incarnation"]))
+        self.sequence = int(header["sequence"])
+        self.version = int(header["version"])
+        self.samples = int(header["samples"])
+        self.started_ns = int(header["started_ns"])
+        self.claim = claim
+        self.slot = slot
+
+    @property
+    def fields(self) -> dict[str, npt.NDArray[Any]]:
+        """The fragment's arrays by name."""
+        return self.fragment.fields
+
+
+class RolloutStore:
+    """Holds the fragments from which the next rollouts are made.
+
+    Args:
+        layout: of every fragment of the group.
+        job: the job's number, which every header carries.
+        actors: numbers of the actors, by the rank of the process that carries them.
+        per_rollout: fragments in a rollout.
+        window: fragments that all actors together may have pushed and unclaimed.
+        lends: the engine lends, so claims are kept instead of copied.
+        in_step: take only fragments of the current version, as many from each actor, ordered by
+            actor (``mode = "sync"``); otherwise in the order they came.
+
+    Attributes:
+        wanted: the learner is waiting for a rollout. While it is not, no more is claimed than
+            the senders' windows leave missing: a fragment that waits unclaimed holds its actor
+            back, and the samples that are not produced yet cannot become stale.
+    """
+
+    def __init__(
+        self,
+        layout: FragmentLayout,
+        job: int,
+        actors: Mapping[int, Sequence[int]],
+        *,
+        per_rollout: int,
+        window: int,
+        lends: bool,
+        in_step: bool,
+    ) -> None:
+        number = sum(len(carried) for carried in actors.values())
+        if in_step and per_rollout % number:
+            raise ValueError(f"{per_rollout} fragments cannot be shared evenly by {number} actors")
+        self.layout = layout
+        self.wanted = True
+        self.per_rollout = per_rollout
+        self.receptions: dict[Source, Reception] = {}
+        self.rejected = 0
+        self.last_refusal = ""
+        self._job = job
+        self._actors = actors
+        self._quota = per_rollout // number if in_step else None
+        self._ahead = max(0, per_rollout - window)
+        self._version = 0
+        self._winding_down = False
+        self._held: deque[StoredFragment] = deque()
+        slots = self.slots_needed(per_rollout, window)
+        self._memory = None if lends else np.zeros((slots, layout.nbytes), np.uint8)
+        self._free = [] if lends else list(range(slots))
+
+    @staticmethod
+    def slots_needed(per_rollout: int, window: int) -> int:
+        """Fragments held at once, at most: one rollout being read, and the next one.
+
+        In step, a restarted actor's repetition may come on top, a window of them at most.
+        """
+        return 2 * per_rollout + window
+
+    @property
+    def full(self) -> bool:
+        """Leave further fragments with their senders."""
+        if self._winding_down:
+            return False
+        if self._quota is not None:
+            return False  # Actors in step send a rollout and then wait: there is nothing to hold back.
+        return len(self._held) >= (self.per_rollout if self.wanted else self._ahead)
+
+    def admit(self, claim: Claim) -> None:
+        """Check, count and hold a claimed fragment; one that is not the job's is rejected and released."""
+        refusal = self._refusal_of_size(claim)
+        if refusal is None:
+            stored = self._hold(claim)
+            refusal = stored.fragment.refusal(self._job, self._actors.get(claim.source, ()))
+            if refusal is None:
+                self._count(stored)
+                return
+            self.release([stored])
+        else:
+            claim.release()
+        self.rejected += 1
+        self.last_refusal = f"a message from rank {claim.source} is no fragment of this job: {refusal}"
+
+    def _refusal_of_size(self, claim: Claim) -> str | None:
+        if claim.nbytes != self.layout.nbytes:
+            return f"it has {claim.nbytes} bytes, not {self.layout.nbytes}"
+        return None
+
+    def _hold(self, claim: Claim) -> StoredFragment:
+        if self._memory is None:
+            return StoredFragment(Fragment(self.layout, claim.view()), claim, None)
+        slot = self._free.pop()
+        memory = memoryview(self._memory[slot])
+        claim.take(memory)
+        return StoredFragment(Fragment(self.layout, memory), None, slot)
+
+    def _count(self, stored: StoredFragment) -> None:
+        reception = self.receptions.setdefault(stored.source, Reception())
+        reception.missing.extend(range(reception.next_sequence, stored.sequence))
+        reception.next_sequence = stored.sequence + 1
+        if self._quota is not None and stored.version != self._version:
+            self._discard(stored)
+            return
+        reception.samples += stored.samples
+        self._held.append(stored)
+
+    def rollout(self) -> list[StoredFragment] | None:
+        """Hand out the next rollout in its order, or None while it is incomplete. Release it when read."""
+        if self._quota is None:
+            self.wanted = len(self._held) < self.per_rollout
+            if self.wanted:
+                return None
+            return [self._held.popleft() for _ in range(self.per_rollout)]
+        by_actor: dict[int, list[StoredFragment]] = {}
+        for stored in self._held:
+            by_actor.setdefault(stored.source[0], []).append(stored)
+        chosen = [stored for actor in sorted(by_actor) for stored in by_actor[actor][: self._quota]]
+        if len(chosen) < self.per_rollout:
+            return None
+        for stored in self._held:
+            if stored not in chosen:
+                self.receptions[stored.source].samples -= stored.samples
+                self._discard(stored)
+        self._held.clear()
+        return chosen
+
+    def _discard(self, stored: StoredFragment) -> None:
+        """Drop a fragment in step: a restarted actor repeats what its predecessor had delivered."""
+        self.receptions[stored.source].dropped += stored.samples
+        self.release([stored])
+
+    def advance(self, version: int) -> None:
+        """Say which version the actors are to use from now on (``in_step`` takes no other)."""
+        self._version = version
+
+    def wind_down(self) -> None:
+        """Be ready to hold whatever still comes; ``remaining`` is asked for it after every turn."""
+        self._winding_down = True
+
+    def remaining(self) -> list[StoredFragment]:
+        """Hand out whatever is held, at the end of a run."""
+        remaining = list(self._held)
+        self._held.clear()
+        return remaining
+
+    def release(self, fragments: Sequence[StoredFragment]) -> None:
+        """Free the memory of fragments that were handed out."""
+        for stored in fragments:
+            if stored.claim is not None:
+                stored.claim.release()
+            if stored.slot is not None:
+                self._free.append(stored.slot)

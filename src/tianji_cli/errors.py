@@ -1,0 +1,46 @@
+"""Everything that can end a command early, in one tree, each with the exit status it stands for.
+
+    TianjiError          status 1
+    ├── UsageError       status 2: the command line asks for something that is not there
+    │   └── ConfigError  status 2: the config cannot be run; carries every problem found
+    └── RunFailed        status 1: the run began and could not be finished
+
+Messages are what the user reads: what is wrong, where, and what would be right, in one to five
+lines. ``main`` prints them; a traceback appears only with ``--debug``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from tianji_cli.config.problems import Problem
+
+
+class TianjiError(Exception):
+    """An error that a user can cause or should read without a traceback."""
+
+    exit_status: ClassVar[int] = 1
+
+
+class UsageError(TianjiError):
+    """The command line names something that does not exist or does not fit."""
+
+    exit_status: ClassVar[int] = 2
+
+
+class ConfigError(UsageError):
+    """A config that cannot be run.
+
+    Attributes:
+        problems: everything that is wrong with it, in the order of the file's sections.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class RunFailed(TianjiError):  # noqa: N818 - it is an outcome, named as the summary's status names it
+    """A run began and could not be finished; the message is its cause."""

@@ -1,0 +1,1 @@
+"""The roles of a job: self-looping parts that take turns in their process and never wait for one another."""

@@ -1,0 +1,187 @@
+"""The actor: steps environments with the newest policy it has, and pushes what it saw."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tianji_algos.core import Agent
+from tianji_cli.data.fragment import Fragment, FragmentLayout
+from tianji_cli.data.production import ProductionPage
+from tianji_cli.roles.role import Role, Trigger
+from tianji_envs.core import VectorEnvironment
+from tianji_transports.core import Full, Loan, Transport
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """Where an actor's fragments go, and whose policy it takes.
+
+    Attributes:
+        transport: the endpoint of the actor's process.
+        dest: rank of the buffer.
+        channel: the channel of fragments.
+        slot: the latest-value slot of parameters.
+    """
+
+    transport: Transport
+    dest: int
+    channel: str
+    slot: str
+
+
+class Actor(Role):
+    """Steps environments into loaned memory; pushes each fragment as soon as it is full.
+
+    Args:
+        number: of this actor in the job.
+        incarnation: how often it was restarted.
+        job: the job's number, for the fragments' headers.
+        agent: acts.
+        environment: is stepped.
+        layout: of a fragment.
+        outbox: where fragments go.
+        page: where samples are counted.
+        seed: of the environments.
+        per_version: fragments to make with one policy before waiting for the next (``mode = "sync"``);
+            None goes on with whatever policy is newest.
+    """
+
+    name = "actor"
+
+    def __init__(  # noqa: PLR0913 - an actor is where everything meets
+        self,
+        number: int,
+        incarnation: int,
+        job: int,
+        *,
+        agent: Agent,
+        environment: VectorEnvironment,
+        layout: FragmentLayout,
+        outbox: Outbox,
+        page: ProductionPage,
+        seed: int,
+        per_version: int | None,
+    ) -> None:
+        self._number = number
+        self._incarnation = incarnation
+        self._job = job
+        self._agent = agent
+        self._environment = environment
+        self._layout = layout
+        self._bootstrap = [field.name for field in layout.fields if field.bootstrap]
+        self._outbox = outbox
+        self._page = page
+        self._per_version = per_version
+        self._version = -1
+        self._made_with_version = 0
+        self._sequence = 0
+        self._step = 0
+        self._loan: Loan | None = None
+        self._fragment: Fragment | None = None
+        observation = environment.observation_space
+        assert observation.shape is not None
+        self._observation = np.zeros((layout.num_envs, *observation.shape), observation.dtype)
+        self._returns = np.zeros(layout.num_envs, np.float32)
+        self._ended = np.zeros(layout.num_envs, np.bool_)
+        environment.reset(seed, self._observation)
+
+    @property
+    def triggers(self) -> Sequence[Trigger]:
+        """Send a full fragment; adopt a newer policy between two fragments."""
+        return (
+            Trigger(when=self.fragment_is_full, do=self.push_fragment),
+            Trigger(when=self.is_between_fragments, do=self.adopt_newest_policy),
+        )
+
+    def turn(self) -> bool:
+        """Step every environment once, straight into the fragment."""
+        if self._fragment is None and not self._begin_fragment():
+            return False
+        assert self._fragment is not None
+        fields, t = self._fragment.fields, self._step
+        row = {name: array[t] for name, array in fields.items()}
+        actions = self._agent.act(row["observation"], row)
+        self._environment.step(
+            actions, fields["observation"][t + 1], row["reward"], row["terminated"], row["truncated"]
+        )
+        # The step after an episode's end only shows the next one's first observation: no experience.
+        np.logical_not(self._ended, out=row["mask"])
+        self._page.count(int(np.count_nonzero(row["mask"])))
+        np.add(self._returns, row["reward"], out=row["episode_return"])
+        np.logical_or(row["terminated"], row["truncated"], out=self._ended)
+        np.multiply(row["episode_return"], ~self._ended, out=self._returns)
+        self._step += 1
+        return True
+
+    def fragment_is_full(self) -> bool:
+        """``send_size`` steps of every environment are written."""
+        return self._step == self._layout.steps
+
+    def push_fragment(self) -> bool:
+        """Send the fragment. The next turn asks for memory again, and so learns whether this was claimed."""
+        assert self._fragment is not None
+        assert self._loan is not None
+        fields = self._fragment.fields
+        np.copyto(self._observation, fields["observation"][-1])
+        self._agent.act_last(self._observation, {name: fields[name][-1] for name in self._bootstrap})
+        self._fragment.header["samples"] = np.count_nonzero(fields["mask"])
+        self._page.push()
+        self._outbox.transport.push(self._loan)
+        self._loan = self._fragment = None
+        self._step = 0
+        self._sequence += 1
+        self._made_with_version += 1
+        return True
+
+    def is_between_fragments(self) -> bool:
+        """A fragment holds the steps of one policy, so policies change between fragments only."""
+        return self._fragment is None
+
+    def adopt_newest_policy(self) -> bool:
+        """Look for a newer policy; never wait for one."""
+        claim = self._outbox.transport.latest(self._outbox.slot, newer_than=self._version)
+        if claim is None:
+            return False
+        self._agent.adopt(np.frombuffer(claim.view(), np.float32))
+        self._version = claim.version
+        self._made_with_version = 0
+        claim.release()
+        return True
+
+    def stop(self) -> None:
+        """Give up the unfinished fragment: its samples count as dropped."""
+        if self._loan is not None:
+            self._page.abandon()
+            self._loan.abandon()
+            self._loan = self._fragment = None
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._environment.close()
+
+    def _begin_fragment(self) -> bool:
+        waiting = self._per_version is not None and self._made_with_version >= self._per_version
+        if self._version < 0 or waiting:
+            return False
+        outbox = self._outbox
+        loan = outbox.transport.loan(outbox.dest, outbox.channel, self._layout.nbytes)
+        if isinstance(loan, Full):
+            return False
+        self._loan = loan
+        self._fragment = Fragment(self._layout, loan.memory)
+        self._fragment.stamp(
+            job=self._job,
+            actor=self._number,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            version=self._version,
+        )
+        now_ns = time.monotonic_ns()
+        self._fragment.header["started_ns"] = now_ns
+        self._page.begin(now_ns)
+        np.copyto(self._fragment.fields["observation"][0], self._observation)
+        return True

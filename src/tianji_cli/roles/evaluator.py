@@ -1,0 +1,85 @@
+"""The evaluator: plays greedy episodes with a saved policy, one step of all its environments a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import numpy as np
+
+from tianji_algos.core import Agent
+from tianji_cli.roles.role import Role
+from tianji_envs.core import VectorEnvironment
+
+MAX_PARALLEL: Final = 32
+"""Environments stepped side by side at most; more gain little and cost memory."""
+
+
+class Evaluator(Role):
+    """Plays whole episodes without exploration.
+
+    Each environment plays a fixed share of the episodes: taking the first to end, whoever plays them,
+    would favour short ones.
+
+    Args:
+        agent: acts; its parameters are those to be judged.
+        environment: N environments.
+        episodes: how many to play.
+        seed: of the environments.
+        on_step: called after each step, to render for instance.
+    """
+
+    name = "evaluator"
+
+    def __init__(
+        self,
+        agent: Agent,
+        environment: VectorEnvironment,
+        episodes: int,
+        seed: int,
+        on_step: Callable[[VectorEnvironment], None] | None = None,
+    ) -> None:
+        num_envs = environment.num_envs
+        self._agent = agent
+        self._environment = environment
+        self._on_step = on_step
+        self._left = np.full(num_envs, episodes // num_envs)
+        self._left[: episodes % num_envs] += 1
+        observation = environment.observation_space
+        assert observation.shape is not None
+        self._observation = np.zeros((num_envs, *observation.shape), observation.dtype)
+        self._reward = np.zeros(num_envs, np.float32)
+        self._terminated = np.zeros(num_envs, np.bool_)
+        self._truncated = np.zeros(num_envs, np.bool_)
+        self._running = np.zeros(num_envs, np.float64)
+        self.returns: list[float] = []
+        environment.reset(seed, self._observation)
+
+    @property
+    def finished(self) -> str | None:
+        """All episodes were played."""
+        return None if self._left.any() else f"{len(self.returns)} episodes"
+
+    def turn(self) -> bool:
+        """Step every environment once."""
+        if not self._left.any():
+            return False
+        actions = self._agent.act_greedily(self._observation)
+        self._environment.step(actions, self._observation, self._reward, self._terminated, self._truncated)
+        self._running += self._reward
+        for i in np.flatnonzero(self._terminated | self._truncated):
+            if self._left[i]:
+                self._left[i] -= 1
+                self.returns.append(float(self._running[i]))
+            self._running[i] = 0.0
+        if self._on_step is not None:
+            self._on_step(self._environment)
+        return True
+
+    def report(self) -> dict[str, Any]:
+        """The returns so far."""
+        return {"returns": self.returns}
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._environment.close()

@@ -1,0 +1,250 @@
+"""The root's view of a job: puts together what the roles report and what the pages say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tianji_cli.cluster.messages import Report
+from tianji_cli.cluster.plan import ROOT_RANK, Plan
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.data.ledger import Account, Reception, Source
+from tianji_cli.data.production import Production, ProductionFile
+from tianji_cli.data.staleness import StalenessSummary
+from tianji_cli.telemetry.forecast import StopForecast
+from tianji_cli.telemetry.snapshot import (
+    Evaluation,
+    ReplayRatio,
+    Returns,
+    RoleStatus,
+    RoleSummary,
+    Snapshot,
+    Status,
+    Summary,
+)
+
+
+@dataclass
+class WorkerView:
+    """What the root knows of one rank.
+
+    Attributes:
+        report: its last one.
+        pid: of its process; None while it has none.
+        restarts: so far.
+        state: one or two words.
+        busy: share of the last interval each of its roles worked.
+    """
+
+    report: Report | None = None
+    pid: int | None = None
+    restarts: int = 0
+    state: str = "planned"
+    busy: list[float | None] = field(default_factory=list)
+
+    def update(self, report: Report) -> None:
+        """Take a newer report."""
+        last = self.report
+        if last is None or last.incarnation != report.incarnation:
+            interval, before = report.running_s, [0.0] * len(report.busy_s)
+        else:
+            interval, before = report.running_s - last.running_s, last.busy_s
+        if interval > 0:
+            self.busy = [
+                min(1.0, (now - then) / interval) for now, then in zip(report.busy_s, before, strict=True)
+            ]
+        self.report = report
+
+
+class Overview:
+    """Everything the root knows, as snapshots while a run goes and as a summary when it is over.
+
+    Args:
+        config: the job.
+        plan: its processes.
+        production: the actors' pages.
+        earlier_env_steps: samples received in earlier sessions of a resumed run.
+    """
+
+    def __init__(
+        self, config: JobConfig, plan: Plan, production: ProductionFile, earlier_env_steps: int
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._production = production
+        self._earlier_env_steps = earlier_env_steps
+        self._began = time.monotonic()
+        self._last: tuple[float, int, int, int] = (self._began, 0, 0, 0)
+        self.workers = {process.rank: WorkerView() for process in plan.processes}
+        self.workers[ROOT_RANK].state = "running"
+        self.ended: dict[Source, Production] = {}
+        self.evaluation: Evaluation | None = None
+        stop = config.experiment.stop.model_dump(exclude_none=True)
+        self._forecast = StopForecast({rule: float(target) for rule, target in stop.items()})
+
+    def productions(self) -> dict[Source, Production]:
+        """Pages of all incarnations there ever were."""
+        current = [self._production.read(actor) for actor in range(self._plan.num_actors)]
+        return {**self.ended, **{(page.actor, page.incarnation): page for page in current}}
+
+    def receptions(self) -> dict[Source, Reception]:
+        """What the buffers received, as of their last reports."""
+        return {
+            (actor, incarnation): Reception(samples, dropped, next_sequence, missing)
+            for report in self._role_reports("buffer")
+            for actor, incarnation, samples, dropped, next_sequence, missing in report["receptions"]
+        }
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start of this session."""
+        return time.monotonic() - self._began
+
+    @property
+    def session_train_s(self) -> float:
+        """Seconds since the first environment step of this session; 0 before it."""
+        started = [page.first_step_ns for page in self.productions().values() if page.first_step_ns]
+        return (time.monotonic_ns() - min(started)) / 1e9 if started else 0.0
+
+    @property
+    def rejected(self) -> tuple[int, str]:
+        """Fragments that the buffers rejected, and why the last one was."""
+        reports = self._role_reports("buffer")
+        reasons = [report["last_refusal"] for report in reports if report["last_refusal"]]
+        return sum(report["rejected"] for report in reports), reasons[-1] if reasons else ""
+
+    def snapshot(self) -> Snapshot:
+        """Describe the present moment; rates are over the time since the last snapshot."""
+        learner = self._learner()
+        produced = sum(page.produced for page in self.productions().values())
+        received = int(learner.get("env_steps", self._earlier_env_steps)) - self._earlier_env_steps
+        consumed = int(learner.get("session_consumed", 0))
+        now = time.monotonic()
+        then, produced_then, received_then, consumed_then = self._last
+        interval = max(now - then, 1e-9)
+        self._last = (now, produced, received, consumed)
+        env_steps = self._earlier_env_steps + produced
+        mean = learner.get("mean_100")
+        values = {
+            "mean_return": mean,
+            "env_steps": float(self._earlier_env_steps + received),
+            "wall_s": self.session_train_s,
+        }
+        return Snapshot(
+            elapsed_s=self.elapsed_s,
+            train_s=float(learner.get("train_s", 0.0)),
+            env_steps=env_steps,
+            received=self._earlier_env_steps + received,
+            consumed=int(learner.get("consumed", 0)),
+            updates=int(learner.get("updates", 0)),
+            version=int(learner.get("version", 0)),
+            produced_per_s=(produced - produced_then) / interval,
+            received_per_s=(received - received_then) / interval,
+            consumed_per_s=(consumed - consumed_then) / interval,
+            replay_ratio_target=float(learner.get("rho", 0.0)),
+            replay_ratio_actual=consumed / produced if produced and consumed else None,
+            lag=_lag(learner),
+            episodes=int(learner.get("episodes", 0)),
+            episodes_in_mean=int(learner.get("episodes_in_mean", 0)),
+            mean_100=mean,
+            best_mean_100=learner.get("best_mean_100"),
+            losses=learner.get("losses", {}),
+            roles=self._role_states(),
+            stop=self._forecast.update(self.elapsed_s, values),
+        )
+
+    def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:
+        """Describe the whole session after everything stopped."""
+        learner = self._learner()
+        experiment, distribution = self._config.experiment, self._config.distribution
+        consumed = int(learner.get("session_consumed", 0))
+        train_s = self._last_train_s(learner)
+        rate = 1.0 / train_s if train_s else 0.0
+        return Summary(
+            experiment=experiment.name,
+            status=status,
+            reason=reason,
+            wall_s=self.elapsed_s,
+            train_s=float(learner.get("train_s", 0.0)),
+            env_steps=int(learner.get("env_steps", self._earlier_env_steps)),
+            updates=int(learner.get("updates", 0)),
+            transport=self._plan.transport,
+            mode=distribution.mode,
+            groups=distribution.groups,
+            produced=account.produced,
+            received=account.received,
+            consumed=consumed,
+            in_flight=account.in_flight,
+            lost=account.lost,
+            dropped=account.dropped,
+            produced_per_s=account.produced * rate,
+            received_per_s=account.received * rate,
+            consumed_per_s=consumed * rate,
+            replay_ratio=ReplayRatio(
+                float(learner.get("rho", 0.0)), consumed / account.produced if account.produced else None
+            ),
+            staleness=_lag(learner),
+            returns=Returns(
+                int(learner.get("episodes", 0)), learner.get("mean_100"), learner.get("best_mean_100")
+            ),
+            time_to=dict(learner["time_to"]) if learner else dict.fromkeys(experiment.thresholds),
+            evaluation=self.evaluation,
+            rejected_frames=rejected_frames,
+            roles=self._role_summaries(),
+        )
+
+    def _last_train_s(self, learner: Mapping[str, Any]) -> float:
+        return float(learner.get("session_train_s", 0.0))
+
+    def _role_reports(self, role: str) -> list[dict[str, Any]]:
+        found = []
+        for process in self._plan.carrying(role):
+            report = self.workers[process.rank].report
+            if report is not None:
+                found.append(report.roles[process.roles.index(role)])
+        return found
+
+    def _learner(self) -> Mapping[str, Any]:
+        reports = self._role_reports("learner")
+        return reports[0] if reports else {}
+
+    def _role_states(self) -> tuple[RoleStatus, ...]:
+        states = []
+        for process in self._plan.processes:
+            view = self.workers[process.rank]
+            for i, role in enumerate(process.roles):
+                busy = view.busy[i] if view.busy else None
+                states.append(
+                    RoleStatus(
+                        process.rank,
+                        role,
+                        process.group,
+                        process.host,
+                        view.pid,
+                        busy,
+                        view.restarts,
+                        view.state,
+                    )
+                )
+        return tuple(states)
+
+    def _role_summaries(self) -> tuple[RoleSummary, ...]:
+        summaries = []
+        for process in self._plan.processes:
+            view = self.workers[process.rank]
+            for i, role in enumerate(process.roles):
+                report = view.report
+                busy = report.busy_s[i] / report.running_s if report and report.running_s else None
+                summaries.append(
+                    RoleSummary(
+                        process.rank, role, process.group, process.host, process.cores, view.restarts, busy
+                    )
+                )
+        return tuple(summaries)
+
+
+def _lag(learner: Mapping[str, Any]) -> StalenessSummary | None:
+    lag = learner.get("lag")
+    return None if lag is None else StalenessSummary(**lag)

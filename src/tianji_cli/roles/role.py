@@ -1,0 +1,64 @@
+"""What every role is: a loop of its own, and triggers that say when it sends or receives."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A send or a receive, and the moment for it (paper, section 3.1).
+
+    Attributes:
+        when: looks at the role only; asked after every turn, so it must cost next to nothing.
+        do: the send or the receive; never waits. Says whether anything happened.
+    """
+
+    when: Callable[[], bool]
+    do: Callable[[], bool]
+
+
+class Role(ABC):
+    """A part of a job that loops by itself.
+
+    Attributes:
+        name: what it is, such as ``"actor"``.
+        busy_s: seconds spent in turns and triggers that did something; kept by whoever runs the role.
+    """
+
+    name: str
+    busy_s: float = 0.0
+
+    @property
+    def triggers(self) -> Sequence[Trigger]:
+        """The sends and receives of this role, in the order they are looked at."""
+        return ()
+
+    @abstractmethod
+    def turn(self) -> bool:
+        """Do a small piece of work.
+
+        Returns:
+            False if there was nothing to do: the process may sleep until a message comes.
+        """
+
+    def report(self) -> dict[str, Any]:
+        """What the root is told twice a second, as JSON values."""
+        return {}
+
+    @property
+    def finished(self) -> str | None:
+        """Why this role ends the run, once it does."""
+        return None
+
+    def wind_down(self) -> None:  # noqa: B027 - most roles go on until they stop
+        """Make ready for the end: training is over, and what is still on its way wants to be received."""
+
+    def stop(self) -> None:  # noqa: B027 - most roles leave nothing unfinished
+        """Finish in order: give up what is unfinished, keep what must be kept."""
+
+    def close(self) -> None:  # noqa: B027 - most roles hold nothing
+        """Free what the role holds. Called once, after ``stop`` or an error."""

@@ -1,0 +1,338 @@
+"""The root: starts everybody, hears everybody, decides when a job is over, and is never busy for long.
+
+A job goes through phases: *starting* until every worker has registered, *training*, *winding down*
+while the actors stop and the buffers receive their last fragments, *stopping* while the learners
+save, *evaluating*, *over*. Every phase after training has a time limit, so that nothing hangs.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import zmq
+
+from tianji_cli.cluster.control import ControlServer
+from tianji_cli.cluster.crew import Crew, Departure
+from tianji_cli.cluster.launcher import describe_exit
+from tianji_cli.cluster.messages import (
+    Addresses,
+    Failed,
+    Finished,
+    FromWorker,
+    PeerLost,
+    Register,
+    Report,
+    Stop,
+    Stopped,
+    Terminate,
+    WindDown,
+)
+from tianji_cli.cluster.plan import Plan
+from tianji_cli.cluster.signals import StopSignals
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.data.ledger import Source, settle
+from tianji_cli.data.production import ProductionFile
+from tianji_cli.roles.overview import Overview
+from tianji_cli.telemetry.snapshot import Evaluation, Status, Summary
+from tianji_cli.telemetry.telemetry import Telemetry
+
+TICK_S: Final = 1.0
+WIND_DOWN_LIMIT_S: Final = 1.5
+STOP_LIMIT_S: Final = 10.0
+LATE_S: Final = 10.0
+"""A worker that was not heard of for so long is reported; it may be suspended, which is not dead."""
+
+
+class Phase(enum.Enum):
+    """Where a job is; in the order they follow one another."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    WINDING_DOWN = "winding down"
+    STOPPING = "stopping"
+    EVALUATING = "evaluating"
+    OVER = "over"
+
+
+@dataclass
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        status: as in the summary.
+        reason: in words.
+    """
+
+    status: Status
+    reason: str
+
+
+class Root:
+    """Runs a job from start to end.
+
+    Args:
+        config: the job.
+        plan: its processes.
+        control: the root's end of the control channel.
+        crew: the worker processes.
+        production: the actors' pages.
+        overview: what is known of everybody.
+        telemetry: what the user sees.
+        log: finds the log file of a rank.
+    """
+
+    def __init__(
+        self,
+        config: JobConfig,
+        plan: Plan,
+        *,
+        control: ControlServer,
+        crew: Crew,
+        production: ProductionFile,
+        overview: Overview,
+        telemetry: Telemetry,
+        log: Callable[[int], Path],
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._control = control
+        self._crew = crew
+        self._production = production
+        self._overview = overview
+        self._telemetry = telemetry
+        self._log = log
+        self._phase = Phase.STARTING
+        self._outcome: Outcome | None = None
+        self._addresses: dict[int, str] = {}
+        self._killed: set[Source] = set()
+        self._heard = dict.fromkeys(range(len(plan.processes)), time.monotonic())
+        self._late: set[int] = set()
+        self._deadline = float("inf")
+        self._next_tick = time.monotonic() + TICK_S
+        self._receiver_lost = False
+        self._interruptions = 0
+        self._actor_ranks = {
+            process.rank for process in plan.carrying("actor") if "learner" not in process.roles
+        }
+        self._learner_ranks = {process.rank for process in plan.carrying("learner")}
+
+    def run(self) -> Summary:
+        """Run the job; returns when every worker has ended."""
+        with StopSignals() as signals:
+            for process in self._plan.trainers:
+                self._start(process.rank)
+            while self._phase is not Phase.OVER:
+                self._sleep(signals)
+                self._mind_interruption(signals)
+                for message in self._control.receive():
+                    self._hear(message)
+                for departure in self._crew.departures():
+                    self._take_leave(departure)
+                self._tick()
+                self._advance()
+        self._telemetry.update(self._overview.snapshot())
+        return self._summary()
+
+    # --- waiting and hearing -------------------------------------------------------------------------
+
+    def _sleep(self, signals: StopSignals) -> None:
+        poller = zmq.Poller()
+        for socket in self._control.sockets:
+            poller.register(socket, zmq.POLLIN)
+        for descriptor in (signals.descriptor, *self._crew.sentinels):
+            poller.register(descriptor, zmq.POLLIN)
+        until = min(self._next_tick, self._deadline) - time.monotonic()
+        poller.poll(max(0, int(until * 1000) + 1))
+        signals.clear()
+
+    def _mind_interruption(self, signals: StopSignals) -> None:
+        if signals.count == self._interruptions:
+            return
+        self._interruptions = signals.count
+        if self._outcome is None:
+            self._end("stopped", signals.last)
+        elif self._phase is Phase.EVALUATING:
+            self._outcome = Outcome(
+                "stopped", f"{self._outcome.reason}; {signals.last} during the evaluation"
+            )
+            self._crew.kill()
+        else:
+            self._telemetry.event(f"{signals.last} again: ending at once, without a last checkpoint")
+            self._crew.kill()
+
+    def _hear(self, message: FromWorker) -> None:
+        match message:
+            case Register():
+                self._welcome(message)
+            case Report():
+                self._note(message)
+            case Stopped():
+                self._note(message.report)
+            case Finished():
+                self._finish(message)
+            case Failed():
+                self._end("failed", f"{self._title(message.rank)}: {message.cause}")
+                self._overview.workers[message.rank].state = "failed"
+            case Terminate():
+                self._end("stopped", f"SIGTERM to {self._title(message.rank)}")
+
+    def _welcome(self, message: Register) -> None:
+        view = self._overview.workers[message.rank]
+        view.state, view.pid = "running", message.pid
+        self._addresses[message.rank] = message.address
+        everyone = {process.rank for process in self._plan.trainers}
+        if set(self._addresses) != everyone:
+            return
+        for rank in everyone:
+            self._control.send(rank, Addresses(addresses=self._addresses))
+        if self._phase is Phase.STARTING:
+            self._phase = Phase.TRAINING
+        elif self._phase is not Phase.TRAINING:
+            self._control.send(message.rank, Stop())
+
+    def _note(self, report: Report) -> None:
+        self._heard[report.rank] = time.monotonic()
+        if report.rank in self._late:
+            self._late.discard(report.rank)
+            self._telemetry.event(f"{self._title(report.rank)} is heard of again")
+        self._overview.workers[report.rank].update(report)
+
+    def _finish(self, message: Finished) -> None:
+        if self._plan.processes[message.rank].group is not None:
+            self._end("finished", message.reason)
+
+    # --- workers come and go -------------------------------------------------------------------------
+
+    def _start(self, rank: int, incarnation: int = 0) -> None:
+        for actor in self._plan.processes[rank].actors:
+            self._production.begin(actor, incarnation)
+        view = self._overview.workers[rank]
+        view.pid, view.state = self._crew.start(rank, incarnation), "starting"
+        self._heard[rank] = time.monotonic()
+
+    def _take_leave(self, departure: Departure) -> None:
+        for message in self._control.receive():  # Its last words may have come while it ended.
+            self._hear(message)
+        rank, status = departure.rank, departure.exit_status
+        view = self._overview.workers[rank]
+        view.pid, view.state = None, "done" if status == 0 else describe_exit(status)
+        if status == 0 or (self._phase is Phase.EVALUATING and self._interruptions):
+            return
+        for actor in self._plan.processes[rank].actors:
+            self._killed.add((actor, departure.incarnation))
+        cause = f"{self._title(rank)} {describe_exit(status)} (its output: {self._log(rank)})"
+        if status < 0 and rank in self._actor_ranks and self._phase in {Phase.STARTING, Phase.TRAINING}:
+            self._restart(departure, cause)
+            return
+        if rank in self._learner_ranks:
+            self._receiver_lost = True
+        self._end("failed", cause)
+
+    def _restart(self, departure: Departure, cause: str) -> None:
+        rank = departure.rank
+        if not self._crew.may_restart():
+            most = self._config.distribution.max_restarts_per_minute
+            self._end("failed", f"{cause}; restarts are limited to {most} a minute")
+            return
+        for actor in self._plan.processes[rank].actors:
+            page = self._production.read(actor)
+            self._overview.ended[actor, page.incarnation] = page
+        self._addresses.pop(rank, None)
+        for other in self._learner_ranks:
+            self._control.send(other, PeerLost(rank=rank))
+        self._overview.workers[rank].restarts += 1
+        self._telemetry.event(f"{cause}; restarting it")
+        self._start(rank, departure.incarnation + 1)
+
+    # --- time passes ---------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if now < self._next_tick:
+            return
+        self._next_tick = now + TICK_S
+        self._telemetry.update(self._overview.snapshot())
+        for rank in self._crew.ranks - self._late:
+            if self._phase is Phase.TRAINING and now - self._heard[rank] > LATE_S:
+                self._late.add(rank)
+                self._telemetry.event(f"nothing heard of {self._title(rank)} for {LATE_S:g} s")
+        limit_s = self._config.experiment.stop.wall_s
+        if self._outcome is None and limit_s is not None and self._overview.session_train_s >= limit_s:
+            self._end("finished", f"{limit_s:g} s of training")
+
+    def _end(self, status: Status, reason: str) -> None:
+        """Begin the end, or make it worse: the first failure is the cause, whatever was decided before."""
+        if self._outcome is None or (status == "failed" and self._outcome.status != "failed"):
+            self._outcome = Outcome(status, reason)
+        if self._phase in {Phase.STARTING, Phase.TRAINING}:
+            self._phase = Phase.WINDING_DOWN
+            self._deadline = time.monotonic() + WIND_DOWN_LIMIT_S
+            for rank in self._actor_ranks:
+                self._control.send(rank, Stop())
+            for rank in self._learner_ranks:
+                self._control.send(rank, WindDown())
+            self._crew.kill(self._crew.ranks - set(self._addresses))  # Nobody there to hear a Stop.
+
+    def _advance(self) -> None:
+        """Go on to the next phase when this one is done, or when its time is up."""
+        expired = time.monotonic() >= self._deadline
+        if self._phase is Phase.WINDING_DOWN:
+            remaining = self._crew.ranks & self._actor_ranks
+            if expired:
+                self._crew.kill(remaining)
+            if not remaining:
+                self._phase, self._deadline = Phase.STOPPING, time.monotonic() + STOP_LIMIT_S
+                for rank in self._learner_ranks:
+                    self._control.send(rank, Stop())
+        elif self._phase is Phase.STOPPING:
+            if expired:
+                self._end("failed", "the learner did not stop in time and was killed")
+                self._crew.kill()
+            if not self._crew.ranks:
+                self._deadline = float("inf")
+                self._phase = self._evaluation_or_over()
+        elif self._phase is Phase.EVALUATING and not self._crew.ranks:
+            self._read_evaluation()
+            self._phase = Phase.OVER
+
+    def _evaluation_or_over(self) -> Phase:
+        evaluators = self._plan.carrying("evaluator")
+        if not evaluators or self._outcome is None or self._outcome.status != "finished":
+            return Phase.OVER
+        self._telemetry.event(f"training is over ({self._outcome.reason}); evaluating")
+        self._start(evaluators[0].rank)
+        return Phase.EVALUATING
+
+    def _read_evaluation(self) -> None:
+        for process in self._plan.carrying("evaluator"):
+            report = self._overview.workers[process.rank].report
+            returns = [] if report is None else report.roles[0]["returns"]
+            if len(returns) == self._config.experiment.eval_episodes:
+                mean = sum(returns) / len(returns)
+                variance = sum((value - mean) ** 2 for value in returns) / len(returns)
+                self._overview.evaluation = Evaluation(len(returns), mean, variance**0.5)
+
+    def _summary(self) -> Summary:
+        assert self._outcome is not None
+        account = settle(
+            self._overview.productions(),
+            self._overview.receptions(),
+            self._killed,
+            receiver_lost=self._receiver_lost,
+        )
+        if account.unaccounted:
+            self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
+        rejected, why = self._overview.rejected
+        if rejected + self._control.rejected:
+            self._telemetry.event(f"rejected: {why or self._control.last_rejection}")
+        return self._overview.summary(
+            self._outcome.status, self._outcome.reason, account, rejected + self._control.rejected
+        )
+
+    def _title(self, rank: int) -> str:
+        return self._plan.processes[rank].title

@@ -1,0 +1,181 @@
+"""The live display: the state of a run on a terminal, drawn anew once a second.
+
+It starts no thread (the root draws when it has something new) and stays below what scrolls by above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TextIO
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from tianji_cli.telemetry.quantities import count, duration, number, rate
+from tianji_cli.telemetry.roles_table import roles_table
+from tianji_cli.telemetry.snapshot import Snapshot, StopProgress
+
+INTERVAL_S: Final = 0.95
+"""Shortest time between two drawings: a second, less what the root's clock may waver."""
+
+LEVELS: Final = "▁▂▃▄▅▆▇█"
+MAX_CURVE_COLUMNS: Final = 60
+LABEL_COLUMNS: Final = len("policy lag")
+
+
+class LiveDisplay:
+    """Owns the lower part of a terminal while a run goes.
+
+    Args:
+        title: what runs.
+        stream: the terminal.
+    """
+
+    def __init__(self, title: str, stream: TextIO) -> None:
+        self._title = title
+        self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
+        # stdout is left alone: it may be a file, and nobody prints there before the run is over.
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False)
+        self._curve: list[float] = []
+        self._newest: Snapshot | None = None
+        self._shown_s = float("-inf")
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Draw the state, unless the last drawing is too young."""
+        self._newest = snapshot
+        if snapshot.mean_100 is not None:
+            self._curve.append(snapshot.mean_100)
+        if snapshot.elapsed_s - self._shown_s >= INTERVAL_S:
+            self._draw_newest()
+
+    def event(self, text: str) -> None:
+        """Write a line above the state, where it stays."""
+        at = "" if self._newest is None else f"{duration(self._newest.elapsed_s)}  "
+        self._console.print(Text.assemble((at, "dim"), text))
+
+    def close(self) -> None:
+        """Draw the last state; it stays on the screen."""
+        if self._newest is not None and self._newest.elapsed_s > self._shown_s:
+            self._draw_newest()
+        self._live.stop()
+
+    def _draw_newest(self) -> None:
+        assert self._newest is not None
+        self._shown_s = self._newest.elapsed_s
+        if not self._live.is_started:
+            self._live.start()
+            # A run that is suspended or killed must not leave a shell without a cursor.
+            self._console.show_cursor(True)
+        self._live.update(
+            render(
+                self._newest,
+                self._title,
+                () if self._console.options.ascii_only else self._curve,
+                self._console,
+            ),
+            refresh=True,
+        )
+
+
+def render(snapshot: Snapshot, title: str, curve: Sequence[float], console: Console) -> RenderableType:
+    """Lay a snapshot out.
+
+    Args:
+        snapshot: the state to show.
+        title: what runs.
+        curve: ``mean_100`` so far, oldest first; empty shows no curve.
+        console: whose size it is to fit; roles are summed up where they do not fit otherwise.
+    """
+    width, height = console.size
+    header = Table.grid(expand=True)
+    header.add_column(no_wrap=True, overflow="ellipsis")
+    header.add_column(justify="right", no_wrap=True)
+    header.add_row(Text(title, style="bold"), duration(snapshot.elapsed_s))
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    facts.add_column(style="cyan", no_wrap=True, min_width=LABEL_COLUMNS)
+    facts.add_column()
+    for label, fact in _facts(snapshot, curve, min(MAX_CURVE_COLUMNS, width - LABEL_COLUMNS - 2)):
+        facts.add_row(label, fact)
+    # Two lines are the header's and the roles' own header, and one more keeps the screen from scrolling.
+    lines = height - len(console.render_lines(facts, pad=False)) - 3
+    return Group(header, facts, roles_table(snapshot.roles, width, lines))
+
+
+def sparkline(values: Sequence[float], columns: int) -> str:
+    """Draw values as one line of blocks, at most ``columns`` wide; the lowest is the lowest block."""
+    if len(values) > columns:
+        values = [values[round(i * (len(values) - 1) / (columns - 1))] for i in range(columns)]
+    low, high = min(values), max(values)
+    scale = (len(LEVELS) - 1) / (high - low) if high > low else 0.0
+    return "".join(LEVELS[round((value - low) * scale)] for value in values)
+
+
+def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator[tuple[str, RenderableType]]:
+    yield "return", _returns(snapshot)
+    if len(curve) > 1 and columns > 1:
+        yield "", Text(sparkline(curve, columns), style="green")
+    yield (
+        "steps",
+        f"{count(snapshot.env_steps)} env steps, {count(snapshot.updates)} updates, "
+        f"policy version {count(snapshot.version)}",
+    )
+    yield (
+        "rates",
+        f"produced {rate(snapshot.produced_per_s)}, received {rate(snapshot.received_per_s)}, "
+        f"consumed {rate(snapshot.consumed_per_s)}",
+    )
+    actual = "-" if snapshot.replay_ratio_actual is None else f"{snapshot.replay_ratio_actual:.2f}"
+    yield "replay", f"ratio {actual}, target {snapshot.replay_ratio_target:.2f}"
+    lag = snapshot.lag
+    yield (
+        "policy lag",
+        "no update yet"
+        if lag is None
+        else f"mean {lag.mean:.2f}, p50 {lag.p50:.3g}, p95 {lag.p95:.3g}, max {lag.max:.3g} versions",
+    )
+    if snapshot.losses:
+        yield "losses", ", ".join(f"{name} {number(loss)}" for name, loss in snapshot.losses.items())
+    if snapshot.stop:
+        yield "stops at", _stop_rules(snapshot)
+
+
+def _returns(snapshot: Snapshot) -> Text:
+    if snapshot.mean_100 is None:
+        return Text("no episode has ended yet", style="dim")
+    total = f"{snapshot.episodes} episode{'' if snapshot.episodes == 1 else 's'}"
+    behind = (
+        total
+        if snapshot.episodes_in_mean == snapshot.episodes
+        else f"the last {snapshot.episodes_in_mean} of {total}"
+    )
+    best = "" if snapshot.best_mean_100 is None else f", best {number(snapshot.best_mean_100)}"
+    return Text.assemble((number(snapshot.mean_100), "bold green"), f"  mean of {behind}{best}")
+
+
+def _stop_rules(snapshot: Snapshot) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for _column in range(3):
+        table.add_column(no_wrap=True)
+    for rule in snapshot.stop:
+        now = "-" if rule.value is None else _written(rule.rule, rule.value)
+        style = "bold" if rule is snapshot.next_stop else ""
+        reached = f"{now} of {_written(rule.rule, rule.target)}"
+        table.add_row(rule.rule, reached, Text(_left(rule, snapshot), style=style))
+    return table
+
+
+def _written(rule: str, value: float) -> str:
+    if rule == "wall_s":
+        return duration(value)
+    return count(value) if rule == "env_steps" else number(value)
+
+
+def _left(rule: StopProgress, snapshot: Snapshot) -> str:
+    if rule.eta_s is None:
+        return "not in sight"
+    steps = rule.eta_s * snapshot.produced_per_s
+    if rule.rule == "env_steps" and rule.value is not None:
+        steps = rule.target - rule.value
+    return f"{duration(rule.eta_s, decimals=0)}, {count(max(0.0, steps))} steps left"

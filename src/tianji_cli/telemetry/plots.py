@@ -1,0 +1,156 @@
+"""Learning curves, throughput and policy lag as PNG, drawn from ``metrics.jsonl``.
+
+They can be drawn again at any time: everything in them comes from the run directory.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from tianji_cli.telemetry.metrics import read_metrics
+from tianji_cli.telemetry.rundir import RunDirectory, write_whole
+
+Rows = Sequence[Mapping[str, Any]]
+
+# From Okabe and Ito's palette, which colour-blind readers can tell apart.
+BLUE: Final = "#0072B2"
+ORANGE: Final = "#D55E00"
+GREEN: Final = "#009E73"
+GREY: Final = "#666666"
+
+STYLE: Final = {
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+    "legend.columnspacing": 1.2,
+    "figure.figsize": (3.5, 2.4),  # inches: one column of a two-column page
+    "figure.dpi": 300,
+    "figure.constrained_layout.use": True,
+}
+
+
+def draw_plots(run: RunDirectory) -> None:
+    """Draw every plot for which the run has data into ``plots/``.
+
+    Raises:
+        OSError: the metrics cannot be read or a plot cannot be written.
+        ValueError: the metrics are damaged.
+    """
+    rows = read_metrics(run.metrics)
+    started = [row for row in rows if row["env_steps"] > 0]
+    returns = [row for row in started if row["mean_100"] is not None]
+    lags = [row for row in started if row["lag"] is not None]
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        if returns:
+            _draw_return(returns, "env_steps", run.plots / "return_over_steps.png")
+            _draw_return(returns, "train_s", run.plots / "return_over_time.png")
+        if started:
+            _draw_throughput(started, run.plots / "throughput.png")
+        if lags:
+            _draw_lag(lags, run.plots / "policy_lag.png")
+
+
+def _draw_return(rows: Rows, over: str, path: Path) -> None:
+    figure, axes = _axes()
+    x = _steps(axes, rows) if over == "env_steps" else _time(axes, rows)
+    axes.plot(x, _values(rows, "mean_100"), color=BLUE, marker=_marker(rows))
+    target = rows[-1]["stop"].get("mean_return")
+    if target is not None:
+        axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9, label=f"stops at {target:g}")
+        _legend_above(axes)
+    axes.set_ylabel("Mean return of 100 episodes")
+    _save(figure, path)
+
+
+def _draw_throughput(rows: Rows, path: Path) -> None:
+    figure, axes = _axes()
+    x = _time(axes, rows)
+    ratio = rows[-1]["replay_ratio_target"]
+    # Divided by the replay ratio, consumption lies on production when the two are in balance (Eq. 4).
+    lines = (
+        ("produced", _values(rows, "produced_per_s"), BLUE, "-"),
+        ("received", _values(rows, "received_per_s"), ORANGE, "--"),
+        (f"consumed / {ratio:g}", [uses / ratio for uses in _values(rows, "consumed_per_s")], GREEN, ":"),
+    )
+    for label, y, color, style in lines:
+        axes.plot(x, y, color=color, linestyle=style, marker=_marker(rows), label=label)
+    axes.set_ylabel("Samples per second")
+    axes.yaxis.set_major_formatter(EngFormatter())
+    _finish_from_zero(axes)
+    _save(figure, path)
+
+
+def _draw_lag(rows: Rows, path: Path) -> None:
+    figure, axes = _axes()
+    x = _time(axes, rows)
+    for name, color, style in (("max", GREY, ":"), ("p95", ORANGE, "--"), ("mean", BLUE, "-")):
+        y = _values([row["lag"] for row in rows], name)
+        axes.plot(x, y, color=color, linestyle=style, marker=_marker(rows), label=name)
+    axes.set_ylabel("Policy lag (versions)")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    _finish_from_zero(axes)
+    _save(figure, path)
+
+
+def _axes() -> tuple[Figure, Axes]:
+    # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
+    figure = Figure()
+    return figure, figure.add_subplot()
+
+
+def _values(rows: Rows, name: str) -> list[float]:
+    """Take one column; what was not finite when it was written is a gap in the curve."""
+    return [math.nan if row[name] is None else row[name] for row in rows]
+
+
+def _save(figure: Figure, path: Path) -> None:
+    png = io.BytesIO()
+    figure.savefig(png, format="png")
+    write_whole(path, png.getvalue())
+
+
+def _finish_from_zero(axes: Axes) -> None:
+    top = max(axes.dataLim.ymax, 0.0) or 1.0
+    axes.set_ylim(0, 1.08 * top)
+    _legend_above(axes)
+
+
+def _legend_above(axes: Axes) -> None:
+    """Put the legend where no curve can run through it."""
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2, ncols=3)
+
+
+def _steps(axes: Axes, rows: Rows) -> list[float]:
+    axes.set_xlabel("Environment steps")
+    axes.xaxis.set_major_formatter(EngFormatter())
+    axes.set_xlim(0, 1.02 * rows[-1]["env_steps"])
+    return [row["env_steps"] for row in rows]
+
+
+def _time(axes: Axes, rows: Rows) -> list[float]:
+    longest_s = rows[-1]["train_s"]
+    unit, seconds = ("s", 1) if longest_s < 600 else ("min", 60) if longest_s < 7200 else ("h", 3600)
+    axes.set_xlabel(f"Time since the first environment step ({unit})")
+    axes.set_xlim(0, 1.02 * longest_s / seconds or 1.0)
+    return [row["train_s"] / seconds for row in rows]
+
+
+def _marker(rows: Rows) -> str:
+    """Show the points of a short run; one point alone would not be seen as a line."""
+    return "o" if len(rows) < 20 else ""

@@ -1,0 +1,75 @@
+"""Numbers as people write them: 1.23 M steps, 45.2 K/s, 1 min 20 s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+
+def count(value: float) -> str:
+    """Write a count with three digits and a unit: 999, 45.2 K, 1.23 M."""
+    if value < 1000:
+        return f"{value:.0f}"
+    for unit in ("K", "M", "G"):
+        value /= 1000
+        if value < 999.5:
+            return f"{_three_digits(value)} {unit}"
+    return f"{_three_digits(value / 1000)} T"
+
+
+def rate(per_s: float) -> str:
+    """Write a rate: 0.50/s, 12.3/s, 45.2 K/s."""
+    if 0 < per_s < 999.5:
+        return f"{_three_digits(per_s)}/s"
+    return f"{count(per_s)}/s"
+
+
+def duration(seconds: float, decimals: int = 1) -> str:
+    """Write a time with two units at most: 0.4 s, 12.3 s, 10 min, 1 min 20 s, 2 h 5 min, 3 d 4 h.
+
+    Args:
+        seconds: the time.
+        decimals: of the seconds, below a minute.
+    """
+    if round(seconds, decimals) < 60:
+        return f"{seconds:.{decimals}f} s"
+    if round(seconds) < 3600:
+        return _two_units(round(seconds), 60, "min", "s")
+    if round(seconds / 60) < 24 * 60:
+        return _two_units(round(seconds / 60), 60, "h", "min")
+    return _two_units(round(seconds / 3600), 24, "d", "h")
+
+
+def _two_units(small: int, size: int, large_unit: str, small_unit: str) -> str:
+    large, rest = divmod(small, size)
+    return f"{large} {large_unit}" + (f" {rest} {small_unit}" if rest else "")
+
+
+def number(value: float) -> str:
+    """Write a measured value with about four digits, without exponents for what people call normal sizes."""
+    size = abs(value)
+    if not math.isfinite(value) or (size and (size < 1e-3 or size >= 1e7)):
+        return f"{value:.3g}"
+    if size >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.3f}" if size < 1 else f"{value:.2f}"
+
+
+def share(fraction: float) -> str:
+    """Write a share of one as per cent: 93 %."""
+    return f"{100 * fraction:.0f} %"
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Write ascending numbers shortly: ``1-3, 7``."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"

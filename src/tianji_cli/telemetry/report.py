@@ -1,0 +1,159 @@
+"""The result of a run, on stdout: what happened, where it is, what to do with it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from tianji_cli.errors import TianjiError
+from tianji_cli.telemetry.quantities import count, duration, number, rate, share
+from tianji_cli.telemetry.rundir import RunDirectory, write_whole
+from tianji_cli.telemetry.snapshot import RoleSummary, Summary
+
+STATUS_STYLES: Final = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
+
+
+def print_result(summary: Summary, run: RunDirectory, json_to: str | None = None) -> None:
+    """Print the result for people, and for programs where they asked for it.
+
+    Args:
+        summary: of the run.
+        run: its directory.
+        json_to: file for the summary as JSON; "-" prints that on stdout and nothing else.
+
+    Raises:
+        TianjiError: the JSON file cannot be written.
+    """
+    if json_to is not None:
+        write_json(summary.document(), json_to)
+    if json_to != "-":
+        _print_facts(summary, run)
+
+
+def write_json(document: Mapping[str, Any], to: str) -> None:
+    """Write a JSON document to a file, or to stdout for "-".
+
+    Raises:
+        TianjiError: the file cannot be written.
+    """
+    text = json.dumps(document, indent=2, allow_nan=False) + "\n"
+    if to == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    try:
+        write_whole(Path(to), text.encode())
+    except OSError as cause:
+        raise TianjiError(f"cannot write {to}: {cause.strerror}; --json takes another path") from cause
+
+
+def _print_facts(summary: Summary, run: RunDirectory) -> None:
+    console = Console(highlight=False)
+    headline = Text.assemble(
+        summary.experiment, " ", (summary.status, STATUS_STYLES[summary.status]), f": {summary.reason}"
+    )
+    console.print(headline, soft_wrap=True)
+    facts = [*_facts(summary), *_warnings(summary), ("run directory", Text(str(run.path)))]
+    facts += [(label, Text(command, style="bold")) for label, command in _next_steps(summary, run)]
+    width = max(len(label) for label, _ in facts)
+    for label, fact in facts:
+        # Soft wrapping leaves lines whole in a pipe, where rich takes every reader for 80 columns wide.
+        console.print(Text.assemble((label.ljust(width), "cyan"), "  ", fact), soft_wrap=True)
+
+
+def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
+    returns = summary.returns
+    if returns.mean_100 is None:
+        yield "return", Text("no episode has ended")
+    else:
+        behind = f"mean of {'the last 100 of ' if returns.episodes > 100 else ''}{returns.episodes} episodes"
+        best = "" if returns.best_mean_100 is None else f", best {number(returns.best_mean_100)}"
+        yield "return", Text.assemble((number(returns.mean_100), "bold"), f"  {behind}{best}")
+    if summary.evaluation is not None:
+        mean, std = number(summary.evaluation.mean), number(summary.evaluation.std)
+        behind = f"mean of {summary.evaluation.episodes} greedy episodes, standard deviation {std}"
+        yield "evaluation", Text.assemble((mean, "bold"), f"  {behind}")
+    for threshold, seconds in summary.time_to.items():
+        yield f"time to {threshold:g}", Text("not reached" if seconds is None else duration(seconds))
+    yield (
+        "trained",
+        Text(
+            f"{count(summary.env_steps)} env steps, {count(summary.updates)} updates in "
+            f"{duration(summary.train_s)}, {duration(summary.wall_s)} in all"
+        ),
+    )
+    yield (
+        "rates",
+        Text(
+            f"produced {rate(summary.produced_per_s)}, received {rate(summary.received_per_s)}, "
+            f"consumed {rate(summary.consumed_per_s)}"
+        ),
+    )
+    ratio = summary.replay_ratio
+    actual = "no update made" if ratio.actual is None else f"{ratio.actual:.2f}"
+    yield "replay ratio", Text(f"{actual}, target {ratio.target:.2f}")
+    if summary.staleness is not None:
+        lag = summary.staleness
+        yield (
+            "policy lag",
+            Text(f"mean {lag.mean:.2f}, p50 {lag.p50:.3g}, p95 {lag.p95:.3g}, max {lag.max:.3g} versions"),
+        )
+    yield (
+        "samples",
+        Text(
+            f"{summary.produced} = {summary.received} received + {summary.in_flight} in flight + "
+            f"{summary.lost} lost + {summary.dropped} dropped"
+        ),
+    )
+    if summary.roles:
+        yield "busy", Text(_busy(summary.roles))
+
+
+def _busy(roles: tuple[RoleSummary, ...]) -> str:
+    shares: dict[str, list[float]] = {}
+    for role in roles:
+        if role.busy is not None:
+            shares.setdefault(role.role, []).append(role.busy)
+    described = []
+    for kind, busy in shares.items():
+        low, high = share(min(busy)), share(max(busy))
+        described.append(f"{kind} {low}" if len(busy) == 1 else f"{len(busy)} {kind}s {low} to {high}")
+    return ", ".join(described)
+
+
+def _warnings(summary: Summary) -> Iterator[tuple[str, Text]]:
+    restarts = {f"{role.role}-{role.rank}": role.restarts for role in summary.roles if role.restarts}
+    if restarts:
+        each = ", ".join(
+            f"{name} {times} times" if times > 1 else f"{name} once" for name, times in restarts.items()
+        )
+        yield "restarted", Text(each, style="yellow")
+    if summary.rejected_frames:
+        yield (
+            "rejected",
+            Text(f"{summary.rejected_frames} messages that were no frames of this job", style="yellow"),
+        )
+    if summary.unaccounted:
+        yield (
+            "unaccounted",
+            Text(f"{summary.unaccounted} samples; do not trust this run's counts", style="bold red"),
+        )
+
+
+def _next_steps(summary: Summary, run: RunDirectory) -> Iterator[tuple[str, str]]:
+    path = shlex.quote(str(run.path))
+    if summary.status != "failed":
+        yield "evaluate it", f"tianji eval {path}"
+    if summary.status != "finished":
+        yield "go on with it", f"tianji train --resume {path}"
+    if summary.status == "failed":
+        yield "see its logs", f"ls {shlex.quote(str(run.path / 'logs'))}"
+    else:
+        yield "see its curves", f"tensorboard --logdir {path}"

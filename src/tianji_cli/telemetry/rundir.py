@@ -1,0 +1,174 @@
+"""The directory of a run: ``<out>/<name>/<n>/`` with everything the run leaves behind.
+
+Made by ``tianji train``, found again by ``eval``, ``--resume`` and ``watch``. It knows where files go
+and how to write one whole; it does not know what is in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from tianji_cli.errors import UsageError
+from tianji_cli.telemetry.quantities import ranges
+
+DEFAULT_OUT: Final = Path("experiments")
+SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
+MAX_LISTED: Final = 10
+"""Experiments named in an error message at most."""
+
+
+class RunDirectoryError(UsageError):
+    """A run directory cannot be made, found or used; the message says which and what would do."""
+
+
+class NoSuchRunError(RunDirectoryError):
+    """What the user named is no run; the message lists what is there."""
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Where the files of one run are.
+
+    Attributes:
+        path: the directory itself.
+    """
+
+    path: Path
+
+    @classmethod
+    def create(cls, name: str, out: Path = DEFAULT_OUT) -> RunDirectory:
+        """Make ``out/name/n`` for the next free n, with its subdirectories.
+
+        Runs that start at the same moment get different numbers: making the directory is the reservation.
+
+        Raises:
+            RunDirectoryError: the name is no single path component, or the directory cannot be made.
+        """
+        if not name or name != Path(name).name or name.startswith("."):
+            raise RunDirectoryError(
+                f"experiment name {name!r} cannot name a directory: use letters, digits, '_' and '-'"
+            )
+        parent = out / name
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            first = max(_numbers(parent), default=0) + 1
+            for number in count(first):
+                with contextlib.suppress(FileExistsError):
+                    (parent / str(number)).mkdir()
+                    break
+            run = cls(parent / str(number))
+            for subdirectory in SUBDIRECTORIES:
+                (run.path / subdirectory).mkdir()
+        except OSError as cause:
+            raise RunDirectoryError(
+                f"cannot make a run directory in {parent}: {cause.strerror}; --out DIR chooses another place"
+            ) from cause
+        return run
+
+    @classmethod
+    def find(cls, run: str, out: Path = DEFAULT_OUT) -> RunDirectory:
+        """Find the run a user means: a path, ``name/n``, or ``name`` for its newest run.
+
+        Raises:
+            NoSuchRunError: there is no such run; the message lists those that exist.
+        """
+        for place in (Path(run), out / run):
+            if _is_run(place):
+                return cls(place)
+            if runs := _runs_of(place):
+                return cls(place / str(max(runs)))
+        raise NoSuchRunError(_no_such_run(run, out))
+
+    @property
+    def config(self) -> Path:
+        """The resolved config; what makes a directory a run."""
+        return self.path / "config.toml"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line, one line a snapshot."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """What the run came to; there once it is over."""
+        return self.path / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints, by name or step."""
+        return self.path / "checkpoints"
+
+    @property
+    def plots(self) -> Path:
+        """Learning curves and throughput as PNG."""
+        return self.path / "plots"
+
+    def log(self, role: str, rank: int) -> Path:
+        """Where the output of a role's process goes."""
+        return self.path / "logs" / f"{role}-{rank}.log"
+
+    def write_config(self, toml: str) -> None:
+        """Write the resolved config.
+
+        Raises:
+            RunDirectoryError: it cannot be written.
+        """
+        try:
+            write_whole(self.config, toml.encode())
+        except OSError as cause:
+            raise RunDirectoryError(f"cannot write {self.config}: {cause.strerror}") from cause
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name and rename it: readers see all of it or what was there before.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it, what was there before still is.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _is_run(place: Path) -> bool:
+    return (place / "config.toml").is_file()
+
+
+def _numbers(parent: Path) -> list[int]:
+    """List the run numbers taken in ``parent``, in order; empty if it is no directory."""
+    try:
+        names = os.listdir(parent)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+
+def _no_such_run(run: str, out: Path) -> str:
+    existing = {place.name: _runs_of(place) for place in sorted(out.iterdir())} if out.is_dir() else {}
+    existing = {name: runs for name, runs in existing.items() if runs}
+    if not existing:
+        return f"no run {run!r}: there are no runs in {out}{os.sep} (--out DIR looks elsewhere)"
+    near = difflib.get_close_matches(run.split("/", maxsplit=1)[0], existing, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near and near[0] != run else ""
+    listed = [f"{name} ({ranges(runs)})" for name, runs in existing.items()]
+    more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
+    return f"no run {run!r}{hint}\n{out}{os.sep} has {', '.join(listed[:MAX_LISTED])}{more}"
+
+
+def _runs_of(place: Path) -> list[int]:
+    """List the numbers of the runs of one experiment, in order."""
+    return [number for number in _numbers(place) if _is_run(place / str(number))]

@@ -1,0 +1,250 @@
+"""The state of a run at one moment, and what is left of it at the end.
+
+The root role builds a ``Snapshot`` about once a second and one ``Summary`` when the run is over. Displays,
+metrics and plots read them. This module knows neither files nor terminals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+from tianji_cli.data.staleness import StalenessSummary
+
+SUMMARY_SCHEMA: Final = 1
+"""Schema number of ``summary.json``; it changes when a key changes its meaning or goes away."""
+
+Status = Literal["finished", "stopped", "failed"]
+
+
+@dataclass(frozen=True)
+class RoleStatus:
+    """How one role is doing.
+
+    Attributes:
+        rank: of its process; roles that share a process share the rank.
+        role: "actor", "buffer", "learner", "evaluator" or "root".
+        group: it belongs to, or None for a role of the whole job.
+        host: name of its host.
+        pid: of its process, or None while it has none.
+        busy: share of the last interval in which it worked, 0 to 1; None before the first report.
+        restarts: how often it was restarted so far.
+        state: one or two words, "running" when all is well.
+    """
+
+    rank: int
+    role: str
+    group: int | None
+    host: str
+    pid: int | None
+    busy: float | None
+    restarts: int = 0
+    state: str = "running"
+
+    @property
+    def name(self) -> str:
+        """Return its name in logs and metrics: role and rank."""
+        return f"{self.role}-{self.rank}"
+
+
+@dataclass(frozen=True)
+class StopProgress:
+    """How far a run is towards one of its stop rules.
+
+    Attributes:
+        rule: "mean_return", "env_steps" or "wall_s".
+        value: where it is now; None while unknown (no episode has ended yet).
+        target: where the run stops.
+        eta_s: seconds until then at the present pace; None if unknown or not approaching.
+    """
+
+    rule: str
+    value: float | None
+    target: float
+    eta_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment. In a resumed run, counts and ``train_s`` go on from where it was interrupted.
+
+    Attributes:
+        elapsed_s: seconds since the command was started.
+        train_s: seconds since the first environment step (0 before it), without interruptions.
+        env_steps: environment steps produced.
+        received: environment steps received by the buffers.
+        consumed: sample uses in updates.
+        updates: gradient updates.
+        version: newest policy version.
+        produced_per_s: environment steps made per second over the last interval.
+        received_per_s: environment steps received per second over the last interval.
+        consumed_per_s: sample uses per second over the last interval.
+        replay_ratio_target: sample uses for each environment step that the job holds (``rho``).
+        replay_ratio_actual: what it held so far; None before the first update.
+        lag: policy lag of the samples used; None before the first update.
+        episodes: episodes ended so far.
+        episodes_in_mean: how many of them are behind ``mean_100`` (at most 100).
+        mean_100: mean return of the last 100 episodes; None before any has ended.
+        best_mean_100: highest ``mean_100`` so far over 100 episodes; None before so many have ended.
+        losses: means of the learner's losses and diagnostics, by name.
+        roles: every role of the job.
+        stop: progress towards each stop rule.
+    """
+
+    elapsed_s: float
+    train_s: float
+    env_steps: int
+    received: int
+    consumed: int
+    updates: int
+    version: int
+    produced_per_s: float
+    received_per_s: float
+    consumed_per_s: float
+    replay_ratio_target: float
+    replay_ratio_actual: float | None
+    lag: StalenessSummary | None
+    episodes: int
+    episodes_in_mean: int
+    mean_100: float | None
+    best_mean_100: float | None
+    losses: Mapping[str, float] = field(default_factory=dict)
+    roles: tuple[RoleStatus, ...] = ()
+    stop: tuple[StopProgress, ...] = ()
+
+    @property
+    def next_stop(self) -> StopProgress | None:
+        """Return the stop rule that will be met first at the present pace; None if none is in sight."""
+        in_sight = [rule for rule in self.stop if rule.eta_s is not None]
+        return min(in_sight, key=lambda rule: rule.eta_s or 0.0, default=None)
+
+    @property
+    def eta_s(self) -> float | None:
+        """Return the seconds until the first stop rule is met at the present pace; None if unknown."""
+        rule = self.next_stop
+        return None if rule is None else rule.eta_s
+
+    def metrics(self) -> dict[str, Any]:
+        """Return one row of ``metrics.jsonl``: everything but what never changes, fit for JSON."""
+        row: dict[str, Any] = {
+            name: value
+            for name, value in vars(self).items()
+            if name not in {"lag", "losses", "roles", "stop"}
+        }
+        row["lag"] = None if self.lag is None else asdict(self.lag)
+        row["losses"] = dict(self.losses)
+        row["busy"] = {role.name: role.busy for role in self.roles}
+        row["restarts"] = sum(role.restarts for role in self.roles)
+        row["stop"] = {rule.rule: rule.target for rule in self.stop}
+        row["eta_s"] = self.eta_s
+        return {key: finite(value) for key, value in row.items()}
+
+
+@dataclass(frozen=True)
+class ReplayRatio:
+    """Sample uses for each environment step: as the job was to hold it, and as it did."""
+
+    target: float
+    actual: float | None
+
+
+@dataclass(frozen=True)
+class Returns:
+    """Undiscounted returns of the training episodes; None while there are not enough of them."""
+
+    episodes: int
+    mean_100: float | None
+    best_mean_100: float | None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns of greedy episodes after training."""
+
+    episodes: int
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True)
+class RoleSummary:
+    """One role over the whole run: where it ran, how often it was restarted, how busy it was (0 to 1)."""
+
+    rank: int
+    role: str
+    group: int | None
+    host: str
+    cores: tuple[int, ...]
+    restarts: int
+    busy: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What ``summary.json`` holds. Rates are means over ``train_s``, in samples per second.
+
+    Attributes:
+        status: "finished" by a stop rule, "stopped" by the user, "failed".
+        reason: what ended the run, in words.
+        produced: environment steps made by the actors; each of them is one of the next four.
+        received: by the buffers.
+        in_flight: pushed and not received when the run stopped, or not pushed yet.
+        lost: with a process that died.
+        dropped: on purpose, by a rule that says so.
+        time_to: return threshold -> seconds from the first environment step until ``mean_100`` reached it.
+        rejected_frames: messages refused because they were no valid frame of this job.
+    """
+
+    experiment: str
+    status: Status
+    reason: str
+    wall_s: float
+    train_s: float
+    env_steps: int
+    updates: int
+    transport: str
+    mode: str
+    groups: int
+    produced: int
+    received: int
+    consumed: int
+    in_flight: int
+    lost: int
+    dropped: int
+    produced_per_s: float
+    received_per_s: float
+    consumed_per_s: float
+    replay_ratio: ReplayRatio
+    staleness: StalenessSummary | None
+    returns: Returns
+    time_to: Mapping[float, float | None]
+    evaluation: Evaluation | None
+    rejected_frames: int
+    roles: tuple[RoleSummary, ...]
+
+    @property
+    def unaccounted(self) -> int:
+        """Return the samples that are in none of the accounts; anything but 0 is a defect of the run."""
+        return self.produced - (self.received + self.in_flight + self.lost + self.dropped)
+
+    def document(self) -> dict[str, Any]:
+        """Return the keys and values of ``summary.json``; what is not finite becomes None."""
+        document = {"schema": SUMMARY_SCHEMA, **asdict(self)}
+        document["time_to"] = {f"{threshold:g}": seconds for threshold, seconds in self.time_to.items()}
+        if self.staleness is None:
+            document["staleness"] = dict.fromkeys(("mean", "p50", "p95", "max"))
+        return {key: finite(value) for key, value in document.items()}
+
+
+def finite(value: Any) -> Any:
+    """Copy a JSON value with None for every float that JSON cannot hold (NaN and the infinities)."""
+    if isinstance(value, float):
+        # JSON knows plain floats only; NumPy's float64 is a float by inheritance.
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from tianji_algos.ppo.advantage import estimate_advantages
+
+FLOATS = st.floats(-10, 10, width=32)
+
+
+@st.composite
+def rollouts(draw: st.DrawFn) -> dict[str, npt.NDArray[Any]]:
+    steps, envs = draw(st.integers(1, 12)), draw(st.integers(1, 4))
+    ends = draw(arrays(np.uint8, (steps, envs), elements=st.sampled_from([0, 0, 0, 1, 2, 3])))
+    mask = np.ones((steps, envs), bool)
+    mask[0] = draw(arrays(bool, (envs,)))
+    for t in range(steps):
+        if t > 0:
+            mask[t] = ends[t - 1] == 0
+        ends[t] *= mask[t]
+    return {
+        "reward": draw(arrays(np.float32, (steps, envs), elements=FLOATS)) * mask,
+        "value": draw(arrays(np.float32, (steps + 1, envs), elements=FLOATS)),
+        "terminated": (ends & 1).astype(bool),
+        "truncated": (ends & 2).astype(bool),
+        "mask": mask,
+    }
+
+
+def sum_of_discounted_errors(
+    rollout: dict[str, npt.NDArray[Any]], gamma: float, gae_lambda: float
+) -> npt.NDArray[np.float64]:
+    """Equation 16 by its definition: one sum per step, ended by the episode's end or the fragment's."""
+    steps, envs = rollout["reward"].shape
+    value = rollout["value"].astype(np.float64)
+    advantage = np.zeros((steps, envs))
+    for n in range(envs):
+        for t in range(steps):
+            if not rollout["mask"][t, n]:
+                continue
+            weight = 1.0
+            for later in range(t, steps):
+                following = 0.0 if rollout["terminated"][later, n] else value[later + 1, n]
+                delta = rollout["reward"][later, n] + gamma * following - value[later, n]
+                advantage[t, n] += weight * delta
+                weight *= gamma * gae_lambda
+                if rollout["terminated"][later, n] or rollout["truncated"][later, n]:
+                    break
+    return advantage
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(rollouts(), st.sampled_from([0.0, 0.9, 0.99, 1.0]), st.sampled_from([0.0, 0.8, 1.0]))
+def test_advantages_are_the_discounted_sums_of_their_definition(
+    rollout: dict[str, npt.NDArray[Any]], gamma: float, gae_lambda: float
+) -> None:
+    advantage = estimate_advantages(**rollout, gamma=gamma, gae_lambda=gae_lambda)
+    assert advantage.dtype == np.float32
+    np.testing.assert_allclose(
+        advantage, sum_of_discounted_errors(rollout, gamma, gae_lambda), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(("end", "following"), [("terminated", 0.0), ("truncated", 7.0)])
+def test_truncation_bootstraps_from_the_last_observation_and_termination_does_not(
+    end: str, following: float
+) -> None:
+    flags = {name: np.zeros((2, 1), np.uint8) for name in ("terminated", "truncated")}
+    flags[end][0] = 1
+    advantage = estimate_advantages(
+        reward=np.array([[1.0], [0.0]], np.float32),
+        value=np.array([[2.0], [7.0], [100.0]], np.float32),
+        mask=np.array([[1], [0]], np.uint8),
+        gamma=0.5,
+        gae_lambda=1.0,
+        **flags,
+    )
+    np.testing.assert_allclose(advantage, [[1.0 + 0.5 * following - 2.0], [0.0]])

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from torch.distributions import Categorical, Independent, Normal
+
+from tianji_algos.distributions import distribution_for
+from tianji_algos.errors import UnsupportedSpaceError
+
+SPACES = {
+    "two": gym.spaces.Discrete(2),
+    "many": gym.spaces.Discrete(7),
+    "several": gym.spaces.MultiDiscrete([3, 2, 4]),
+    "box": gym.spaces.Box(-1.0, 1.0, (3,), np.float32),
+    "matrix": gym.spaces.Box(-1.0, 1.0, (2, 2), np.float32),
+}
+
+
+class Reference:
+    """The same distribution by torch."""
+
+    def __init__(self, space: gym.Space[Any], policy: torch.Tensor) -> None:
+        self.parts: list[Any]
+        if isinstance(space, gym.spaces.Box):
+            mean, log_std = policy.chunk(2, dim=1)
+            self.parts = [Independent(Normal(mean, log_std.exp()), 1)]
+        else:
+            sizes = [int(space.n)] if isinstance(space, gym.spaces.Discrete) else space.nvec.tolist()  # type: ignore[attr-defined]
+            self.parts = [Categorical(logits=logits) for logits in policy.split(sizes, dim=1)]
+
+    def log_prob(self, action: npt.NDArray[Any]) -> torch.Tensor:
+        rows = torch.from_numpy(action.reshape(len(action), -1))
+        if isinstance(self.parts[0], Independent):
+            return self.parts[0].log_prob(rows)
+        return sum((p.log_prob(rows[:, k]) for k, p in enumerate(self.parts)), torch.zeros(len(rows)))
+
+    def entropy(self) -> torch.Tensor:
+        return sum((p.entropy() for p in self.parts), torch.zeros(1))
+
+
+@pytest.fixture(params=SPACES.values(), ids=SPACES)
+def space(request: pytest.FixtureRequest) -> gym.Space[Any]:
+    return request.param
+
+
+@pytest.mark.parametrize("column_major", [True, False])
+def test_log_prob_and_entropy_agree_with_torch(space: gym.Space[Any], column_major: bool) -> None:
+    rng = np.random.default_rng(0)
+    distribution = distribution_for(space)
+    policy = rng.standard_normal((50, distribution.outputs)).astype(np.float32)
+    policy = np.asfortranarray(policy) if column_major else policy
+    action = np.empty((50, *distribution.action_shape), distribution.action_dtype)
+    sampled_log_prob = np.empty(50, np.float32)
+    distribution.sample(policy, rng, action, sampled_log_prob)
+    log_prob, entropy = distribution.evaluate(policy, action)
+    reference = Reference(space, torch.from_numpy(np.ascontiguousarray(policy)))
+    np.testing.assert_allclose(log_prob, reference.log_prob(action), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(sampled_log_prob, log_prob, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(entropy, reference.entropy(), rtol=1e-4, atol=1e-5)
+
+
+def test_gradient_agrees_with_autograd(space: gym.Space[Any]) -> None:
+    rng = np.random.default_rng(1)
+    distribution = distribution_for(space)
+    policy = rng.standard_normal((20, distribution.outputs)).astype(np.float32)
+    action = np.empty((20, *distribution.action_shape), distribution.action_dtype)
+    distribution.sample(policy, rng, action, np.empty(20, np.float32))
+    d_log_prob = rng.standard_normal(20).astype(np.float32)
+    distribution.evaluate(policy, action)
+    gradient = distribution.gradient(d_log_prob, d_entropy=-0.3)
+    variable = torch.from_numpy(policy.copy()).requires_grad_()
+    reference = Reference(space, variable)
+    loss = (torch.from_numpy(d_log_prob) * reference.log_prob(action)).sum() - 0.3 * reference.entropy().sum()
+    loss.backward()
+    np.testing.assert_allclose(gradient, variable.grad, rtol=1e-4, atol=1e-5)
+
+
+def test_sampled_frequencies_are_the_probabilities() -> None:
+    distribution = distribution_for(gym.spaces.Discrete(4))
+    probability = np.array([0.5, 0.0, 0.2, 0.3])
+    with np.errstate(divide="ignore"):
+        policy = np.tile(np.log(probability), (40_000, 1)).astype(np.float32)
+    action = np.empty(40_000, np.int64)
+    distribution.sample(policy, np.random.default_rng(2), action, np.empty(40_000, np.float32))
+    frequency = np.bincount(action, minlength=4) / 40_000
+    np.testing.assert_allclose(frequency, probability, atol=0.015)
+    assert frequency[1] == 0.0
+
+
+def test_gaussian_samples_have_the_mean_and_the_standard_deviation() -> None:
+    distribution = distribution_for(gym.spaces.Box(-1.0, 1.0, (2,), np.float32))
+    policy = np.tile(np.array([1.0, -2.0, 0.0, -1.0], np.float32), (40_000, 1))
+    action = np.empty((40_000, 2), np.float32)
+    distribution.sample(policy, np.random.default_rng(3), action, np.empty(40_000, np.float32))
+    np.testing.assert_allclose(action.mean(axis=0), [1.0, -2.0], atol=0.02)
+    np.testing.assert_allclose(action.std(axis=0), [1.0, np.exp(-1.0)], atol=0.02)
+
+
+def test_mode_is_the_likeliest_action(space: gym.Space[Any]) -> None:
+    rng = np.random.default_rng(4)
+    distribution = distribution_for(space)
+    policy = rng.standard_normal((10, distribution.outputs)).astype(np.float32)
+    best, _ = distribution.evaluate(policy, distribution.mode(policy))
+    for _ in range(50):
+        action = np.empty((10, *distribution.action_shape), distribution.action_dtype)
+        log_prob = np.empty(10, np.float32)
+        distribution.sample(policy, rng, action, log_prob)
+        assert (log_prob <= best + 1e-5).all()
+
+
+def test_the_environment_gets_clipped_actions_and_the_record_keeps_them_as_drawn() -> None:
+    distribution = distribution_for(gym.spaces.Box(-1.0, 1.0, (1,), np.float32))
+    action = np.array([[3.0], [0.5], [-3.0]], np.float32)
+    np.testing.assert_array_equal(distribution.for_environment(action), [[1.0], [0.5], [-1.0]])
+    np.testing.assert_array_equal(action, [[3.0], [0.5], [-3.0]])
+
+
+def test_the_environment_gets_actions_counted_from_its_own_start() -> None:
+    distribution = distribution_for(gym.spaces.Discrete(3, start=-1))
+    np.testing.assert_array_equal(distribution.for_environment(np.array([0, 1, 2])), [-1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        gym.spaces.MultiBinary(3),
+        gym.spaces.Dict(a=gym.spaces.Discrete(2)),
+        gym.spaces.Box(0, 5, (2,), np.int64),
+    ],
+    ids=["binary", "dict", "integers"],
+)
+def test_a_space_that_ppo_cannot_act_in_is_named(space: gym.Space[Any]) -> None:
+    with pytest.raises(UnsupportedSpaceError, match=r"Discrete, MultiDiscrete and Box"):
+        distribution_for(space)

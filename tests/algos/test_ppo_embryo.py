@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from tianji_algos.adam import Adam
+from tianji_algos.core import Spaces, build_model
+from tianji_algos.errors import StateMismatchError
+from tianji_algos.models.actor_critic import ActorCritic
+from tianji_algos.models.mlp import MLPActorCritic
+from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.ppo.embryo import PPOEmbryo
+from tianji_algos.ppo.settings import PPOSettings
+
+Fragment = dict[str, npt.NDArray[Any]]
+MakeFragment = Callable[..., Fragment]
+
+SMALL: dict[str, Any] = {"rollout_steps": 64, "minibatch_size": 16, "epochs": 3, "learning_rate": 1e-2}
+
+
+class TorchActorCritic(ActorCritic):
+    """A model of a user's own: forward() and nothing else."""
+
+    settings_type = MLPActorCriticSettings
+
+    def __init__(self, spaces: Spaces, settings: MLPActorCriticSettings) -> None:
+        super().__init__()
+        self.inner = MLPActorCritic(spaces, settings)
+
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.inner(observation)
+
+
+def build(
+    spaces: Spaces,
+    seed: int = 0,
+    model_type: type[ActorCritic] = MLPActorCritic,
+    hidden: tuple[int, ...] = (8,),
+    **settings: Any,
+) -> PPOEmbryo:
+    model = build_model(model_type, spaces, MLPActorCriticSettings(hidden=hidden), seed)
+    assert isinstance(model, ActorCritic)
+    return PPOEmbryo(spaces, model, PPOSettings(**(SMALL | settings)), seed)
+
+
+def train(embryo: PPOEmbryo, fragments: list[Fragment]) -> int:
+    return sum(embryo.update(minibatch) for minibatch in embryo.minibatches(fragments))
+
+
+def parameters(embryo: PPOEmbryo) -> npt.NDArray[np.float32]:
+    flat = np.empty(embryo.model.parameter_count, np.float32)
+    embryo.model.write_parameters(flat)
+    return flat
+
+
+@pytest.fixture(params=["cartpole_spaces", "pendulum_spaces"])
+def spaces(request: pytest.FixtureRequest) -> Spaces:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Spaces)
+    return found
+
+
+@pytest.fixture
+def fragments(spaces: Spaces, make_fragment: MakeFragment) -> list[Fragment]:
+    rng = np.random.default_rng(5)
+    return [make_fragment(rng, 8, 4, spaces) for _ in range(2)]
+
+
+def test_every_experience_is_seen_once_an_epoch_and_reset_steps_never(
+    spaces: Spaces, fragments: list[Fragment]
+) -> None:
+    embryo = build(spaces)
+    experience = sorted(x for f in fragments for x in f["log_prob"][f["mask"] == 1].tolist())
+    batches = [batch.log_prob.copy() for batch in embryo.minibatches(fragments)]
+    assert 0 < len(experience) < 64
+    assert sorted(np.concatenate(batches).tolist()) == sorted(experience * 3)
+    sizes = {len(batch) for batch in batches}
+    assert max(sizes) - min(sizes) <= 1
+    assert train(embryo, fragments) == 3 * len(experience)
+    assert embryo.uses_per_sample == 3.0
+
+
+def test_what_is_in_reset_steps_and_after_terminations_changes_nothing(
+    spaces: Spaces, fragments: list[Fragment]
+) -> None:
+    clean = build(spaces)
+    train(clean, fragments)
+    for fragment in fragments:
+        resets = fragment["mask"] == 0
+        fragment["observation"][:-1][resets] = 1e6
+        fragment["action"][resets] = 0
+        fragment["log_prob"][resets] = -1e6
+    disturbed = build(spaces)
+    train(disturbed, fragments)
+    np.testing.assert_array_equal(parameters(clean), parameters(disturbed))
+
+
+def test_fragments_may_be_released_once_the_first_minibatch_is_there(
+    spaces: Spaces, fragments: list[Fragment]
+) -> None:
+    kept, released = build(spaces), build(spaces)
+    train(kept, [{name: field.copy() for name, field in f.items()} for f in fragments])
+    for k, minibatch in enumerate(released.minibatches(fragments)):
+        if k == 0:
+            for field in (field for f in fragments for field in f.values()):
+                field[...] = 77
+        released.update(minibatch)
+    np.testing.assert_array_equal(parameters(kept), parameters(released))
+
+
+def test_the_same_seed_gives_the_same_parameters_bit_for_bit(
+    spaces: Spaces, fragments: list[Fragment]
+) -> None:
+    first, second, other = build(spaces), build(spaces), build(spaces)
+    other._rng = np.random.default_rng(1)
+    for embryo in (first, second, other):
+        train(embryo, fragments)
+        train(embryo, fragments)
+    np.testing.assert_array_equal(parameters(first), parameters(second))
+    assert (parameters(first) != parameters(other)).any()
+
+
+def test_a_users_torch_model_trains_like_the_built_in_one(spaces: Spaces, fragments: list[Fragment]) -> None:
+    ours, theirs = build(spaces), build(spaces, model_type=TorchActorCritic)
+    np.testing.assert_array_equal(parameters(ours), parameters(theirs))
+    for embryo in (ours, theirs):
+        train(embryo, fragments)
+    np.testing.assert_allclose(parameters(ours), parameters(theirs), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("normalize", ["minibatch", "rollout", "none"])
+def test_advantages_are_normalised_as_asked(
+    spaces: Spaces, fragments: list[Fragment], normalize: str
+) -> None:
+    embryo = build(spaces, normalize_advantage=normalize, epochs=1)
+    batches = [batch.advantage.copy() for batch in embryo.minibatches(fragments)]
+    over_minibatch = [(a.mean(), a.std()) for a in batches]
+    over_rollout = (np.concatenate(batches).mean(), np.concatenate(batches).std())
+    is_normal = {
+        "minibatch": np.allclose(over_minibatch, (0.0, 1.0), atol=1e-3),
+        "rollout": np.allclose(over_rollout, (0.0, 1.0), atol=1e-3),
+    }
+    assert is_normal == {
+        "minibatch": normalize == "minibatch",
+        "rollout": normalize in ("minibatch", "rollout"),
+    }
+
+
+def test_a_state_that_went_through_files_continues_bit_for_bit(
+    spaces: Spaces, fragments: list[Fragment]
+) -> None:
+    settings = {"learning_rate_schedule": "linear", "schedule_steps": 1000}
+    straight = build(spaces, **settings)
+    straight.schedule(100)
+    train(straight, fragments)
+    tensors, rest = straight.state()
+    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+    resumed = build(spaces, seed=7, **settings)
+    resumed.load_state(tensors, json.loads(json.dumps(rest)))
+    for embryo in (straight, resumed):
+        train(embryo, fragments)
+    np.testing.assert_array_equal(parameters(straight), parameters(resumed))
+
+
+def test_a_state_does_not_change_while_training_goes_on(spaces: Spaces, fragments: list[Fragment]) -> None:
+    embryo = build(spaces)
+    tensors, _ = embryo.state()
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    train(embryo, fragments)
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_a_state_of_another_network_is_refused_by_the_name_of_the_tensor(spaces: Spaces) -> None:
+    tensors, rest = build(spaces).state()
+    wide = build(spaces, hidden=(9,))
+    before = parameters(wide)
+    with pytest.raises(
+        StateMismatchError, match=r"tensor 'adam\.mean' is \(\d+,\), and \(\d+,\) in this model"
+    ):
+        wide.load_state(tensors, rest)
+    partial = {name: tensor for name, tensor in tensors.items() if name != "model.policy.0.bias"}
+    with pytest.raises(StateMismatchError, match=r"'model\.policy\.0\.bias' is missing"):
+        build(spaces).load_state(partial, rest)
+    with pytest.raises(StateMismatchError, match=r"'model\.extra' is unknown"):
+        build(spaces).load_state(tensors | {"model.extra": torch.zeros(1)}, rest)
+    with pytest.raises(StateMismatchError, match="belongs to 'dqn'"):
+        wide.load_state(tensors, {**rest, "algorithm": "dqn"})
+    np.testing.assert_array_equal(parameters(wide), before)
+
+
+def test_linear_schedules_fall_to_zero_and_constant_ones_do_not(cartpole_spaces: Spaces) -> None:
+    linear = build(
+        cartpole_spaces,
+        learning_rate_schedule="linear",
+        clip_range_schedule="linear",
+        clip_range=0.4,
+        schedule_steps=1000,
+    )
+    constant = build(cartpole_spaces, clip_range=0.4)
+    seen = []
+    for env_steps in (0, 250, 1000, 5000):
+        for embryo in (linear, constant):
+            embryo.schedule(env_steps)
+            seen.append((embryo._adam.learning_rate, embryo._loss.clip_range))
+    start = (1e-2, 0.4)
+    assert seen == [start, start, pytest.approx((7.5e-3, 0.3)), start, (0.0, 0.0), start, (0.0, 0.0), start]
+
+
+def test_updates_stop_beyond_the_target_divergence(
+    cartpole_spaces: Spaces, make_fragment: MakeFragment
+) -> None:
+    fragment = make_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
+    embryo = build(cartpole_spaces, target_kl=1e-6, epochs=50)
+    assert train(embryo, [fragment]) < 50 * int(fragment["mask"].sum())
+
+
+def test_metrics_are_means_since_the_last_call(spaces: Spaces, fragments: list[Fragment]) -> None:
+    embryo = build(spaces)
+    assert embryo.metrics() == {}
+    train(embryo, fragments)
+    metrics = embryo.metrics()
+    assert {
+        "policy_loss",
+        "value_loss",
+        "entropy",
+        "approx_kl",
+        "clip_fraction",
+        "gradient_norm",
+    } < metrics.keys()
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert metrics["gradient_norm"] > 0.0
+    assert embryo.metrics() == {}
+
+
+def test_adam_steps_as_torchs_does_and_clips_the_gradient() -> None:
+    generator = torch.Generator().manual_seed(0)
+    flat = torch.nn.Parameter(torch.randn(100, generator=generator))
+    twin = torch.nn.Parameter(flat.detach().clone())
+    flat.grad, twin.grad = torch.zeros(100), torch.zeros(100)
+    ours = Adam(flat, learning_rate=1e-2, eps=1e-5, max_grad_norm=5.0)
+    theirs = torch.optim.Adam([twin], lr=1e-2, eps=1e-5)
+    for scale in (0.1, 10.0, 1.0):
+        gradient = torch.randn(100, generator=generator) * scale
+        flat.grad.copy_(gradient)
+        twin.grad.copy_(gradient)
+        norm = ours.step()
+        assert norm == pytest.approx(float(torch.nn.utils.clip_grad_norm_([twin], 5.0)))
+        theirs.step()
+    torch.testing.assert_close(flat, twin)

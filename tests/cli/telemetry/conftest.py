@@ -1,0 +1,131 @@
+"""Snapshots and summaries to show and write, and a disk small enough to fill."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tianji_cli.data.staleness import StalenessSummary
+from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_cli.telemetry.snapshot import (
+    Evaluation,
+    ReplayRatio,
+    Returns,
+    RoleStatus,
+    RoleSummary,
+    Snapshot,
+    StopProgress,
+    Summary,
+)
+
+
+def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot:
+    """A run ``second`` seconds after its first environment step; nothing has ended at second 0."""
+    mean = 30.0 * second if second else None
+    roles = (
+        RoleStatus(0, "root", None, "node1", 4000, 0.01),
+        RoleStatus(1, "learner", 0, "node1", 4001, 0.97),
+        RoleStatus(1, "buffer", 0, "node1", 4001, None),
+        *(RoleStatus(2 + i, "actor", 0, "node1", 4002 + i, 0.80 + i / 200) for i in range(actors)),
+    )
+    values: dict[str, Any] = {
+        "elapsed_s": second + 2.0,
+        "train_s": float(second),
+        "env_steps": 45_200 * second,
+        "received": 45_100 * second,
+        "consumed": 180_000 * second,
+        "updates": 350 * second,
+        "version": 44 * second,
+        "produced_per_s": 45_200.0,
+        "received_per_s": 45_100.0,
+        "consumed_per_s": 180_400.0,
+        "replay_ratio_target": 4.0,
+        "replay_ratio_actual": 3.98 if second else None,
+        "lag": StalenessSummary(1.25, 1, 3, 5) if second else None,
+        "episodes": 37 * second,
+        "episodes_in_mean": min(37 * second, 100),
+        "mean_100": mean,
+        "best_mean_100": mean,
+        "losses": {"policy": -0.0123, "value": 0.51} if second else {},
+        "roles": roles,
+        "stop": (
+            StopProgress("mean_return", mean, 475.0, 12.0 if second else None),
+            StopProgress("env_steps", 45_200.0 * second, 1_000_000.0, 18.0),
+            StopProgress("wall_s", second + 2.0, 600.0, 593.0),
+        ),
+    }
+    return Snapshot(**(values | changes))
+
+
+def build_summary(**changes: Any) -> Summary:
+    values: dict[str, Any] = {
+        "experiment": "ppo_cartpole",
+        "status": "finished",
+        "reason": "mean_return 475 reached",
+        "wall_s": 14.0,
+        "train_s": 12.0,
+        "env_steps": 3000,
+        "updates": 120,
+        "transport": "shm",
+        "mode": "async",
+        "groups": 1,
+        "produced": 3000,
+        "received": 2900,
+        "consumed": 11600,
+        "in_flight": 96,
+        "lost": 4,
+        "dropped": 0,
+        "produced_per_s": 250.0,
+        "received_per_s": 241.7,
+        "consumed_per_s": 966.7,
+        "replay_ratio": ReplayRatio(4.0, 3.98),
+        "staleness": StalenessSummary(1.2, 1, 3, 5),
+        "returns": Returns(412, 475.3, 476.1),
+        "time_to": {300.0: 4.2, 475.0: 11.9, 490.5: None},
+        "evaluation": Evaluation(100, 499.1, 2.3),
+        "rejected_frames": 0,
+        "roles": (
+            RoleSummary(0, "root", None, "node1", (), 0, 0.01),
+            RoleSummary(1, "learner", 0, "node1", (0,), 0, 0.97),
+            RoleSummary(2, "actor", 0, "node1", (1,), 0, 0.93),
+        ),
+    }
+    return Summary(**(values | changes))
+
+
+@pytest.fixture
+def snapshot() -> Callable[..., Snapshot]:
+    return build_snapshot
+
+
+@pytest.fixture
+def summary() -> Callable[..., Summary]:
+    return build_summary
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    made = RunDirectory.create("ppo_cartpole", tmp_path / "experiments")
+    made.write_config("[experiment]\n")
+    return made
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"this machine lets nobody mount: {mounted.stderr.strip()}")
+    # Out of the tree at once, so that no crash leaves a mount behind; it lives while the descriptor does.
+    descriptor = os.open(disk, os.O_RDONLY | os.O_DIRECTORY)
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    yield Path(f"/proc/self/fd/{descriptor}")
+    os.close(descriptor)

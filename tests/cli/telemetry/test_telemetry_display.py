@@ -1,0 +1,221 @@
+"""The live display, drawn by a real process on a real pseudo-terminal and read from the screen it leaves."""
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.telemetry.display import LEVELS, sparkline
+
+PROGRAM = """
+import os, signal, sys, threading
+sys.path.insert(0, sys.argv[1])
+from conftest import build_snapshot
+from tianji_cli.telemetry.telemetry import choose_display
+actors, seconds = int(sys.argv[2]), int(sys.argv[3])
+display = choose_display("ppo_cartpole  experiments/ppo_cartpole/3", quiet=False, stream=sys.stderr)
+display.event("4 processes started")
+for second in range(seconds):
+    display.show(build_snapshot(second, actors))
+    if second == 2:
+        display.event("actor 3 was killed by SIGKILL and restarted")
+assert threading.active_count() == 1, threading.enumerate()
+if sys.argv[4] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+display.show(build_snapshot(seconds - 1, actors, elapsed_s=seconds + 1.3))
+display.close()
+"""
+
+ESCAPE = re.compile(r"\x1b\[(\??[0-9;]*)([A-Za-z])")
+
+
+class Screen:
+    """A terminal's screen: as much of a VT100 as a live display may use."""
+
+    def __init__(self, columns: int, lines: int) -> None:
+        self.columns, self.height = columns, lines
+        self.lines = [""] * lines
+        self.scrolled: list[str] = []
+        self.x = self.y = 0
+        self.cursor_shown = True
+
+    def feed(self, text: str) -> None:
+        position = 0
+        while position < len(text):
+            if text[position] == "\x1b":
+                escape = ESCAPE.match(text, position)
+                assert escape, f"unknown sequence {text[position : position + 10]!r}"
+                self._command(*escape.groups())
+                position = escape.end()
+            else:
+                self._character(text[position])
+                position += 1
+
+    def _command(self, argument: str, letter: str) -> None:
+        match argument, letter:
+            case (_, "m"):
+                pass
+            case ("?25", "h" | "l"):
+                self.cursor_shown = letter == "h"
+            case (_, "A"):
+                self.y = max(0, self.y - int(argument or 1))
+            case ("2", "K"):
+                self.lines[self.y] = ""
+            case _:
+                pytest.fail(f"the display sent a sequence that is not modelled: {argument}{letter}")
+
+    def _character(self, character: str) -> None:
+        if character == "\r":
+            self.x = 0
+        elif character == "\n":
+            self._down()
+        else:
+            if self.x == self.columns:
+                self.x = 0
+                self._down()
+            line = self.lines[self.y].ljust(self.x)
+            self.lines[self.y] = line[: self.x] + character + line[self.x + 1 :]
+            self.x += 1
+
+    def _down(self) -> None:
+        if self.y == self.height - 1:
+            self.scrolled.append(self.lines.pop(0))
+            self.lines.append("")
+        else:
+            self.y += 1
+
+    @property
+    def text(self) -> str:
+        return "\n".join(line.rstrip() for line in [*self.scrolled, *self.lines]).strip()
+
+
+def show_live(
+    columns: int, lines: int, actors: int, seconds: int = 6, end: str = "closed", **environment: str
+) -> Screen:
+    """Run a live display on a pseudo-terminal of this size and return its screen."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+    plain = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES", "NO_COLOR"}}
+    arguments = [str(Path(__file__).parent), str(actors), str(seconds), end]
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *arguments],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        env=plain | {"TERM": "xterm-256color", "PYTHONUTF8": "1"} | environment,
+    )
+    os.close(theirs)
+    screen = Screen(columns, lines)
+    screen.feed(b"".join(_read_all(ours)).decode())
+    assert program.communicate(timeout=60)[0] == b"", "progress belongs to stderr"
+    assert program.returncode == (0 if end == "closed" else -signal.SIGKILL), screen.text
+    return screen
+
+
+def _read_all(descriptor: int) -> Iterable[bytes]:
+    while True:
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except OSError:  # Linux answers EIO once the other side has closed
+            data = b""
+        if not data:
+            os.close(descriptor)
+            return
+        yield data
+
+
+NARROW = """\
+4 processes started
+4.0 s  actor 3 was killed by SIGKILL and restarted
+ppo_cartpole  experiments/ppo_cartpole/3                                   7.3 s
+return      150.0  mean of the last 100 of 185 episodes, best 150.0
+            ▁▃▅▆██
+steps       226 K env steps, 1.75 K updates, policy version 220
+rates       produced 45.2 K/s, received 45.1 K/s, consumed 180 K/s
+replay      ratio 3.98, target 4.00
+policy lag  mean 1.25, p50 1, p95 3, max 5 versions
+losses      policy -0.012, value 0.510
+stops at    mean_return  150.0 of 475.0   12 s, 542 K steps left
+            env_steps    226 K of 1.00 M  18 s, 774 K steps left
+            wall_s       7.0 s of 10 min  9 min 53 s, 26.8 M steps left
+role     rank  busy  restarts  state
+root     0     1 %   0         running
+learner  1     97 %  0         running
+buffer   1     -     0         running
+actor    2     80 %  0         running
+actor    3     80 %  0         running"""
+
+
+def test_a_terminal_of_80_by_24_shows_everything() -> None:
+    screen = show_live(80, 24, actors=2)
+    assert screen.text == NARROW
+    assert screen.scrolled == []
+
+
+def test_a_wide_terminal_has_room_for_process_ids() -> None:
+    text = show_live(120, 40, actors=8).text
+    assert "actor    9     4009  84 %  0         running" in text
+    assert "ppo_cartpole  experiments/ppo_cartpole/3".ljust(115) + "7.3 s" in text
+
+
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40)])
+def test_many_actors_are_summed_up(columns: int, lines: int) -> None:
+    screen = show_live(columns, lines, actors=32)
+    assert re.search(r"32 actors  2-33 .* 80-96 %, median 88 %  0         running", screen.text)
+    assert screen.text.count("actor ") == 1, "only the event names an actor of its own"
+    assert screen.scrolled == []
+
+
+def test_roles_that_do_not_fit_in_the_height_are_summed_up() -> None:
+    screen = show_live(80, 24, actors=9)
+    assert "9 actors" in screen.text
+    assert screen.scrolled == []
+
+
+def test_a_screen_too_narrow_loses_ends_of_lines_and_stays_in_order() -> None:
+    screen = show_live(40, 24, actors=2)
+    assert screen.text.count("return ") == 1
+    assert screen.text.count("policy lag") == 1
+    assert max(len(line) for line in screen.lines) <= 40
+
+
+def test_the_last_state_is_drawn_although_it_is_young() -> None:
+    assert "7.3 s" in show_live(80, 24, actors=2, seconds=6).text
+
+
+def test_before_the_first_episode_has_ended_the_display_says_so() -> None:
+    text = show_live(80, 24, actors=2, seconds=1).text
+    assert "return      no episode has ended yet" in text
+    assert "replay      ratio -, target 4.00" in text
+    assert "nan" not in text.lower().replace("env", "")
+
+
+def test_a_killed_run_leaves_a_shell_with_a_cursor() -> None:
+    assert show_live(80, 24, actors=2, end="killed").cursor_shown
+
+
+def test_a_dumb_terminal_gets_plain_lines() -> None:
+    text = show_live(200, 24, actors=2, TERM="dumb").text
+    assert "event=" in text
+    assert "elapsed_s=7.0 env_steps=226000" in text
+
+
+def test_a_terminal_without_unicode_gets_no_blocks() -> None:
+    text = show_live(80, 24, actors=2, PYTHONUTF8="0", PYTHONIOENCODING="ascii:backslashreplace").text
+    assert "150.0  mean of the last 100 of 185 episodes" in text
+    assert text.isascii()
+
+
+def test_the_sparkline_spans_low_to_high_in_the_columns_it_has() -> None:
+    assert sparkline([0.0, 7.0], 10) == LEVELS[0] + LEVELS[-1]
+    assert sparkline([float(i) for i in range(1000)], 8) == LEVELS
+    assert sparkline([-5.0, -5.0], 10) == LEVELS[0] * 2

@@ -1,0 +1,68 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tianji_cli.telemetry.metrics import MetricsWriter
+from tianji_cli.telemetry.plots import draw_plots
+from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_cli.telemetry.snapshot import Snapshot
+
+ALL = {"return_over_steps.png", "return_over_time.png", "throughput.png", "policy_lag.png"}
+
+
+def write(run: RunDirectory, snapshots: list[Snapshot]) -> None:
+    writer = MetricsWriter(run, print)
+    for snapshot in snapshots:
+        writer.write(snapshot)
+    writer.close()
+
+
+def colours(path: Path) -> set[tuple[int, ...]]:
+    with Image.open(path) as image:
+        assert image.size == (1050, 720)
+        return {colour for _, colour in image.convert("RGB").getcolors(maxcolors=1 << 20)}
+
+
+def test_a_run_is_drawn_from_its_metrics(run: RunDirectory, snapshot: Callable[..., Snapshot]) -> None:
+    write(run, [snapshot(second) for second in range(60)])
+    draw_plots(run)
+    assert {path.name for path in run.plots.iterdir()} == ALL
+    blue, orange, green = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00), (0x00, 0x9E, 0x73)
+    assert blue in colours(run.plots / "return_over_steps.png")
+    assert blue in colours(run.plots / "return_over_time.png")
+    assert orange in colours(run.plots / "throughput.png")
+    assert green in colours(run.plots / "throughput.png")
+    assert {blue, orange} <= colours(run.plots / "policy_lag.png")
+
+
+def test_plots_can_be_drawn_again(run: RunDirectory, snapshot: Callable[..., Snapshot]) -> None:
+    write(run, [snapshot(second) for second in range(10)])
+    draw_plots(run)
+    first = (run.plots / "throughput.png").read_bytes()
+    (run.plots / "throughput.png").unlink()
+    draw_plots(run)
+    assert (run.plots / "throughput.png").read_bytes() == first
+
+
+@pytest.mark.parametrize(("seconds", "drawn"), [([0], set()), ([], set()), ([1], ALL)])
+def test_only_what_has_data_is_drawn(
+    run: RunDirectory, snapshot: Callable[..., Snapshot], seconds: list[int], drawn: set[str]
+) -> None:
+    write(run, [snapshot(second) for second in seconds])
+    draw_plots(run)
+    assert {path.name for path in run.plots.iterdir()} == drawn
+
+
+def test_values_that_are_missing_leave_gaps(run: RunDirectory, snapshot: Callable[..., Snapshot]) -> None:
+    rates = [100.0, float("nan"), 300.0]
+    write(
+        run,
+        [
+            snapshot(second, produced_per_s=rates[second - 1], consumed_per_s=rates[second - 1])
+            for second in (1, 2, 3)
+        ],
+    )
+    draw_plots(run)
+    assert {path.name for path in run.plots.iterdir()} == ALL

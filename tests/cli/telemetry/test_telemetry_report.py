@@ -1,0 +1,112 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.errors import TianjiError
+from tianji_cli.telemetry.report import print_result
+from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_cli.telemetry.snapshot import Returns, RoleSummary, Summary
+
+FINISHED = """\
+ppo_cartpole finished: mean_return 475 reached
+return          475.3  mean of the last 100 of 412 episodes, best 476.1
+evaluation      499.1  mean of 100 greedy episodes, standard deviation 2.30
+time to 300     4.2 s
+time to 475     11.9 s
+time to 490.5   not reached
+trained         3.00 K env steps, 120 updates in 12.0 s, 14.0 s in all
+rates           produced 250/s, received 242/s, consumed 967/s
+replay ratio    3.98, target 4.00
+policy lag      mean 1.20, p50 1, p95 3, max 5 versions
+samples         3000 = 2900 received + 96 in flight + 4 lost + 0 dropped
+busy            root 1 %, learner 97 %, actor 93 %
+run directory   experiments/ppo_cartpole/3
+evaluate it     tianji eval experiments/ppo_cartpole/3
+see its curves  tensorboard --logdir experiments/ppo_cartpole/3
+"""
+
+RUN = RunDirectory(Path("experiments/ppo_cartpole/3"))
+
+
+def test_a_finished_run_is_reported_with_what_to_do_next(
+    summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(), RUN)
+    assert capsys.readouterr() == (FINISHED, "")
+
+
+def test_a_stopped_run_says_how_to_go_on_with_it(
+    summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(status="stopped", reason="interrupted"), RunDirectory(Path("my runs/x/1")))
+    out = capsys.readouterr().out
+    assert out.startswith("ppo_cartpole stopped: interrupted\n")
+    assert "tianji train --resume 'my runs/x/1'\n" in out
+
+
+def test_a_failed_run_points_at_its_logs_and_is_not_recommended_for_evaluation(
+    summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(status="failed", reason="actor 2: ValueError"), RUN)
+    out = capsys.readouterr().out
+    assert "ls experiments/ppo_cartpole/3/logs\n" in out
+    assert "tianji eval" not in out
+
+
+def test_lines_are_not_broken_in_a_pipe(
+    summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reason = "the learner ended with an exception that has a long message " * 5
+    print_result(summary(reason=reason), RUN)
+    assert (
+        capsys.readouterr().out.splitlines()[0] == f"ppo_cartpole finished: {reason.rstrip()} ".rstrip() + " "
+    )
+
+
+def test_what_went_wrong_is_not_hidden(
+    summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    roles = (
+        RoleSummary(2, "actor", 0, "node1", (1,), 2, 0.93),
+        RoleSummary(3, "actor", 0, "node1", (1,), 1, 0.91),
+        RoleSummary(4, "actor", 0, "node1", (1,), 0, None),
+    )
+    print_result(summary(lost=3, rejected_frames=7, roles=roles), RUN)
+    out = capsys.readouterr().out
+    assert "busy            2 actors 91 % to 93 %\n" in out
+    assert "restarted       actor-2 2 times, actor-3 once\n" in out
+    assert "rejected        7 messages that were no frames of this job\n" in out
+    assert "unaccounted     1 samples; do not trust this run's counts\n" in out
+
+
+def test_returns_of_few_episodes_are_reported_as_such(
+    summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(returns=Returns(12, 20.5, None)), RUN)
+    print_result(summary(returns=Returns(0, None, None)), RUN)
+    out = capsys.readouterr().out
+    assert "return          20.5  mean of 12 episodes\n" in out
+    assert "return          no episode has ended\n" in out
+
+
+def test_json_on_stdout_is_all_there_is_on_stdout(
+    summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(), RUN, json_to="-")
+    assert json.loads(capsys.readouterr().out) == summary().document()
+
+
+def test_json_in_a_file_leaves_the_table_on_stdout(
+    summary: Callable[..., Summary], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(), RUN, json_to=str(tmp_path / "result.json"))
+    assert json.loads((tmp_path / "result.json").read_text()) == summary().document()
+    assert capsys.readouterr().out == FINISHED
+
+
+def test_a_json_file_that_cannot_be_written_is_named(summary: Callable[..., Summary], tmp_path: Path) -> None:
+    path = tmp_path / "missing" / "result.json"
+    with pytest.raises(TianjiError, match=r"missing/result\.json: No such file or directory; --json"):
+        print_result(summary(), RUN, json_to=str(path))

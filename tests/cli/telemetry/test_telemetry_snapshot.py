@@ -1,0 +1,118 @@
+import json
+import math
+from collections.abc import Callable
+
+import pytest
+
+from tianji_cli.telemetry.forecast import StopForecast
+from tianji_cli.telemetry.snapshot import ReplayRatio, Returns, Snapshot, StopProgress, Summary
+
+# fmt: off
+SUMMARY_KEYS = [
+    "schema", "experiment", "status", "reason", "wall_s", "train_s", "env_steps", "updates", "transport",
+    "mode", "groups", "produced", "received", "consumed", "in_flight", "lost", "dropped", "produced_per_s",
+    "received_per_s", "consumed_per_s", "replay_ratio", "staleness", "returns", "time_to", "evaluation",
+    "rejected_frames", "roles",
+]
+# fmt: on
+
+
+def test_the_summary_has_exactly_the_documented_keys(summary: Callable[..., Summary]) -> None:
+    document = summary().document()
+    assert list(document) == SUMMARY_KEYS
+    assert list(document["replay_ratio"]) == ["target", "actual"]
+    assert list(document["staleness"]) == ["mean", "p50", "p95", "max"]
+    assert list(document["returns"]) == ["episodes", "mean_100", "best_mean_100"]
+    assert list(document["evaluation"]) == ["episodes", "mean", "std"]
+    assert all(
+        list(role) == ["rank", "role", "group", "host", "cores", "restarts", "busy"]
+        for role in document["roles"]
+    )
+    assert document["time_to"] == {"300": 4.2, "475": 11.9, "490.5": None}
+
+
+def test_a_summary_without_episodes_updates_or_evaluation_keeps_its_keys(
+    summary: Callable[..., Summary],
+) -> None:
+    empty = summary(
+        staleness=None,
+        evaluation=None,
+        returns=Returns(0, None, None),
+        replay_ratio=ReplayRatio(4.0, None),
+        time_to={},
+    )
+    document = json.loads(json.dumps(empty.document(), allow_nan=False))
+    assert list(document) == SUMMARY_KEYS
+    assert document["staleness"] == {"mean": None, "p50": None, "p95": None, "max": None}
+    assert document["evaluation"] is None
+    assert document["returns"] == {"episodes": 0, "mean_100": None, "best_mean_100": None}
+
+
+def test_what_json_cannot_hold_becomes_null(
+    summary: Callable[..., Summary], snapshot: Callable[..., Snapshot]
+) -> None:
+    document = summary(produced_per_s=math.nan, time_to={475.0: math.inf}).document()
+    assert document["produced_per_s"] is None
+    assert document["time_to"] == {"475": None}
+    row = snapshot(losses={"value": math.nan, "policy": 0.5}).metrics()
+    assert row["losses"] == {"value": None, "policy": 0.5}
+    json.dumps([document, row], allow_nan=False)
+
+
+def test_samples_in_no_account_are_found(summary: Callable[..., Summary]) -> None:
+    assert summary().unaccounted == 0
+    assert summary(lost=3).unaccounted == 1
+    assert summary(received=2901).unaccounted == -1
+
+
+def test_a_row_of_metrics_names_every_role_and_stop_rule(snapshot: Callable[..., Snapshot]) -> None:
+    row = snapshot(second=5, actors=2).metrics()
+    assert row["busy"] == {
+        "root-0": 0.01,
+        "learner-1": 0.97,
+        "buffer-1": None,
+        "actor-2": 0.8,
+        "actor-3": 0.805,
+    }
+    assert row["stop"] == {"mean_return": 475.0, "env_steps": 1_000_000.0, "wall_s": 600.0}
+    assert (row["mean_100"], row["episodes"], row["episodes_in_mean"], row["eta_s"]) == (
+        150.0,
+        185,
+        100,
+        12.0,
+    )
+
+
+def test_the_rule_that_will_be_met_first_is_the_next_stop(snapshot: Callable[..., Snapshot]) -> None:
+    assert snapshot().next_stop.rule == "mean_return"
+    assert snapshot(second=0).next_stop.rule == "env_steps"
+    out_of_sight = snapshot(stop=(StopProgress("mean_return", None, 475.0),))
+    assert out_of_sight.next_stop is None
+    assert out_of_sight.eta_s is None
+    reached = snapshot(stop=(StopProgress("env_steps", 9.0, 9.0, 0.0), StopProgress("wall_s", 1.0, 2.0, 1.0)))
+    assert reached.eta_s == 0.0
+
+
+def test_the_forecast_extends_the_recent_pace_in_a_straight_line() -> None:
+    forecast = StopForecast({"mean_return": 475.0, "env_steps": 1000.0, "wall_s": 60.0})
+    forecast.update(1.0, {"mean_return": None, "env_steps": 0, "wall_s": 1.0})
+    forecast.update(2.0, {"mean_return": 100.0, "env_steps": 100, "wall_s": 2.0})
+    progress = forecast.update(3.0, {"mean_return": 150.0, "env_steps": 200, "wall_s": 3.0})
+    assert [rule.rule for rule in progress] == ["mean_return", "env_steps", "wall_s"]
+    assert [rule.eta_s for rule in progress] == pytest.approx([6.5, 8.0, 57.0])
+
+
+def test_the_forecast_is_silent_about_what_does_not_come_nearer() -> None:
+    forecast = StopForecast({"mean_return": 475.0})
+    assert forecast.update(0.0, {"mean_return": None})[0].eta_s is None
+    assert forecast.update(1.0, {"mean_return": 200.0})[0].eta_s is None
+    assert forecast.update(2.0, {"mean_return": 190.0})[0].eta_s is None
+    assert forecast.update(3.0, {"mean_return": 480.0})[0].eta_s == 0.0
+
+
+def test_the_forecast_forgets_what_was_long_ago() -> None:
+    forecast = StopForecast({"env_steps": 1e6})
+    for second in range(200):
+        steps = 10.0 * min(second, 100) + 1000.0 * max(0, second - 100)
+        (progress,) = forecast.update(float(second), {"env_steps": steps})
+    assert progress.eta_s == pytest.approx((1e6 - 100_000.0) / 1000.0)

@@ -1,0 +1,268 @@
+"""Types and ids lead to environments, or to an error that says what would be right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+
+from tianji_envs import registry
+from tianji_envs.errors import (
+    BrokenEnvironmentError,
+    MissingExtraError,
+    UnknownEnvironmentError,
+    UnsupportedSpaceError,
+)
+from tianji_envs.gym import GymFactory
+
+MINE = """
+import gymnasium
+import numpy as np
+from tianji_envs.core import BaseEnv
+
+
+class Walk(BaseEnv):
+    def __init__(self, goal=3):
+        self.observation_space = gymnasium.spaces.Box(-goal, goal, (1,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.goal = goal
+
+    def reset(self, seed=None):
+        self.at = 0
+        return np.array([0], np.float32)
+
+    def step(self, action):
+        self.at += 2 * action - 1
+        return np.array([self.at], np.float32), float(self.at), abs(self.at) == self.goal, False
+
+    def render(self):
+        return np.full((4, 4, 3), 7, np.uint8)
+
+
+class GymnasiumWalk(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, True, False, {}
+
+
+class NoSpaces(Walk):
+    def __init__(self):
+        pass
+
+
+class NoStep(BaseEnv):
+    def reset(self, seed=None):
+        return 0
+
+
+class DictObservation(Walk):
+    def __init__(self):
+        super().__init__()
+        self.observation_space = gymnasium.spaces.Dict(a=self.observation_space)
+
+
+class WrongShape(Walk):
+    def reset(self, seed=None):
+        return np.zeros(2)
+
+
+class FiveValues(Walk):
+    def step(self, action):
+        return (*super().step(action), {})
+
+
+class Raises(Walk):
+    def step(self, action):
+        raise ZeroDivisionError("mine")
+
+
+not_an_environment = 3
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module of the user's own on the Python path."""
+    (tmp_path / "mine_envs.py").write_text(MINE)
+    (tmp_path / "needs_more.py").write_text("import a_library_that_is_not_there\n")
+    (tmp_path / "does_not_parse.py").write_text("class\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("mine_envs", "needs_more", "does_not_parse"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return "mine_envs"
+
+
+def test_a_base_env_of_ones_own_is_found_and_gets_the_options(mine: str, roll: Callable[..., Any]) -> None:
+    vector = registry.find(f"{mine}:Walk").make("", 2, options={"goal": 2})
+    rollout = roll(vector, 9, act=lambda observation: (observation[:, 0] >= 0).astype(int))
+    assert rollout.observation[:, 0, 0].tolist() == [0, 1, 2, 0, 1, 2, 0, 1, 2, 0]
+    assert vector.render().shape == (4, 4, 3)
+    vector.close()
+    vector.close()
+
+
+def test_a_gymnasium_class_of_ones_own_is_found(mine: str, roll: Callable[..., Any]) -> None:
+    rollout = roll(registry.find(f"{mine}:GymnasiumWalk").make("", 2), 4)
+    assert rollout.terminated[:, 0].tolist() == [True, False, True, False]
+
+
+def test_an_entry_point_leads_to_a_factory_and_is_listed(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [
+        EntryPoint("walk", f"{mine}:Walk", registry.GROUP),
+        EntryPoint("gym2", "tianji_envs.gym:GymFactory", registry.GROUP),
+    ]
+    monkeypatch.setattr(registry, "entry_points", lambda group: entries if group == registry.GROUP else [])
+    assert registry.names() == ["gym", "gym2", "walk"]
+    assert isinstance(registry.find("gym2"), GymFactory)
+    assert registry.find("walk").make("", 1).num_envs == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("gymm", UnknownEnvironmentError, "did you mean 'gym'?"),
+        ("no_such_module:Env", UnknownEnvironmentError, "no module 'no_such_module'"),
+        ("mine_envs:Wlak", UnknownEnvironmentError, "did you mean 'Walk'?"),
+        ("needs_more:Env", BrokenEnvironmentError, "a_library_that_is_not_there"),
+        ("does_not_parse:Env", BrokenEnvironmentError, "SyntaxError"),
+        ("mine_envs:not_an_environment", BrokenEnvironmentError, "subclass of BaseEnv"),
+    ],
+)
+def test_a_wrong_type_says_what_would_be_right(
+    mine: str, name: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error) as caught:
+        registry.find(name)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("NoSpaces", BrokenEnvironmentError, "has no observation_space"),
+        ("NoStep", BrokenEnvironmentError, "abstract method"),
+        ("DictObservation", UnsupportedSpaceError, "Box, Discrete, MultiBinary and MultiDiscrete"),
+    ],
+)
+def test_an_environment_that_does_not_fit_is_refused_when_built(
+    mine: str, name: str, error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error) as caught:
+        registry.find(f"{mine}:{name}").make("", 1)
+    assert words in str(caught.value)
+    assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "words"),
+    [
+        ("WrongShape", BrokenEnvironmentError, "reset() gave an observation of shape (2,)"),
+        ("FiveValues", BrokenEnvironmentError, "step() gave 5 values"),
+        ("Raises", ZeroDivisionError, "mine"),
+    ],
+)
+def test_a_step_that_breaks_the_contract_says_how(
+    mine: str, name: str, error: type[Exception], words: str, roll: Callable[..., Any]
+) -> None:
+    vector = registry.find(f"{mine}:{name}").make("", 1)
+    with pytest.raises(error) as caught:
+        roll(vector, 1)
+    assert words in str(caught.value)
+
+
+def test_options_that_the_constructor_does_not_take_are_named(mine: str) -> None:
+    for factory, env_id in ((registry.find(f"{mine}:Walk"), ""), (GymFactory(), "CartPole-v1")):
+        with pytest.raises(BrokenEnvironmentError, match="'gaol'"):
+            factory.make(env_id, 1, options={"gaol": 3})
+
+
+def test_an_environment_of_ones_own_has_no_id(mine: str) -> None:
+    with pytest.raises(UnknownEnvironmentError, match="has no id 'CartPole-v1'"):
+        registry.find(f"{mine}:Walk").check_id("CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "words"),
+    [
+        ("Cartpole-v1", "did you mean CartPole-v1"),
+        ("CartPole", "did you mean CartPole-v1"),
+        ("LunarLander-v2", "did you mean LunarLander-v3"),
+        ("no_such_module:Some-v0", "cannot import 'no_such_module'"),
+        ("", "gymnasium has no environment ''"),
+    ],
+)
+def test_an_unknown_id_names_the_nearest(env_id: str, words: str) -> None:
+    with pytest.raises(UnknownEnvironmentError) as caught:
+        registry.find("gym").check_id(env_id)
+    assert words in str(caught.value)
+
+
+def test_a_known_id_is_accepted() -> None:
+    registry.find("gym").check_id("CartPole-v1")
+
+
+@pytest.mark.parametrize(("extra", "package"), [("box2d", "tianji"), ("mujoco", "gymnasium")])
+def test_a_missing_library_is_answered_with_the_pip_command(extra: str, package: str) -> None:
+    def create(**_keywords: object) -> gymnasium.Env[Any, Any]:
+        raise gymnasium.error.DependencyNotInstalled(
+            f'Library is not installed, run `pip install swig` and `pip install "gymnasium[{extra}]"`'
+        )
+
+    gymnasium.register("NeedsALibrary-v0", entry_point=create)
+    try:
+        with pytest.raises(MissingExtraError) as caught:
+            GymFactory().make("NeedsALibrary-v0", 1)
+        assert str(caught.value).endswith(f"pip install '{package}[{extra}]'")
+    finally:
+        del gymnasium.registry["NeedsALibrary-v0"]
+
+
+def test_a_missing_module_is_answered_with_the_pip_command() -> None:
+    gymnasium.register("NeedsAModule-v0", entry_point="a_library_that_is_not_there:Env")
+    try:
+        with pytest.raises(MissingExtraError, match="pip install a_library_that_is_not_there"):
+            GymFactory().make("NeedsAModule-v0", 1)
+    finally:
+        del gymnasium.registry["NeedsAModule-v0"]
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "LunarLander-v3"])
+def test_a_vector_made_for_rendering_draws_its_first_environment(
+    env_id: str, roll: Callable[..., Any]
+) -> None:
+    vector = GymFactory().make(env_id, 2, render=True)
+    roll(vector, 1)
+    frame = vector.render()
+    assert frame.ndim == 3
+    assert frame.shape[2] == 3
+    assert frame.dtype == "uint8"
+    vector.close()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Acrobot-v1"])
+@pytest.mark.filterwarnings("ignore:.*render method without specifying any render mode:UserWarning")
+def test_a_vector_not_made_for_rendering_says_so(env_id: str, roll: Callable[..., Any]) -> None:
+    vector = GymFactory().make(env_id, 1)
+    roll(vector, 1)
+    with pytest.raises(BrokenEnvironmentError, match="make it with render=True"):
+        vector.render()
+
+
+def test_naming_types_imports_neither_gymnasium_nor_numpy() -> None:
+    code = (
+        "import sys; from tianji_envs import registry; registry.names(); "
+        "assert not {'gymnasium', 'numpy', 'torch'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

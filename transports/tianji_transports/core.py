@@ -1,0 +1,233 @@
+"""The contract of every transport engine: push by the sender, probe by the receiver.
+
+A sender asks for memory (``loan``), fills it and pushes it; ``push`` never waits and never
+drops. A receiver probes; a hit is a *claim* that only it holds. A push is confirmed when it
+was claimed, not when a library call returned; a sender with ``Channel.window`` unconfirmed
+pushes gets FULL from ``loan``, and that is all the back-pressure there is.
+
+This module knows no engine and no reinforcement learning. ``testing`` holds the contract as tests.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Literal, Self
+
+from tianji_transports.wiring import Wiring
+
+ANY: Final = -1
+"""Probe source: whichever sender has something."""
+
+
+class Full(enum.Enum):
+    """Type of ``FULL``: the answer of ``loan`` when the window of unclaimed pushes is used up."""
+
+    FULL = "FULL"
+
+    def __bool__(self) -> Literal[False]:
+        return False
+
+
+FULL: Final = Full.FULL
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What an engine can and cannot do, for the plan and the contract suite.
+
+    Attributes:
+        cross_host: endpoints may be on different hosts.
+        lends: ``Claim.view`` borrows the sender's memory, or the receiver's, without a copy.
+        max_borrowed: claims a receiver may hold at once (0: no limit of the engine's).
+        peer_restart: a killed peer may come back under its rank with a higher incarnation.
+        max_bytes: largest message the engine moves.
+    """
+
+    cross_host: bool
+    lends: bool
+    max_borrowed: int
+    peer_restart: bool
+    max_bytes: int
+
+
+@dataclass
+class Counters:
+    """What an endpoint did, counted alike by every engine."""
+
+    pushes: int = 0
+    pushed_bytes: int = 0
+    refusals: int = 0
+    claims: int = 0
+    claimed_bytes: int = 0
+    misses: int = 0
+    publishes: int = 0
+    rejected: int = 0
+
+
+@dataclass(frozen=True)
+class CloseReport:
+    """What was left when an endpoint closed.
+
+    Attributes:
+        unconfirmed: pushes that no receiver had claimed, by (dest rank, channel).
+        unclaimed: messages that had arrived and were never claimed, by (source rank, channel),
+            as far as the engine can see them.
+        counters: the endpoint's totals.
+    """
+
+    unconfirmed: Mapping[tuple[int, str], int]
+    unclaimed: Mapping[tuple[int, str], int]
+    counters: Counters
+
+
+class Loan(ABC):
+    """Memory to fill and push. Exactly one of ``Transport.push`` and ``abandon`` ends it."""
+
+    memory: memoryview
+    """Writable bytes, exactly as many as were asked for; aligned to 64 bytes where the engine can."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Give the memory back unsent."""
+
+
+class Claim(ABC):
+    """A message that only this receiver holds, from a claim until ``release``.
+
+    Attributes:
+        source: rank that sent it.
+        nbytes: size of the payload.
+        version: version of a slot's value; 0 for a message of a channel.
+    """
+
+    source: int
+    nbytes: int
+    version: int
+
+    @abstractmethod
+    def view(self) -> memoryview:
+        """Borrow the payload, read-only, until ``release``. Costs a copy where the engine cannot lend."""
+
+    @abstractmethod
+    def take(self, into: memoryview) -> int:
+        """Copy the payload once into the caller's memory and release it.
+
+        Returns:
+            The number of bytes written.
+
+        Raises:
+            MessageTooLargeError: ``into`` is too small; the claim is still held.
+        """
+
+    @abstractmethod
+    def release(self) -> None:
+        """Give the memory back; views of it are dead from here on. Harmless when repeated."""
+
+
+@dataclass
+class EngineOptions:
+    """How an engine may reach beyond this host; shm and inproc ignore it.
+
+    Attributes:
+        host: interface that the engine listens on.
+        public_key: CURVE public key of the job (Z85), empty on loopback.
+        secret_key: CURVE secret key of the job (Z85), empty on loopback.
+        extra: engine-specific settings, by name.
+    """
+
+    host: str = "127.0.0.1"
+    public_key: str = ""
+    secret_key: str = ""
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+class Transport(ABC):
+    """One endpoint of a job, owned by one thread. FIFO per (source, channel).
+
+    Args:
+        wiring: the channels and slots of the job; the endpoint opens those its rank is part of.
+        rank: this endpoint's rank.
+        incarnation: 0 at first, one more each time the rank is restarted after a death.
+        options: how to reach other hosts.
+    """
+
+    capabilities: ClassVar[Capabilities]
+
+    def __init__(
+        self, wiring: Wiring, rank: int, incarnation: int = 0, options: EngineOptions | None = None
+    ) -> None:
+        self.wiring = wiring
+        self.rank = rank
+        self.incarnation = incarnation
+        self.options = options or EngineOptions()
+        self.counters = Counters()
+
+    @property
+    def address(self) -> str:
+        """Where peers reach this endpoint; empty for engines that find one another by the job's id."""
+        return ""
+
+    def connect(self, addresses: Mapping[int, str]) -> None:  # noqa: B027 - engines without addresses need nothing
+        """Learn where peers are: rank -> their ``address``. May be called again when a peer was restarted."""
+
+    @abstractmethod
+    def loan(self, dest: int, channel: str, nbytes: int) -> Loan | Full:
+        """Ask for memory to fill.
+
+        Returns:
+            A loan, or FULL while ``window`` pushes to this receiver are unclaimed or it is not there yet.
+
+        Raises:
+            MessageTooLargeError: ``nbytes`` exceeds the channel's ``max_bytes``.
+            PeerLostError: ``peer_lost`` was told about the receiver.
+        """
+
+    @abstractmethod
+    def push(self, loan: Loan) -> None:
+        """Send what was filled. Never waits, never drops: the loan had the credit for it."""
+
+    @abstractmethod
+    def probe(self, channel: str, source: int = ANY) -> Claim | None:
+        """Claim the next message of a channel this rank receives, if there is one. Never waits."""
+
+    @abstractmethod
+    def publish(self, slot: str, payload: memoryview, version: int) -> None:
+        """Replace a slot's value; copies ``payload`` before it returns. Versions must increase."""
+
+    @abstractmethod
+    def latest(self, slot: str, newer_than: int = -1) -> Claim | None:
+        """Claim a slot's newest value if its version is above ``newer_than``; it is never a torn one."""
+
+    @abstractmethod
+    def wait(self, timeout_s: float, also: Sequence[int] = ()) -> bool:
+        """Sleep until a message, a slot's value or a credit is there or a descriptor in ``also`` is readable.
+
+        May wake early (callers probe and wait again), never sleeps past something that arrived
+        before the call, and burns no core while nothing comes.
+
+        Returns:
+            False if the time-out passed with nothing to report.
+        """
+
+    def peer_lost(self, rank: int) -> None:  # noqa: B027 - optional: engines that keep no state per peer
+        """Be told (by the control channel) that a peer is dead: pushes to it raise, its credit is void."""
+
+    def unconfirmed(self, dest: int, channel: str) -> int:
+        """Count the pushes to a receiver that it has not claimed yet."""
+        raise NotImplementedError
+
+    @abstractmethod
+    def close(self, drain_s: float = 0.0) -> CloseReport:
+        """Wait at most ``drain_s`` for unconfirmed pushes to be claimed, then free everything.
+
+        Harmless when repeated (the same report is returned).
+        """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()

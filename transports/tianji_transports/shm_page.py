@@ -1,0 +1,249 @@
+"""The shared page of a job: credits, sleep flags and the values of its slots; and what keeps it tidy.
+
+Everything that a job has in shared memory begins with one name, ``/dev/shm/tianji-<user>-<job>``. The page
+itself is locked (shared) by every living endpoint, and the kernel drops a lock with its process: whoever
+gets the lock exclusively knows that the job is dead and may remove all of its names.
+
+All cells are 64-bit and have one writer each. Counters are hints and credits: the messages themselves are
+ordered by iceoryx2. The values of slots are guarded by hold cells, see ``SlotArea``.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tianji_transports.errors import TransportError, TransportMemoryError
+from tianji_transports.wiring import Channel, Slot, Wiring
+
+SHM = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lives on Linux, not a temporary file
+LINE = 64
+CELL = 8
+PAGE_SUFFIX = ".page"
+
+
+def user_prefix() -> str:
+    """What the names of this user's jobs begin with."""
+    return f"tianji-{os.getuid()}-"
+
+
+def job_stem(job: str) -> str:
+    """What the names of one job begin with; short, because iceoryx2 appends up to 130 characters."""
+    return user_prefix() + hashlib.sha256(job.encode()).hexdigest()[:12]
+
+
+def lines(nbytes: int) -> int:
+    """Round up to whole cache lines."""
+    return -(-nbytes // LINE)
+
+
+def remove_job(stem: str) -> None:
+    """Remove every name of a dead job, its page last."""
+    for path in sorted(SHM.glob(f"{stem}*"), key=lambda path: path.suffix == PAGE_SUFFIX):
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def remove_stale() -> list[str]:
+    """Remove what jobs of this user left behind that died without closing anything.
+
+    Returns:
+        The stems of the jobs that were removed.
+    """
+    stems = {path.name[: len(user_prefix()) + 12] for path in SHM.glob(f"{user_prefix()}*")}
+    return [stem for stem in sorted(stems) if _remove_if_dead(stem)]
+
+
+def _remove_if_dead(stem: str) -> bool:
+    path = SHM / f"{stem}{PAGE_SUFFIX}"
+    try:
+        # Created if missing, so that a job starting at this moment and this removal exclude each other.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except PermissionError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        remove_job(stem)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One (sender, channel, receiver) and its index in the page."""
+
+    index: int
+    source: int
+    channel: Channel
+
+
+class SlotArea:
+    """A slot's values in the page: more buffers than readers, so that the writer never waits.
+
+    Cells: the version, the newest buffer + 1, and for each reader the buffer + 1 that it holds. A reader
+    first writes its hold, then checks that the buffer is still the newest; the writer overwrites a
+    buffer that is neither newest nor held. Each buffer begins with a line: version, nbytes.
+    """
+
+    def __init__(self, slot: Slot, first_cell: int, offset: int) -> None:
+        self.slot = slot
+        self.version = first_cell
+        self.newest = first_cell + 1
+        self.holds = first_cell + 2
+        self.cells = 2 + len(slot.readers)
+        self.offset = offset
+        self.stride = LINE * (1 + lines(slot.max_bytes))
+        self.buffers = len(slot.readers) + 2
+
+    def buffer(self, index: int) -> int:
+        """Offset of a buffer in the page."""
+        return self.offset + index * self.stride
+
+
+class Layout:
+    """Where everything is in the page; the same for every endpoint of a wiring."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        channels, slots = wiring.channels, wiring.slots
+        ranks = {c.receiver for c in channels} | {s.writer for s in slots}
+        ranks.update(*(c.senders for c in channels), *(s.readers for s in slots))
+        # A line for each sleep flag: it is read at every push, and must not share a line with counters.
+        self.flags = {rank: (1 + place) * LINE // CELL for place, rank in enumerate(sorted(ranks))}
+        self.pairs = {
+            (source, channel.name, channel.receiver): Pair(index, source, channel)
+            for index, (source, channel) in enumerate(
+                (source, channel) for channel in channels for source in channel.senders
+            )
+        }
+        count = lines(len(self.pairs) * CELL) * LINE // CELL
+        first = (1 + len(ranks)) * LINE // CELL
+        self.epochs, self.sent, self.attached, self.claimed = (first + k * count for k in range(4))
+        cell = first + 4 * count
+        offset = LINE * lines(CELL * (cell + sum(2 + len(slot.readers) for slot in slots)))
+        self.head_nbytes = offset
+        self.slots: dict[str, SlotArea] = {}
+        for slot in slots:
+            area = self.slots[slot.name] = SlotArea(slot, cell, offset)
+            cell += area.cells
+            offset += area.buffers * area.stride
+        self.nbytes = offset
+        self.digest = int.from_bytes(hashlib.sha256(repr((channels, slots)).encode()).digest()[:8], "little")
+
+    def needed(self) -> int:
+        """Bytes of shared memory that the job may come to touch."""
+        messages = sum(
+            (pair.channel.window + pair.channel.borrow) * LINE * (1 + lines(pair.channel.max_bytes))
+            for pair in self.pairs.values()
+        )
+        return messages + self.nbytes
+
+
+class Page:
+    """A job's page, mapped and locked as alive until ``close``."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.layout = Layout(wiring)
+        self.stem = job_stem(wiring.job)
+        self.path = SHM / f"{self.stem}{PAGE_SUFFIX}"
+        self._descriptor = self._lock_page()
+        try:
+            self._map = self._map_page()
+            self.bytes = memoryview(self._map)
+            self.cells = self.bytes[: self.layout.nbytes].cast("Q")
+            if self.cells[0] not in {0, self.layout.digest}:
+                raise TransportError(f"job {wiring.job!r} is running on this host with another wiring")
+            self.cells[0] = self.layout.digest
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        self._barrier = threading.Lock()
+
+    def _lock_page(self) -> int:
+        while True:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            try:
+                if os.path.samestat(os.fstat(descriptor), self.path.stat()):
+                    return descriptor
+            except FileNotFoundError:
+                pass
+            # Removed between open and lock by the last endpoint of an earlier use of the name: again.
+            os.close(descriptor)
+
+    def _map_page(self) -> mmap.mmap:
+        size = os.fstat(self._descriptor).st_size
+        if size == 0:
+            self._check_room()
+            os.ftruncate(self._descriptor, self.layout.nbytes)
+            self.reserve(0, self.layout.head_nbytes)
+        elif size != self.layout.nbytes:
+            raise TransportError(
+                f"the page of {self.stem} has {size} bytes, this wiring {self.layout.nbytes}"
+            )
+        return mmap.mmap(self._descriptor, self.layout.nbytes)
+
+    def _check_room(self) -> None:
+        status = os.statvfs(SHM)
+        free, needed = status.f_bavail * status.f_frsize, self.layout.needed()
+        if needed > free:
+            raise self.no_room(f"needs up to {needed / 1e6:.0f} MB", free)
+
+    def no_room(self, what: str, free: int | None = None) -> TransportMemoryError:
+        """The error for a /dev/shm that is too small."""
+        if free is None:
+            status = os.statvfs(SHM)
+            free = status.f_bavail * status.f_frsize
+        return TransportMemoryError(
+            f"the job {what} of shared memory and {SHM} has {free / 1e6:.0f} MB free; in a container, start"
+            " it with more (docker run --shm-size=2g), or use smaller fragments, windows or fewer actors"
+        )
+
+    def reserve(self, offset: int, nbytes: int) -> None:
+        """Have the kernel back a part of the page now, so that writing to it cannot fail."""
+        try:
+            os.posix_fallocate(self._descriptor, offset, nbytes)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            raise self.no_room(f"asks for {nbytes / 1e6:.1f} MB more") from error
+
+    def fence(self) -> None:
+        """Order the stores before this call before the loads after it, across processors.
+
+        CPython has no fence of its own; the atomic read-modify-writes of its locks are one.
+        """
+        with self._barrier:
+            pass
+
+    def holders(self, area: SlotArea) -> Iterator[int]:
+        """The buffers of a slot that are held."""
+        return (held - 1 for held in self.cells[area.holds : area.holds + area.cells - 2] if held)
+
+    def close(self) -> None:
+        """Unmap, and remove the job's names if no endpoint of it is left."""
+        self.cells.release()
+        try:
+            self.bytes.release()
+            self._map.close()
+        except BufferError:
+            pass  # a borrowed value is still referenced: the mapping goes with the last reference
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            remove_job(self.stem)
+        except BlockingIOError:
+            pass  # others are alive; the last one removes the names
+        finally:
+            os.close(self._descriptor)
