@@ -34,19 +34,40 @@ PEERS = {
     "serial": ("serial.py", "the plain serial loop"),
 }
 TIMEOUT_S = 900.0
+MAX_OTHERS_BUSY = 0.2
+"""Cores; peers whose threads wait for one another slow down many times when they share theirs."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. ``seconds`` is None if 475 was not reached; ``wall_s`` counts the whole process."""
+    """One training run. ``seconds`` is None if 475 was not reached; ``wall_s`` counts the whole process.
+
+    ``others_busy_cores`` is what else the machine was doing just before.
+    """
 
     contender: str
     seed: int
     seconds: float | None
     env_steps: int
     wall_s: float
+    others_busy_cores: float
     evaluation: float | None
     details: dict[str, Any]
+
+
+def _busy_s() -> float:
+    """Processor time that the whole machine has spent, all cores added up, idling and waiting left out."""
+    user, nice, system, _idle, _iowait, irq, softirq = (
+        int(ticks) for ticks in Path("/proc/stat").read_text().split()[1:8]
+    )
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
+def others_busy_cores() -> float:
+    """Measure how many cores others keep busy while nothing of ours runs."""
+    busy_s, started_s = _busy_s(), time.perf_counter()
+    time.sleep(1.0)
+    return (_busy_s() - busy_s) / (time.perf_counter() - started_s)
 
 
 def execute(command: Sequence[str], log: Path) -> float:
@@ -71,6 +92,7 @@ def execute(command: Sequence[str], log: Path) -> float:
 def run_tianji(tianji: str, config: str, seed: int, directory: Path) -> Run:
     result = directory / f"tianji-{seed}.json"
     command = [tianji, "train", config, "--set", f"experiment.seed={seed}", "--json", str(result), "--quiet"]
+    busy = others_busy_cores()
     wall_s = execute([*command, "--out", str(directory / "runs")], directory / f"tianji-{seed}.log")
     summary = json.loads(result.read_text())
     evaluation = summary.get("evaluation") or {}
@@ -80,6 +102,7 @@ def run_tianji(tianji: str, config: str, seed: int, directory: Path) -> Run:
         summary["time_to"]["475"],
         summary["env_steps"],
         wall_s,
+        busy,
         evaluation.get("mean"),
         summary,
     )
@@ -88,9 +111,10 @@ def run_tianji(tianji: str, config: str, seed: int, directory: Path) -> Run:
 def run_peer(peer: str, python: str, seed: int, directory: Path) -> Run:
     result = directory / f"{peer}-{seed}.json"
     command = [python, str(HERE / PEERS[peer][0]), "--seed", str(seed), "--json", str(result)]
+    busy = others_busy_cores()
     wall_s = execute(command, directory / f"{peer}-{seed}.log")
     report = json.loads(result.read_text())
-    return Run(peer, seed, report["seconds"], report["env_steps"], wall_s, None, report)
+    return Run(peer, seed, report["seconds"], report["env_steps"], wall_s, busy, None, report)
 
 
 def _seconds(run: Run) -> float:
@@ -129,6 +153,13 @@ def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
     return rows
 
 
+def print_progress(run: Run) -> None:
+    seconds = "not reached" if run.seconds is None else f"{run.seconds:.2f} s"
+    busy = run.others_busy_cores
+    note = f"  (others kept {busy:.1f} cores busy: not comparable)" if busy > MAX_OTHERS_BUSY else ""
+    print(f"# seed {run.seed}: {run.contender} {seconds}{note}", flush=True)
+
+
 def print_table(rows: Sequence[dict[str, Any]]) -> None:
     columns = {
         "contender": 16,
@@ -162,7 +193,6 @@ def _environment(cores: Sequence[int]) -> dict[str, Any]:
     return {
         "cpu": models[0] if models else platform.processor(),
         "cores": list(cores),
-        "load_before": os.getloadavg()[0],
         "system": platform.platform(),
         "date": time.strftime("%Y-%m-%d"),
     }
@@ -207,8 +237,7 @@ def main() -> None:
     for seed in options.seeds:
         for contender in contenders:
             runs.append(contender(seed))
-            seconds = "not reached" if runs[-1].seconds is None else f"{runs[-1].seconds:.2f} s"
-            print(f"# seed {seed}: {runs[-1].contender} {seconds}", flush=True)
+            print_progress(runs[-1])
     rows = summarise(runs)
     print_table(rows)
     if options.json:

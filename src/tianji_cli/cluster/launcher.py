@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import multiprocessing
 import os
 import signal
 from multiprocessing.context import ForkServerProcess
-from typing import Final
 
 from tianji_cli.cluster.worker import Assignment, run_worker
-
-PRELOAD: Final = ("torch", "gymnasium", "tianji_cli.cluster.assembly", "tianji_algos.ppo.embryo")
-"""Imported once by the fork server, and by no worker again: torch alone takes 1.5 s and 146 MB.
-No transport engine is among them: libzmq and iceoryx2 keep threads and files that a fork would break."""
 
 
 class WorkerProcess:
@@ -62,7 +56,7 @@ class LocalLauncher:
         for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
             os.environ.setdefault(variable, "1")
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload([name for name in PRELOAD if importlib.util.find_spec(name)])
+        self._context.set_forkserver_preload(["tianji_cli.cluster.preload"])
 
     def start(self, assignment: Assignment) -> WorkerProcess:
         """Start a worker."""

@@ -87,6 +87,7 @@ def _prepare_process(assignment: Assignment) -> None:
     setproctitle.setproctitle(f"tianji: {process.title}")
     # A Ctrl-C reaches the whole foreground group; what it means for the job is the root's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # The fork server ignores it.
     descriptor = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()

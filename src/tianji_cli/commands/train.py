@@ -11,14 +11,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from tianji_cli.config.loader import dump_config, load_config
-
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.crew import Crew
 from tianji_cli.cluster.launcher import LocalLauncher
 from tianji_cli.cluster.plan import Plan, make_plan
 from tianji_cli.cluster.worker import Assignment
+from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.errors import RunFailed, UsageError

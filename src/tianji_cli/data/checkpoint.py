@@ -27,13 +27,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from tianji_algos.core import Model
+from tianji_cli.errors import TianjiError
 
 Floats = npt.NDArray[np.float32]
 
 SCHEMA: Final = 1
 
 
-class CheckpointError(Exception):
+class CheckpointError(TianjiError):
     """A checkpoint cannot be read or written; the message names the file."""
 
 

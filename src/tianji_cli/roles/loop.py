@@ -23,7 +23,7 @@ class Attendant(Protocol):
 
 
 def run_in_turns(roles: Sequence[Role], attendant: Attendant, sleep: Callable[[float], object]) -> None:
-    """Let every role take a turn and pull its triggers, over and over.
+    """Let every role pull its triggers and take a turn, over and over.
 
     Args:
         roles: take their turns in this order.
@@ -36,10 +36,12 @@ def run_in_turns(roles: Sequence[Role], attendant: Attendant, sleep: Callable[[f
         anyone_worked = False
         for role, of_role in zip(roles, triggers, strict=True):
             began = time.perf_counter()
-            worked = role.turn()
+            worked = False
+            # Triggers first: who was asleep begins its turn with the newest there is.
             for trigger in of_role:
                 if trigger.when():
                     worked |= trigger.do()
+            worked |= role.turn()
             if worked:
                 role.busy_s += time.perf_counter() - began
                 anyone_worked = True

@@ -13,7 +13,7 @@ class Trigger:
     """A send or a receive, and the moment for it (paper, section 3.1).
 
     Attributes:
-        when: looks at the role only; asked after every turn, so it must cost next to nothing.
+        when: looks at the role only; asked before every turn, so it must cost next to nothing.
         do: the send or the receive; never waits. Says whether anything happened.
     """
 

@@ -1,0 +1,171 @@
+"""The `tianji` command: reads the command line, calls one function, turns errors into exit statuses.
+
+Nothing heavy is imported before it is known which command runs: `tianji --help` costs what typer costs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tianji_cli.errors import TianjiError
+
+app = typer.Typer(
+    name="tianji",
+    help="Distributed reinforcement learning with relaxed assignment dependencies.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+JsonOption = Annotated[
+    str | None, typer.Option("--json", metavar="PATH", help="Write the figures as JSON; - is stdout.")
+]
+OutOption = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Runs are in DIR, not experiments/.")
+]
+
+
+class Kind(StrEnum):
+    """What `tianji list` can list."""
+
+    AGENTS = "agents"
+    MODELS = "models"
+    ENVIRONMENTS = "environments"
+    TRANSPORTS = "transports"
+
+
+@app.callback(invoke_without_command=True)
+def common(
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Distributed reinforcement learning with relaxed assignment dependencies."""
+    del debug  # Read by main(), which catches what a command raises.
+    if show_version:
+        typer.echo(f"tianji {version('tianji')}")
+        raise typer.Exit
+
+
+@app.command()
+def train(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
+    config: Annotated[
+        str | None, typer.Argument(metavar="[CONFIG]", help="A TOML file, or a shipped one's name.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the experiment.")] = None,
+    out: OutOption = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.")
+    ] = None,
+    transport: Annotated[
+        str | None, typer.Option(help="Engine of every edge, in place of the config's.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Where the learner computes, such as cpu or cuda.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print who would run where, and start nothing.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    json: JsonOption = None,
+) -> None:
+    """Train from a config, or go on with an earlier run."""
+    from tianji_cli.commands.train import train as run  # noqa: PLC0415
+
+    overrides = list(set_ or [])
+    overrides += [f'distribution.transport="{transport}"'] if transport else []
+    overrides += [f'distribution.device="{device}"'] if device else []
+    status = run(
+        config,
+        overrides=overrides,
+        name=name,
+        out=out,
+        resume=resume,
+        dry_run=dry_run,
+        quiet=quiet,
+        json_to=json,
+    )
+    raise typer.Exit(status)
+
+
+@app.command(name="eval")
+def evaluate(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Path of a run, NAME/N, or NAME for its newest.")],
+    episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes to play.")] = 100,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the environments.")] = None,
+    checkpoint: Annotated[
+        str, typer.Option(metavar="best|last|STEP", help="Which one to play with.")
+    ] = "best",
+    render: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Save an animated GIF of the episodes.")
+    ] = None,
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Play greedy episodes with a policy that a run has saved."""
+    from tianji_cli.commands.eval import evaluate as play  # noqa: PLC0415
+
+    raise typer.Exit(
+        play(run, episodes=episodes, seed=seed, checkpoint=checkpoint, render=render, out=out, json_to=json)
+    )
+
+
+@app.command(name="list")
+def list_(
+    kind: Annotated[
+        Kind, typer.Argument(metavar="agents|models|environments|transports", help="What to list.")
+    ],
+    json: JsonOption = None,
+) -> None:
+    """List what a config can name."""
+    from tianji_cli.commands.list import list_things  # noqa: PLC0415
+
+    raise typer.Exit(list_things(kind.value, json))
+
+
+@app.command()
+def doctor(json: JsonOption = None) -> None:
+    """Look at this machine and say what would keep a training from running."""
+    from tianji_cli.commands.doctor import examine  # noqa: PLC0415
+
+    raise typer.Exit(examine(json))
+
+
+def main() -> None:
+    """Run the command line; the entry point of the `tianji` script."""
+    sys.exit(_status_of(app, "--debug" in sys.argv))
+
+
+def _status_of(command: Callable[[], None], debug: bool) -> int:
+    """Run a command and turn whatever it raises into an exit status and a message of a few lines."""
+    try:
+        command()
+    except TianjiError as error:
+        if debug:
+            raise
+        _complain(str(error))
+        return error.exit_status
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return 130
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else 1
+    return 0
+
+
+def _complain(message: str) -> None:
+    sys.stderr.write(f"tianji: error: {message}\n")
+
+
+if __name__ == "__main__":
+    main()

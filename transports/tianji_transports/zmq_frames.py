@@ -1,0 +1,83 @@
+"""What the ``zmq`` engine sends: one frame for each message, a header of one line and then the payload.
+
+Sender and receiver talk through DEALER (sender) and ROUTER (receiver):
+
+    HELLO    sender -> receiver    this life of the sender begins after push ``number``
+    WELCOME  receiver -> sender    the receiver is there; ``session`` tells its lives apart
+    DATA     sender -> receiver    push ``number`` and its payload
+    CREDIT   receiver -> sender    every push up to ``number`` was claimed
+    BYE      receiver -> sender    the receiver closes
+    JOIN     reader -> writer      the reader has version ``number - 1`` of a slot at most
+
+and a slot's VALUE goes from PUB (writer) to SUB (reader), both of which keep only the newest.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import struct
+from typing import NamedTuple
+
+from tianji_transports.wiring import Wiring
+
+LINE = 64
+_HEADER = struct.Struct("<QBxHIQQQ")
+
+
+class Kind(enum.IntEnum):
+    """What a frame is."""
+
+    HELLO = 1
+    WELCOME = 2
+    DATA = 3
+    CREDIT = 4
+    BYE = 5
+    JOIN = 6
+    VALUE = 7
+
+
+class Header(NamedTuple):
+    """A frame's header.
+
+    Attributes:
+        digest: of the job and its wiring; a frame of another job is rejected.
+        kind: a ``Kind``.
+        stream: index of the channel or slot in the wiring.
+        rank: who sends it.
+        session: random number of the life that sends it.
+        number: see ``Kind``; versions are counted from 1 here.
+        nbytes: size of the payload after the header.
+    """
+
+    digest: int
+    kind: int
+    stream: int
+    rank: int
+    session: int
+    number: int
+    nbytes: int
+
+
+def digest(wiring: Wiring) -> int:
+    """What all endpoints of a job agree on."""
+    return int.from_bytes(hashlib.sha256(repr(wiring).encode()).digest()[:8], "little")
+
+
+def write_header(into: memoryview | bytearray, header: Header) -> None:
+    """Write a header at the start of a frame's memory."""
+    _HEADER.pack_into(into, 0, *header)
+
+
+def read_header(frame: memoryview, expected_digest: int) -> Header | None:
+    """Read a frame's header.
+
+    Returns:
+        None if the frame is malformed or of another job.
+    """
+    if frame.nbytes < LINE:
+        return None
+    header = Header._make(_HEADER.unpack_from(frame))
+    if header.digest != expected_digest or header.nbytes != frame.nbytes - LINE:
+        return None
+    return header

@@ -1,0 +1,147 @@
+"""The sockets of one ``zmq`` endpoint: what they are bound and connected to, and who may talk to them.
+
+Knows ZMQ's options and CURVE; knows nothing of channels, credits and versions.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+
+import zmq
+from zmq.utils import z85
+
+from tianji_transports.core import EngineOptions
+from tianji_transports.errors import TransportError
+from tianji_transports.wiring import Channel, Slot, Wiring
+from tianji_transports.zmq_frames import LINE
+
+LINGER_MS = 200
+"""How long a closing endpoint waits for its last credits to leave."""
+CONTROL_FRAMES = 1000
+"""Room in a queue beside the window of pushes; one frame for each claim is the most."""
+ZAP_ADDRESS = "inproc://zeromq.zap.01"
+
+ByteSocket = zmq.Socket[bytes]
+
+
+def readable(socket: ByteSocket) -> bool:
+    """Say whether a socket has something to receive."""
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+
+class Sockets:
+    """Every socket of an endpoint, in a context of its own.
+
+    Attributes:
+        router: where senders and readers reach this endpoint.
+        dealers: the way to each rank that was connected to.
+        publishers: by slot index, what this endpoint writes.
+        subscribers: by slot index, what it reads.
+        address: all bound addresses: ``tcp://host:router,pub,pub...``, slots in the wiring's order.
+    """
+
+    def __init__(
+        self, wiring: Wiring, rank: int, session: int, options: EngineOptions, written: Sequence[int]
+    ) -> None:
+        self._wiring = wiring
+        self._options = options
+        self._identity = struct.pack("<BIQ", 1, rank, session)
+        self._addresses: dict[int, str] = {}
+        self._context = zmq.Context()
+        self.dealers: dict[int, ByteSocket] = {}
+        self.publishers: dict[int, ByteSocket] = {}
+        self.subscribers: dict[int, ByteSocket] = {}
+        self._gate: ByteSocket | None = None
+        try:
+            if options.public_key:
+                self._gate = self._context.socket(zmq.REP)
+                self._gate.linger = 0
+                self._gate.bind(ZAP_ADDRESS)
+            self.router = self._socket(zmq.ROUTER)
+            self.router.router_mandatory = True
+            ports = [self._bind(self.router)]
+            for index in written:
+                self.publishers[index] = self._socket(zmq.PUB)
+                self.publishers[index].conflate = True
+                ports.append(self._bind(self.publishers[index]))
+        except zmq.ZMQError as error:
+            self.close()
+            raise TransportError(f"ZMQ cannot listen on {options.host!r}: {error}") from error
+        self.address = f"tcp://{options.host}:{','.join(map(str, ports))}"
+
+    def _socket(self, kind: int) -> ByteSocket:
+        socket = self._context.socket(kind)
+        socket.linger = LINGER_MS
+        streams: list[Channel | Slot] = [*self._wiring.channels, *self._wiring.slots]
+        socket.maxmsgsize = LINE + max((stream.max_bytes for stream in streams), default=0)
+        windows = sum(channel.window for channel in self._wiring.channels)
+        socket.sndhwm = socket.rcvhwm = windows + CONTROL_FRAMES
+        return socket
+
+    def _bind(self, socket: ByteSocket) -> int:
+        if self._options.public_key:
+            socket.curve_server = True
+            self._set_keys(socket)
+        return socket.bind_to_random_port(f"tcp://{self._options.host}")
+
+    def _set_keys(self, socket: ByteSocket) -> None:
+        socket.curve_publickey = self._options.public_key.encode()
+        socket.curve_secretkey = self._options.secret_key.encode()
+
+    def knows(self, rank: int, address: str) -> bool:
+        """Say whether ``rank`` was connected to at this address."""
+        return self._addresses.get(rank) == address
+
+    def connect(self, rank: int, address: str, read: Sequence[int]) -> None:
+        """Connect to a rank and the slots ``read`` of it, in place of its earlier address."""
+        base, _, ports = address.rpartition(":")
+        numbers = ports.split(",")
+        slots = [index for index, slot in enumerate(self._wiring.slots) if slot.writer == rank]
+        if not base.startswith("tcp://") or len(numbers) != 1 + len(slots):
+            raise TransportError(f"{address!r} is no address of rank {rank} in this wiring")
+        if rank in self.dealers:
+            self.dealers.pop(rank).close(linger=0)
+        self.dealers[rank] = self._socket(zmq.DEALER)
+        self.dealers[rank].routing_id = self._identity
+        self._join(self.dealers[rank], f"{base}:{numbers[0]}")
+        for index, port in zip(slots, numbers[1:], strict=True):
+            if index in read:
+                if index in self.subscribers:
+                    self.subscribers.pop(index).close(linger=0)
+                subscriber = self.subscribers[index] = self._socket(zmq.SUB)
+                subscriber.conflate = True
+                subscriber.subscribe(b"")
+                self._join(subscriber, f"{base}:{port}")
+        self._addresses[rank] = address
+
+    def _join(self, socket: ByteSocket, address: str) -> None:
+        if self._options.public_key:
+            socket.curve_serverkey = self._options.public_key.encode()
+            self._set_keys(socket)
+        try:
+            socket.connect(address)
+        except zmq.ZMQError as error:
+            raise TransportError(f"ZMQ cannot connect to {address!r}: {error}") from error
+
+    def authenticate(self) -> None:
+        """Answer ZMQ's question who may connect: whoever has the job's keys."""
+        while self._gate is not None and readable(self._gate):
+            version, request, _, _, _, mechanism, *keys = self._gate.recv_multipart(zmq.NOBLOCK)
+            known = mechanism == b"CURVE" and keys == [z85.decode(self._options.public_key)]
+            verdict = (b"200", b"OK") if known else (b"400", b"not a member of this job")
+            self._gate.send_multipart([version, request, *verdict, b"", b""], zmq.NOBLOCK)
+
+    def sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
+        """Sleep until a socket or a descriptor in ``also`` is readable; say whether one of ``also`` is."""
+        poller = zmq.Poller()
+        sockets = (self.router, *self.dealers.values(), *self.subscribers.values())
+        for waited in (*sockets, *also, *((self._gate,) if self._gate else ())):
+            poller.register(waited, zmq.POLLIN)
+        ready = dict(poller.poll(math.ceil(timeout_s * 1000)))
+        return any(descriptor in ready for descriptor in also)
+
+    def close(self) -> None:
+        """Close every socket; waits at most ``LINGER_MS`` for what is still to be sent."""
+        self._context.destroy()
