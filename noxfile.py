@@ -18,6 +18,7 @@ nox.options.error_on_missing_interpreters = True
 
 ROOT = Path(__file__).parent
 CONSTRAINTS = "--constraint=constraints.txt"
+PEERS = ROOT / "benchmarks" / "peers"
 PACKAGES = {"tianji_cli", "tianji_transports", "tianji_algos", "tianji_envs"}
 
 
@@ -84,3 +85,41 @@ def bench(session: nox.Session) -> None:
     install(session, "-e", ".[dev]")
     for script in sorted((ROOT / "benchmarks").glob("*.py")):
         session.run("python", str(script), *session.posargs)
+
+
+@nox.session(name="peers-sb3", python="3.11", reuse_venv=True)
+def peers_sb3(session: nox.Session) -> None:
+    """Train CartPole with Stable-Baselines3, in an environment of its own."""
+    train_peer(session, "requirements-sb3.txt", "sb3.py")
+
+
+@nox.session(name="peers-rllib", python="3.11", reuse_venv=True)
+def peers_rllib(session: nox.Session) -> None:
+    """Train CartPole with RLlib, in an environment of its own."""
+    train_peer(session, "requirements-rllib.txt", "rllib.py")
+
+
+@nox.session(name="peers-sample-factory", python="3.11", reuse_venv=True)
+def peers_sample_factory(session: nox.Session) -> None:
+    """Train CartPole with Sample Factory, in an environment of its own."""
+    train_peer(session, "requirements-sample-factory.txt", "sample_factory_peer.py")
+
+
+def train_peer(session: nox.Session, requirements: str, script: str) -> None:
+    session.install("-r", str(PEERS / requirements))
+    session.run("python", str(PEERS / script), *session.posargs)
+
+
+@nox.session(name="peers-compare", python="3.11", reuse_venv=True)
+def peers_compare(session: nox.Session) -> None:
+    """Time tianji beside its peers, seed by seed; `nox --install-only -s peers-...` comes first."""
+    install(session, "-e", ".")
+    environments = Path(session.virtualenv.location).parent
+    command = ["python", str(PEERS / "compare.py"), "--tianji", f"{session.bin}/tianji"]
+    command += ["--serial", f"{session.bin}/python"]
+    for peer in ("sb3", "rllib", "sample-factory"):
+        python = environments / f"peers-{peer}" / "bin" / "python"
+        if not python.exists():
+            session.error(f"first: nox --install-only -s peers-{peer}")
+        command += [f"--{peer}", str(python)]
+    session.run(*command, *session.posargs)

@@ -13,13 +13,6 @@ import pytest
 from tianji_envs.core import VectorEnvironment
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Box2D's extension module crashes the interpreter when this warning becomes an error."""
-    config.addinivalue_line(
-        "filterwarnings", "ignore:builtin type .* has no __module__ attribute:DeprecationWarning"
-    )
-
-
 @dataclass
 class Rollout:
     """``[T, N, ...]``; ``observation`` has one row more."""
