@@ -44,6 +44,7 @@ class Capabilities:
         max_borrowed: claims a receiver may hold at once (0: no limit of the engine's).
         peer_restart: a killed peer may come back under its rank with a higher incarnation.
         max_bytes: largest message the engine moves.
+        cross_process: endpoints may be in different processes.
     """
 
     cross_host: bool
@@ -51,6 +52,7 @@ class Capabilities:
     max_borrowed: int
     peer_restart: bool
     max_bytes: int
+    cross_process: bool = True
 
 
 @dataclass

@@ -139,7 +139,12 @@ class InprocTransport(Endpoint[InprocOutlet, InprocInlet, InprocSlotView]):
     """An endpoint of the in-process engine."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        cross_host=False, lends=True, max_borrowed=0, peer_restart=True, max_bytes=1 << 40
+        cross_host=False,
+        lends=True,
+        max_borrowed=0,
+        peer_restart=True,
+        max_bytes=1 << 40,
+        cross_process=False,
     )
 
     def __init__(

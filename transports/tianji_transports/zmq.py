@@ -28,7 +28,7 @@ from tianji_transports.zmq_frames import LINE, Header, Kind, digest, read_header
 from tianji_transports.zmq_sockets import Sockets, readable
 
 JOIN_FIRST_S = 0.02
-"""Pause after the first JOIN, doubled each time: a subscription takes effect unseen, the value may be missed."""
+"""Pause after the first JOIN, doubled each time: a subscription takes effect unseen."""
 JOIN_AGAIN_S = 1.0
 """Pause between two JOINs in the long run: a reconnection may have swallowed a value."""
 

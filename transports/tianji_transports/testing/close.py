@@ -1,0 +1,134 @@
+"""What holds for the end: reports, drains, errors afterwards, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from tianji_transports.core import Counters
+from tianji_transports.errors import TransportClosedError
+from tianji_transports.testing import verbs
+from tianji_transports.testing.job import Job
+from tianji_transports.wiring import Channel, Slot
+
+
+def traces() -> tuple[int, int, set[str]]:
+    """Descriptors and threads of this process, and names of shared memory."""
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), {path.name for path in shared_names()}
+
+
+def shared_names() -> list[Path]:
+    """What there is in shared memory."""
+    return list(Path("/dev/shm").iterdir())  # noqa: S108 - looked at, not written
+
+
+class CloseContract:
+    """Closing, whatever the engine."""
+
+    engine: ClassVar[str]
+
+    def test_the_report_counts_what_was_never_claimed(self) -> None:
+        """The sender's unconfirmed pushes are the receiver's unclaimed messages."""
+        with Job(self.engine, (Channel("f", 0, (1,), 1000, window=4),)) as job:
+            receiver, sender = job.open(0), job.start(1)
+            sender.tell("stream", 0, "f", 4)
+            verbs.receive(receiver, "f", 1, 0)
+            sender.answer()
+            verbs.until(receiver, lambda: receiver.wait(0.2) or None)
+            report = sender.ask("close")
+            assert report.unconfirmed == {(0, "f"): 3}
+            assert report.counters.pushes == 4
+            assert report.counters.pushed_bytes == sum(100 + number for number in range(4))
+            report = receiver.close()
+            assert report.unclaimed == {(1, "f"): 3}
+            assert report.unconfirmed == {}
+            assert report.counters.claims == 1
+            assert report.counters.claimed_bytes == 100
+            assert receiver.close() is report
+
+    def test_a_drain_waits_until_everything_is_claimed(self) -> None:
+        """With time to drain, nothing is left."""
+        with Job(self.engine, (Channel("f", 0, (1,), 1000, window=4),)) as job:
+            receiver, sender = job.open(0), job.start(1)
+            sender.tell("stream", 0, "f", 4)
+            verbs.receive(receiver, "f", 1, 0)
+            sender.answer()
+            sender.tell("close", verbs.PATIENCE_S)
+            verbs.receive_stream(receiver, "f", 1, 1, 3)
+            assert sender.answer().unconfirmed == {}
+            assert receiver.close().unclaimed == {}
+
+    def test_a_closed_endpoint_raises_whatever_is_asked_of_it(self) -> None:
+        """Use after close is a distinct error; giving memory back is not use."""
+        channels = (Channel("f", 0, (1,), 100), Channel("g", 1, (0,), 100))
+        with Job(self.engine, channels, (Slot("p", 0, (1,), 8), Slot("q", 1, (0,), 8))) as job:
+            endpoint, peer = job.open(0), job.start(1)
+            lent = verbs.loan(endpoint, 1, "g", 1)
+            peer.tell("push", 0, "f", 0)
+            held = verbs.claim(endpoint, "f")
+            peer.answer()
+            endpoint.close()
+            for use in (
+                lambda: endpoint.loan(1, "g", 1),
+                lambda: endpoint.push(lent),
+                lambda: endpoint.probe("f"),
+                lambda: endpoint.publish("p", memoryview(b"x"), 1),
+                lambda: endpoint.latest("q"),
+                lambda: endpoint.wait(0.0),
+                lambda: endpoint.unconfirmed(1, "g"),
+            ):
+                with pytest.raises(TransportClosedError):
+                    use()
+            held.release()
+            lent.abandon()
+
+    def test_a_receiver_that_closed_gets_nothing_more(self) -> None:
+        """To its senders it is a receiver that is not there."""
+        with Job(self.engine, (Channel("f", 0, (1,), 100),)) as job:
+            sender, receiver = job.open(1), job.start(0)
+            verbs.push(sender, 0, "f", 0)
+            receiver.ask("receive", "f", 1, 0)
+            job.stop(receiver)
+            verbs.until(sender, lambda: not sender.loan(0, "f", 1) or None)
+            assert sender.close().unconfirmed == {}
+
+    def test_counters_tell_what_was_done(self) -> None:
+        """Every engine counts alike."""
+        with Job(self.engine, (Channel("f", 0, (0,), 100, window=1),), (Slot("p", 0, (0,), 8),)) as job:
+            endpoint = job.open(0)
+            verbs.push(endpoint, 0, "f", 0, 64)
+            refused = endpoint.counters.refusals
+            assert not endpoint.loan(0, "f", 1)
+            verbs.receive(endpoint, "f", 0, 0)
+            missed = endpoint.counters.misses
+            assert endpoint.probe("f") is None
+            verbs.publish(endpoint, "p", 1, 8)
+            assert endpoint.counters == Counters(1, 64, refused + 1, 1, 64, missed + 1, 1, 0)
+
+    def test_nothing_is_left_behind(self) -> None:
+        """No descriptors, threads, processes or names of shared memory, however often."""
+        self._use_and_close()
+        before = traces()
+        for _ in range(3):
+            self._use_and_close()
+        assert traces() == before
+
+    def _use_and_close(self) -> None:
+        channels = (Channel("f", 0, (1,), 200_000), Channel("g", 1, (0,), 100))
+        with Job(self.engine, channels, (Slot("p", 0, (1,), 1000),)) as job:
+            receiver, sender = job.open(0), job.start(1)
+            sender.tell("stream", 0, "f", 3, 100_000)
+            verbs.receive_stream(receiver, "f", 1, 0, 3)
+            sender.answer()
+            sender.tell("read", "p", 0)
+            verbs.publish(receiver, "p", 1, 1000)
+            verbs.until(receiver, lambda: sender.answered() or None)
+            sender.answer()
+            sender.tell("stream", 0, "f", 1)
+            assert verbs.until(receiver, lambda: receiver.wait(0.2) or None)
+            sender.answer()
+            assert receiver.close().unclaimed == {(1, "f"): 1}

@@ -1,0 +1,127 @@
+"""What holds when a peer is killed with SIGKILL and comes back."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from tianji_transports.core import FULL, Transport
+from tianji_transports.errors import PeerLostError
+from tianji_transports.testing import verbs
+from tianji_transports.testing.job import Job
+from tianji_transports.wiring import Channel, Slot
+
+
+class DeathContract:
+    """Deaths, for engines whose peers are processes and may come back."""
+
+    engine: ClassVar[str]
+
+    def _job(self, channels: tuple[Channel, ...], slots: tuple[Slot, ...] = ()) -> Job:
+        job = Job(self.engine, channels, slots)
+        if not (job.capabilities.cross_process and job.capabilities.peer_restart):
+            pytest.skip("this engine's endpoints cannot die one by one")
+        return job
+
+    def test_what_a_killed_sender_had_pushed_is_there_and_its_next_life_goes_on(self) -> None:
+        """The receiver loses nothing that had arrived, and serves the new incarnation."""
+        with self._job((Channel("f", 0, (1, 2), 10_000),)) as job:
+            receiver, sender, other = job.open(0), job.start(1), job.start(2)
+            sender.tell("stream", 0, "f", 3)
+            verbs.receive(receiver, "f", 1, 0)
+            sender.answer()
+            assert verbs.until(receiver, lambda: receiver.wait(0.5) or None)
+            job.kill(sender)
+            receiver.peer_lost(1)
+            for life in range(1, 4):
+                sender = job.start(1, incarnation=life)
+                sender.tell("stream", 0, "f", 3)
+                if life == 1:
+                    verbs.receive_stream(receiver, "f", 1, 1, 2)
+                verbs.receive_stream(receiver, "f", 1, 0, 3)
+                sender.answer()
+                job.kill(sender)
+            other.tell("stream", 0, "f", 3)
+            verbs.receive_stream(receiver, "f", 2, 0, 3)
+            other.answer()
+
+    def test_a_sender_killed_while_it_streams_leaves_whole_messages(self) -> None:
+        """Whatever was claimed of a killed sender is intact and in order."""
+        with self._job((Channel("f", 0, (1,), 200_000, window=4),)) as job:
+            receiver, sender = job.open(0), job.start(1)
+            sender.tell("stream", 0, "f", 100_000, 50_000)
+            verbs.receive_stream(receiver, "f", 1, 0, 20)
+            job.kill(sender)
+            receiver.peer_lost(1)
+            number = 20
+            while receiver.wait(0.3) or number == 20:
+                while (held := receiver.probe("f")) is not None:
+                    verbs.check(held.view(), 1, number)
+                    held.release()
+                    number += 1
+                number = max(number, 21)
+            sender = job.start(1, incarnation=1)
+            sender.tell("stream", 0, "f", 5)
+            verbs.receive_stream(receiver, "f", 1, 0, 5)
+            sender.answer()
+
+    def test_a_killed_receiver_is_a_distinct_error_until_its_next_life(self) -> None:
+        """Its credit is void; loans work again when it is back, with a whole window."""
+        with self._job((Channel("f", 0, (1,), 10_000, window=2),)) as job:
+            sender, receiver = job.open(1), job.start(0)
+            for life in range(1, 4):
+                verbs.push(sender, 0, "f", 0)
+                receiver.ask("receive", "f", 1, 0)
+                verbs.push(sender, 0, "f", 1)
+                held = verbs.loan(sender, 0, "f", 5)
+                job.kill(receiver)
+                sender.peer_lost(0)
+                with pytest.raises(PeerLostError, match="rank 0"):
+                    sender.loan(0, "f", 1)
+                with pytest.raises(PeerLostError, match="rank 0"):
+                    sender.push(held)
+                assert sender.unconfirmed(0, "f") == 0
+                receiver = job.start(0, incarnation=life)
+                verbs.until(sender, lambda: self._alive(sender) or None)
+            for number in range(2):
+                verbs.push(sender, 0, "f", number)
+            assert sender.loan(0, "f", 1) is FULL
+            receiver.ask("receive_stream", "f", 1, 0, 2)
+
+    @staticmethod
+    def _alive(sender: Transport) -> bool:
+        try:
+            lent = sender.loan(0, "f", 1)
+        except PeerLostError:
+            return False
+        if lent is FULL:
+            return False
+        lent.abandon()
+        return True
+
+    def test_a_receiver_that_died_unreported_gets_full_and_then_its_next_life_is_served(self) -> None:
+        """Until it is told, a sender only sees that nobody claims."""
+        with self._job((Channel("f", 0, (1,), 10_000, window=2),)) as job:
+            sender, receiver = job.open(1), job.start(0)
+            verbs.push(sender, 0, "f", 0)
+            receiver.ask("receive", "f", 1, 0)
+            job.kill(receiver)
+            for number in range(2):
+                verbs.push(sender, 0, "f", number)
+            assert sender.loan(0, "f", 1) is FULL
+            receiver = job.start(0, incarnation=1)
+            verbs.push(sender, 0, "f", 7)
+            receiver.ask("receive", "f", 1, 7)
+
+    def test_a_killed_reader_comes_back_to_the_current_value(self) -> None:
+        """Its death does not stop the writer, however often it holds a value when it dies."""
+        with self._job((), (Slot("p", 0, (1, 2), 50_000),)) as job:
+            writer = job.start(0)
+            reader = job.start(1)
+            for life in range(1, 5):
+                writer.ask("publish", "p", life, 50_000)
+                assert reader.ask("read", "p", 0, life - 1) == life
+                job.kill(reader)
+                reader = job.start(1, incarnation=life)
+                assert reader.ask("read", "p", 0) == life

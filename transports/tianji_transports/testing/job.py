@@ -1,0 +1,180 @@
+"""A job of a test: endpoints in the test's process, peers in processes of their own, and no traces after."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import uuid
+from collections.abc import Mapping
+from multiprocessing.connection import Connection, Pipe
+from types import TracebackType
+from typing import Any, Self
+
+from tianji_transports import registry
+from tianji_transports.core import EngineOptions, Transport
+from tianji_transports.errors import TransportError
+from tianji_transports.testing import verbs
+from tianji_transports.wiring import Channel, Slot, Wiring
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tianji_transports.testing.job"])
+
+
+def serve(
+    control: Connection, engine: str, wiring: Wiring, rank: int, incarnation: int, options: EngineOptions
+) -> None:
+    """Run one rank: do what the test says, and wait at the endpoint in between, as a role would."""
+    endpoint = registry.create(engine, wiring, rank, incarnation, options)
+    with endpoint, control:
+        control.send(endpoint.address)
+        verb = ""
+        while True:
+            if verb != "close" and not control.poll():
+                endpoint.wait(5.0, also=[control.fileno()])
+                continue
+            verb, arguments = control.recv()
+            if verb == "stop":
+                return
+            try:
+                control.send(obey(endpoint, verb, arguments))
+            except (TransportError, AssertionError, TimeoutError) as error:
+                control.send(error)
+
+
+def obey(endpoint: Transport, verb: str, arguments: tuple[Any, ...]) -> Any:
+    """Do one thing: a function of ``verbs``, or a method of the endpoint."""
+    if verb == "connect":
+        endpoint.connect(*arguments)
+        return None
+    return getattr(verbs, verb)(endpoint, *arguments)
+
+
+class Peer:
+    """A rank in a process of its own (a thread, for an engine of one process) that does what it is told."""
+
+    def __init__(
+        self, engine: str, wiring: Wiring, rank: int, incarnation: int, options: EngineOptions
+    ) -> None:
+        self.rank = rank
+        self._control, theirs = Pipe()
+        arguments = (theirs, engine, wiring, rank, incarnation, options)
+        self.in_process = not registry.load(engine).capabilities.cross_process
+        self._runner: Any
+        if self.in_process:
+            self._runner = threading.Thread(target=serve, args=arguments)
+        else:
+            self._runner = PROCESSES.Process(target=serve, args=arguments)
+        self._runner.start()
+        if not self.in_process:
+            theirs.close()
+        self.address: str = self.answer()
+
+    def tell(self, verb: str, *arguments: Any) -> None:
+        """Have the peer do something; ``answer`` gives its result."""
+        self._control.send((verb, arguments))
+
+    def answer(self) -> Any:
+        """Wait for the result of what the peer was told."""
+        if not self._control.poll(verbs.PATIENCE_S + 5):
+            raise TimeoutError(f"rank {self.rank} does not answer")
+        result = self._control.recv()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def answered(self) -> bool:
+        """Say whether the result is there."""
+        return self._control.poll()
+
+    def ask(self, verb: str, *arguments: Any) -> Any:
+        """Have the peer do something and wait for the result."""
+        self.tell(verb, *arguments)
+        return self.answer()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the peer's process."""
+        os.kill(self._runner.pid, number)
+
+    def kill(self) -> None:
+        """Kill the peer's process with SIGKILL and wait for its end."""
+        self.signal(signal.SIGKILL)
+        self._end()
+
+    def stop(self) -> None:
+        """Have the peer close its endpoint and end."""
+        if self._runner.is_alive():
+            self.tell("stop")
+        self._end()
+
+    def _end(self) -> None:
+        self._runner.join(verbs.PATIENCE_S)
+        assert not self._runner.is_alive(), f"rank {self.rank} does not end"
+        self._control.close()
+        if not self.in_process:
+            self._runner.close()
+
+
+class Job:
+    """One job: a wiring, its endpoints here, its peers elsewhere; all know one another's addresses."""
+
+    def __init__(self, engine: str, channels: tuple[Channel, ...] = (), slots: tuple[Slot, ...] = ()) -> None:
+        self.engine = engine
+        self.capabilities = registry.load(engine).capabilities
+        self.wiring = Wiring(f"contract-{uuid.uuid4().hex}", channels, slots)
+        self.options = EngineOptions()
+        self.endpoints: list[Transport] = []
+        self.peers: list[Peer] = []
+        self._addresses: dict[int, str] = {}
+
+    def open(self, rank: int, incarnation: int = 0) -> Transport:
+        """Open an endpoint in the test's own process."""
+        endpoint = registry.create(self.engine, self.wiring, rank, incarnation, self.options)
+        self.endpoints.append(endpoint)
+        self._introduce(rank, endpoint.address)
+        endpoint.connect(self._addresses)
+        return endpoint
+
+    def start(self, rank: int, incarnation: int = 0) -> Peer:
+        """Start a peer."""
+        peer = Peer(self.engine, self.wiring, rank, incarnation, self.options)
+        self.peers.append(peer)
+        self._introduce(rank, peer.address)
+        peer.ask("connect", self._addresses)
+        return peer
+
+    def kill(self, peer: Peer) -> None:
+        """Kill a peer."""
+        self.peers.remove(peer)
+        peer.kill()
+
+    def stop(self, peer: Peer) -> None:
+        """Have a peer close and end."""
+        self.peers.remove(peer)
+        peer.stop()
+
+    def _introduce(self, rank: int, address: str) -> None:
+        self._addresses[rank] = address
+        news: Mapping[int, str] = {rank: address}
+        for endpoint in self.endpoints:
+            if endpoint.rank != rank:
+                endpoint.connect(news)
+        for peer in self.peers:
+            if peer.rank != rank:
+                peer.ask("connect", news)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        while self.peers:
+            peer = self.peers.pop()
+            if kind is None or peer.in_process:
+                peer.stop()
+            else:
+                peer.kill()
+        while self.endpoints:
+            self.endpoints.pop().close()

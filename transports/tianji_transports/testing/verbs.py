@@ -1,0 +1,161 @@
+"""What a test has an endpoint do, in the test's own process or in a peer's.
+
+A message carries who sent it and its number, and is filled with a byte derived from them, so that whoever
+claims it can tell a wrong, torn or stale one.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tianji_transports.core import ANY, Claim, CloseReport, Loan, Transport
+
+PATIENCE_S = 20.0
+"""How long anything may take before the test is a failure; nothing ever waits this long."""
+STAMP = struct.Struct("<iiq")
+
+T = TypeVar("T")
+
+
+def until(endpoint: Transport, condition: Callable[[], T | None], timeout_s: float = PATIENCE_S) -> T:
+    """Wait at the endpoint until ``condition`` gives something."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found is not None:
+            return found
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"rank {endpoint.rank} waited for {timeout_s} s")
+        endpoint.wait(0.2)
+
+
+def fill(memory: memoryview, rank: int, number: int) -> None:
+    """Write message ``number`` of ``rank``."""
+    memory[:] = bytes([(7 * rank + number) % 251]) * memory.nbytes
+    if memory.nbytes >= STAMP.size:
+        STAMP.pack_into(memory, 0, rank, number, memory.nbytes)
+
+
+def check(memory: memoryview, rank: int, number: int) -> None:
+    """Compare with what ``fill`` wrote."""
+    expected = bytearray(memory.nbytes)
+    fill(memoryview(expected), rank, number)
+    assert memory == expected, f"this is not message {number} of rank {rank}: {bytes(memory[:16])!r}..."
+
+
+def loan(endpoint: Transport, dest: int, channel: str, nbytes: int) -> Loan:
+    """Get a loan, waiting for credit if need be."""
+    return until(endpoint, lambda: endpoint.loan(dest, channel, nbytes) or None)
+
+
+def push(endpoint: Transport, dest: int, channel: str, number: int, nbytes: int = 100) -> None:
+    """Push one message, waiting for credit if need be."""
+    lent = loan(endpoint, dest, channel, nbytes)
+    fill(lent.memory, endpoint.rank, number)
+    endpoint.push(lent)
+
+
+def stream(endpoint: Transport, dest: int, channel: str, count: int, nbytes: int = 100) -> None:
+    """Push messages 0 to ``count - 1``, of ``nbytes`` plus their number."""
+    for number in range(count):
+        push(endpoint, dest, channel, number, nbytes + number)
+
+
+def claim(endpoint: Transport, channel: str, source: int = ANY) -> Claim:
+    """Claim one message, waiting for it if need be."""
+    return until(endpoint, lambda: endpoint.probe(channel, source))
+
+
+def receive(endpoint: Transport, channel: str, source: int, number: int) -> int:
+    """Claim one message, check that it is ``number`` of ``source``, release it; its size."""
+    held = claim(endpoint, channel, source)
+    assert held.source == source
+    check(held.view(), source, number)
+    held.release()
+    return held.nbytes
+
+
+def receive_stream(endpoint: Transport, channel: str, source: int, first: int, count: int) -> None:
+    """Claim ``count`` messages from ``first`` on."""
+    for number in range(first, first + count):
+        receive(endpoint, channel, source, number)
+
+
+def echo(endpoint: Transport, dest: int, channel: str, count: int) -> int:
+    """Answer ``count`` messages of ``dest`` on the same channel; the number of waits that timed out."""
+    missed = 0
+    for number in range(count):
+        missed += await_news(endpoint, lambda: endpoint.probe(channel, dest))
+        missed += send_back(endpoint, dest, channel, number)
+    return missed
+
+
+def send_back(endpoint: Transport, dest: int, channel: str, number: int) -> int:
+    """Push one message; the number of waits that timed out meanwhile."""
+    lent: list[Loan] = []
+
+    def try_loan() -> Loan | None:
+        lent[:] = [got] if (got := endpoint.loan(dest, channel, 16)) else []
+        return lent[0] if lent else None
+
+    missed = await_news(endpoint, try_loan)
+    fill(lent[0].memory, endpoint.rank, number)
+    endpoint.push(lent[0])
+    return missed
+
+
+def await_news(endpoint: Transport, attempt: Callable[[], Claim | Loan | None]) -> int:
+    """Repeat ``attempt``, asleep in between, until it succeeds; the number of waits that timed out."""
+    missed = 0
+    while (got := attempt()) is None:
+        missed += not endpoint.wait(2.0)
+    if isinstance(got, Claim):
+        got.release()
+    return missed
+
+
+def hold(endpoint: Transport, channel: str, count: int) -> list[Claim]:
+    """Claim ``count`` messages and keep the claims."""
+    return [claim(endpoint, channel) for _ in range(count)]
+
+
+def keep(endpoint: Transport, channel: str, count: int) -> None:
+    """As ``hold``, for a peer, whose claims stay with its endpoint."""
+    endpoint.__dict__.setdefault("kept", []).extend(hold(endpoint, channel, count))
+
+
+def unconfirmed(endpoint: Transport, dest: int, channel: str) -> int:
+    """Count the pushes that are not claimed."""
+    return endpoint.unconfirmed(dest, channel)
+
+
+def publish(endpoint: Transport, slot: str, version: int, nbytes: int) -> None:
+    """Publish a version, filled so that a torn one shows."""
+    value = bytearray(nbytes)
+    fill(memoryview(value), endpoint.rank, version)
+    endpoint.publish(slot, memoryview(value), version)
+    value[:] = bytes(nbytes)
+
+
+def publish_many(endpoint: Transport, slot: str, first: int, count: int, nbytes: int) -> None:
+    """Publish ``count`` versions as fast as possible."""
+    for version in range(first, first + count):
+        publish(endpoint, slot, version, nbytes)
+
+
+def read(endpoint: Transport, slot: str, writer: int, newer_than: int = -1) -> int:
+    """Claim a newer value, waiting for it if need be, check and release it; its version."""
+    value = until(endpoint, lambda: endpoint.latest(slot, newer_than))
+    assert value.version > newer_than
+    assert value.source == writer
+    check(value.view(), writer, value.version)
+    value.release()
+    return value.version
+
+
+def close(endpoint: Transport, drain_s: float = 0.0) -> CloseReport:
+    """Close the endpoint."""
+    return endpoint.close(drain_s)
