@@ -81,10 +81,17 @@ def build(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the transports beside the raw loops, and an actor alone; arguments go to both."""
+    """Measure the transports beside raw loops, an actor alone, and how long the command line takes."""
     install(session, "-e", ".[dev]")
-    for script in sorted((ROOT / "benchmarks").glob("*.py")):
-        session.run("python", str(script), *session.posargs)
+    for script in ("transports/raw_loops.py", "actor.py", "startup.py"):
+        session.run("python", f"benchmarks/{script}", *session.posargs)
+
+
+@nox.session
+def learning(session: nox.Session) -> None:
+    """Train the shipped configs over seeds and hold their evaluations against the targets."""
+    install(session, "-e", ".[dev]")
+    session.run("python", "benchmarks/learning.py", *session.posargs)
 
 
 @nox.session(name="peers-sb3", python="3.11", reuse_venv=True)

@@ -84,26 +84,18 @@ class Categorical(Distribution):
         self._offset = np.array(starts, dtype) if any(starts) else None
         edges = [0, *np.cumsum(sizes).tolist()]
         self._sets = [slice(first, last) for first, last in pairwise(edges)]
+        self._rows = -1
+        self._draws: list[_Draw] = []
         self._seen: list[tuple[npt.NDArray[np.intp], Floats, Floats, Floats]] = []
 
     def sample(self, policy: Floats, rng: np.random.Generator, action: Actions, log_prob: Floats) -> None:
         """Draw by inverting the cumulative distribution: one uniform number per set."""
-        columns = self._columns(action)
-        uniform = rng.random((len(self._sets), len(policy)), dtype=np.float32)
-        for k, members in enumerate(self._sets):
-            logit = policy.T[members]
-            logit = logit - np.maximum.reduce(logit)
-            cumulative = np.add.accumulate(np.exp(logit))
-            total = cumulative[-1]
-            uniform[k] *= total
-            chosen = np.add.reduce(cumulative[:-1] <= uniform[k], axis=0, dtype=np.intp)
-            columns[k][...] = chosen
-            part = _pick(logit, chosen)
-            part -= np.log(total)
-            if k == 0:
-                log_prob[...] = part
-            else:
-                log_prob += part
+        if len(policy) != self._rows:
+            self._rows = len(policy)
+            self._draws = [_Draw(members.stop - members.start, self._rows) for members in self._sets]
+        log_prob[...] = 0.0
+        for column, members, draw in zip(self._columns(action), self._sets, self._draws, strict=True):
+            log_prob += draw(policy.T[members], rng, column)
 
     def mode(self, policy: Floats) -> Actions:
         """Take the largest logit of each set."""
@@ -154,6 +146,45 @@ class Categorical(Distribution):
         return [action[:, k] for k in range(len(self._sets))]
 
 
+class _Draw:
+    """Draws from one set of actions, in memory that is kept: an actor does this at every step.
+
+    Args:
+        size: A, number of actions.
+        rows: N, how many are drawn at once.
+    """
+
+    def __init__(self, size: int, rows: int) -> None:
+        self._uniform = np.empty(rows, np.float32)
+        self._logit = np.empty((size, rows), np.float32)
+        self._flat_logit = self._logit.reshape(-1)
+        self._weight = np.empty((size, rows), np.float32)
+        self._cumulative = np.empty((size, rows), np.float32)
+        self._is_below = np.empty((size - 1, rows), np.bool_)
+        self._chosen = np.empty(rows, np.intp)
+        self._column = np.arange(rows)
+        self._log_prob = np.empty(rows, np.float32)
+
+    def __call__(self, logit: Floats, rng: np.random.Generator, action: Actions) -> Floats:
+        """Write actions ``[N]`` for ``logit [A, N]``; the log-probabilities are reused by the next call."""
+        np.maximum.reduce(logit, out=self._log_prob)
+        np.subtract(logit, self._log_prob, out=self._logit)
+        np.exp(self._logit, out=self._weight)
+        np.add.accumulate(self._weight, out=self._cumulative)
+        total = self._cumulative[-1]
+        rng.random(out=self._uniform, dtype=np.float32)
+        self._uniform *= total
+        np.less_equal(self._cumulative[:-1], self._uniform, out=self._is_below)
+        np.add.reduce(self._is_below, axis=0, dtype=np.intp, out=self._chosen)
+        action[...] = self._chosen
+        self._chosen *= len(self._column)
+        self._chosen += self._column
+        np.take(self._flat_logit, self._chosen, out=self._log_prob, mode="clip")
+        np.log(total, out=total)
+        self._log_prob -= total
+        return self._log_prob
+
+
 class Gaussian(Distribution):
     """Independent normal distributions, from means and logarithms of standard deviations ``[N, 2 D]``.
 
@@ -170,14 +201,19 @@ class Gaussian(Distribution):
         self._bounded = bool(np.isfinite(space.low).any() or np.isfinite(space.high).any())
         self._dimensions = math.prod(space.shape)
         self.outputs = 2 * self._dimensions
+        self._noise = self._spread = np.empty((0, 0), np.float32)
         self._seen: tuple[Floats, Floats] | None = None
 
     def sample(self, policy: Floats, rng: np.random.Generator, action: Actions, log_prob: Floats) -> None:
         """Draw ``mean + std * noise``."""
         mean, log_std = self._split(policy)
-        noise = rng.standard_normal(mean.shape, dtype=np.float32)
-        action.reshape(len(policy), -1).T[...] = mean + np.exp(log_std) * noise
-        log_prob[...] = self._log_prob(noise, log_std)
+        if self._noise.shape != mean.shape:
+            self._noise, self._spread = np.empty((2, *mean.shape), np.float32)
+        rng.standard_normal(out=self._noise, dtype=np.float32)
+        np.exp(log_std, out=self._spread)
+        self._spread *= self._noise
+        np.add(mean, self._spread, out=action.reshape(len(policy), -1).T)
+        log_prob[...] = self._log_prob(self._noise, log_std)
 
     def mode(self, policy: Floats) -> Actions:
         """Take the mean."""

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from tianji_envs.core import (
@@ -69,8 +69,15 @@ class GymFactory(EnvironmentFactory):
     """Makes environments from gymnasium's registry."""
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
-        """Look the id up in gymnasium's registry."""
-        find_spec(id)
+        """Look the id up in gymnasium's registry, and import what it leads to."""
+        spec = find_spec(id)
+        try:
+            if isinstance(spec.entry_point, str):
+                load_env_creator(spec.entry_point)
+        except gymnasium.error.DependencyNotInstalled as cause:
+            raise MissingExtraError(f"{id} needs more than is installed: {_pip_command(cause)}") from cause
+        except ModuleNotFoundError as cause:
+            raise MissingExtraError(f"{id} needs {cause.name!r}: pip install {cause.name}") from cause
 
     def make(
         self,

@@ -67,9 +67,9 @@ class MLPActorCritic(ActorCritic):
             policy = torch.cat((policy, self.log_std.expand_as(policy)), dim=1)
         return policy, value
 
-    def executor(self, batch_size: int) -> Executor:
+    def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - memory follows the first call
         """Act in numpy with a copy of the parameters."""
-        executor = MLPExecutor(self, batch_size)
+        executor = MLPExecutor(self)
         flat = np.empty(self.parameter_count, np.float32)
         self.write_parameters(flat)
         executor.adopt(flat)
@@ -136,12 +136,10 @@ class MLPExecutor(Executor):
 
     Args:
         model: gives the layout of the flat array.
-        batch_size: N, rows per call.
     """
 
-    def __init__(self, model: MLPActorCritic, batch_size: int) -> None:
+    def __init__(self, model: MLPActorCritic) -> None:
         self._flat = np.empty(model.parameter_count, np.float32)
-        self._batch_size = batch_size
         views: dict[str, Floats] = {}
         start = 0
         for name, parameter in model.named_parameters():

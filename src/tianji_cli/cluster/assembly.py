@@ -184,16 +184,14 @@ class Assembly:
     def wiring(self, capabilities: Capabilities) -> Wiring:
         """Say who sends what to whom, in all groups."""
         parameters = self.model().parameter_count * np.dtype(np.float32).itemsize
-        window = self._config.distribution.actor.window
         channels, slots = [], []
         for learner in self._job.plan.carrying("learner"):
             carriers = self._carriers(learner.group)
             senders = tuple(process.rank for process in carriers)
             per_process = max(len(process.actors) for process in carriers)
+            window = self._window_of_each(learner.group) * per_process
             borrow = self._slots_needed(learner.group) if self._borrows(capabilities) else 1
-            channels.append(
-                Channel(FRAGMENTS, learner.rank, senders, self.layout.nbytes, window * per_process, borrow)
-            )
+            channels.append(Channel(FRAGMENTS, learner.rank, senders, self.layout.nbytes, window, borrow))
             slots.append(Slot(policy_slot(learner.group), learner.rank, senders, parameters))
         return Wiring(self._job.id, tuple(channels), tuple(slots))
 
@@ -213,8 +211,13 @@ class Assembly:
     def _carriers(self, group: int | None) -> Sequence[PlannedProcess]:
         return [process for process in self._job.plan.carrying("actor") if process.group == group]
 
+    def _window_of_each(self, group: int | None) -> int:
+        """Fragments an actor may have unclaimed: more than its share of a rollout would only grow stale."""
+        actors = sum(len(process.actors) for process in self._carriers(group))
+        return min(self._config.distribution.actor.window, math.ceil(self._per_rollout / actors))
+
     def _window(self, group: int | None) -> int:
-        return self._config.distribution.actor.window * sum(len(p.actors) for p in self._carriers(group))
+        return self._window_of_each(group) * sum(len(p.actors) for p in self._carriers(group))
 
     def _slots_needed(self, group: int | None) -> int:
         return RolloutStore.slots_needed(self._per_rollout, self._window(group))

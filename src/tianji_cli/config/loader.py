@@ -1,42 +1,67 @@
 """TOML in, ``JobConfig`` out, and back again."""
-# Lead's stopgap so that `train` can be run; the owner of this package may replace it.
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import tomli_w
-from pydantic import ValidationError
+from pydantic import BaseModel
 
-from tianji_algos import registry
+from tianji_cli.config import components
+from tianji_cli.config.checks import check_together
 from tianji_cli.config.problems import Problem
-from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.schema import Distribution, Environment, Experiment, JobConfig
 from tianji_cli.config.source import read
+from tianji_cli.config.validation import validated
 from tianji_cli.errors import ConfigError
+
+_PLAIN: Final[dict[str, type[BaseModel]]] = {
+    "experiment": Experiment,
+    "environment": Environment,
+    "distribution": Distribution,
+}
+"""Sections whose keys are the same in every config."""
 
 
 def load_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
-    """Load and validate a config."""
+    """Read a config and make sure that it can be run, before any process is started.
+
+    Args:
+        path: path of the config, or the name of a shipped one.
+        overrides: the values of ``--set``, each ``SECTION.KEY=VALUE``; later ones win.
+
+    Raises:
+        ConfigError: with every problem that was found.
+    """
     tree = read(path, overrides)
-    values = tree.values
-    values.setdefault("experiment", {}).setdefault("name", Path(path).stem)
-    agent = values.setdefault("agent", {})
-    defaults = registry.agent_defaults(agent["type"])
-    for section, default in (("agent", agent["type"]), ("model", defaults.model), ("training", defaults.embryo)):
-        table: dict[str, Any] = values.setdefault(section, {})
-        kind = "embryo" if section == "training" else section
-        name = table.pop("type", default)
-        values[section] = {"type": name, "settings": registry.settings_type(kind, name)(**table)}  # type: ignore[arg-type]
-    try:
-        return JobConfig(**values)
-    except ValidationError as cause:
-        raise ConfigError([Problem(path, ".".join(map(str, e["loc"])), e["msg"]) for e in cause.errors()]) from cause
+    tree.values.setdefault("experiment", {})
+    if isinstance(tree.values["experiment"], dict):
+        tree.values["experiment"].setdefault("name", tree.files[0].stem.strip())
+    components.known_sections(tree, list(JobConfig.model_fields))
+    components.find_extensions(tree)
+    found: dict[str, Any] = dict(components.find_components(tree))
+    for section, model in _PLAIN.items():
+        table = tree.values.get(section, {})
+        if isinstance(table, dict):
+            valid = validated(tree, (section,), model, table)
+            found |= {} if valid is None else {section: valid}
+    components.check_environment(tree)
+    components.check_transports(tree)
+    check_together(tree, found)
+    if tree.problems:
+        raise ConfigError(sorted(tree.problems, key=_by_section))
+    return JobConfig(**found)
+
+
+def _by_section(problem: Problem) -> int:
+    section = problem.key.partition(".")[0]
+    order = list(JobConfig.model_fields)
+    return order.index(section) if section in order else -1
 
 
 def dump_config(config: JobConfig) -> str:
-    """Write a config as TOML."""
+    """Write a config as TOML that loads as the same config."""
     return tomli_w.dumps(_without_none(config.model_dump(mode="json")))
 
 

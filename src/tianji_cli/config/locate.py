@@ -48,14 +48,14 @@ def not_found(name: str, base: Path, where: str, key: str = "") -> Problem:
     """Say that a config is not there, and which one was probably meant."""
     path = base / Path(name).expanduser()
     if path.is_dir():
-        return Problem(where, key, f"{name} is a directory", "name a TOML file")
+        return Problem(
+            where, key, "is a directory" if where == name else f"{name} is a directory", "name a TOML file"
+        )
     beside = sorted(path.parent.glob("*.toml")) if path.parent.is_dir() else []
-    candidates = {str(Path(name).parent / found.name): found for found in beside} | shipped_configs()
-    near = nearest(name, candidates) or nearest(name, [*candidates, *(c.removesuffix(".toml") for c in candidates)])
-    if near is None:
-        by_stem = {found.stem: written for written, found in candidates.items()}
-        stem = nearest(path.stem, by_stem)
-        near = by_stem[stem] if stem is not None else None
+    candidates = [str(Path(name).parent / found.name) for found in beside] + list(shipped_configs())
+    by_stem = {Path(candidate).stem: candidate for candidate in reversed(candidates)}
+    stem = nearest(path.name.removesuffix(".toml"), by_stem)
+    near = by_stem[stem] if stem is not None else None
     remedy = f"did you mean {near!r}?" if near else "`configs/NAME.toml` finds the ones that come with tianji"
     return Problem(where, key, "no such file" if where == name else f"no such file: {name}", remedy)
 

@@ -6,11 +6,11 @@ from ``tianji_algos`` and import no torch. Whether settings fit one another is `
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+import re
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
     SerializeAsAny,
@@ -19,24 +19,14 @@ from pydantic import (
     model_validator,
 )
 
-GROUPS_LATER: Final = "more than one group is not supported yet"
+Count = Annotated[int, Field(ge=1)]
+Natural = Annotated[int, Field(ge=0)]
 
 
-def _integral(value: object) -> object:
-    """Let ``1e6`` stand for an integer, as people write step counts."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _supported(value: int, least: int, most: int, what: str) -> int:
-    if not least <= value <= most:
-        raise ValueError(what)
-    return value
-
-
-Count = Annotated[int, BeforeValidator(_integral), Field(ge=1)]
-Natural = Annotated[int, BeforeValidator(_integral), Field(ge=0)]
-Floats = Annotated[tuple[float, ...], Field(strict=False)]
-Strings = Annotated[tuple[str, ...], Field(strict=False)]
+def _only_one(number: int, what: str) -> int:
+    if number > 1:
+        raise ValueError(f"more than one {what} is not supported yet; 1 is")
+    return number
 
 
 class Section(BaseModel):
@@ -59,7 +49,7 @@ class Stop(Section):
     wall_s: Annotated[float, Field(gt=0)] | None = None
 
     @model_validator(mode="after")
-    def _ends(self) -> Stop:
+    def _ends(self) -> Self:
         if self.mean_return is None and self.env_steps is None and self.wall_s is None:
             raise ValueError("the run would never end; set env_steps, wall_s or mean_return")
         return self
@@ -83,17 +73,19 @@ class Experiment(Section):
     name: Annotated[str, Field(min_length=1, max_length=200)]
     seed: Annotated[Natural, Field(le=2**32 - 1)] = 1
     stop: Stop
-    thresholds: Floats = ()
+    thresholds: Annotated[tuple[float, ...], Field(strict=False)] = ()
     checkpoint_every_s: Annotated[float, Field(gt=0)] = 60.0
     keep_checkpoints: Natural = 3
     eval_episodes: Natural = 100
-    extensions: Strings = ()
+    extensions: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("name")
     @classmethod
     def _is_one_directory(cls, name: str) -> str:
         if name in {".", ".."} or "/" in name or not name.isprintable() or name != name.strip():
-            raise ValueError("names the run's directory: no '/', no blanks at the ends")
+            raise ValueError(
+                f"{name!r} cannot name the run's directory; leave out '/' and blanks at the ends"
+            )
         return name
 
 
@@ -128,7 +120,7 @@ class Component(Section):
 
     @model_serializer
     def _as_one_table(self) -> dict[str, Any]:
-        return {"type": self.type, **self.settings.model_dump()}
+        return {"type": self.type, **self.settings.model_dump(mode="json", by_alias=True)}
 
 
 class Transport(Section):
@@ -166,7 +158,7 @@ class Learner(Section):
     @field_validator("num")
     @classmethod
     def _one(cls, num: int) -> int:
-        return _supported(num, 1, 1, "more than one learner is not supported yet; 1 is")
+        return _only_one(num, "learner")
 
 
 class Actor(Section):
@@ -199,7 +191,7 @@ class Buffer(Section):
     @field_validator("num")
     @classmethod
     def _one(cls, num: int) -> int:
-        return _supported(num, 1, 1, "more than one buffer is not supported yet; 1 is")
+        return _only_one(num, "buffer")
 
     @field_validator("colocate")
     @classmethod
@@ -222,9 +214,9 @@ class Distribution(Section):
     """
 
     transport: Transport = Transport(local="shm", remote="shm")
-    mode: Annotated[str, Field(pattern="^(async|sync)$")] = "async"
+    mode: Literal["async", "sync"] = "async"
     groups: Count = 1
-    device: Annotated[str, Field(pattern=r"^(cpu|mps|cuda(:\d+)?)$")] = "cpu"
+    device: str = "cpu"
     max_restarts_per_minute: Natural = 10
     pin_cores: bool = True
     learner: Learner = Learner()
@@ -234,7 +226,14 @@ class Distribution(Section):
     @field_validator("groups")
     @classmethod
     def _one(cls, groups: int) -> int:
-        return _supported(groups, 1, 1, "more than one group is not supported yet; 1 is")
+        return _only_one(groups, "group")
+
+    @field_validator("device")
+    @classmethod
+    def _is_a_device(cls, device: str) -> str:
+        if re.fullmatch(r"cpu|mps|cuda(:\d+)?", device) is None:
+            raise ValueError(f'{device!r} is no device of torch; "cpu", "cuda", "cuda:1" or "mps" is')
+        return device
 
 
 class JobConfig(Section):

@@ -71,7 +71,11 @@ class Tree:
         A section that names another ``type`` begins anew: settings of the former type are not its own.
         """
         target = self._table(at)
-        if len(at) == 1 and at[0] in COMPONENTS and table.get("type", target.get("type")) != target.get("type"):
+        if (
+            len(at) == 1
+            and at[0] in COMPONENTS
+            and table.get("type", target.get("type")) != target.get("type")
+        ):
             target.clear()
             self._forget(at)
         for key, value in table.items():
@@ -151,7 +155,9 @@ def _chain(path: Path, files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]
             raise ConfigError([not_found(base, path.parent, where=shown(path), key="extends")])
         if any(found.samefile(seen) for seen in files):
             cycle = " -> ".join(shown(seen) for seen in [*files, found])
-            raise ConfigError([Problem(shown(path), "extends", f"goes in a circle: {cycle}", "remove one of them")])
+            raise ConfigError(
+                [Problem(shown(path), "extends", f"goes in a circle: {cycle}", "remove one of them")]
+            )
         path = found
 
 

@@ -35,14 +35,16 @@ HEADER: Final = np.dtype(
         ("actor", "<u4"),
         ("incarnation", "<u4"),
         ("sequence", "<u8"),
+        ("before", "<u8"),
         ("version", "<i8"),
         ("samples", "<u8"),
         ("started_ns", "<i8"),
     ]
 )
 """Fixed header of a fragment: who made it (actor, incarnation, sequence), with which policy
-(version), how many of its T x N steps are experience (samples), and when its first step began
-(``time.monotonic_ns`` of the actor's host)."""
+(version), how many of its T x N steps are experience (samples), how many those of all earlier fragments
+of the incarnation were (before), and when its first step began (``time.monotonic_ns`` of the actor's
+host)."""
 
 
 def _aligned(nbytes: int) -> int:
@@ -148,10 +150,12 @@ class Fragment:
         self.header = np.ndarray((), HEADER, memory)
         self.fields = layout.views(memory)
 
-    def stamp(self, *, job: int, actor: int, incarnation: int, sequence: int, version: int) -> None:
+    def stamp(
+        self, *, job: int, actor: int, incarnation: int, sequence: int, before: int, version: int
+    ) -> None:
         """Write who makes this fragment and with which policy; ``samples`` and times come later."""
         self.header[...] = (
-            MAGIC, SCHEMA, job, self.layout.fingerprint, actor, incarnation, sequence, version, 0, 0,
+            MAGIC, SCHEMA, job, self.layout.fingerprint, actor, incarnation, sequence, before, version, 0, 0,
         )  # fmt: skip
 
     def refusal(self, job: int, actors: Sequence[int]) -> str | None:

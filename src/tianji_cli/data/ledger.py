@@ -1,14 +1,15 @@
 """Where every sample went: ``produced = received + in_flight + lost + dropped`` (exact at any stop).
 
 Each term is counted where it happens. Actors count what they produced and gave up, in pages that
-survive them; the buffer counts what it received, fragment by fragment; what lies between the two
-counts of an actor is in flight if it stopped in order and lost if it was killed.
+survive them; the buffer counts what it received, fragment by fragment, and each fragment says how far its
+actor's own count had come. What an actor pushed beyond the last fragment received is in flight if it stopped
+in order and lost if it was killed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tianji_cli.data.production import Production
 
@@ -18,13 +19,28 @@ Source = tuple[int, int]
 
 @dataclass
 class Reception:
-    """What a buffer received from one incarnation of an actor."""
+    """What a buffer received from one incarnation of an actor, in samples.
+
+    Attributes:
+        samples: received.
+        dropped: received and of no use.
+        lost: in fragments whose sequence numbers were skipped: they were rejected on the way.
+        next_sequence: of the fragment that is to come.
+        position: the actor's own count of samples up to that fragment.
+    """
 
     samples: int = 0
     dropped: int = 0
+    lost: int = 0
     next_sequence: int = 0
-    missing: list[int] = field(default_factory=list)
-    """Sequence numbers that were skipped: frames that were rejected on the way."""
+    position: int = 0
+
+    def follow(self, sequence: int, before: int, samples: int) -> None:
+        """Note the next fragment: its number, the samples before it and the samples in it."""
+        if sequence != self.next_sequence:
+            self.lost += before - self.position
+        self.next_sequence = sequence + 1
+        self.position = before + samples
 
 
 @dataclass(frozen=True)
@@ -67,10 +83,8 @@ def settle(
         reception = receptions.get(source, Reception())
         received += reception.samples
         dropped += reception.dropped
-        unclaimed = sum(
-            production.recent.get(n, 0) for n in range(reception.next_sequence, production.pushed)
-        )
-        lost += sum(production.recent.get(n, 0) for n in reception.missing)
+        lost += reception.lost
+        unclaimed = production.finished - reception.position
         if source in killed or receiver_lost:
             lost += unclaimed
         else:

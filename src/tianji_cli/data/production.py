@@ -15,8 +15,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-RING: Final = 256
-"""Pushed fragments whose sample counts a page remembers; channel windows stay far below it."""
+RING: Final = 8
+"""Places between which the counts of a page rotate: whoever copies a page while its actor writes reads
+places that are not written again before several more fragments are full."""
 
 PAGE: Final = np.dtype(
     [
@@ -28,9 +29,9 @@ PAGE: Final = np.dtype(
         ("before", "<i8", (RING,)),
     ]
 )
-"""``pushed`` counts fragments; ``samples[n % RING]`` are those of fragment n, ``before[n % RING]`` those of
-all earlier ones. Fragment number ``pushed`` is the one being filled. Every count changes by a single store
-of eight bytes, so that a page is consistent wherever its actor was killed."""
+"""``pushed`` counts fragments, so it is the number of the one being filled; ``samples[pushed % RING]`` are
+the samples in that one, ``before[pushed % RING]`` those of all earlier ones. Every count changes by a single
+store of eight bytes, so that a page is consistent wherever its actor was killed."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,6 @@ class Production:
         unfinished: those of them in the fragment being filled.
         abandoned: the actor stopped in order and gave the unfinished fragment up.
         pushed: fragments pushed.
-        recent: samples of the last pushed fragments by sequence number.
     """
 
     actor: int
@@ -52,7 +52,11 @@ class Production:
     unfinished: int
     abandoned: bool
     pushed: int
-    recent: dict[int, int]
+
+    @property
+    def finished(self) -> int:
+        """Samples in all pushed fragments."""
+        return self.produced - self.unfinished
 
 
 class ProductionFile:
@@ -94,7 +98,6 @@ class ProductionFile:
             unfinished=unfinished,
             abandoned=bool(page["abandoned"]),
             pushed=pushed,
-            recent={n: int(page["samples"][n % RING]) for n in range(max(0, pushed - RING + 1), pushed)},
         )
 
     def remove(self) -> None:

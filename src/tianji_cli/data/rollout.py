@@ -26,6 +26,7 @@ class StoredFragment:
         fragment: views, valid until ``release``.
         source: (actor, incarnation).
         sequence: its number among the fragments of that source.
+        before: samples of that source's earlier fragments.
         version: of the policy that made it.
         samples: steps in it that are experience.
         started_ns: when its first step began, ``time.monotonic_ns`` of the actor's host.
@@ -36,6 +37,7 @@ class StoredFragment:
         header = fragment.header
         self.source: Source = (int(header["actor"]), int(header["incarnation"]))
         self.sequence = int(header["sequence"])
+        self.before = int(header["before"])
         self.version = int(header["version"])
         self.samples = int(header["samples"])
         self.started_ns = int(header["started_ns"])
@@ -94,23 +96,20 @@ class RolloutStore:
         self._version = 0
         self._winding_down = False
         self._held: deque[StoredFragment] = deque()
-        slots = self.slots_needed(per_rollout, window)
-        self._memory = None if lends else np.zeros((slots, layout.nbytes), np.uint8)
-        self._free = [] if lends else list(range(slots))
+        self._slots = self.slots_needed(per_rollout, window)
+        self._memory = None if lends else np.zeros((self._slots, layout.nbytes), np.uint8)
+        self._free = [] if lends else list(range(self._slots))
 
     @staticmethod
     def slots_needed(per_rollout: int, window: int) -> int:
-        """Fragments held at once, at most: one rollout being read, and the next one.
-
-        In step, a restarted actor's repetition may come on top, a window of them at most.
-        """
+        """Fragments held at once, at most: one rollout being read, the next one, and the senders' last."""
         return 2 * per_rollout + window
 
     @property
     def full(self) -> bool:
         """Leave further fragments with their senders."""
         if self._winding_down:
-            return False
+            return len(self._held) >= self._slots
         if self._quota is not None:
             return False  # Actors in step send a rollout and then wait: there is nothing to hold back.
         return len(self._held) >= (self.per_rollout if self.wanted else self._ahead)
@@ -121,6 +120,7 @@ class RolloutStore:
         if refusal is None:
             stored = self._hold(claim)
             refusal = stored.fragment.refusal(self._job, self._actors.get(claim.source, ()))
+            refusal = refusal or self._refusal_of_order(stored)
             if refusal is None:
                 self._count(stored)
                 return
@@ -135,6 +135,12 @@ class RolloutStore:
             return f"it has {claim.nbytes} bytes, not {self.layout.nbytes}"
         return None
 
+    def _refusal_of_order(self, stored: StoredFragment) -> str | None:
+        reception = self.receptions.get(stored.source, Reception())
+        if stored.sequence < reception.next_sequence or stored.before < reception.position:
+            return f"it is number {stored.sequence} where {reception.next_sequence} is next"
+        return None
+
     def _hold(self, claim: Claim) -> StoredFragment:
         if self._memory is None:
             return StoredFragment(Fragment(self.layout, claim.view()), claim, None)
@@ -145,13 +151,20 @@ class RolloutStore:
 
     def _count(self, stored: StoredFragment) -> None:
         reception = self.receptions.setdefault(stored.source, Reception())
-        reception.missing.extend(range(reception.next_sequence, stored.sequence))
-        reception.next_sequence = stored.sequence + 1
-        if self._quota is not None and stored.version != self._version:
-            self._discard(stored)
+        reception.follow(stored.sequence, stored.before, stored.samples)
+        if self._is_surplus(stored):
+            reception.dropped += stored.samples
+            self.release([stored])
             return
         reception.samples += stored.samples
         self._held.append(stored)
+
+    def _is_surplus(self, stored: StoredFragment) -> bool:
+        """In step, a restarted actor repeats what its predecessor had delivered."""
+        if self._quota is None or self._winding_down:
+            return False
+        of_actor = sum(held.source[0] == stored.source[0] for held in self._held)
+        return stored.version != self._version or of_actor >= self._quota
 
     def rollout(self) -> list[StoredFragment] | None:
         """Hand out the next rollout in its order, or None while it is incomplete. Release it when read."""
@@ -160,23 +173,9 @@ class RolloutStore:
             if self.wanted:
                 return None
             return [self._held.popleft() for _ in range(self.per_rollout)]
-        by_actor: dict[int, list[StoredFragment]] = {}
-        for stored in self._held:
-            by_actor.setdefault(stored.source[0], []).append(stored)
-        chosen = [stored for actor in sorted(by_actor) for stored in by_actor[actor][: self._quota]]
-        if len(chosen) < self.per_rollout:
+        if len(self._held) < self.per_rollout:
             return None
-        for stored in self._held:
-            if stored not in chosen:
-                self.receptions[stored.source].samples -= stored.samples
-                self._discard(stored)
-        self._held.clear()
-        return chosen
-
-    def _discard(self, stored: StoredFragment) -> None:
-        """Drop a fragment in step: a restarted actor repeats what its predecessor had delivered."""
-        self.receptions[stored.source].dropped += stored.samples
-        self.release([stored])
+        return sorted(self.remaining(), key=lambda stored: stored.source[0])
 
     def advance(self, version: int) -> None:
         """Say which version the actors are to use from now on (``in_step`` takes no other)."""

@@ -79,6 +79,7 @@ class Actor(Role):
         self._version = -1
         self._made_with_version = 0
         self._sequence = 0
+        self._sent = 0
         self._step = 0
         self._loan: Loan | None = None
         self._fragment: Fragment | None = None
@@ -128,12 +129,14 @@ class Actor(Role):
         fields = self._fragment.fields
         np.copyto(self._observation, fields["observation"][-1])
         self._agent.act_last(self._observation, {name: fields[name][-1] for name in self._bootstrap})
-        self._fragment.header["samples"] = np.count_nonzero(fields["mask"])
+        samples = int(np.count_nonzero(fields["mask"]))
+        self._fragment.header["samples"] = samples
         self._page.push()
         self._outbox.transport.push(self._loan)
         self._loan = self._fragment = None
         self._step = 0
         self._sequence += 1
+        self._sent += samples
         self._made_with_version += 1
         return True
 
@@ -178,6 +181,7 @@ class Actor(Role):
             actor=self._number,
             incarnation=self._incarnation,
             sequence=self._sequence,
+            before=self._sent,
             version=self._version,
         )
         now_ns = time.monotonic_ns()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from typing import Any
 
 from tianji_cli.data.rollout import RolloutStore
@@ -45,8 +46,7 @@ class Buffer(Role):
         """Receptions by source, and what was rejected."""
         return {
             "receptions": [
-                [*source, reception.samples, reception.dropped, reception.next_sequence, reception.missing]
-                for source, reception in self._store.receptions.items()
+                [*source, *astuple(reception)] for source, reception in self._store.receptions.items()
             ],
             "rejected": self._store.rejected,
             "last_refusal": self._store.last_refusal,

@@ -92,9 +92,9 @@ class Overview:
     def receptions(self) -> dict[Source, Reception]:
         """What the buffers received, as of their last reports."""
         return {
-            (actor, incarnation): Reception(samples, dropped, next_sequence, missing)
+            (actor, incarnation): Reception(*counts)
             for report in self._role_reports("buffer")
-            for actor, incarnation, samples, dropped, next_sequence, missing in report["receptions"]
+            for actor, incarnation, *counts in report["receptions"]
         }
 
     @property

@@ -1,0 +1,78 @@
+"""Does it learn? Trains shipped configs over seeds and holds the evaluation against its target.
+
+python benchmarks/learning.py                                    # all, three seeds each
+python benchmarks/learning.py --config ppo_cartpole --seeds 1 2 3 4 5 6 7 8 9 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+TARGETS = {"ppo_cartpole": 475.0, "ppo_lunarlander": 200.0, "ppo_acrobot": -90.0, "ppo_pendulum": -250.0}
+"""Mean return of 100 greedy episodes after training, at least."""
+
+
+def train(tianji: str, config: str, seed: int, out: Path) -> dict[str, Any]:
+    """The summary of one run."""
+    summary = out / f"{config}-{seed}.json"
+    command = [tianji, "train", f"configs/{config}.toml", "--set", f"experiment.seed={seed}"]
+    subprocess.run([*command, "--quiet", "--out", str(out), "--json", str(summary)],
+                   check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+    result: dict[str, Any] = json.loads(summary.read_text())
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--config", nargs="+", choices=sorted(TARGETS), default=list(TARGETS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument(
+        "--tianji", default=shutil.which("tianji", path=str(Path(sys.executable).parent)) or "tianji"
+    )
+    parser.add_argument("--json", metavar="PATH")
+    arguments = parser.parse_args()
+    print(f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
+    print(
+        f"{'config':<16} {'seed':>4} {'evaluation':>10} {'target':>7} {'env steps':>9} {'train s':>8} "
+        f"{'wall s':>7}  time to"
+    )
+    rows, missed = [], 0
+    with tempfile.TemporaryDirectory() as directory:
+        for config in arguments.config:
+            for seed in arguments.seeds:
+                run = train(arguments.tianji, config, seed, Path(directory))
+                mean, target = run["evaluation"]["mean"], TARGETS[config]
+                missed += mean < target
+                times = ", ".join(
+                    f"{k}: {v:.2f} s" if v else f"{k}: never" for k, v in run["time_to"].items()
+                )
+                print(
+                    f"{config:<16} {seed:>4} {mean:>10.1f} {target:>7.0f} {run['env_steps']:>9} "
+                    f"{run['train_s']:>8.2f} {run['wall_s']:>7.2f}  {times}{'  MISSED' * (mean < target)}",
+                    flush=True,
+                )
+                rows.append({"config": config, "seed": seed, "target": target, "summary": run})
+            of_config = [row["summary"] for row in rows if row["config"] == config]
+            train_s = [run["train_s"] for run in of_config]
+            means = [run["evaluation"]["mean"] for run in of_config]
+            print(
+                f"# {config}: evaluation median {statistics.median(means):.1f}, min {min(means):.1f}; "
+                f"train_s median {statistics.median(train_s):.2f} ({min(train_s):.2f} to {max(train_s):.2f})"
+            )
+    if arguments.json:
+        Path(arguments.json).write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

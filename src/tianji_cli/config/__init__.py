@@ -1,0 +1,1 @@
+"""TOML to a validated, frozen config, before any process starts. Imports no torch."""

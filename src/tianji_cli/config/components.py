@@ -1,0 +1,160 @@
+"""Finds what a config names: agents, models and embryos with their settings, environments, transports.
+
+The packages' registries do the finding; nothing here imports torch, and gymnasium is imported only by
+looking an environment up.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from tianji_algos import registry as algorithms
+from tianji_algos.errors import AlgorithmError
+from tianji_cli.config.problems import did_you_mean
+from tianji_cli.config.schema import Component
+from tianji_cli.config.source import Tree
+from tianji_cli.config.validation import shown_value, validated
+from tianji_envs import registry as environments
+from tianji_envs.errors import EnvironmentFailure
+from tianji_transports import registry as transports
+from tianji_transports.errors import TransportError
+
+_KINDS: Final[Mapping[str, algorithms.Kind]] = {"agent": "agent", "model": "model", "training": "embryo"}
+
+
+def find_extensions(tree: Tree) -> None:
+    """Make the user's own modules importable, and write their directories into the config.
+
+    A module that a config names lies beside one of its files, unless ``experiment.extensions`` says
+    where. The directories are absolute in the resolved config, which may be run from anywhere.
+    """
+    experiment = tree.values.get("experiment", {})
+    if not isinstance(experiment, dict):
+        return
+    directories = experiment.get("extensions")
+    if directories is None and _names_a_module(tree.values):
+        directories = ["."]
+        bases = tree.files
+    elif isinstance(directories, list) and all(isinstance(directory, str) for directory in directories):
+        origin = tree.origin(("experiment", "extensions"))
+        bases = [file for file in tree.files if file.samefile(origin)] if Path(origin).is_file() else []
+    else:
+        return
+    parents = [file.resolve().parent for file in bases] or [Path.cwd()]
+    absolute = [str((parent / directory).resolve()) for parent in parents for directory in directories]
+    experiment = tree.values.setdefault("experiment", {})
+    experiment["extensions"] = list(dict.fromkeys(absolute))
+    # Behind everything else: a user's random.py must not stand in for Python's own.
+    sys.path.extend(directory for directory in experiment["extensions"] if directory not in sys.path)
+
+
+def _names_a_module(values: Mapping[str, Any]) -> bool:
+    named = [
+        table.get(key)
+        for section, key in (
+            *((name, "type") for name in _KINDS),
+            ("environment", "type"),
+            ("environment", "id"),
+        )
+        if isinstance(table := values.get(section), dict)
+    ]
+    distribution = values.get("distribution")
+    if isinstance(distribution, dict):
+        transport = distribution.get("transport")
+        named.extend(transport.values() if isinstance(transport, dict) else [transport])
+    return any(isinstance(name, str) and ":" in name for name in named)
+
+
+def find_components(tree: Tree) -> dict[str, Component]:
+    """Build agent, model and training, as far as they can be; what cannot be is noted as a problem."""
+    defaults: dict[str, str] = {}
+    found: dict[str, Component] = {}
+    for section, kind in _KINDS.items():
+        table = tree.values.get(section, {})
+        if not isinstance(table, dict):
+            continue
+        name = table.get("type", defaults.get(section))
+        if name is None and section == "agent":
+            known = ", ".join(repr(agent) for agent in algorithms.names("agent"))
+            tree.problem(("agent", "type"), "missing", f"the agents are: {known}")
+        elif name is not None and not isinstance(name, str):
+            tree.problem((section, "type"), f"{shown_value(name)} does not fit", "it should be a string")
+        elif name is not None:
+            component = _find_component(tree, section, kind, name, table)
+            if component is not None:
+                found[section] = component
+            if section == "agent":
+                defaults = _defaults(name)
+    return found
+
+
+def _find_component(
+    tree: Tree, section: str, kind: algorithms.Kind, name: str, table: Mapping[str, Any]
+) -> Component | None:
+    try:
+        model = algorithms.settings_type(kind, name)
+    except AlgorithmError as error:
+        tree.problem((section, "type"), str(error))
+        return None
+    settings = validated(tree, (section,), model, {key: table[key] for key in table if key != "type"})
+    return None if settings is None else Component(type=name, settings=settings)
+
+
+def _defaults(agent: str) -> dict[str, str]:
+    try:
+        defaults = algorithms.agent_defaults(agent)
+    except AlgorithmError:
+        return {}  # The agent itself was reported already.
+    return {"model": defaults.model, "training": defaults.embryo}
+
+
+def check_environment(tree: Tree) -> None:
+    """Note an environment's type or id that does not exist, or whose library is missing."""
+    table = tree.values.get("environment")
+    name = table.get("type") if isinstance(table, dict) else None
+    if not isinstance(table, dict) or not isinstance(name, str):
+        return  # Reported as a wrong value already.
+    given = table.get("id")
+    try:
+        factory = environments.find(name)
+    except EnvironmentFailure as error:
+        tree.problem(("environment", "type"), str(error))
+        return
+    try:
+        factory.check_id(given if isinstance(given, str) else "")
+    except EnvironmentFailure as error:
+        if given is None:
+            tree.problem(("environment", "id"), f"missing: {error}", 'for example id = "CartPole-v1"')
+        elif isinstance(given, str):
+            tree.problem(("environment", "id"), str(error))
+
+
+def check_transports(tree: Tree) -> None:
+    """Note engines that do not exist, are not installed or do not load."""
+    distribution = tree.values.get("distribution")
+    written = distribution.get("transport") if isinstance(distribution, dict) else None
+    path = ("distribution", "transport")
+    edges = (
+        {(*path, edge): name for edge, name in written.items()}
+        if isinstance(written, dict)
+        else {path: written}
+    )
+    for place, name in edges.items():
+        if not isinstance(name, str):
+            continue  # Reported as a wrong value already, or the default.
+        try:
+            transports.load(name)
+        except TransportError as error:
+            tree.problem(place, str(error))
+
+
+def known_sections(tree: Tree, sections: list[str]) -> None:
+    """Note sections that do not exist, and keys that stand where sections do."""
+    for name, value in tree.values.items():
+        if name not in sections:
+            tree.problem((name,), "unknown section", did_you_mean(name, sections, "sections"))
+        elif not isinstance(value, dict):
+            tree.problem((name,), f"{shown_value(value)} is no section", f"write [{name}]")

@@ -1,0 +1,150 @@
+"""Turns a table into a model, and what pydantic says against it into problems a user can act on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, to_json
+
+from tianji_cli.config.problems import Path, dotted, nearest
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.source import COMPONENTS, Tree
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+
+_EXAMPLES: Final[Mapping[str, str]] = {
+    "experiment.stop": "stop = { env_steps = 1_000_000 }",
+    "environment.type": 'type = "gym"',
+}
+
+
+def validated(tree: Tree, at: Path, model: type[AnyModel], table: Mapping[str, Any]) -> AnyModel | None:
+    """Build a section's model; on failure note all its problems and return None.
+
+    Values are checked as JSON is: arrays may become tuples, and nothing else changes its type, but
+    ``1e6`` may stand for a whole number, as people write step counts.
+    """
+    try:
+        return _parsed(model, table)
+    except ValidationError as refused:
+        errors = refused.errors()
+    whole = [error["loc"] for error in errors if _is_whole_number(error)]
+    if whole:
+        table = _with_integers(table, whole)
+        try:
+            return _parsed(model, table)
+        except ValidationError as refused:
+            errors = refused.errors()
+    for error in errors:
+        _report(tree, at, model, error)
+    return None
+
+
+def _parsed(model: type[AnyModel], table: Mapping[str, Any]) -> AnyModel:
+    return model.model_validate_json(to_json(table, inf_nan_mode="constants"))
+
+
+def _is_whole_number(error: ErrorDetails) -> bool:
+    value = error["input"]
+    return error["type"] == "int_type" and isinstance(value, float) and value.is_integer()
+
+
+def _with_integers(
+    value: Any, places: Iterable[tuple[int | str, ...]], at: tuple[int | str, ...] = ()
+) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_integers(item, places, (*at, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(item, places, (*at, index)) for index, item in enumerate(value)]
+    return int(value) if at in places else value
+
+
+def _report(tree: Tree, at: Path, model: type[BaseModel], error: ErrorDetails) -> None:
+    path = (*at, *map(str, error["loc"]))
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        tree.problem(path, "unknown key", _known_key(path, _model_at(model, error["loc"][:-1])))
+    elif kind == "missing":
+        example = _EXAMPLES.get(dotted(path))
+        tree.problem(path, "missing", f"for example {example}" if example else "")
+    elif kind == "value_error":
+        message = str(error["ctx"]["error"])
+        tree.problem((*path, *_field_named_in(message, _model_at(model, error["loc"]))), message)
+    else:
+        expected = (
+            error["msg"]
+            .replace("Input should", "it should")
+            .replace("Object", "Table")
+            .replace("object", "table")
+        )
+        near = nearest(
+            str(error["input"]), re.findall(r"'(.+?)'", str(error.get("ctx", {}).get("expected", "")))
+        )
+        tree.problem(
+            path,
+            f"{shown_value(error['input'])} does not fit",
+            f"did you mean {near!r}?" if near else expected,
+        )
+
+
+def shown_value(value: object) -> str:
+    """Write a value about as TOML does, shortened to fit in a line.
+
+    >>> shown_value("32"), shown_value(True)
+    ('"32"', 'true')
+    """
+    text = to_json(value, inf_nan_mode="constants").decode()
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _field_named_in(message: str, model: type[BaseModel] | None) -> tuple[str, ...]:
+    """A check of several fields reports their section; the field whose fault it names first is meant."""
+    if model is None:
+        return ()
+    return tuple(
+        word for word in re.findall(r"\w+", message.partition(";")[0]) if word in model.model_fields
+    )[:1]
+
+
+def _known_key(path: Path, model: type[BaseModel] | None) -> str:
+    known = list(model.model_fields) if model is not None else []
+    if path[0] in COMPONENTS and len(path) == 2:
+        known.append("type")
+    near = nearest(path[-1], known)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    elsewhere = [place for place in _all_paths(JobConfig) if place[-1] == path[-1]]
+    if elsewhere:
+        return f"did you mean {dotted(elsewhere[0])}?"
+    return f"the keys here are: {', '.join(sorted(known))}" if known else "there are no keys here"
+
+
+def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """Find the model of the table that an error's location leads to."""
+    for key in loc:
+        field = model.model_fields.get(str(key))
+        if field is None:
+            return None
+        found = _model_in(field.annotation)
+        if found is None:
+            return None
+        model = found
+    return model
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def _all_paths(model: type[BaseModel], at: Path = ()) -> Iterable[Path]:
+    for name, field in model.model_fields.items():
+        yield (*at, name)
+        below = _model_in(field.annotation)
+        if below is not None and name not in COMPONENTS:
+            yield from _all_paths(below, (*at, name))
