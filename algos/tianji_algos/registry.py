@@ -90,16 +90,24 @@ def load(kind: Kind, name: str) -> type[Any]:
         UnknownNameError: nothing of that kind has the name.
         BrokenExtensionError: it does not load, or it is no class of that kind.
     """
+    loaded = _import(kind, name, target(kind, name))
+    return cast("type[Any]", loaded) if (kind, name) in _BUILT_IN else _checked(kind, name, loaded)
+
+
+def target(kind: Kind, name: str) -> str:
+    """Say where the class behind a name is, as ``module:attribute``, without importing it.
+
+    Raises:
+        UnknownNameError: nothing of that kind has the name.
+    """
     if (built_in := _BUILT_IN.get((kind, name))) is not None:
-        return cast("type[Any]", _import(kind, name, built_in.target))
+        return built_in.target
     if ":" in name:
-        loaded = _import(kind, name, name)
-    else:
-        points = {point.name: point for point in entry_points(group=_GROUPS[kind])}
-        if name not in points:
-            raise _unknown(kind, name)
-        loaded = _import(kind, name, points[name].value)
-    return _checked(kind, name, loaded)
+        return name
+    points = {point.name: point for point in entry_points(group=_GROUPS[kind])}
+    if name not in points:
+        raise _unknown(kind, name)
+    return points[name].value
 
 
 def settings_type(kind: Kind, name: str) -> type[BaseModel]:

@@ -37,7 +37,11 @@ from tianji_transports.wiring import Channel, Wiring
 STAMP = 8
 """Bytes of the number at head and tail."""
 PATIENCE_S = 30.0
+MOST_MESSAGES = 20_000
 MB = 1e6
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["iceoryx2", "numpy", "zmq", "tianji_transports.registry"])
 
 Send = Callable[[int], None]
 Receive = Callable[[], memoryview]
@@ -159,8 +163,8 @@ def raw_dealer_router(role: str, _job: str, nbytes: int, window: int, peer: Conn
 
 @contextmanager
 def engine(name: str, role: str, job: str, nbytes: int, window: int, peer: Connection) -> Iterator[Any]:
-    """The engine through the contract; ``sleeping`` waits in ``wait``, as roles do, instead of polling."""
-    name, _, sleeping = name.partition(" ")
+    """The engine through the contract, asleep in ``wait`` as roles are; ``polling`` never sleeps."""
+    name, _, polling = name.partition(" ")
     wiring = Wiring(job, (Channel("f", 0, (1,), nbytes, window),))
     endpoint = registry.create(name, wiring, 0 if role == "receive" else 1)
     peer.send(endpoint.address)
@@ -169,7 +173,7 @@ def engine(name: str, role: str, job: str, nbytes: int, window: int, peer: Conne
 
         def send(number: int) -> None:
             while not (loan := endpoint.loan(0, "f", nbytes)):
-                if sleeping or name == "zmq":
+                if not polling:
                     endpoint.wait(1.0)
             write(loan.memory, number)
             endpoint.push(loan)
@@ -183,7 +187,7 @@ def engine(name: str, role: str, job: str, nbytes: int, window: int, peer: Conne
             if held[0] is not None:
                 held[0].release()
             while (claim := endpoint.probe("f")) is None:
-                if sleeping or name == "zmq":
+                if not polling:
                     endpoint.wait(1.0)
             held[0] = claim
             return claim.view()
@@ -232,9 +236,7 @@ def run(loop: str, nbytes: int, window: int, seconds: float) -> float:
     """One pair of processes: verify, warm up, time; messages per second."""
     job = f"bench-{uuid.uuid4().hex[:12]}"
     ours, theirs = multiprocessing.Pipe()
-    sender = multiprocessing.get_context("spawn").Process(
-        target=send_all, args=(loop, job, nbytes, window, theirs)
-    )
+    sender = PROCESSES.Process(target=send_all, args=(loop, job, nbytes, window, theirs))
     sender.start()
     try:
         with open_loop(loop, "receive", job, nbytes, window, ours) as receive:
@@ -250,7 +252,8 @@ def run(loop: str, nbytes: int, window: int, seconds: float) -> float:
                 return (count - 1) / (time.perf_counter() - began)
 
             take(100, is_whole)
-            rate = take(max(50, int(take(300, head_and_tail_are) * seconds)), head_and_tail_are)
+            count = int(take(300, head_and_tail_are) * seconds)
+            rate = take(min(max(50, count), MOST_MESSAGES), head_and_tail_are)
             ours.send(None)
             if not ours.poll(PATIENCE_S):
                 raise SystemExit(f"{loop}: the sender does not end")
@@ -290,7 +293,7 @@ def main() -> None:
 LOOPS = {
     "raw iceoryx2": "raw iceoryx2",
     "shm": "raw iceoryx2",
-    "shm sleeping": "raw iceoryx2",
+    "shm polling": "raw iceoryx2",
     "raw push-pull": "raw push-pull",
     "raw dealer-router": "raw dealer-router",
     "zmq": "raw dealer-router",

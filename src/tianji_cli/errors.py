@@ -12,10 +12,17 @@ lines. ``main`` prints them; a traceback appears only with ``--debug``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from tianji_algos.errors import AlgorithmError
+from tianji_envs.errors import EnvironmentFailure
+from tianji_transports.errors import TransportError
 
 if TYPE_CHECKING:
     from tianji_cli.config.problems import Problem
+
+MAX_DESCRIPTION: Final = 600
+"""Characters of a foreign exception's message that a user is shown."""
 
 
 class TianjiError(Exception):
@@ -44,3 +51,12 @@ class ConfigError(UsageError):
 
 class RunFailed(TianjiError):  # noqa: N818 - it is an outcome, named as the summary's status names it
     """A run began and could not be finished; the message is its cause."""
+
+
+def describe(error: BaseException) -> str:
+    """Say in one line what was raised; the errors of the four packages need no type in front of them."""
+    known = isinstance(error, TianjiError | AlgorithmError | EnvironmentFailure | TransportError)
+    text = " ".join(str(error).split())
+    if len(text) > MAX_DESCRIPTION:
+        text = f"{text[:MAX_DESCRIPTION]} ..."
+    return text if known and text else f"{type(error).__name__}: {text}".removesuffix(": ")

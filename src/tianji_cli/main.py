@@ -6,15 +6,16 @@ Nothing heavy is imported before it is known which command runs: `tianji --help`
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from enum import StrEnum
+from collections.abc import Sequence
 from importlib.metadata import version
+from json import dumps
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tianji_cli.errors import TianjiError
+from tianji_cli.errors import ConfigError, TianjiError, describe
+from tianji_cli.interruption import INTERRUPTED, Interruption
 
 app = typer.Typer(
     name="tianji",
@@ -32,22 +33,13 @@ OutOption = Annotated[
 ]
 
 
-class Kind(StrEnum):
-    """What `tianji list` can list."""
-
-    AGENTS = "agents"
-    MODELS = "models"
-    ENVIRONMENTS = "environments"
-    TRANSPORTS = "transports"
-
-
 @app.callback(invoke_without_command=True)
 def common(
     show_version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Distributed reinforcement learning with relaxed assignment dependencies."""
-    del debug  # Read by main(), which catches what a command raises.
+    del debug  # Declared for the help's sake; main() takes it out wherever it stands.
     if show_version:
         typer.echo(f"tianji {version('tianji')}")
         raise typer.Exit
@@ -83,8 +75,8 @@ def train(  # noqa: PLR0913, PLR0917 - the options of a command are its paramete
     from tianji_cli.commands.train import train as run  # noqa: PLC0415
 
     overrides = list(set_ or [])
-    overrides += [f'distribution.transport="{transport}"'] if transport else []
-    overrides += [f'distribution.device="{device}"'] if device else []
+    overrides += [f"distribution.transport={dumps(transport)}"] if transport else []
+    overrides += [f"distribution.device={dumps(device)}"] if device else []
     status = run(
         config,
         overrides=overrides,
@@ -123,14 +115,14 @@ def evaluate(
 @app.command(name="list")
 def list_(
     kind: Annotated[
-        Kind, typer.Argument(metavar="agents|models|environments|transports", help="What to list.")
+        str, typer.Argument(metavar="agents|models|environments|transports", help="What to list.")
     ],
     json: JsonOption = None,
 ) -> None:
     """List what a config can name."""
     from tianji_cli.commands.list import list_things  # noqa: PLC0415
 
-    raise typer.Exit(list_things(kind.value, json))
+    raise typer.Exit(list_things(kind, json))
 
 
 @app.command()
@@ -141,30 +133,42 @@ def doctor(json: JsonOption = None) -> None:
     raise typer.Exit(examine(json))
 
 
-def main() -> None:
-    """Run the command line; the entry point of the `tianji` script."""
-    sys.exit(_status_of(app, "--debug" in sys.argv))
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; the entry point of the `tianji` script.
+
+    Args:
+        arguments: what follows the program's name; the process's own by default.
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    # Every command takes --debug, before or after its name.
+    sys.exit(_status_of([word for word in words if word != "--debug"], debug="--debug" in words))
 
 
-def _status_of(command: Callable[[], None], debug: bool) -> int:
+def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
     """Run a command and turn whatever it raises into an exit status and a message of a few lines."""
     try:
-        command()
+        app(args=arguments, prog_name="tianji")
     except TianjiError as error:
         if debug:
             raise
-        _complain(str(error))
+        # A config's problems begin with their file, as a compiler's do.
+        _complain(str(error) if isinstance(error, ConfigError) else f"tianji: error: {error}")
         return error.exit_status
-    except KeyboardInterrupt:
-        _complain("interrupted")
-        return 130
+    except (Interruption, KeyboardInterrupt):
+        _complain("tianji: interrupted")
+        return INTERRUPTED
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else 1
+    except Exception as error:
+        if debug:
+            raise
+        _complain(f"tianji: error: {describe(error)}\n(--debug shows where it came from)")
+        return 1
     return 0
 
 
 def _complain(message: str) -> None:
-    sys.stderr.write(f"tianji: error: {message}\n")
+    sys.stderr.write(f"{message}\n")
 
 
 if __name__ == "__main__":

@@ -60,25 +60,24 @@ def sum_of_discounted_errors(
 def test_advantages_are_the_discounted_sums_of_their_definition(
     rollout: dict[str, npt.NDArray[Any]], gamma: float, gae_lambda: float
 ) -> None:
-    advantage = estimate_advantages(**rollout, gamma=gamma, gae_lambda=gae_lambda)
+    given = {name: rollout[name] for name in ("reward", "value", "terminated", "mask")}
+    advantage = estimate_advantages(**given, gamma=gamma, gae_lambda=gae_lambda)
     assert advantage.dtype == np.float32
     np.testing.assert_allclose(
         advantage, sum_of_discounted_errors(rollout, gamma, gae_lambda), rtol=1e-4, atol=1e-4
     )
 
 
-@pytest.mark.parametrize(("end", "following"), [("terminated", 0.0), ("truncated", 7.0)])
+@pytest.mark.parametrize(("terminates", "following"), [(True, 0.0), (False, 7.0)])
 def test_truncation_bootstraps_from_the_last_observation_and_termination_does_not(
-    end: str, following: float
+    terminates: bool, following: float
 ) -> None:
-    flags = {name: np.zeros((2, 1), np.uint8) for name in ("terminated", "truncated")}
-    flags[end][0] = 1
     advantage = estimate_advantages(
         reward=np.array([[1.0], [0.0]], np.float32),
         value=np.array([[2.0], [7.0], [100.0]], np.float32),
+        terminated=np.array([[terminates], [False]]),
         mask=np.array([[1], [0]], np.uint8),
         gamma=0.5,
         gae_lambda=1.0,
-        **flags,
     )
     np.testing.assert_allclose(advantage, [[1.0 + 0.5 * following - 2.0], [0.0]])

@@ -88,6 +88,8 @@ class CloseReport:
 class Loan(ABC):
     """Memory to fill and push. Exactly one of ``Transport.push`` and ``abandon`` ends it."""
 
+    __slots__ = ()
+
     memory: memoryview
     """Writable bytes, exactly as many as were asked for; aligned to 64 bytes where the engine can."""
 
@@ -104,6 +106,8 @@ class Claim(ABC):
         nbytes: size of the payload.
         version: version of a slot's value; 0 for a message of a channel.
     """
+
+    __slots__ = ()
 
     source: int
     nbytes: int

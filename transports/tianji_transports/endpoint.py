@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Generic
+from typing import ClassVar, Generic
 
 from tianji_transports.core import ANY, FULL, Claim, CloseReport, EngineOptions, Full, Loan, Transport
 from tianji_transports.ends import (
@@ -38,7 +38,13 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
 
     Subclasses build their outlets, inlets and slot views through ``_make_outlet``, ``_make_inlet`` and
     ``_make_slot_view``, which ``_open`` calls for everything in the wiring that this rank is part of.
+
+    Attributes:
+        spin_s: how long ``wait`` looks again and again before it sleeps, if the caller claimed or pushed
+            something since the last wait: to be woken costs both sides a system call.
     """
+
+    spin_s: ClassVar[float] = 0.0
 
     def __init__(
         self, wiring: Wiring, rank: int, incarnation: int = 0, options: EngineOptions | None = None
@@ -172,6 +178,8 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
     def _claim_any(self, inbox: Inbox[InletT]) -> HeldClaim | None:
         """Ask every sender in turn, beginning after the one served last."""
         inlets, count = inbox.inlets, len(inbox.inlets)
+        if count == 1:
+            return self._claim(inlets[0])
         for step in range(count):
             index = (inbox.turn + step) % count
             claim = self._claim(inlets[index])
@@ -224,19 +232,27 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         """
         if self._report is not None:
             raise self._refusal("wait")
-        deadline = time.monotonic() + timeout_s
+        now = time.monotonic()
+        deadline = now + timeout_s
+        spun = now + min(timeout_s, self.spin_s) if self._moved else now
         if self._news():
             return True
+        while time.monotonic() < spun:
+            if self._news():
+                return True
         while True:
-            self._arm(True)
             try:
                 # Whoever pushed before this endpoint was armed did not ring: look again before sleeping.
-                if self._news() or self._sleep(max(0.0, deadline - time.monotonic()), also):
+                if self._arm(True) and self._news():
+                    return True
+                if self._sleep(max(0.0, deadline - time.monotonic()), also):
                     return True
             finally:
                 self._arm(False)
+            if self._news():
+                return True
             if time.monotonic() >= deadline:
-                return self._news()
+                return False
 
     def _news(self) -> bool:
         """Look for a message, a value or a credit worth waking for; remember it as reported."""
@@ -256,8 +272,8 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
             )
             or any(outlet.refused and outlet.has_credit() for outlet in outlets)
         )
+        self._moved = False
         if found:
-            self._moved = False
             for inbox, inlet in inlets:
                 inbox.asked = inlet.asked = False
                 inlet.reported = inlet.arrived
@@ -361,8 +377,13 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
     def _look(self) -> None:
         """Bring ``arrived``, ``version``, ``confirmed`` and ``present`` of everything up to date."""
 
-    def _arm(self, armed: bool) -> None:
-        """Have peers ring for every message, credit and value from now on (or no longer)."""
+    def _arm(self, armed: bool) -> bool:  # noqa: ARG002 - engines whose doorbell is always on need nothing
+        """Have peers ring for every message, credit and value from now on (or no longer).
+
+        Returns:
+            Whether peers did not ring before.
+        """
+        return False
 
     @abstractmethod
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:

@@ -161,6 +161,8 @@ class Lender(Protocol):
 class HeldLoan(Loan, Generic[OutletT]):
     """Memory of an outlet; ``handle`` is the engine's name for it."""
 
+    __slots__ = ("ended", "handle", "memory", "outlet")
+
     def __init__(self, outlet: OutletT, memory: memoryview, handle: Any) -> None:
         self.memory = memory
         self.outlet = outlet
@@ -177,6 +179,8 @@ class HeldLoan(Loan, Generic[OutletT]):
 
 class HeldClaim(Claim):
     """Memory of a message or of a slot's value, lent by ``lender`` until released."""
+
+    __slots__ = ("_handle", "_lender", "_memory", "nbytes", "source", "version")
 
     def __init__(
         self, lender: Lender, handle: Any, memory: memoryview, source: int, version: int = 0

@@ -250,8 +250,9 @@ class InprocTransport(Endpoint[InprocOutlet, InprocInlet, InprocSlotView]):
         if bell is not None:
             bell.ring()
 
-    def _arm(self, armed: bool) -> None:
+    def _arm(self, armed: bool) -> bool:
         self._bell.asleep = armed
+        return True
 
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
         poller = select.poll()

@@ -37,22 +37,20 @@ Line = ctypes.c_uint8 * LINE
 iceoryx2.set_log_level(iceoryx2.LogLevel.Fatal)
 
 
-class Chunks:
-    """Views of the chunks that iceoryx2 hands out again and again, made once for each.
+class Chunks(dict[int, tuple[memoryview, memoryview]]):
+    """Views of the chunks that iceoryx2 hands out again and again, by address, made once for each.
 
-    A chunk is one line with the payload's size, then the payload.
+    A chunk is one line with the payload's size, then the payload: a view of the size, one of ``max_bytes``.
     """
 
     def __init__(self, max_bytes: int) -> None:
+        super().__init__()
         self._nbytes = LINE + max_bytes
-        self._views: dict[int, tuple[memoryview, memoryview]] = {}
 
-    def at(self, address: int) -> tuple[memoryview, memoryview]:
-        """The size cell and the payload (of ``max_bytes``) of the chunk at ``address``."""
-        views = self._views.get(address)
-        if views is None:
-            chunk = memoryview((ctypes.c_uint8 * self._nbytes).from_address(address)).cast("B")
-            views = self._views[address] = chunk[:8].cast("Q"), chunk[LINE:]
+    def __missing__(self, address: int) -> tuple[memoryview, memoryview]:
+        """Make the views of a chunk that was not seen before."""
+        chunk = memoryview((ctypes.c_uint8 * self._nbytes).from_address(address)).cast("B")
+        views = self[address] = chunk[:8].cast("Q"), chunk[LINE:]
         return views
 
 
@@ -224,6 +222,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
     capabilities: ClassVar[Capabilities] = Capabilities(
         cross_host=False, lends=True, max_borrowed=0, peer_restart=True, max_bytes=1 << 34
     )
+    spin_s = 30e-6
 
     def __init__(
         self, wiring: Wiring, rank: int, incarnation: int = 0, options: EngineOptions | None = None
@@ -232,6 +231,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
         self._page = Page(wiring)
         layout = self._page.layout
         self._cells = self._page.cells
+        self._barrier = self._page.barrier
         self._flags = layout.flags
         self._epochs, self._sent = layout.epochs, layout.sent
         self._attached, self._claimed = layout.attached, layout.claimed
@@ -320,12 +320,12 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
 
     def _allocate(self, outlet: ShmOutlet, nbytes: int) -> HeldLoan[ShmOutlet]:
         try:
-            sample = outlet.publisher.loan_slice_uninit(1 + lines(nbytes))
+            sample = outlet.publisher.loan_slice_uninit((2 * LINE - 1 + nbytes) // LINE)
         except iceoryx2.LoanError as error:
             raise TransportMemoryError(
                 f"no memory for {nbytes} bytes of {outlet.channel.name!r} to rank {outlet.dest}: {error}"
             ) from error
-        size, payload = outlet.chunks.at(sample.payload_ptr)
+        size, payload = outlet.chunks[sample.payload_ptr]
         size[0] = nbytes
         return HeldLoan(outlet, payload[:nbytes], sample)
 
@@ -353,7 +353,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
         inlet.credit += 1
         self._cells[self._claimed + inlet.pair.index] = inlet.credit
         self._wake(inlet.source)
-        size, payload = inlet.chunks.at(sample.payload_ptr)
+        size, payload = inlet.chunks[sample.payload_ptr]
         return HeldClaim(inlet, sample, payload[: size[0]], inlet.source)
 
     # -- slots -----------------------------------------------------------------------------------------
@@ -395,13 +395,15 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
 
     def _wake(self, rank: int) -> None:
         """Notify a rank if it sleeps; whatever it shall see has been stored before."""
-        self._page.fence()
+        with self._barrier:  # the page's fence, without the call
+            pass
         if self._cells[self._flags[rank]]:
             self._iceoryx.notify(rank)
 
-    def _arm(self, armed: bool) -> None:
+    def _arm(self, armed: bool) -> bool:
         self._cells[self._flags[self.rank]] = armed
         self._page.fence()
+        return True
 
     def _look(self) -> None:
         cells = self._cells

@@ -169,7 +169,7 @@ class Page:
         except BaseException:
             os.close(self._descriptor)
             raise
-        self._barrier = threading.Lock()
+        self.barrier = threading.Lock()
 
     def _lock_page(self) -> int:
         while True:
@@ -225,7 +225,7 @@ class Page:
 
         CPython has no fence of its own; the atomic read-modify-writes of its locks are one.
         """
-        with self._barrier:
+        with self.barrier:
             pass
 
     def holders(self, area: SlotArea) -> Iterator[int]:

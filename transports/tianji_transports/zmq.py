@@ -25,7 +25,7 @@ from tianji_transports.ends import HeldClaim, HeldLoan, Inlet, Outlet, SlotView
 from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq_frames import LINE, Header, Kind, digest, read_header, write_header
-from tianji_transports.zmq_sockets import Sockets, readable
+from tianji_transports.zmq_sockets import MORE, NOBLOCK, Sockets, readable
 
 JOIN_FIRST_S = 0.02
 """Pause after the first JOIN, doubled each time: a subscription takes effect unseen."""
@@ -157,12 +157,12 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         return bytes(frame)
 
     def _tell(self, rank: int, kind: Kind, index: int, number: int) -> None:
-        self._sockets.dealers[rank].send(self._control(kind, index, number), zmq.NOBLOCK)
+        self._sockets.dealers[rank].send(self._control(kind, index, number), NOBLOCK)
 
     def _refresh(self, outlet: ZmqOutlet) -> None:
         dealer = self._sockets.dealers.get(outlet.dest)
         while dealer is not None and readable(dealer):
-            self._answered(outlet.dest, dealer.recv(zmq.NOBLOCK, copy=False).buffer)
+            self._answered(outlet.dest, dealer.recv(NOBLOCK, copy=False).buffer)
 
     def _answered(self, rank: int, frame: memoryview) -> None:
         """Take in what a receiver tells its sender."""
@@ -201,7 +201,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         write_header(buffer, self._header(Kind.DATA, outlet.index, outlet.pushed, nbytes))
         outlet.flying.append((outlet.pushed, buffer))
         try:
-            self._sockets.dealers[outlet.dest].send(buffer[: LINE + nbytes], zmq.NOBLOCK, copy=False)
+            self._sockets.dealers[outlet.dest].send(buffer[: LINE + nbytes], NOBLOCK, copy=False)
         except zmq.ZMQError as error:
             raise TransportError(f"ZMQ cannot send to rank {outlet.dest}: {error}") from error
 
@@ -221,17 +221,21 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
     def _reply(self, identity: bytes, kind: Kind, index: int, number: int) -> None:
         # A sender that is gone needs no answer.
         with contextlib.suppress(zmq.ZMQError):
-            self._sockets.router.send(identity, zmq.SNDMORE | zmq.NOBLOCK)
-            self._sockets.router.send(self._control(kind, index, number), zmq.NOBLOCK)
+            self._sockets.router.send(identity, MORE | NOBLOCK)
+            self._sockets.router.send(self._control(kind, index, number), NOBLOCK)
 
     def _receive(self) -> None:
         """Take in everything that the ROUTER has."""
         router = self._sockets.router
         self._sockets.authenticate()
         while readable(router):
-            identity, *frames = router.recv_multipart(zmq.NOBLOCK, copy=False)
-            header = read_header(frames[0].buffer, self._digest) if len(frames) == 1 else None
-            if header is None or not self._accept(header, identity.bytes, frames[0].buffer):
+            identity = router.recv(NOBLOCK)
+            frame = router.recv(NOBLOCK, copy=False)
+            if frame.more:
+                router.recv_multipart(NOBLOCK)
+            memory = frame.buffer
+            header = None if frame.more else read_header(memory, self._digest)
+            if header is None or not self._accept(header, identity, memory):
                 self.counters.rejected += 1
 
     def _accept(self, header: Header, identity: bytes, frame: memoryview) -> bool:
@@ -271,7 +275,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
             value = self._values[index] = bytearray(LINE + payload.nbytes)
         write_header(value, self._header(Kind.VALUE, index, version + 1, payload.nbytes))
         value[LINE:] = payload
-        self._sockets.publishers[index].send(value, zmq.NOBLOCK)
+        self._sockets.publishers[index].send(value, NOBLOCK)
 
     def _joined(self, header: Header) -> bool:
         """Publish a value again if a reader lacks it."""
@@ -280,7 +284,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
             return False
         value = self._values.get(header.stream)
         if value is not None and self._versions[self.wiring.slots[header.stream].name] + 1 > header.number:
-            publisher.send(value, zmq.NOBLOCK)
+            publisher.send(value, NOBLOCK)
         return True
 
     def _newest(self, view: ZmqSlotView, newer_than: int) -> HeldClaim | None:
@@ -295,7 +299,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         if subscriber is None:
             return
         while readable(subscriber):
-            frame = subscriber.recv(zmq.NOBLOCK, copy=False).buffer
+            frame = subscriber.recv(NOBLOCK, copy=False).buffer
             header = read_header(frame, self._digest)
             if header is None or header.kind != Kind.VALUE or header.stream != view.index:
                 self.counters.rejected += 1

@@ -21,6 +21,8 @@ LINGER_MS = 200
 """How long a closing endpoint waits for its last credits to leave."""
 CONTROL_FRAMES = 1000
 """Room in a queue beside the window of pushes; one frame for each claim is the most."""
+POLLIN, NOBLOCK, MORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE)
+"""As plain integers: an operation on pyzmq's flags costs more than the call they are for."""
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 
 ByteSocket = zmq.Socket[bytes]
@@ -28,7 +30,7 @@ ByteSocket = zmq.Socket[bytes]
 
 def readable(socket: ByteSocket) -> bool:
     """Say whether a socket has something to receive."""
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & POLLIN)
 
 
 class Sockets:
@@ -54,13 +56,16 @@ class Sockets:
         self.publishers: dict[int, ByteSocket] = {}
         self.subscribers: dict[int, ByteSocket] = {}
         self._gate: ByteSocket | None = None
+        self._poller = zmq.Poller()
         try:
             if options.public_key:
                 self._gate = self._context.socket(zmq.REP)
                 self._gate.linger = 0
                 self._gate.bind(ZAP_ADDRESS)
+                self._poller.register(self._gate, POLLIN)
             self.router = self._socket(zmq.ROUTER)
             self.router.router_mandatory = True
+            self._poller.register(self.router, POLLIN)
             ports = [self._bind(self.router)]
             for index in written:
                 self.publishers[index] = self._socket(zmq.PUB)
@@ -102,14 +107,14 @@ class Sockets:
         if not base.startswith("tcp://") or len(numbers) != 1 + len(slots):
             raise TransportError(f"{address!r} is no address of rank {rank} in this wiring")
         if rank in self.dealers:
-            self.dealers.pop(rank).close(linger=0)
+            self._drop(self.dealers.pop(rank))
         self.dealers[rank] = self._socket(zmq.DEALER)
         self.dealers[rank].routing_id = self._identity
         self._join(self.dealers[rank], f"{base}:{numbers[0]}")
         for index, port in zip(slots, numbers[1:], strict=True):
             if index in read:
                 if index in self.subscribers:
-                    self.subscribers.pop(index).close(linger=0)
+                    self._drop(self.subscribers.pop(index))
                 subscriber = self.subscribers[index] = self._socket(zmq.SUB)
                 subscriber.conflate = True
                 subscriber.subscribe(b"")
@@ -124,22 +129,29 @@ class Sockets:
             socket.connect(address)
         except zmq.ZMQError as error:
             raise TransportError(f"ZMQ cannot connect to {address!r}: {error}") from error
+        self._poller.register(socket, POLLIN)
+
+    def _drop(self, socket: ByteSocket) -> None:
+        self._poller.unregister(socket)
+        socket.close(linger=0)
 
     def authenticate(self) -> None:
         """Answer ZMQ's question who may connect: whoever has the job's keys."""
         while self._gate is not None and readable(self._gate):
-            version, request, _, _, _, mechanism, *keys = self._gate.recv_multipart(zmq.NOBLOCK)
+            version, request, _, _, _, mechanism, *keys = self._gate.recv_multipart(NOBLOCK)
             known = mechanism == b"CURVE" and keys == [z85.decode(self._options.public_key)]
             verdict = (b"200", b"OK") if known else (b"400", b"not a member of this job")
-            self._gate.send_multipart([version, request, *verdict, b"", b""], zmq.NOBLOCK)
+            self._gate.send_multipart([version, request, *verdict, b"", b""], NOBLOCK)
 
     def sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
         """Sleep until a socket or a descriptor in ``also`` is readable; say whether one of ``also`` is."""
-        poller = zmq.Poller()
-        sockets = (self.router, *self.dealers.values(), *self.subscribers.values())
-        for waited in (*sockets, *also, *((self._gate,) if self._gate else ())):
-            poller.register(waited, zmq.POLLIN)
-        ready = dict(poller.poll(math.ceil(timeout_s * 1000)))
+        for descriptor in also:
+            self._poller.register(descriptor, POLLIN)
+        try:
+            ready = dict(self._poller.poll(math.ceil(timeout_s * 1000)))
+        finally:
+            for descriptor in also:
+                self._poller.unregister(descriptor)
         return any(descriptor in ready for descriptor in also)
 
     def close(self) -> None:

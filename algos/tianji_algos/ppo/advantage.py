@@ -14,22 +14,20 @@ def estimate_advantages(
     reward: Floats,
     value: Floats,
     terminated: npt.NDArray[Any],
-    truncated: npt.NDArray[Any],
     mask: npt.NDArray[Any],
     gamma: float,
     gae_lambda: float,
 ) -> Floats:
     """Estimate advantages (Schulman et al., 2016, equation 16).
 
-    The step after an episode's end only resets the environment (``mask`` is False there). The observation
-    it starts from is the ended episode's last one, so ``value[t + 1]`` bootstraps a truncated step as it
-    does any other; a terminated step has nothing to bootstrap from.
+    The step after an episode's end only resets the environment: ``mask`` is False there, which keeps the
+    next episode apart. The observation it starts from is the ended episode's last one, so ``value[t + 1]``
+    bootstraps a truncated step as it does any other; a terminated step has nothing to bootstrap from.
 
     Args:
         reward: ``[T, N]``.
         value: ``[T + 1, N]``; the last row belongs to the observation after the last step.
         terminated: ``[T, N]``, bool or uint8.
-        truncated: ``[T, N]``, bool or uint8.
         mask: ``[T, N]``; where it is False the advantage is 0 and nothing flows through.
         gamma: discount.
         gae_lambda: 0 is one-step temporal difference, 1 is Monte Carlo.
@@ -38,16 +36,12 @@ def estimate_advantages(
         Advantages ``[T, N]``.
     """
     experience = mask.astype(bool)
-    ends = terminated.astype(bool)
-    delta = np.where(ends, np.float32(0.0), value[1:])
+    delta = np.where(terminated.astype(bool), np.float32(0.0), value[1:])
     delta *= np.float32(gamma)
     delta += reward
     delta -= value[:-1]
     delta *= experience
-    np.logical_or(ends, truncated, out=ends)
-    np.logical_not(ends, out=ends)
-    ends &= experience
-    decay = ends * np.float32(gamma * gae_lambda)
+    decay = experience * np.float32(gamma * gae_lambda)
     advantage = delta
     carried = np.empty_like(advantage[0])
     for t in range(len(advantage) - 2, -1, -1):

@@ -66,7 +66,6 @@ class Rollout:
             reward,
             value,
             fragment["terminated"],
-            fragment["truncated"],
             fragment["mask"],
             settings.gamma,
             settings.gae_lambda,

@@ -206,7 +206,7 @@ class Assembly:
 
     @property
     def _per_rollout(self) -> int:
-        return math.ceil(self._config.training.settings.rollout_steps / self._config.fragment_steps)
+        return self._config.fragments_per_rollout
 
     def _carriers(self, group: int | None) -> Sequence[PlannedProcess]:
         return [process for process in self._job.plan.carrying("actor") if process.group == group]

@@ -19,6 +19,7 @@ from zmq.utils import z85
 from tianji_cli.cluster.messages import (
     FromWorker,
     MalformedMessageError,
+    Register,
     ToWorker,
     decode_from_worker,
     decode_to_worker,
@@ -57,11 +58,13 @@ class ControlServer:
     """The root's end: hears all workers, and speaks to each by its rank.
 
     Args:
+        ranks: how many processes the job has.
         host: interface to listen on.
     """
 
-    def __init__(self, host: str = "127.0.0.1") -> None:
+    def __init__(self, ranks: int, host: str = "127.0.0.1") -> None:
         self._context = zmq.Context()
+        self._ranks = ranks
         self.rejected = 0
         self.last_rejection = ""
         server_public, server_secret = zmq.curve_keypair()
@@ -87,6 +90,13 @@ class ControlServer:
         """What to poll: ``receive`` has something to do when one is readable."""
         return (self._zap, self._router)
 
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until ``receive`` has something to do."""
+        poller = zmq.Poller()
+        for socket in self.sockets:
+            poller.register(socket, zmq.POLLIN)
+        poller.poll(int(timeout_s * 1000) + 1)
+
     def receive(self) -> list[FromWorker]:
         """Take everything that has arrived. What is no message of the protocol is counted and dropped."""
         self._answer_handshakes()
@@ -97,12 +107,12 @@ class ControlServer:
             except zmq.Again:
                 return messages
             try:
-                message = decode_from_worker(b"".join(frames))
+                message = decode_from_worker(b"".join(frames), self._ranks)
             except MalformedMessageError as cause:
                 self.rejected += 1
                 self.last_rejection = f"a control message was malformed and dropped: {cause}"
                 continue
-            if message.kind == "register":
+            if isinstance(message, Register):
                 self._identities[message.rank] = identity
             messages.append(message)
 

@@ -6,12 +6,16 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from tianji_cli.cluster.launcher import LocalLauncher, WorkerProcess
 from tianji_cli.cluster.worker import Assignment
 
 Assign = Callable[[int, int], Assignment]
 """Makes the assignment of (rank, incarnation)."""
+
+KILL_LIMIT_S: Final = 5.0
+"""How long to wait for a process that was sent SIGKILL; one deep in a driver may take its time."""
 
 
 @dataclass(frozen=True)
@@ -21,19 +25,23 @@ class Departure:
     Attributes:
         rank: of the worker.
         incarnation: of it.
-        exit_status: minus a signal's number if one killed it.
+        exit_status: minus a signal's number if one killed it; None if nobody knows.
+        killed: by the root.
+        refusal: why the system did not even make it, if so.
     """
 
     rank: int
     incarnation: int
-    exit_status: int
+    exit_status: int | None
+    killed: bool = False
+    refusal: str = ""
 
 
 class Crew:
     """Owns the worker processes; ends every one of them when it is closed.
 
     Args:
-        launcher: starts processes.
+        launcher: starts processes; whoever made it closes it.
         assign: says what a process is to do.
         max_restarts_per_minute: over all ranks.
     """
@@ -51,25 +59,40 @@ class Crew:
         return set(self._running)
 
     @property
-    def sentinels(self) -> list[int]:
-        """Descriptors that become readable when a process ends."""
-        return [worker.sentinel for worker in self._running.values()]
+    def pids(self) -> dict[int, int | None]:
+        """Process ids by rank; None while a process is being made."""
+        return {rank: worker.pid for rank, worker in self._running.items()}
 
-    def start(self, rank: int, incarnation: int = 0) -> int:
-        """Start a worker and return its process id."""
-        worker = self._launcher.start(self._assign(rank, incarnation))
-        self._running[rank] = worker
-        return worker.pid
+    @property
+    def descriptors(self) -> list[int]:
+        """Readable when ``departures`` has something to do."""
+        return self._launcher.descriptors
+
+    @property
+    def headless(self) -> bool:
+        """The fork server has died: no worker can be started, and of none is it known how it ended."""
+        return self._launcher.lost and not self._launcher.dismissed
+
+    def start(self, rank: int, incarnation: int = 0) -> None:
+        """Start a worker."""
+        self._running[rank] = self._launcher.start(self._assign(rank, incarnation))
 
     def departures(self) -> list[Departure]:
         """Forget the processes that have ended since the last call, and say how they did."""
+        self._launcher.hear()
         departed = []
         for rank, worker in list(self._running.items()):
-            status = worker.exit_status
-            if status is not None:
+            if worker.ended:
                 del self._running[rank]
-                worker.reap()
-                departed.append(Departure(rank, worker.assignment.incarnation, status))
+                departed.append(
+                    Departure(
+                        rank,
+                        worker.assignment.incarnation,
+                        worker.exit_status,
+                        worker.killed,
+                        worker.refusal,
+                    )
+                )
         return departed
 
     def may_restart(self) -> bool:
@@ -84,11 +107,12 @@ class Crew:
         """End processes at once: those of ``ranks``, or all."""
         for rank, worker in self._running.items():
             if ranks is None or rank in ranks:
-                worker.kill()
+                self._launcher.kill(worker)
 
     def close(self) -> None:
-        """End and reap whatever still runs."""
+        """End whatever still runs."""
         self.kill()
-        for worker in self._running.values():
-            worker.reap()
-        self._running.clear()
+        deadline = time.monotonic() + KILL_LIMIT_S
+        while self._running and time.monotonic() < deadline:
+            self._launcher.wait(0.1)
+            self.departures()

@@ -111,13 +111,21 @@ def encode(message: FromWorker | ToWorker) -> bytes:
     return message.model_dump_json().encode()
 
 
-def decode_from_worker(data: bytes) -> FromWorker:
+def decode_from_worker(data: bytes, ranks: int) -> FromWorker:
     """Read what a worker sent.
 
+    Args:
+        data: the message.
+        ranks: how many processes the job has.
+
     Raises:
-        MalformedMessageError: it is none of the messages.
+        MalformedMessageError: it is none of the messages, or from no rank of the job.
     """
-    return _decode(_FROM_WORKER, data)
+    message = _decode(_FROM_WORKER, data)
+    rank = message.report.rank if isinstance(message, Stopped) else message.rank
+    if not 0 <= rank < ranks:
+        raise MalformedMessageError(f"there is no rank {rank}")
+    return message
 
 
 def decode_to_worker(data: bytes) -> ToWorker:

@@ -1,19 +1,32 @@
-"""Ctrl-C and SIGTERM as something the root's loop can wait for."""
+"""Ctrl-C, SIGTERM and a closed terminal as something the root's loop can wait for."""
 
 from __future__ import annotations
 
 import signal
 import socket
+import time
 from types import FrameType, TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+
+STOP_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+"""What asks a job to stop. They often reach its whole process group: it is the root's to act on them."""
+
+SAME_S: Final = 0.5
+"""Signals closer together are one wish: `timeout` and others signal a process and then its whole group."""
 
 
 class StopSignals:
-    """While entered, SIGINT and SIGTERM are counted, not raised, and wake whoever polls ``descriptor``."""
+    """While entered, signals that ask the job to stop are counted, not raised, and wake a poll.
+
+    Attributes:
+        count: wishes to stop so far.
+        last: the newest one, in words.
+    """
 
     def __init__(self) -> None:
         self.count = 0
         self.last = ""
+        self._last_s = float("-inf")
         self._reader, self._writer = socket.socketpair()
         self._reader.setblocking(False)
         self._writer.setblocking(False)
@@ -34,8 +47,9 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._before[number] = signal.signal(number, self._on_signal)
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a shell's background job
+                self._before[number] = signal.signal(number, self._on_signal)
         return self
 
     def __exit__(
@@ -48,5 +62,9 @@ class StopSignals:
         self._writer.close()
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if now - self._last_s < SAME_S:
+            return
+        self._last_s = now
         self.count += 1
         self.last = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 import setproctitle
+from pydantic import TypeAdapter
 
 from tianji_cli.cluster.control import ControlClient, ControlKey
 from tianji_cli.cluster.lifeline import Lifeline
@@ -28,12 +30,15 @@ from tianji_cli.cluster.messages import (
     Terminate,
     WindDown,
 )
+from tianji_cli.cluster.occupation import occupied
 from tianji_cli.cluster.plan import Plan, PlannedProcess
-from tianji_cli.roles.loop import run_in_turns
+from tianji_cli.cluster.signals import STOP_SIGNALS
+from tianji_cli.errors import describe
+from tianji_cli.roles.loop import RoleError, run_in_turns
 from tianji_cli.roles.role import Role
 from tianji_transports.core import Transport
 
-REPORT_EVERY_S: Final = 0.5
+REPORT_EVERY_S: Final = 0.2
 START_TIMEOUT_S: Final = 120.0
 DRAIN_S: Final = 1.0
 """How long a stopping worker waits for its last pushes to be claimed."""
@@ -52,6 +57,7 @@ class Assignment:
         resumed: training goes on from the last checkpoint.
         key: how to reach the root.
         log: file that takes the output of the process.
+        path: where Python modules are, as the root found them.
     """
 
     job: str
@@ -62,23 +68,43 @@ class Assignment:
     resumed: bool
     key: ControlKey
     log: Path
+    path: tuple[str, ...]
 
     @property
     def process(self) -> PlannedProcess:
         """What this process is to carry."""
         return self.plan.processes[self.rank]
 
+    def encode(self) -> bytes:
+        """Write it as one line of JSON."""
+        return _ASSIGNMENT.dump_json(self)
 
-def run_worker(assignment: Assignment) -> None:
-    """Carry the assigned roles until the root says stop; the exit status is 0 then, and 1 after an error."""
-    _prepare_process(assignment)
+    @classmethod
+    def decode(cls, data: bytes) -> Assignment:
+        """Read what ``encode`` wrote."""
+        return _ASSIGNMENT.validate_json(data)
+
+
+_ASSIGNMENT: Final = TypeAdapter(Assignment)
+
+
+def run_worker(assignment: Assignment, lifeline: int) -> None:
+    """Carry the assigned roles until the root says stop; the exit status is 0 then, and 1 after an error.
+
+    Args:
+        assignment: what to do.
+        lifeline: descriptor of the pipe that is cut when the root ends.
+    """
     with ControlClient(assignment.key) as control:
         try:
-            _work(assignment, control)
-        except Exception as error:  # noqa: BLE001 - whatever a role raises ends the run with it as its cause
-            traceback.print_exc()
-            cause = f"{type(error).__name__}: {error}"
-            control.send(Failed(rank=assignment.rank, cause=cause, traceback=traceback.format_exc()))
+            _prepare_process(assignment)
+            _work(assignment, _Attendant(assignment, control, lifeline), control)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
+            control.send(
+                Failed(rank=assignment.rank, cause=describe(error), traceback=traceback.format_exc())
+            )
+            with contextlib.suppress(OSError):  # The disk may be what is full.
+                traceback.print_exc()
             sys.exit(1)
 
 
@@ -86,19 +112,20 @@ def _prepare_process(assignment: Assignment) -> None:
     process = assignment.process
     setproctitle.setproctitle(f"tianji: {process.title}")
     # A Ctrl-C reaches the whole foreground group; what it means for the job is the root's to say.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # The fork server ignores it.
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
     descriptor = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
+    sys.path[:] = assignment.path
     if process.cores:
         os.sched_setaffinity(0, process.cores)
 
 
-def _work(assignment: Assignment, control: ControlClient) -> None:
+def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient) -> None:
     # Imported here so that the process has its title and its log before the first slow or failing import.
     import torch  # noqa: PLC0415
 
@@ -106,7 +133,6 @@ def _work(assignment: Assignment, control: ControlClient) -> None:
     from tianji_cli.config.loader import load_config  # noqa: PLC0415
 
     process = assignment.process
-    attendant = _Attendant(assignment, control)
     torch.set_num_threads(process.threads)
     config = load_config(str(assignment.directory / "config.toml"))
     job = Job(assignment.job, config, assignment.plan, assignment.directory, assignment.resumed)
@@ -114,7 +140,10 @@ def _work(assignment: Assignment, control: ControlClient) -> None:
     if "evaluator" in process.roles:
         _run_evaluator(assembly.evaluator(), attendant)
         return
-    with assembly.transport() as transport:
+    with contextlib.ExitStack() as stack:
+        if "learner" in process.roles:
+            stack.enter_context(occupied(job.checkpoints))
+        transport = stack.enter_context(assembly.transport())
         control.send(
             Register(
                 rank=assignment.rank,
@@ -126,16 +155,34 @@ def _work(assignment: Assignment, control: ControlClient) -> None:
         roles = assembly.roles(transport)
         attendant.begin(roles, transport)
         try:
-            if attendant.wait_for_peers():
-                run_in_turns(roles, attendant, attendant.sleep)
-            for role in roles:
-                role.stop()
+            _carry(roles, attendant)
             if "learner" not in process.roles:
                 transport.close(DRAIN_S)
             attendant.say_goodbye()
         finally:
             for role in roles:
                 role.close()
+
+
+def _carry(roles: Sequence[Role], attendant: _Attendant) -> None:
+    """Run the roles until they are told to stop; if one of them raises, the others still stop in order."""
+    raised: list[BaseException] = []
+    broken = None
+    try:
+        if attendant.wait_for_peers():
+            run_in_turns(roles, attendant, attendant.sleep)
+    except RoleError as failure:
+        broken = failure.role
+        raised.append(failure.error)
+    for role in roles:
+        if role is not broken:
+            try:
+                role.stop()
+            except Exception as error:  # noqa: BLE001 - raised below, unless something was raised before it
+                raised.append(error)
+    if raised:
+        attendant.say_goodbye()
+        raise raised[0]
 
 
 def _run_evaluator(evaluator: Role, attendant: _Attendant) -> None:
@@ -151,11 +198,11 @@ def _run_evaluator(evaluator: Role, attendant: _Attendant) -> None:
 class _Attendant:
     """Between two rounds of turns: hears the root, reports to it, and notices when it is gone."""
 
-    def __init__(self, assignment: Assignment, control: ControlClient) -> None:
+    def __init__(self, assignment: Assignment, control: ControlClient, lifeline: int) -> None:
         self._rank = assignment.rank
         self._incarnation = assignment.incarnation
         self._control = control
-        self._lifeline = Lifeline(saves="learner" in assignment.process.roles)
+        self._lifeline = Lifeline(lifeline, saves="learner" in assignment.process.roles)
         self._terminated = False
         self._terminate_passed_on = False
         self._stopping = False
@@ -166,6 +213,7 @@ class _Attendant:
         self._reported = 0.0
         self._began = time.perf_counter()
         signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # The fork server keeps them blocked.
 
     def begin(self, roles: Sequence[Role], transport: Transport | None) -> None:
         """Learn what this process carries."""

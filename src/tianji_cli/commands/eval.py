@@ -9,7 +9,7 @@ import numpy as np
 
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.config.loader import load_config
-from tianji_cli.errors import UsageError
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.telemetry.report import write_json
 from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
 
@@ -55,12 +55,17 @@ def evaluate(
     assembly = Assembly(Job("", config, plan, directory.path, resumed=False), plan.processes[0], 0)
     frames: list[Any] = []
     on_step = None if render is None else (lambda environment: frames.append(_frame(environment)))
-    evaluator = assembly.evaluator(episodes, seed, name, on_step)
     try:
-        while evaluator.finished is None:
-            evaluator.turn()
-    finally:
-        evaluator.close()
+        evaluator = assembly.evaluator(episodes, seed, name, on_step)
+        try:
+            while evaluator.finished is None:
+                evaluator.turn()
+        finally:
+            evaluator.close()
+    except TianjiError:
+        raise
+    except Exception as cause:  # Whatever the user's own environment or agent may raise.
+        raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
     if render is not None:
         _save_animation(frames, render)
     _show(evaluator.returns, directory, name, json_to)

@@ -15,20 +15,21 @@ from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.crew import Crew
 from tianji_cli.cluster.launcher import LocalLauncher
-from tianji_cli.cluster.plan import Plan, make_plan
+from tianji_cli.cluster.occupation import is_occupied
+from tianji_cli.cluster.plan import ROOT_RANK, Plan, make_plan
+from tianji_cli.cluster.signals import StopSignals
 from tianji_cli.cluster.worker import Assignment
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.interruption import INTERRUPTED
 from tianji_cli.roles.overview import Overview
 from tianji_cli.roles.root import Root
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display
-
-INTERRUPTED = 130
 
 
 def train(
@@ -75,7 +76,8 @@ def train(
     run = earlier or RunDirectory.create(job.experiment.name, place)
     if earlier and not (run.checkpoints / "last").exists():
         raise UsageError(f"{run.path} has no checkpoint to go on from")
-    run.write_config(dump_config(job))
+    if earlier and is_occupied(run.checkpoints):
+        raise UsageError(f"{run.path} belongs to a run that is still going, or saving: wait for its end")
     summary = run_job(job, plan, run, resumed=earlier is not None, quiet=quiet)
     print_result(summary, run, json_to)
     if summary.status == "failed":
@@ -84,27 +86,42 @@ def train(
 
 
 def run_job(job: JobConfig, plan: Plan, run: RunDirectory, *, resumed: bool, quiet: bool) -> Summary:
-    """Start the processes of a plan, stay until they have ended, and write down what came of it."""
+    """Start the processes of a plan, stay until they have ended, and write down what came of it.
+
+    Raises:
+        UsageError: the run has nothing to go on from, or belongs to somebody else.
+        RunFailed: nothing could be started.
+    """
     earlier_env_steps = _saved_env_steps(run) if resumed else 0
     job_id = f"{os.getpid()}-{secrets.token_hex(4)}"
-    display = choose_display(f"{job.experiment.name} ({run.path})", quiet=quiet, stream=sys.stderr)
     with ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
+        display = choose_display(f"{job.experiment.name} ({run.path})", quiet=quiet, stream=sys.stderr)
+        stack.callback(display.close)
+        # Whoever has the metrics has the run: nothing of another's is touched before this.
         telemetry = Telemetry(run, display, earlier_env_steps if resumed else None)
-        control = ControlServer()
-        stack.callback(control.close)
-        production = stack.enter_context(_production_file(run, plan))
-        key_file = run.path / "job.key"
-        key_file.unlink(missing_ok=True)
-        control.key.write(key_file)
-        stack.callback(key_file.unlink, missing_ok=True)
+        run.write_config(dump_config(job))
+        with _failures_to_start(run):
+            launcher = LocalLauncher(run.log("root", ROOT_RANK))
+            stack.callback(launcher.close)
+            control = ControlServer(len(plan.processes))
+            stack.callback(control.close)
+            production = stack.enter_context(_production_file(run, plan))
+            key_file = run.path / "job.key"
+            key_file.unlink(missing_ok=True)
+            stack.callback(key_file.unlink, missing_ok=True)
+            control.key.write(key_file)
 
         def log(rank: int) -> Path:
             return run.log("-".join(dict.fromkeys(plan.processes[rank].roles)), rank)
 
         def assign(rank: int, incarnation: int) -> Assignment:
-            return Assignment(job_id, run.path, plan, rank, incarnation, resumed, control.key, log(rank))
+            return Assignment(
+                job_id, run.path, plan, rank, incarnation, resumed, control.key, log(rank), tuple(sys.path)
+            )
 
-        crew = Crew(LocalLauncher(), assign, job.distribution.max_restarts_per_minute)
+        crew = Crew(launcher, assign, job.distribution.max_restarts_per_minute)
+        stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
         stack.callback(crew.close)
         root = Root(
             job,
@@ -113,11 +130,12 @@ def run_job(job: JobConfig, plan: Plan, run: RunDirectory, *, resumed: bool, qui
             crew=crew,
             production=production,
             overview=Overview(job, plan, production, earlier_env_steps),
+            signals=signals,
             telemetry=telemetry,
             log=log,
         )
         summary = root.run()
-    return telemetry.close(summary, plots=summary.status != "stopped")
+        return telemetry.close(summary, plots=summary.status != "stopped")
 
 
 def print_plan(plan: Plan, json_to: str | None) -> None:
@@ -150,6 +168,14 @@ def print_plan(plan: Plan, json_to: str | None) -> None:
         group = "-" if row["group"] is None else str(row["group"])
         table.add_row(str(row["rank"]), " + ".join(row["roles"]), group, row["host"], cores, row["device"])
     Console().print(table)
+
+
+@contextmanager
+def _failures_to_start(run: RunDirectory) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise RunFailed(f"cannot start a run in {run.path}: {cause.strerror or cause}") from cause
 
 
 @contextmanager

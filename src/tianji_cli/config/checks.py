@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from importlib import metadata
+from typing import Final
 
 from tianji_cli.config.schema import (
     Component,
@@ -16,10 +17,14 @@ from tianji_cli.config.schema import (
     Environment,
     Experiment,
     JobConfig,
+    OnPolicySettings,
     Section,
     Stop,
 )
 from tianji_cli.config.source import Tree
+
+_ROLLOUT: Final = ("training", "rollout_steps")
+_END: Final = ("experiment", "stop", "env_steps")
 
 
 def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
@@ -32,9 +37,14 @@ def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
     training, distribution = sections.get("training"), sections.get("distribution")
     if isinstance(distribution, Distribution):
         _check_device(tree, distribution.device)
-    rollout = getattr(training.settings, "rollout_steps", None) if isinstance(training, Component) else None
-    if not isinstance(rollout, int):
-        return  # An update rule that gathers no rollouts.
+    if not isinstance(training, Component):
+        return
+    settings = training.settings
+    if not isinstance(settings, OnPolicySettings) or not isinstance(settings.rollout_steps, int):
+        what = f"the settings of {training.type!r} do not say how much a rollout is"
+        tree.problem(("training", "type"), what, "give them a field rollout_steps: int")
+        return
+    rollout = settings.rollout_steps
     environment, experiment = sections.get("environment"), sections.get("experiment")
     if isinstance(environment, Environment) and isinstance(distribution, Distribution):
         _check_fragments(tree, rollout, environment, distribution)
@@ -59,26 +69,25 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
 def _check_fragments(tree: Tree, rollout: int, environment: Environment, distribution: Distribution) -> None:
     actor = distribution.actor
     fragment = actor.send_size * environment.num_envs
-    senders = actor.num if distribution.mode == "sync" else 1
-    share = fragment * senders
-    if rollout % share == 0:
+    size = f"{fragment} (send_size {actor.send_size} x num_envs {environment.num_envs})"
+    keys = [_ROLLOUT, ("distribution", "actor", "send_size"), ("environment", "num_envs")]
+    unit = fragment * (actor.num if distribution.mode == "sync" else 1)
+    if rollout % fragment:
+        what = f"a rollout of {rollout} steps is no whole number of fragments of {size}"
+    elif rollout % unit:
+        what = f"{actor.num} actors in step cannot share {rollout} steps evenly in fragments of {size}"
+        keys += [("distribution", "actor", "num"), ("distribution", "mode")]
+    else:
         return
-    what = f"{rollout} steps are no whole number of fragments of {fragment}"
-    if senders > 1:
-        what = f"{rollout} steps cannot be shared evenly by {senders} actors in fragments of {fragment}"
-    below = rollout // share * share
-    right = f"{below} or {below + share}" if below else str(share)
-    tree.problem(
-        ("training", "rollout_steps"),
-        f"{what} (send_size {actor.send_size} x num_envs {environment.num_envs})",
-        f"{right} would be right",
-    )
+    below = rollout // unit * unit
+    right = f"{below} or {below + unit}" if below else str(unit)
+    tree.problem(tree.latest(keys), what, f"rollout_steps = {right} would be right")
 
 
 def _check_end(tree: Tree, rollout: int, stop: Stop) -> None:
-    if stop.env_steps is not None and stop.env_steps < rollout:
-        what = f"{stop.env_steps} steps never fill the first rollout of {rollout}"
-        tree.problem(("experiment", "stop", "env_steps"), what, f"at least {rollout} would be right")
+    if stop.env_steps is not None and stop.env_steps <= rollout:
+        what = f"{stop.env_steps} steps end the run with the first rollout of {rollout}, before any update"
+        tree.problem(tree.latest([_END, _ROLLOUT]), what, "env_steps should be more than rollout_steps")
 
 
 def _check_device(tree: Tree, device: str) -> None:

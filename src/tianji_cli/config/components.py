@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
-from tianji_cli.config.problems import did_you_mean
-from tianji_cli.config.schema import Component
+from tianji_cli.config.problems import did_you_mean, nearest
+from tianji_cli.config.schema import Component, Distribution
 from tianji_cli.config.source import Tree
 from tianji_cli.config.validation import shown_value, validated
 from tianji_envs import registry as environments
@@ -107,7 +107,9 @@ def _defaults(agent: str) -> dict[str, str]:
     try:
         defaults = algorithms.agent_defaults(agent)
     except AlgorithmError:
-        return {}  # The agent itself was reported already.
+        # The agent was reported already. What it goes with is judged as if the nearest name had been written.
+        near = nearest(agent, algorithms.names("agent"))
+        return {} if near is None or near == agent else _defaults(near)
     return {"model": defaults.model, "training": defaults.embryo}
 
 
@@ -130,12 +132,15 @@ def check_environment(tree: Tree) -> None:
             tree.problem(("environment", "id"), f"missing: {error}", 'for example id = "CartPole-v1"')
         elif isinstance(given, str):
             tree.problem(("environment", "id"), str(error))
+    except Exception as error:  # noqa: BLE001 - an id "module:Name-v0" imports a module of the user's
+        tree.problem(("environment", "id"), f"{given!r} does not import: {type(error).__name__}: {error}")
 
 
 def check_transports(tree: Tree) -> None:
     """Note engines that do not exist, are not installed or do not load."""
-    distribution = tree.values.get("distribution")
-    written = distribution.get("transport") if isinstance(distribution, dict) else None
+    distribution = tree.values.get("distribution", {})
+    default = Distribution().transport.local
+    written = distribution.get("transport", default) if isinstance(distribution, dict) else None
     path = ("distribution", "transport")
     edges = (
         {(*path, edge): name for edge, name in written.items()}
@@ -144,7 +149,7 @@ def check_transports(tree: Tree) -> None:
     )
     for place, name in edges.items():
         if not isinstance(name, str):
-            continue  # Reported as a wrong value already, or the default.
+            continue  # Reported as a wrong value already.
         try:
             transports.load(name)
         except TransportError as error:

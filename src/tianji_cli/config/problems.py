@@ -27,9 +27,9 @@ class Problem:
     remedy: str = ""
 
     def __str__(self) -> str:
-        return ": ".join(part for part in (self.where, self.key, self.what) if part) + (
-            f"; {self.remedy}" if self.remedy else ""
-        )
+        line = ": ".join(part for part in (self.where, self.key, self.what) if part)
+        # What a user's own module raises may have several lines.
+        return " ".join((f"{line}; {self.remedy}" if self.remedy else line).split())
 
 
 def dotted(path: Iterable[str]) -> str:

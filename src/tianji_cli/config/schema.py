@@ -7,7 +7,7 @@ from ``tianji_algos`` and import no torch. Whether settings fit one another is `
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import (
     BaseModel,
@@ -137,7 +137,11 @@ class Transport(Section):
     @model_validator(mode="before")
     @classmethod
     def _from_one_name(cls, value: object) -> object:
-        return {"local": value, "remote": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"local": value, "remote": value}
+        if isinstance(value, dict):
+            return value
+        raise ValueError('neither a name nor a table; write "shm", or { local = "shm", remote = "zmq" }')
 
     @model_serializer
     def _as_written(self) -> str | dict[str, str]:
@@ -236,6 +240,15 @@ class Distribution(Section):
         return device
 
 
+@runtime_checkable
+class OnPolicySettings(Protocol):
+    """Settings of an update rule that learns from rollouts, as every one does so far."""
+
+    @property
+    def rollout_steps(self) -> int:
+        """Env steps, over all actors of a learner, that are gathered for one round of updates."""
+
+
 class JobConfig(Section):
     """A config that can be run: every name in it exists and its settings fit one another."""
 
@@ -250,3 +263,10 @@ class JobConfig(Section):
     def fragment_steps(self) -> int:
         """Env steps in one fragment: T x N."""
         return self.distribution.actor.send_size * self.environment.num_envs
+
+    @property
+    def fragments_per_rollout(self) -> int:
+        """Fragments, over all actors of a learner, that are gathered for one round of updates."""
+        settings = self.training.settings
+        assert isinstance(settings, OnPolicySettings), "checks refuses any other"
+        return settings.rollout_steps // self.fragment_steps

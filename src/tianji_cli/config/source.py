@@ -59,7 +59,25 @@ class Tree:
             found = self.origins.get(tuple(path[:length]))
             if found is not None:
                 return found
-        return shown(self.files[0])
+        below = (origin for known, origin in self.origins.items() if known[: len(path)] == tuple(path))
+        return next(below, shown(self.files[0]))
+
+    def latest(self, paths: Sequence[KeyPath]) -> KeyPath:
+        """Find which of some values was set last: by ``--set``, or else nearest to the config asked for.
+
+        That is the one to change if they do not fit one another; the first of those set together.
+        """
+        order = ["--set", *(shown(file) for file in self.files)]
+        written = [path for path in paths if self._was_set(path)] or list(paths)
+        return min(written, key=lambda path: order.index(self.origin(path)))
+
+    def _was_set(self, path: KeyPath) -> bool:
+        """A section's origin says who named the section, which is not who set a key that is missing in it."""
+        return any(
+            path[:length] in self.origins
+            for length in range(len(path), 0, -1)
+            if path[:length] not in SECTIONS
+        )
 
     def problem(self, path: Sequence[str], what: str, remedy: str = "") -> None:
         """Note that a value is wrong."""

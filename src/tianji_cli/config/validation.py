@@ -18,7 +18,24 @@ AnyModel = TypeVar("AnyModel", bound=BaseModel)
 _EXAMPLES: Final[Mapping[str, str]] = {
     "experiment.stop": "stop = { env_steps = 1_000_000 }",
     "environment.type": 'type = "gym"',
+    "distribution.transport.local": 'transport = { local = "shm", remote = "zmq" }',
+    "distribution.transport.remote": 'transport = { local = "shm", remote = "zmq" }',
 }
+"""What to write where something is missing."""
+
+_WANTED: Final[Mapping[str, str]] = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+}
+"""What would be right, by pydantic's name for what is wrong."""
 
 
 def validated(tree: Tree, at: Path, model: type[AnyModel], table: Mapping[str, Any]) -> AnyModel | None:
@@ -27,6 +44,8 @@ def validated(tree: Tree, at: Path, model: type[AnyModel], table: Mapping[str, A
     Values are checked as JSON is: arrays may become tuples, and nothing else changes its type, but
     ``1e6`` may stand for a whole number, as people write step counts.
     """
+    if _ignores_unknown_keys(tree, at, model, table):
+        return None
     try:
         return _parsed(model, table)
     except ValidationError as refused:
@@ -45,6 +64,17 @@ def validated(tree: Tree, at: Path, model: type[AnyModel], table: Mapping[str, A
 
 def _parsed(model: type[AnyModel], table: Mapping[str, Any]) -> AnyModel:
     return model.model_validate_json(to_json(table, inf_nan_mode="constants"))
+
+
+def _ignores_unknown_keys(tree: Tree, at: Path, model: type[BaseModel], table: Mapping[str, Any]) -> bool:
+    """Refuse a misspelt key even where a user's own model would ignore it."""
+    if model.model_config.get("extra", "ignore") != "ignore":
+        return False
+    known = {name for key, field in model.model_fields.items() for name in (key, field.alias)}
+    unknown = [key for key in table if key not in known]
+    for key in unknown:
+        tree.problem((*at, key), "unknown key", _known_key((*at, key), model))
+    return bool(unknown)
 
 
 def _is_whole_number(error: ErrorDetails) -> bool:
@@ -74,20 +104,20 @@ def _report(tree: Tree, at: Path, model: type[BaseModel], error: ErrorDetails) -
         message = str(error["ctx"]["error"])
         tree.problem((*path, *_field_named_in(message, _model_at(model, error["loc"]))), message)
     else:
-        expected = (
-            error["msg"]
-            .replace("Input should", "it should")
-            .replace("Object", "Table")
-            .replace("object", "table")
-        )
-        near = nearest(
-            str(error["input"]), re.findall(r"'(.+?)'", str(error.get("ctx", {}).get("expected", "")))
-        )
-        tree.problem(
-            path,
-            f"{shown_value(error['input'])} does not fit",
-            f"did you mean {near!r}?" if near else expected,
-        )
+        tree.problem(path, f"{shown_value(error['input'])} does not fit", _expectation(error))
+
+
+def _expectation(error: ErrorDetails) -> str:
+    """Say what would be right in the words of TOML, or which word was probably meant."""
+    words = re.findall(r"'(.+?)'", str(error.get("ctx", {}).get("expected", "")))
+    near = nearest(str(error["input"]), words)
+    if near is not None:
+        return f"did you mean {near!r}?"
+    wanted = _WANTED.get(error["type"])
+    if wanted is None:
+        return error["msg"].replace("Input should", "it should")
+    unquoted = isinstance(error["input"], str) and re.fullmatch(r"[-+]?[\d._]+|true|false", error["input"])
+    return f"it should be {wanted}" + (" (without quotes)" if unquoted else "")
 
 
 def shown_value(value: object) -> str:

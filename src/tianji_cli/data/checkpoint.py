@@ -73,8 +73,7 @@ class CheckpointWriter:
         self._model = model
         self._keep = keep
         directory.mkdir(parents=True, exist_ok=True)
-        for leftover in directory.glob(".*"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        self._remove_leftovers()
 
     def write(self, state: TrainingState) -> None:
         """Write a checkpoint under its number of env steps, and let ``last`` and ``best`` lead to it.
@@ -84,7 +83,7 @@ class CheckpointWriter:
         """
         name = f"{state.progress['env_steps']:012d}"
         try:
-            with self._whole_directory(name) as place:
+            with self._whole_directory("last", name) as place:
                 save_file(named_tensors(self._model, state.parameters), place / "model.safetensors")
                 save_file(_contiguous(state.tensors), place / "training.safetensors")
                 document = {
@@ -94,33 +93,48 @@ class CheckpointWriter:
                     "episodes": state.episodes,
                 }
                 (place / "state.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-            self._link("last", name)
             best = state.parameters if state.best_parameters is None else state.best_parameters
-            with self._whole_directory(f"best-{name}") as place:
+            with self._whole_directory("best", f"best-{name}") as place:
                 save_file(named_tensors(self._model, best), place / "model.safetensors")
-            self._link("best", f"best-{name}")
             self._remove_old()
         except (OSError, SafetensorError) as cause:
             raise CheckpointError(f"cannot write checkpoint {self._directory / name}: {cause}") from cause
 
+    def best_parameters(self) -> Floats:
+        """Read the policy that ``best`` leads to.
+
+        Raises:
+            CheckpointError: see ``load_parameters``.
+        """
+        return load_parameters(self._directory / "best", self._model)
+
     @contextlib.contextmanager
-    def _whole_directory(self, name: str) -> Iterator[Path]:
+    def _whole_directory(self, link: str, name: str) -> Iterator[Path]:
+        """Let the caller fill a directory, then let it appear under its name, and let ``link`` lead to it."""
         temporary = self._directory / f".{name}.{os.getpid()}"
+        twin = self._directory / f".twin-{name}.{os.getpid()}"
         temporary.mkdir()
         try:
             yield temporary
             for path in temporary.iterdir():
                 _sync(path)
             _sync(temporary)
-            final, replaced = self._directory / name, self._directory / f".replaced-{name}.{os.getpid()}"
+            final = self._directory / name
             if final.exists():
-                final.rename(replaced)
+                # A link is replaced in one step, a directory is not: the link leads to a twin meanwhile.
+                shutil.copytree(temporary, twin, copy_function=os.link)
+                self._link(link, twin.name)
+                shutil.rmtree(final)
             temporary.rename(final)
-            shutil.rmtree(replaced, ignore_errors=True)
+            self._link(link, name)
             _sync(self._directory)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
+        finally:
+            self._remove_leftovers()
+
+    def _targets(self) -> set[str]:
+        """Names of the directories that ``last`` and ``best`` lead to."""
+        links = (self._directory / link for link in ("last", "best"))
+        return {os.readlink(link) for link in links if link.is_symlink()}
 
     def _link(self, link: str, name: str) -> None:
         temporary = self._directory / f".{link}.{os.getpid()}"
@@ -130,12 +144,19 @@ class CheckpointWriter:
 
     def _remove_old(self) -> None:
         numbered = sorted(path for path in self._directory.iterdir() if path.name.isdecimal())
-        for path in numbered[: -max(1, self._keep)]:
-            shutil.rmtree(path)
-        best = os.readlink(self._directory / "best")
-        for path in self._directory.glob("best-*"):
-            if path.name != best:
+        in_use = self._targets()
+        for path in (*numbered[: max(0, len(numbered) - self._keep)], *self._directory.glob("best-*")):
+            if path.name not in in_use:
                 shutil.rmtree(path)
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a kill has left of links and directories, unless ``last`` or ``best`` leads to it."""
+        in_use = self._targets()
+        for leftover in self._directory.glob(".*"):
+            if leftover.is_symlink():
+                leftover.unlink()
+            elif leftover.name not in in_use:
+                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def load_training(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -149,7 +170,8 @@ def load_training(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, A
         tensors = load_file(directory / "training.safetensors")
     except (OSError, ValueError, SafetensorError) as cause:
         raise CheckpointError(f"cannot read checkpoint {directory}: {cause}") from cause
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+    parts = {"embryo", "progress", "episodes"}
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA or not parts <= document.keys():
         raise CheckpointError(f"checkpoint {directory} is not of schema {SCHEMA}, which this version reads")
     return tensors, document
 

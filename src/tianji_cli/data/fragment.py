@@ -122,7 +122,7 @@ class FragmentLayout:
         text = repr(
             (
                 (SCHEMA, self.steps, self.num_envs),
-                *((f.name, f.dtype.str, f.shape, f.bootstrap) for f in self.fields),
+                *((f.name, f.dtype.descr, f.shape, f.bootstrap) for f in self.fields),
             )
         )
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

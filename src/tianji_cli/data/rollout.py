@@ -93,7 +93,7 @@ class RolloutStore:
         self._actors = actors
         self._quota = per_rollout // number if in_step else None
         self._ahead = max(0, per_rollout - window)
-        self._version = 0
+        self._version: int | None = 0
         self._winding_down = False
         self._held: deque[StoredFragment] = deque()
         self._slots = self.slots_needed(per_rollout, window)
@@ -161,7 +161,7 @@ class RolloutStore:
 
     def _is_surplus(self, stored: StoredFragment) -> bool:
         """In step, a restarted actor repeats what its predecessor had delivered."""
-        if self._quota is None or self._winding_down:
+        if self._quota is None:
             return False
         of_actor = sum(held.source[0] == stored.source[0] for held in self._held)
         return stored.version != self._version or of_actor >= self._quota
@@ -175,6 +175,7 @@ class RolloutStore:
             return [self._held.popleft() for _ in range(self.per_rollout)]
         if len(self._held) < self.per_rollout:
             return None
+        self._version = None  # Whatever else is made with this policy comes too late.
         return sorted(self.remaining(), key=lambda stored: stored.source[0])
 
     def advance(self, version: int) -> None:
@@ -182,7 +183,7 @@ class RolloutStore:
         self._version = version
 
     def wind_down(self) -> None:
-        """Be ready to hold whatever still comes; ``remaining`` is asked for it after every turn."""
+        """Hold whatever still comes, as far as it fits; ``remaining`` is asked for it after every turn."""
         self._winding_down = True
 
     def remaining(self) -> list[StoredFragment]:

@@ -70,7 +70,8 @@ class Learner(Role):
         self._episodes = episodes
         self._staleness = Staleness()
         self._parameters = np.zeros(embryo.model.parameter_count, np.float32)
-        self._best_parameters: np.ndarray[Any, np.dtype[np.float32]] | None = None
+        earlier_best = None if episodes.best_mean is None else checkpoints.best_parameters()
+        self._best_parameters: np.ndarray[Any, np.dtype[np.float32]] | None = earlier_best
         self._minibatches: Iterator[Any] | None = None
         self._rollout: list[StoredFragment] = []
         self._round_is_done = False

@@ -15,6 +15,20 @@ SLEEP_S: Final = 0.25
 """Longest sleep; messages, credits and the control channel end it sooner."""
 
 
+class RoleError(Exception):
+    """A role raised.
+
+    Attributes:
+        role: which one.
+        error: what it raised.
+    """
+
+    def __init__(self, role: Role, error: BaseException) -> None:
+        self.role = role
+        self.error = error
+        super().__init__(f"{role.name} raised {type(error).__name__}")
+
+
 class Attendant(Protocol):
     """What a loop turns to between two rounds of turns: the control channel, signals."""
 
@@ -29,6 +43,9 @@ def run_in_turns(roles: Sequence[Role], attendant: Attendant, sleep: Callable[[f
         roles: take their turns in this order.
         attendant: is asked every ``ATTEND_EVERY_S``, and before each sleep.
         sleep: sleeps for so many seconds at most, or until there may be something to do.
+
+    Raises:
+        RoleError: a role raised, and which.
     """
     triggers = [role.triggers for role in roles]
     attended = 0.0
@@ -37,11 +54,14 @@ def run_in_turns(roles: Sequence[Role], attendant: Attendant, sleep: Callable[[f
         for role, of_role in zip(roles, triggers, strict=True):
             began = time.perf_counter()
             worked = False
-            # Triggers first: who was asleep begins its turn with the newest there is.
-            for trigger in of_role:
-                if trigger.when():
-                    worked |= trigger.do()
-            worked |= role.turn()
+            try:
+                # Triggers first: who was asleep begins its turn with the newest there is.
+                for trigger in of_role:
+                    if trigger.when():
+                        worked |= trigger.do()
+                worked |= role.turn()
+            except (Exception, SystemExit) as error:
+                raise RoleError(role, error) from error
             if worked:
                 role.busy_s += time.perf_counter() - began
                 anyone_worked = True

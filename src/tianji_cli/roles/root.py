@@ -2,7 +2,7 @@
 
 A job goes through phases: *starting* until every worker has registered, *training*, *winding down*
 while the actors stop and the buffers receive their last fragments, *stopping* while the learners
-save, *evaluating*, *over*. Every phase after training has a time limit, so that nothing hangs.
+save, *evaluating*, *over*. Winding down and stopping have time limits, so that nothing hangs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tianji_cli.cluster.messages import (
     Terminate,
     WindDown,
 )
-from tianji_cli.cluster.plan import Plan
+from tianji_cli.cluster.plan import ROOT_RANK, Plan
 from tianji_cli.cluster.signals import StopSignals
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.ledger import Source, settle
@@ -42,10 +42,15 @@ from tianji_cli.telemetry.snapshot import Evaluation, Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 
 TICK_S: Final = 1.0
+FIRST_TICKS_S: Final = 0.2
+FIRST_S: Final = 10.0
+"""In the first ``FIRST_S`` ticks come every ``FIRST_TICKS_S``, for the learning curves of short runs."""
 WIND_DOWN_LIMIT_S: Final = 1.5
 STOP_LIMIT_S: Final = 10.0
 LATE_S: Final = 10.0
 """A worker that was not heard of for so long is reported; it may be suspended, which is not dead."""
+LAST_WORDS_S: Final = 1.0
+"""How long what a worker sent before it ended may still be on its way."""
 
 
 class Phase(enum.Enum):
@@ -82,11 +87,12 @@ class Root:
         crew: the worker processes.
         production: the actors' pages.
         overview: what is known of everybody.
+        signals: the user's wishes to stop.
         telemetry: what the user sees.
         log: finds the log file of a rank.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the root is where everything meets
         self,
         config: JobConfig,
         plan: Plan,
@@ -95,6 +101,7 @@ class Root:
         crew: Crew,
         production: ProductionFile,
         overview: Overview,
+        signals: StopSignals,
         telemetry: Telemetry,
         log: Callable[[int], Path],
     ) -> None:
@@ -104,18 +111,24 @@ class Root:
         self._crew = crew
         self._production = production
         self._overview = overview
+        self._signals = signals
         self._telemetry = telemetry
         self._log = log
         self._phase = Phase.STARTING
         self._outcome: Outcome | None = None
         self._addresses: dict[int, str] = {}
+        self._incarnations = dict.fromkeys(range(len(plan.processes)), 0)
+        self._said_last: set[int] = set()
+        self._stopped: set[int] = set()
         self._killed: set[Source] = set()
         self._heard = dict.fromkeys(range(len(plan.processes)), time.monotonic())
         self._late: set[int] = set()
         self._deadline = float("inf")
-        self._next_tick = time.monotonic() + TICK_S
+        self._began = time.monotonic()
+        self._next_tick = self._began
         self._receiver_lost = False
         self._interruptions = 0
+        self._stop_requested = False
         self._actor_ranks = {
             process.rank for process in plan.carrying("actor") if "learner" not in process.roles
         }
@@ -123,47 +136,52 @@ class Root:
 
     def run(self) -> Summary:
         """Run the job; returns when every worker has ended."""
-        with StopSignals() as signals:
-            for process in self._plan.trainers:
-                self._start(process.rank)
-            while self._phase is not Phase.OVER:
-                self._sleep(signals)
-                self._mind_interruption(signals)
-                for message in self._control.receive():
-                    self._hear(message)
-                for departure in self._crew.departures():
-                    self._take_leave(departure)
-                self._tick()
-                self._advance()
+        for process in self._plan.trainers:
+            self._start(process.rank)
+        while self._phase is not Phase.OVER:
+            self._sleep()
+            self._mind_interruption()
+            for message in self._control.receive():
+                self._hear(message)
+            self._mind_crew()
+            self._tick()
+            self._advance()
         self._telemetry.update(self._overview.snapshot())
         return self._summary()
 
     # --- waiting and hearing -------------------------------------------------------------------------
 
-    def _sleep(self, signals: StopSignals) -> None:
+    def _sleep(self) -> None:
         poller = zmq.Poller()
         for socket in self._control.sockets:
             poller.register(socket, zmq.POLLIN)
-        for descriptor in (signals.descriptor, *self._crew.sentinels):
+        for descriptor in (self._signals.descriptor, *self._crew.descriptors):
             poller.register(descriptor, zmq.POLLIN)
         until = min(self._next_tick, self._deadline) - time.monotonic()
         poller.poll(max(0, int(until * 1000) + 1))
-        signals.clear()
+        self._signals.clear()
 
-    def _mind_interruption(self, signals: StopSignals) -> None:
-        if signals.count == self._interruptions:
+    def _mind_interruption(self) -> None:
+        if self._signals.count == self._interruptions:
             return
-        self._interruptions = signals.count
-        if self._outcome is None:
-            self._end("stopped", signals.last)
-        elif self._phase is Phase.EVALUATING:
-            self._outcome = Outcome(
-                "stopped", f"{self._outcome.reason}; {signals.last} during the evaluation"
-            )
-            self._crew.kill()
+        self._interruptions = self._signals.count
+        if self._interruptions == 1:
+            self._request_stop(self._signals.last)
         else:
-            self._telemetry.event(f"{signals.last} again: ending at once, without a last checkpoint")
+            self._telemetry.event(f"{self._signals.last} again: ending at once, without a last checkpoint")
             self._crew.kill()
+
+    def _request_stop(self, what: str) -> None:
+        """End the run in order; if training is over, what remains to be ended is the evaluation."""
+        if self._stop_requested:
+            return
+        self._stop_requested = True
+        if self._outcome is None:
+            self._end("stopped", what)
+        elif self._outcome.status == "finished" and self._plan.carrying("evaluator"):
+            self._outcome = Outcome("stopped", f"{self._outcome.reason}; no evaluation because of {what}")
+            if self._phase is Phase.EVALUATING:
+                self._crew.kill()
 
     def _hear(self, message: FromWorker) -> None:
         match message:
@@ -172,16 +190,21 @@ class Root:
             case Report():
                 self._note(message)
             case Stopped():
+                self._said_last.add(message.report.rank)
+                self._stopped.add(message.report.rank)
                 self._note(message.report)
             case Finished():
                 self._finish(message)
             case Failed():
-                self._end("failed", f"{self._title(message.rank)}: {message.cause}")
+                self._said_last.add(message.rank)
+                self._end("failed", self._cause(message.rank, f": {message.cause}"))
                 self._overview.workers[message.rank].state = "failed"
             case Terminate():
-                self._end("stopped", f"SIGTERM to {self._title(message.rank)}")
+                self._request_stop(f"SIGTERM to {self._title(message.rank)}")
 
     def _welcome(self, message: Register) -> None:
+        if message.incarnation != self._incarnations[message.rank]:
+            return  # It has died since, and its successor is on its way.
         view = self._overview.workers[message.rank]
         view.state, view.pid = "running", message.pid
         self._addresses[message.rank] = message.address
@@ -196,6 +219,8 @@ class Root:
             self._control.send(message.rank, Stop())
 
     def _note(self, report: Report) -> None:
+        if report.incarnation != self._incarnations[report.rank]:
+            return
         self._heard[report.rank] = time.monotonic()
         if report.rank in self._late:
             self._late.discard(report.rank)
@@ -211,27 +236,54 @@ class Root:
     def _start(self, rank: int, incarnation: int = 0) -> None:
         for actor in self._plan.processes[rank].actors:
             self._production.begin(actor, incarnation)
-        view = self._overview.workers[rank]
-        view.pid, view.state = self._crew.start(rank, incarnation), "starting"
+        self._incarnations[rank] = incarnation
+        self._said_last.discard(rank)
+        self._stopped.discard(rank)
+        self._late.discard(rank)
+        self._crew.start(rank, incarnation)
+        self._overview.workers[rank].state = "starting"
         self._heard[rank] = time.monotonic()
 
+    def _mind_crew(self) -> None:
+        departures = self._crew.departures()
+        if self._crew.headless:
+            self._end("failed", f"the fork server has ended (its output: {self._log(ROOT_RANK)})")
+        for departure in departures:
+            self._take_leave(departure)
+
     def _take_leave(self, departure: Departure) -> None:
-        for message in self._control.receive():  # Its last words may have come while it ended.
-            self._hear(message)
         rank, status = departure.rank, departure.exit_status
+        if status is None or status >= 0:
+            self._await_last_words(rank)
+        in_order = status in {0, None} and rank in self._stopped
         view = self._overview.workers[rank]
-        view.pid, view.state = None, "done" if status == 0 else describe_exit(status)
-        if status == 0 or (self._phase is Phase.EVALUATING and self._interruptions):
+        view.pid, view.state = None, "done" if in_order else describe_exit(status)
+        if in_order and self._phase not in {Phase.STARTING, Phase.TRAINING}:
             return
         for actor in self._plan.processes[rank].actors:
             self._killed.add((actor, departure.incarnation))
-        cause = f"{self._title(rank)} {describe_exit(status)} (its output: {self._log(rank)})"
-        if status < 0 and rank in self._actor_ranks and self._phase in {Phase.STARTING, Phase.TRAINING}:
-            self._restart(departure, cause)
-            return
-        if rank in self._learner_ranks:
+        if rank in self._learner_ranks and rank not in self._stopped:
             self._receiver_lost = True
-        self._end("failed", cause)
+        if departure.killed:
+            return  # Whoever decided that has said why.
+        cause = self._cause(rank, f" {departure.refusal or describe_exit(status)}")
+        if rank not in self._actor_ranks or status is None or status >= 0:
+            self._end("failed", cause)
+        elif self._phase in {Phase.STARTING, Phase.TRAINING}:
+            self._restart(departure, cause)
+        else:
+            self._telemetry.event(f"{cause} while it was stopping")
+
+    def _await_last_words(self, rank: int) -> None:
+        """Hear what a worker said at its end, which may come after the news of its end."""
+        deadline = time.monotonic() + LAST_WORDS_S
+        while True:
+            for message in self._control.receive():
+                self._hear(message)
+            remaining_s = deadline - time.monotonic()
+            if rank in self._said_last or remaining_s <= 0:
+                return
+            self._control.wait(remaining_s)
 
     def _restart(self, departure: Departure, cause: str) -> None:
         rank = departure.rank
@@ -255,7 +307,9 @@ class Root:
         now = time.monotonic()
         if now < self._next_tick:
             return
-        self._next_tick = now + TICK_S
+        self._next_tick = now + (TICK_S if now - self._began > FIRST_S else FIRST_TICKS_S)
+        for rank, pid in self._crew.pids.items():
+            self._overview.workers[rank].pid = pid
         self._telemetry.update(self._overview.snapshot())
         for rank in self._crew.ranks - self._late:
             if self._phase is Phase.TRAINING and now - self._heard[rank] > LATE_S:
@@ -267,6 +321,8 @@ class Root:
 
     def _end(self, status: Status, reason: str) -> None:
         """Begin the end, or make it worse: the first failure is the cause, whatever was decided before."""
+        if self._phase is Phase.EVALUATING and self._outcome is not None:
+            reason = f"the evaluation failed, after training was over ({self._outcome.reason}): {reason}"
         if self._outcome is None or (status == "failed" and self._outcome.status != "failed"):
             self._outcome = Outcome(status, reason)
         if self._phase in {Phase.STARTING, Phase.TRAINING}:
@@ -333,6 +389,9 @@ class Root:
         return self._overview.summary(
             self._outcome.status, self._outcome.reason, account, rejected + self._control.rejected
         )
+
+    def _cause(self, rank: int, what: str) -> str:
+        return f"{self._title(rank)}{what} (its output: {self._log(rank)})"
 
     def _title(self, rank: int) -> str:
         return self._plan.processes[rank].title

@@ -1,0 +1,213 @@
+"""`tianji doctor`: looks at this machine and says what would keep a training from running. No torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Final, Literal
+
+import psutil
+
+from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.commands.table import print_table
+from tianji_transports import registry as transports
+
+SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lives, no temporary file
+GIB: Final = 1 << 30
+MIB: Final = 1 << 20
+LITTLE_SHARED_MEMORY: Final = 256 * MIB
+"""Less than this holds a small job; Docker gives 64 MiB unless told otherwise."""
+NO_SHARED_MEMORY: Final = 16 * MIB
+"""Less than this holds no job."""
+
+Grade = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        subject: what was looked at.
+        found: what is there.
+        grade: a problem keeps a training from running, a warning from running well.
+        remedy: what to do about it.
+    """
+
+    subject: str
+    found: str
+    grade: Grade = "ok"
+    remedy: str = ""
+
+
+def examine(json_to: str | None) -> int:
+    """Print all findings.
+
+    Args:
+        json_to: file for the findings as JSON, ``-`` for stdout.
+
+    Returns:
+        The exit status: 1 if a problem would keep a training from running.
+    """
+    findings = [finding for look in _LOOKS for finding in look()]
+    problems = [finding for finding in findings if finding.grade == "problem"]
+    if json_to is not None:
+        from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
+
+        write_json(
+            {"findings": [asdict(finding) for finding in findings], "problems": len(problems)}, json_to
+        )
+    if json_to != "-":
+        _show(findings)
+    return 1 if problems else 0
+
+
+def _show(findings: Sequence[Finding]) -> None:
+    rows = [(finding.subject, finding.grade, finding.found) for finding in findings]
+    print_table(("what", "", "found"), rows, "this machine")
+    for finding in findings:
+        if finding.grade != "ok":
+            sys.stdout.write(f"\n{finding.grade}: {finding.subject}: {finding.found}\n    {finding.remedy}\n")
+    if all(finding.grade == "ok" for finding in findings):
+        sys.stdout.write("\nnothing keeps a training from running here\n")
+
+
+def stale() -> Iterator[Finding]:
+    """Remove what killed jobs left behind, and say what it was."""
+    removed = remove_stale()
+    yield Finding("left behind by killed jobs", f"removed: {', '.join(removed)}" if removed else "nothing")
+
+
+def system() -> Iterator[Finding]:
+    """Python, operating system, cores and memory."""
+    yield Finding("tianji", metadata.version("tianji"))
+    yield Finding("python", f"{platform.python_version()} ({sys.executable})")
+    if sys.platform == "linux":
+        yield Finding("system", platform.platform())
+    else:
+        yield Finding(
+            "system",
+            platform.platform(),
+            "problem",
+            "use Linux: cores, shared memory and signals are its own",
+        )
+    usable, installed = len(os.sched_getaffinity(0)), os.cpu_count() or 1
+    if usable > 1:
+        yield Finding("cores", f"{usable} usable of {installed}")
+    else:
+        remedy = "allow two at least (taskset, docker run --cpuset-cpus): actor and learner will take turns"
+        yield Finding("cores", f"1 usable of {installed}", "warning", remedy)
+    memory = psutil.virtual_memory()
+    found = f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}"
+    if memory.available >= GIB:
+        yield Finding("memory", found)
+    else:
+        yield Finding(
+            "memory", found, "warning", "each process takes about 0.2 GiB; free some or use fewer actors"
+        )
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if descriptors >= 256 or descriptors == resource.RLIM_INFINITY:
+        yield Finding("open files", f"{descriptors} allowed")
+    else:
+        yield Finding("open files", f"{descriptors} allowed", "warning", "ulimit -n 1024")
+
+
+def shared_memory(place: Path = SHARED_MEMORY) -> Iterator[Finding]:
+    """How much shared memory the shm transport can have."""
+    docker = 'start the container with more: docker run --shm-size=2g (or use transport = "zmq")'
+    if not place.is_dir() or not os.access(place, os.W_OK):
+        yield Finding(
+            str(place), "not there or not writable", "problem", 'mount it as tmpfs (or use transport = "zmq")'
+        )
+        return
+    usage = shutil.disk_usage(place)
+    found = f"{usage.free / MIB:.0f} MiB free of {usage.total / MIB:.0f}"
+    if usage.free < NO_SHARED_MEMORY:
+        yield Finding(str(place), found, "problem", docker)
+    elif usage.free < LITTLE_SHARED_MEMORY:
+        yield Finding(str(place), found, "warning", docker)
+    else:
+        yield Finding(str(place), found)
+
+
+def torch() -> Iterator[Finding]:
+    """Which torch is installed, for what device, and with how many threads; without importing it."""
+    version = _version("torch")
+    if version is None:
+        yield Finding("torch", "not installed", "problem", "pip install torch")
+        return
+    yield Finding("torch", version)
+    driver = Path("/proc/driver/nvidia/version")
+    build = version.partition("+")[2]
+    if build == "cpu":
+        yield Finding("CUDA", "this torch is built without it")
+    else:
+        yield Finding("CUDA", "a driver is loaded" if driver.exists() else "no NVIDIA driver is loaded")
+    threads = os.environ.get("OMP_NUM_THREADS")
+    yield Finding("OMP_NUM_THREADS", threads or "not set (each role gets as many threads as it has cores)")
+
+
+def packages() -> Iterator[Finding]:
+    """Which version of each dependency is there."""
+    for requirement in metadata.requires("tianji") or ():
+        name, wanted, extra = _requirement(requirement)
+        if name == "torch" or extra == "dev":
+            continue
+        # "gymnasium[box2d]" asks for what gymnasium's extra asks for.
+        inner = [_requirement(text) for text in metadata.requires(name) or ()] if wanted else []
+        names = [below for below, _, of in inner if of == wanted] or [name]
+        lacking = [each for each in names if _version(each) is None]
+        if not lacking:
+            yield from (Finding(each, _version(each) or "") for each in names)
+        elif extra:
+            yield Finding(", ".join(lacking), f"not installed; optional: pip install 'tianji[{extra}]'")
+        else:
+            yield Finding(name, "not installed", "problem", f"pip install {name}")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def engines() -> Iterator[Finding]:
+    """Which transports load."""
+    for engine in transports.available():
+        subject = f"transport {engine.name}"
+        if engine.error is None:
+            yield Finding(subject, "loads")
+        else:
+            grade: Grade = "problem" if engine.name == "shm" else "warning"
+            yield Finding(subject, "does not load", grade, str(engine.error))
+
+
+_LOOKS: Final[Sequence[Callable[[], Iterator[Finding]]]] = (
+    stale,
+    system,
+    shared_memory,
+    torch,
+    engines,
+    packages,
+)
+
+
+def _requirement(text: str) -> tuple[str, str, str]:
+    """Take the name, the extra it asks for and the extra that asks for it out of a requirement.
+
+    >>> _requirement("gymnasium[box2d]; extra == 'landing'"), _requirement("numpy>=2.0")
+    (('gymnasium', 'box2d', 'landing'), ('numpy', '', ''))
+    """
+    parts = re.match(r"([\w.-]+)(?:\[([\w-]+)\])?", text)
+    extra = re.search(r"extra\s*==\s*['\"]([\w-]+)", text)
+    assert parts is not None, text
+    return parts[1], parts[2] or "", extra[1] if extra else ""

@@ -1,0 +1,165 @@
+"""`tianji list`: what a config can name, where it comes from, and what is missing to use it. No torch."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Final
+
+from tianji_algos import registry as algorithms
+from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.commands.table import print_table
+from tianji_cli.config.problems import did_you_mean
+from tianji_cli.errors import UsageError
+from tianji_envs import registry as environments
+from tianji_transports import registry as transports
+
+_FAMILIES: Final[Mapping[str, tuple[str, str]]] = {
+    "box2d": ("Box2D", "pip install 'tianji[box2d]'"),
+    "mujoco": ("mujoco", "pip install 'gymnasium[mujoco]'"),
+    "phys2d": ("jax", "pip install 'gymnasium[jax]'"),
+    "tabular": ("jax", "pip install 'gymnasium[jax]'"),
+}
+"""Modules of gymnasium's environments that need a library: its import name, and how to get it."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One name that a config may use.
+
+    Attributes:
+        name: what to write as ``type`` (or ``transport``).
+        id: what to write as ``id`` beside it; empty where there is none.
+        description: one line.
+        source: the distribution or module it comes from.
+        missing: what to do before it can be used; empty if it can be.
+    """
+
+    name: str
+    id: str
+    description: str
+    source: str
+    missing: str = ""
+
+
+def list_things(kind: str, json_to: str | None) -> int:
+    """Print everything of a kind.
+
+    Args:
+        kind: agents, models, environments or transports.
+        json_to: file for the list as JSON, ``-`` for stdout.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        UsageError: there are no such things.
+    """
+    if kind not in _LISTS:
+        raise UsageError(f"no list of {kind!r}; {did_you_mean(kind, list(_LISTS), 'lists')}")
+    remove_stale()
+    entries = list(_LISTS[kind]())
+    if json_to is not None:
+        from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
+
+        write_json({kind: [asdict(entry) for entry in entries]}, json_to)
+    if json_to != "-":
+        columns = ("name", "id", "description", "source", "missing")
+        shown = [column for column in columns if any(getattr(entry, column) for entry in entries)]
+        print_table(shown, [[getattr(entry, column) for column in shown] for entry in entries], kind)
+    return 0
+
+
+def agents() -> Iterator[Entry]:
+    """List agents, built-in and installed."""
+    return _algorithms("agent", "tianji.agents")
+
+
+def models() -> Iterator[Entry]:
+    """List models, built-in and installed."""
+    return _algorithms("model", "tianji.models")
+
+
+def environment_types() -> Iterator[Entry]:
+    """List environment types, and under ``gym`` the newest version of each of gymnasium's environments."""
+    sources = _sources(environments.GROUP)
+    for name in environments.names():
+        target, source = sources.get(name, (environments.BUILT_IN.get(name, ""), "tianji"))
+        yield Entry(name, "", _describe(target), source)
+        if name == "gym":
+            yield from _gymnasium_ids()
+
+
+def engines() -> Iterator[Entry]:
+    """List transports, and why one cannot be used."""
+    sources = _sources(transports.GROUP)
+    for engine in transports.available():
+        target, source = sources[engine.name]
+        yield Entry(
+            engine.name, "", _describe(target), source, "" if engine.error is None else str(engine.error)
+        )
+
+
+_LISTS: Final[Mapping[str, Callable[[], Iterable[Entry]]]] = {
+    "agents": agents,
+    "models": models,
+    "environments": environment_types,
+    "transports": engines,
+}
+
+
+def _algorithms(kind: algorithms.Kind, group: str) -> Iterator[Entry]:
+    sources = _sources(group)
+    for name in algorithms.names(kind):
+        _, source = sources.get(name, ("", "tianji"))
+        yield Entry(name, "", _describe(algorithms.target(kind, name)), source)
+
+
+def _sources(group: str) -> dict[str, tuple[str, str]]:
+    """Map the names of an entry-point group to where they lead and the distribution they came with."""
+    return {
+        point.name: (point.value, point.dist.name if point.dist is not None else point.module)
+        for point in entry_points(group=group)
+    }
+
+
+def _gymnasium_ids() -> Iterator[Entry]:
+    import gymnasium  # noqa: PLC0415 - only this list needs it
+
+    newest: dict[tuple[str | None, str], gymnasium.envs.registration.EnvSpec] = {}
+    for spec in gymnasium.registry.values():
+        key = (spec.namespace, spec.name)
+        if key not in newest or (spec.version or 0) > (newest[key].version or 0):
+            newest[key] = spec
+    for spec in sorted(newest.values(), key=lambda spec: spec.id):
+        module = (
+            spec.entry_point.partition(":")[0]
+            if isinstance(spec.entry_point, str)
+            else getattr(spec.entry_point, "__module__", "")
+        )
+        if module == "gymnasium.envs":
+            continue  # Its stand-ins for packages that wrap environments of the old gym.
+        source, _, below = module.partition(".")
+        family = below.removeprefix("envs.").partition(".")[0] if source == "gymnasium" else ""
+        library, command = _FAMILIES.get(family, ("", ""))
+        missing = command if library and importlib.util.find_spec(library) is None else ""
+        yield Entry("gym", spec.id, family.replace("_", " "), source, missing)
+
+
+def _describe(target: str) -> str:
+    """Read the first line of a docstring out of the source: importing a class may cost what torch costs."""
+    module, _, attribute = target.partition(":")
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return ""
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        return ""
+    for node in ast.parse(Path(spec.origin).read_bytes()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == attribute:
+            return (ast.get_docstring(node) or "").partition("\n")[0]
+    return ""

@@ -1,0 +1,122 @@
+import math
+import typing
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tianji_cli.cluster.messages import (
+    Addresses,
+    Failed,
+    Finished,
+    FromWorker,
+    MalformedMessageError,
+    PeerLost,
+    Register,
+    Report,
+    Stop,
+    Stopped,
+    ToWorker,
+    WindDown,
+    decode_from_worker,
+    decode_to_worker,
+    encode,
+)
+
+RANKS = 8
+ranks = st.integers(0, RANKS - 1)
+finite = st.floats(0, 1e12)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | finite | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+reports = st.builds(
+    Report,
+    kind=st.just("report"),
+    rank=ranks,
+    incarnation=st.integers(0, 10**6),
+    roles=st.lists(st.dictionaries(st.text(), json_values, max_size=4), max_size=3),
+    busy_s=st.lists(finite, max_size=3),
+    running_s=finite,
+)
+plain = [kind for kind in typing.get_args(FromWorker) if kind not in {Report, Stopped}]
+stopped = st.builds(Stopped, kind=st.just("stopped"), report=reports)
+from_workers = st.one_of(reports, stopped, *(st.builds(kind, rank=ranks) for kind in plain))
+to_workers = st.one_of(*(st.from_type(kind) for kind in typing.get_args(ToWorker)))
+
+
+@given(from_workers)
+def test_what_a_worker_says_arrives_as_it_was_said(message: FromWorker) -> None:
+    assert decode_from_worker(encode(message), RANKS) == message
+
+
+@given(to_workers)
+def test_what_the_root_says_arrives_as_it_was_said(message: ToWorker) -> None:
+    assert decode_to_worker(encode(message)) == message
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_arrives_as_nothing(number: float) -> None:
+    roles = [{"loss": number, "inner": {"losses": [number, 1.0]}}]
+    sent = Report(rank=1, incarnation=0, roles=roles, busy_s=[0.5], running_s=1.0)
+    received = decode_from_worker(encode(sent), RANKS)
+    assert isinstance(received, Report)
+    assert received.roles == [{"loss": None, "inner": {"losses": [None, 1.0]}}]
+
+
+GARBAGE = [
+    b"",
+    b"\xff\xfe",
+    b"null",
+    b"[]",
+    b"{",
+    b"{}",
+    b'{"kind": "no_such_kind"}',
+    b'{"kind": "register"}',
+    b'{"kind": "register", "rank": "one", "incarnation": 0, "pid": 1, "address": ""}',
+    b'{"kind": "finished", "rank": 1, "reason": "", "more": 1}',
+    b'{"kind": "addresses", "addresses": {"one": ""}}',
+    b"[" * 100_000,
+]
+
+
+@pytest.mark.parametrize("data", GARBAGE, ids=lambda data: repr(data[:30]))
+def test_garbage_is_a_malformed_message(data: bytes) -> None:
+    with pytest.raises(MalformedMessageError):
+        decode_from_worker(data, RANKS)
+    with pytest.raises(MalformedMessageError):
+        decode_to_worker(data)
+
+
+@pytest.mark.parametrize("rank", [-1, RANKS, 2**70])
+def test_a_rank_that_the_job_does_not_have_says_nothing(rank: int) -> None:
+    report = Report(rank=rank, incarnation=0, roles=[], busy_s=[], running_s=0.0)
+    for message in (report, Stopped(report=report), Finished(rank=rank, reason="")):
+        with pytest.raises(MalformedMessageError, match="no rank"):
+            decode_from_worker(encode(message), RANKS)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_a_malformed_message(data: bytes) -> None:
+    with pytest.raises(MalformedMessageError):
+        decode_from_worker(data, RANKS)
+
+
+@pytest.mark.parametrize("message", [Stop(), WindDown(), PeerLost(rank=1), Addresses(addresses={1: "x"})])
+def test_a_worker_cannot_speak_as_the_root(message: ToWorker) -> None:
+    with pytest.raises(MalformedMessageError):
+        decode_from_worker(encode(message), RANKS)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Register(rank=1, incarnation=0, pid=2, address=""),
+        Finished(rank=1, reason="done"),
+        Failed(rank=1, cause="", traceback=""),
+    ],
+)
+def test_the_root_cannot_speak_as_a_worker(message: FromWorker) -> None:
+    with pytest.raises(MalformedMessageError):
+        decode_to_worker(encode(message))

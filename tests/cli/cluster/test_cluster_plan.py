@@ -1,0 +1,120 @@
+import os
+import socket
+from typing import Any
+
+import pytest
+
+from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
+from tianji_cli.cluster.plan import Plan, make_plan
+from tianji_cli.config.schema import Component, JobConfig
+
+
+def config(
+    actors: int = 1, *, eval_episodes: int = 10, actor_cores: int = 1, learner_cores: int = 1, **more: Any
+) -> JobConfig:
+    return JobConfig(
+        experiment={"name": "x", "stop": {"env_steps": 10}, "eval_episodes": eval_episodes},
+        environment={"type": "gym", "id": "CartPole-v1"},
+        agent=Component(type="ppo", settings=PPOAgentSettings()),
+        model=Component(type="mlp_actor_critic", settings=MLPActorCriticSettings()),
+        training=Component(type="ppo", settings=PPOSettings()),
+        distribution={
+            "actor": {"num": actors, "cores": actor_cores},
+            "learner": {"cores": learner_cores},
+            **more,
+        },
+    )
+
+
+def pins(plan: Plan) -> list[tuple[int, ...]]:
+    return [process.cores for process in plan.processes]
+
+
+def test_the_root_comes_first_then_the_learner_the_actors_and_the_evaluator() -> None:
+    plan = make_plan(config(actors=2), available=range(4))
+    assert [process.rank for process in plan.processes] == list(range(5))
+    assert [process.title for process in plan.processes] == [
+        "root",
+        "buffer and learner (group 0)",
+        "actor 0 (group 0)",
+        "actor 1 (group 0)",
+        "evaluator",
+    ]
+    assert [process.actors for process in plan.processes] == [(), (), (0,), (1,), ()]
+    assert {process.host for process in plan.processes} == {socket.gethostname()}
+    assert plan.num_actors == 2
+    assert [process.rank for process in plan.trainers] == [1, 2, 3]
+    assert [process.rank for process in plan.carrying("actor")] == [2, 3]
+    assert plan.transport == "shm"
+
+
+@pytest.mark.parametrize(
+    ("cores", "actors", "actor_cores", "learner_cores", "learner_pins", "actor_pins"),
+    [
+        # As many cores as roles: each has its own.
+        (range(3), 2, 1, 1, (0,), [(1,), (2,)]),
+        # Cores to spare stay free.
+        (range(8), 2, 1, 1, (0,), [(1,), (2,)]),
+        (range(8), 2, 2, 3, (0, 1, 2), [(3, 4), (5, 6)]),
+        # More actors than cores: they go round what the learner leaves.
+        (range(3), 4, 1, 1, (0,), [(1,), (2,), (1,), (2,)]),
+        (range(2), 3, 1, 1, (0,), [(1,), (1,), (1,)]),
+        (range(4), 2, 2, 1, (0,), [(1, 2), (1, 3)]),
+        # An actor that wants more than is left gets all that is left.
+        (range(3), 2, 5, 1, (0,), [(1, 2), (1, 2)]),
+        # Too few to part learner and actors: the scheduler decides.
+        (range(1), 2, 1, 1, (), [(), ()]),
+        (range(2), 1, 1, 2, (), [()]),
+        ([], 1, 1, 1, (), [()]),
+        # The numbers are whatever the machine calls its cores.
+        ([4, 6, 9], 2, 1, 1, (4,), [(6,), (9,)]),
+    ],
+)
+def test_cores_are_placed(
+    cores: list[int],
+    actors: int,
+    actor_cores: int,
+    learner_cores: int,
+    learner_pins: tuple[int, ...],
+    actor_pins: list[tuple[int, ...]],
+) -> None:
+    job = config(actors, actor_cores=actor_cores, learner_cores=learner_cores)
+    plan = make_plan(job, cores)
+    assert pins(plan) == [(), learner_pins, *actor_pins, ()]
+    threads = [process.threads for process in plan.processes]
+    assert threads == [1, learner_cores, *[actor_cores] * actors, 1]
+
+
+def test_nothing_is_pinned_if_nobody_wants_it() -> None:
+    plan = make_plan(config(actors=2, pin_cores=False), range(8))
+    assert pins(plan) == [()] * 5
+
+
+def test_the_cores_are_those_that_this_process_may_use() -> None:
+    allowed = sorted(os.sched_getaffinity(0))
+    assert pins(make_plan(config())) == pins(make_plan(config(), allowed))
+
+
+def test_without_episodes_to_evaluate_there_is_no_evaluator() -> None:
+    plan = make_plan(config(eval_episodes=0), range(4))
+    assert plan.carrying("evaluator") == ()
+    assert [process.rank for process in plan.processes] == [0, 1, 2]
+
+
+def test_inproc_puts_a_group_into_one_process_whose_senders_stop_first() -> None:
+    plan = make_plan(config(actors=3, transport="inproc", learner_cores=2), range(8))
+    (group,) = plan.trainers
+    assert group.roles == ("actor", "actor", "actor", "buffer", "learner")
+    assert (group.rank, group.actors, group.cores, group.threads) == (1, (0, 1, 2), (0, 1), 2)
+    assert group.title == "actor, buffer and learner (group 0)"
+    assert [process.title for process in plan.processes] == ["root", group.title, "evaluator"]
+
+
+def test_only_the_learner_computes_on_the_device() -> None:
+    plan = make_plan(config(actors=1, device="cuda:1"), range(4))
+    assert [process.device for process in plan.processes] == ["cpu", "cuda:1", "cpu", "cpu"]
+
+
+def test_a_plan_follows_from_the_config_alone() -> None:
+    assert make_plan(config(actors=3), range(4)) == make_plan(config(actors=3), range(4))

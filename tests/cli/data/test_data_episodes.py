@@ -1,0 +1,105 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tianji_cli.data.episodes import WINDOW, Episodes, ended_returns
+from tianji_cli.data.progress import Progress, StopRule
+
+returns = st.lists(st.integers(-500, 500).map(float), max_size=60)
+batches = st.lists(returns, max_size=8)
+
+
+@given(batches)
+def test_means_are_those_of_the_last_hundred(batches: list[list[float]]) -> None:
+    episodes, seen = Episodes(), list[float]()
+    for batch in batches:
+        episodes.record(batch, 0.0)
+        seen += batch
+        assert episodes.count == len(seen)
+        assert episodes.in_mean == min(len(seen), WINDOW)
+        assert episodes.full == (len(seen) >= WINDOW)
+        assert episodes.mean == (pytest.approx(np.mean(seen[-WINDOW:])) if seen else None)
+
+
+@given(batches, st.integers(-100, 100))
+def test_the_best_mean_is_over_every_hundred_in_a_row(batches: list[list[float]], threshold: int) -> None:
+    episodes, seen, crossed = Episodes([threshold]), list[float](), None
+    for second, batch in enumerate(batches):
+        best_before = episodes.best_mean
+        improved = episodes.record(batch, float(second))
+        seen += batch
+        means = [np.mean(seen[i - WINDOW : i]) for i in range(WINDOW, len(seen) + 1)]
+        assert episodes.best_mean == (pytest.approx(max(means)) if means else None)
+        assert improved == (episodes.best_mean != best_before)
+        if crossed is None and means and max(means) >= threshold:
+            crossed = float(second)
+        assert episodes.time_to == {threshold: crossed}
+
+
+def test_a_long_run_does_not_drift() -> None:
+    episodes, rng = Episodes(), np.random.default_rng(1)
+    values = (rng.standard_normal(20_000) * 1e9).tolist()
+    values += [0.1] * WINDOW
+    for start in range(0, len(values), 50):
+        episodes.record(values[start : start + 50], 0.0)
+    assert episodes.mean == pytest.approx(0.1, rel=1e-12)
+
+
+def test_a_mean_of_fewer_than_a_hundred_crosses_no_threshold() -> None:
+    episodes = Episodes([10.0])
+    assert not episodes.record([500.0] * 99, 1.0)
+    assert (episodes.best_mean, episodes.time_to) == (None, {10.0: None})
+    assert episodes.record([500.0], 2.0)
+    assert (episodes.best_mean, episodes.time_to) == (500.0, {10.0: 2.0})
+
+
+def test_a_resumed_run_keeps_its_best_and_its_thresholds() -> None:
+    first = Episodes([10.0, 20.0])
+    first.record([15.0] * WINDOW, 3.0)
+    resumed = Episodes([10.0, 20.0, 30.0])
+    resumed.load_state(json.loads(json.dumps(first.state())))
+    assert (resumed.count, resumed.mean, resumed.best_mean) == (0, None, 15.0)
+    assert resumed.time_to == {10.0: 3.0, 20.0: None, 30.0: None}
+    assert not resumed.record([14.0] * WINDOW, 4.0)
+    assert resumed.record([25.0] * WINDOW, 5.0)
+    assert resumed.time_to == {10.0: 3.0, 20.0: 5.0, 30.0: None}
+
+
+def test_returns_are_those_of_ended_episodes_in_the_order_they_ended() -> None:
+    episode_return = np.array([[1, 5], [2, 6], [0, 7]], np.float32)
+    terminated = np.array([[0, 0], [1, 0], [0, 0]], np.bool_)
+    truncated = np.array([[0, 1], [1, 0], [0, 1]], np.bool_)
+    assert ended_returns(episode_return, terminated, truncated) == [5.0, 2.0, 7.0]
+
+
+def reached(rule: StopRule, env_steps: int, returns: list[float]) -> str | None:
+    episodes = Episodes()
+    episodes.record(returns, 0.0)
+    return rule.reached(Progress(env_steps=env_steps), episodes)
+
+
+def test_steps_end_a_run_when_as_many_were_received() -> None:
+    rule = StopRule(env_steps=1000)
+    assert reached(rule, 999, []) is None
+    assert reached(rule, 1000, []) == "1000 environment steps"
+    assert reached(rule, 1020, [1.0] * 200) == "1020 environment steps"
+
+
+def test_a_mean_return_ends_a_run_when_a_hundred_episodes_have_it() -> None:
+    rule = StopRule(mean_return=475.0)
+    assert reached(rule, 10**9, [500.0] * 99) is None
+    assert reached(rule, 0, [474.9] * 100) is None
+    assert reached(rule, 0, [475.0] * 100) == "mean return of the last 100 episodes is 475.0"
+
+
+def test_negative_and_zero_goals_are_goals() -> None:
+    assert reached(StopRule(mean_return=0.0), 0, [-1.0] * 100) is None
+    assert reached(StopRule(mean_return=0.0), 0, [0.0] * 100) is not None
+    assert reached(StopRule(mean_return=-100.0), 0, [-99.0] * 100) is not None
+
+
+def test_no_rule_never_ends_a_run() -> None:
+    assert reached(StopRule(), 10**12, [1e9] * 200) is None

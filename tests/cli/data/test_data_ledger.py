@@ -1,0 +1,228 @@
+"""``produced = received + in_flight + lost + dropped``, term by term, over generated histories."""
+
+import tempfile
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tianji_cli.data.ledger import Account, Reception, Source, settle
+from tianji_cli.data.production import Production, ProductionFile, ProductionPage
+
+ACTORS = 3
+
+
+@dataclass
+class Incarnation:
+    """An actor between two deaths, and what it alone knows.
+
+    Attributes:
+        fragments: (sequence, before, samples) on their way, oldest first.
+        unresolved: samples of pushed fragments of which no later one was received.
+    """
+
+    source: Source
+    page: ProductionPage
+    unfinished: int = 0
+    sequence: int = 0
+    sent: int = 0
+    fragments: deque[tuple[int, int, int]] = field(default_factory=deque)
+    unresolved: dict[int, int] = field(default_factory=dict)
+
+
+class History:
+    """Drives real pages and receptions, and adds the terms up in a second way."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = ProductionFile(path, ACTORS)
+        self.living = [self._born(actor, 0) for actor in range(ACTORS)]
+        self.gone: list[Incarnation] = []
+        self.ended: dict[Source, Production] = {}
+        self.killed: set[Source] = set()
+        self.receptions: dict[Source, Reception] = {}
+        self.receiver_lives = True
+        self.produced = self.received = self.in_flight = self.lost = self.dropped = 0
+
+    def _born(self, actor: int, incarnation: int) -> Incarnation:
+        self.file.begin(actor, incarnation)
+        return Incarnation((actor, incarnation), ProductionPage(self.file, actor))
+
+    def step(self, actor: int, samples: int) -> None:
+        one = self.living[actor]
+        one.page.count(samples)
+        one.unfinished += samples
+        self.produced += samples
+
+    def push(self, actor: int, *, arrives: bool = True) -> None:
+        one = self.living[actor]
+        one.page.push()
+        one.unresolved[one.sequence] = one.unfinished
+        if arrives:
+            one.fragments.append((one.sequence, one.sent, one.unfinished))
+        one.sequence, one.sent, one.unfinished = one.sequence + 1, one.sent + one.unfinished, 0
+
+    def receive(self, actor: int, *, useful: bool = True) -> None:
+        """Let the oldest fragment of an actor arrive, which may have died since."""
+        for one in (*(old for old in self.gone if old.source[0] == actor), self.living[actor]):
+            if one.fragments and self.receiver_lives:
+                sequence, before, samples = one.fragments.popleft()
+                reception = self.receptions.setdefault(one.source, Reception())
+                reception.follow(sequence, before, samples)
+                if useful:
+                    reception.samples += samples
+                    self.received += samples
+                else:
+                    reception.dropped += samples
+                    self.dropped += samples
+                del one.unresolved[sequence]
+                for missed in [n for n in one.unresolved if n < sequence]:
+                    self.lost += one.unresolved.pop(missed)
+                return
+
+    def reject(self, actor: int) -> None:
+        """Let the oldest fragment of an actor be unreadable."""
+        if self.living[actor].fragments:
+            self.living[actor].fragments.popleft()
+
+    def kill(self, actor: int) -> None:
+        one = self.living[actor]
+        self.killed.add(one.source)
+        self.lost += one.unfinished
+        self.ended[one.source] = self.file.read(actor)
+        self.gone.append(one)
+        self.living[actor] = self._born(actor, one.source[1] + 1)
+
+    def lose_receiver(self) -> None:
+        self.receiver_lives = False
+
+    def end(self) -> None:
+        """Let every actor that lives stop in order."""
+        for one in self.living:
+            if one.unfinished:
+                one.page.abandon()
+                self.dropped += one.unfinished
+        for one in (*self.gone, *self.living):
+            unresolved = sum(one.unresolved.values())
+            if one.source in self.killed or not self.receiver_lives:
+                self.lost += unresolved
+            else:
+                self.in_flight += unresolved
+
+    def account(self) -> Account:
+        pages = {one.source: self.file.read(one.source[0]) for one in self.living}
+        return settle(
+            {**self.ended, **pages},
+            self.receptions,
+            self.killed,
+            receiver_lost=not self.receiver_lives,
+        )
+
+    def expected(self) -> Account:
+        return Account(self.produced, self.received, self.in_flight, self.lost, self.dropped)
+
+
+actor = st.integers(0, ACTORS - 1)
+event = st.one_of(
+    st.tuples(st.just("step"), actor, st.integers(0, 5)),
+    st.tuples(st.just("push"), actor),
+    st.tuples(st.just("push"), actor),
+    st.tuples(st.just("receive"), actor),
+    st.tuples(st.just("receive_in_vain"), actor),
+    st.tuples(st.just("reject"), actor),
+    st.tuples(st.just("kill"), actor),
+    st.tuples(st.just("kill_between_count_and_push"), actor),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(event, max_size=60), st.integers(0, 80))
+def test_every_sample_is_in_the_account_it_belongs_to(events: list[tuple[str, ...]], lost_at: int) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        history = History(Path(directory) / "production.bin")
+        for i, (what, *arguments) in enumerate(events):
+            if i == lost_at:
+                history.lose_receiver()
+            if what == "receive_in_vain":
+                history.receive(*arguments, useful=False)
+            elif what == "kill_between_count_and_push":
+                history.push(*arguments, arrives=False)
+                history.kill(*arguments)
+            else:
+                getattr(history, what)(*arguments)
+        history.end()
+        account = history.account()
+    assert account == history.expected()
+    assert account.unaccounted == 0
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    return History(tmp_path / "production.bin")
+
+
+def run(history: History, fragments: int, samples: int = 4) -> None:
+    for _ in range(fragments):
+        history.step(0, samples)
+        history.push(0)
+
+
+def test_a_fragment_rejected_long_ago_is_still_lost(history: History) -> None:
+    run(history, 1)
+    history.reject(0)
+    for _ in range(1000):
+        run(history, 1)
+        history.receive(0)
+    history.end()
+    assert history.account() == Account(produced=4004, received=4000, in_flight=0, lost=4, dropped=0)
+
+
+def test_what_a_dead_receiver_did_not_report_is_lost_however_much_it_is(history: History) -> None:
+    run(history, 5)
+    for _ in range(5):
+        history.receive(0)
+    history.lose_receiver()
+    run(history, 1000)
+    history.end()
+    assert history.account() == Account(produced=4020, received=20, in_flight=0, lost=4000, dropped=0)
+
+
+def test_a_killed_actor_loses_what_it_filled_and_what_nobody_received(history: History) -> None:
+    run(history, 3)
+    history.receive(0)
+    history.step(0, 3)
+    history.kill(0)
+    history.end()
+    assert history.account() == Account(produced=15, received=4, in_flight=0, lost=11, dropped=0)
+
+
+def test_what_a_killed_actor_had_pushed_may_still_arrive(history: History) -> None:
+    run(history, 2)
+    history.kill(0)
+    history.receive(0)
+    history.receive(0)
+    history.end()
+    assert history.account() == Account(produced=8, received=8, in_flight=0, lost=0, dropped=0)
+
+
+def test_an_actor_that_stops_in_order_leaves_fragments_in_flight_and_drops_its_last(history: History) -> None:
+    run(history, 2)
+    history.step(0, 1)
+    history.end()
+    assert history.account() == Account(produced=9, received=0, in_flight=8, lost=0, dropped=1)
+
+
+def test_a_miscount_is_not_hidden_in_another_term(history: History) -> None:
+    run(history, 3)
+    for _ in range(3):
+        history.receive(0)
+    history.receptions[0, 0].samples -= 4
+    history.end()
+    assert history.account().unaccounted == 4
+
+
+def test_samples_nobody_gave_up_are_unaccounted(history: History) -> None:
+    history.step(0, 2)
+    assert history.account().unaccounted == 2

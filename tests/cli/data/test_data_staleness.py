@@ -1,0 +1,37 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tianji_cli.data.staleness import Staleness
+
+records = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 50)), min_size=1, max_size=30)
+
+
+@given(records)
+def test_the_histogram_agrees_with_numpy_on_every_sample(records: list[tuple[int, int]]) -> None:
+    staleness = Staleness()
+    for lag, samples in records:
+        staleness.record(lag, samples)
+    expanded = np.repeat([lag for lag, _ in records], [samples for _, samples in records])
+    summary = staleness.summary()
+    assert summary is not None
+    assert np.isclose(summary.mean, expanded.mean())
+    assert summary.max == expanded.max()
+    assert summary.p50 == np.percentile(expanded, 50, method="inverted_cdf")
+    assert summary.p95 == np.percentile(expanded, 95, method="inverted_cdf")
+
+
+def test_before_a_sample_was_used_there_is_no_staleness() -> None:
+    staleness = Staleness()
+    assert staleness.summary() is None
+    staleness.record(5, 0)
+    assert staleness.summary() is None
+
+
+def test_billions_of_samples_are_counted_exactly() -> None:
+    staleness = Staleness()
+    staleness.record(0, 95 * 10**11)
+    staleness.record(1, 5 * 10**11)
+    summary = staleness.summary()
+    assert summary is not None
+    assert (summary.mean, summary.p95, summary.max) == (0.05, 0, 1)

@@ -1,0 +1,264 @@
+"""Runs of the real command, each in a session of its own, so that whatever one leaves behind is found."""
+
+import contextlib
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+TIANJI = Path(sys.executable).with_name("tianji")
+SHM = Path("/dev/shm")
+PATIENCE_S = 60.0
+"""No claim is about speed: this only keeps a test that fails from taking forever."""
+
+ACCOUNTS = ("received", "in_flight", "lost", "dropped")
+
+BASE: dict[str, Any] = {
+    "experiment": {"name": "run", "stop": {"env_steps": 2048}, "eval_episodes": 0},
+    "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": 8},
+    "agent": {"type": "ppo"},
+    "model": {"type": "mlp_actor_critic", "hidden": [16]},
+    "training": {"rollout_steps": 512, "minibatch_size": 128, "epochs": 2},
+    "distribution": {
+        "transport": "shm",
+        "pin_cores": False,
+        "actor": {"num": 1, "send_size": 16, "window": 2},
+    },
+}
+ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
+
+Config = dict[str, Any]
+
+
+def merged(base: Config, *changes: Config) -> Config:
+    result = {key: merged(value) if isinstance(value, dict) else value for key, value in base.items()}
+    for change in changes:
+        for key, value in change.items():
+            table = result.get(key)
+            nested = isinstance(value, dict) and isinstance(table, dict) and key != "stop"
+            result[key] = merged(table, value) if nested else value
+    return result
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Poll for what another process does."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    pytest.fail(f"{what}: not within {PATIENCE_S:g} s")
+
+
+def in_session(session: int) -> dict[int, str]:
+    """Living processes of a session: pid -> title."""
+    found = {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal():
+            with contextlib.suppress(OSError):
+                fields = (place / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session and fields[0] != "Z":
+                    title = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                    found[int(place.name)] = title
+    return found
+
+
+class Command:
+    """One `tianji` command that is going on or over."""
+
+    def __init__(self, place: Path, arguments: list[str], environment: dict[str, str]) -> None:
+        place.mkdir(parents=True)
+        self.place = place
+        with (place / "stdout").open("wb") as out, (place / "stderr").open("wb") as err:
+            self.process = subprocess.Popen(
+                [TIANJI, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=place.parent,
+                env=os.environ | {"TMPDIR": str(place.parent / "tmp"), "COLUMNS": "200"} | environment,
+                start_new_session=True,
+            )
+        self.pid = self.process.pid
+
+    @property
+    def stdout(self) -> str:
+        return (self.place / "stdout").read_text()
+
+    @property
+    def stderr(self) -> str:
+        return (self.place / "stderr").read_text()
+
+    @property
+    def last_words(self) -> str:
+        return self.stderr.rstrip("\n").rpartition("\n")[2]
+
+    def wait(self, status: int | None = None) -> int:
+        try:
+            ended = self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"still going: {in_session(self.pid)}\n{self.stderr}")
+        if status is not None:
+            assert ended == status, self.stdout + self.stderr
+        assert "Traceback" not in self.stdout + self.stderr
+        return ended
+
+    def pids(self, title: str) -> list[int]:
+        return [pid for pid, shown in in_session(self.pid).items() if shown.startswith(f"tianji: {title}")]
+
+    def pid_of(self, title: str) -> int:
+        return int(until(lambda: self.pids(title), f"{title} starts")[0])
+
+    def kill(self, title: str, number: signal.Signals = signal.SIGKILL) -> int:
+        pid = self.pid_of(title)
+        os.kill(pid, number)
+        return pid
+
+    def signal_all(self, number: signal.Signals) -> None:
+        os.killpg(self.pid, number)
+
+    def wait_for_all(self) -> None:
+        """Wait until no process of the command is left."""
+        until(lambda: not in_session(self.pid), f"{in_session(self.pid)} end")
+
+    def end(self) -> None:
+        for pid in in_session(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+
+
+class Run:
+    """A run directory and the command that trains in it."""
+
+    def __init__(self, path: Path, command: Command) -> None:
+        self.path = path
+        self.command = command
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        metrics = self.path / "metrics.jsonl"
+        lines = metrics.read_bytes().split(b"\n")[:-1] if metrics.exists() else []
+        return [json.loads(line) for line in lines]
+
+    @property
+    def env_steps(self) -> int:
+        rows = self.rows
+        return int(rows[-1]["env_steps"]) if rows else 0
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        document: dict[str, Any] = json.loads((self.path / "summary.json").read_text())
+        return document
+
+    @property
+    def saved_env_steps(self) -> int:
+        state = json.loads((self.path / "checkpoints/last/state.json").read_text())
+        return int(state["progress"]["env_steps"])
+
+    @property
+    def log(self) -> str:
+        return (self.path / "logs/root-0.log").read_text()
+
+    def train_until(self, env_steps: int = 1) -> None:
+        def trained() -> bool:
+            assert self.command.process.poll() is None, self.command.stdout + self.command.stderr
+            return self.env_steps >= env_steps
+
+        until(trained, f"{env_steps} environment steps")
+
+    def finish(self, status: int = 0) -> dict[str, Any]:
+        """Wait for the end, and check what is true of every end."""
+        self.command.wait(status)
+        assert not (self.path / "job.key").exists()
+        assert not (self.path / "production.bin").exists()
+        summary = self.summary
+        assert summary["produced"] == sum(summary[account] for account in ACCOUNTS), summary
+        assert (self.path / "checkpoints/last/model.safetensors").is_file()
+        if status == 1:
+            assert self.command.last_words == f"tianji: error: {summary['reason']}"
+        return summary
+
+
+class Workplace:
+    """Makes configs and starts commands in one directory."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.commands: list[Command] = []
+        self.environment: dict[str, str] = {}
+        (place / "tmp").mkdir()
+
+    def command(self, *arguments: str) -> Command:
+        command = Command(self.place / f"command-{len(self.commands)}", list(arguments), self.environment)
+        self.commands.append(command)
+        return command
+
+    def config(self, *changes: Config) -> Path:
+        path = self.place / "run.toml"
+        path.write_text(tomli_w.dumps(merged(BASE, *changes)))
+        return path
+
+    @staticmethod
+    def stale_shared_memory() -> set[str]:
+        return stale_shared_memory()
+
+    def module(self, source: str) -> None:
+        """Write my_env.py beside the config."""
+        (self.place / "my_env.py").write_text(source)
+
+    def train(self, *changes: Config, options: tuple[str, ...] = ("--quiet",)) -> Run:
+        runs = self.place / "out/run"
+        before = len(list(runs.iterdir())) if runs.exists() else 0
+        command = self.command("train", str(self.config(*changes)), "--out", "out", *options)
+        return Run(runs / str(before + 1), command)
+
+    def resume(self, run: Run, *options: str) -> Run:
+        return Run(run.path, self.command("train", "--resume", str(run.path), "--quiet", *options))
+
+
+def stale_shared_memory() -> set[str]:
+    """Names of jobs of this user that no living process holds."""
+    stems = {path.name[: len(f"tianji-{os.getuid()}-") + 12] for path in SHM.glob(f"tianji-{os.getuid()}-*")}
+    stale = set()
+    for stem in stems:
+        try:
+            descriptor = os.open(SHM / f"{stem}.page", os.O_RDWR)
+        except FileNotFoundError:
+            if list(SHM.glob(f"{stem}*")):
+                stale.add(stem)
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stale.add(stem)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)
+    return stale
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path: Path) -> Iterator[Workplace]:
+    """A directory to run commands in; afterwards nothing that they started or made is left elsewhere."""
+    before = stale_shared_memory()
+    place = Workplace(tmp_path)
+    try:
+        yield place
+        for command in place.commands:
+            assert command.process.poll() is not None, "a test waits for its commands"
+            command.wait_for_all()
+        assert stale_shared_memory() <= before
+        assert list((tmp_path / "tmp").iterdir()) == []
+    finally:
+        for command in place.commands:
+            command.end()

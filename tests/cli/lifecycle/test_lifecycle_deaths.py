@@ -1,0 +1,205 @@
+"""Processes that die: who is restarted, what ends a run, what is left, and that the books are right."""
+
+import os
+import random
+import signal
+import time
+from typing import Any
+
+import pytest
+
+ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
+
+BROKEN = """
+import os, signal
+import gymnasium, numpy as np
+from tianji_envs.core import BaseEnv
+
+class Base(BaseEnv):
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.steps = 0
+
+    def reset(self, seed=None):
+        return np.zeros(2, np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 500:
+            self.die()
+        return np.zeros(2, np.float32), 1.0, self.steps % 20 == 0, False
+
+class Boom(Base):
+    def die(self):
+        raise RuntimeError("the boom\\nof two lines")
+
+class Leaver(Base):
+    def die(self):
+        os._exit(0)
+
+class Quitter(Base):
+    def die(self):
+        raise SystemExit(0)
+
+class Suicide(Base):
+    def die(self):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+class Stillborn(Base):
+    def __init__(self):
+        raise ValueError("no such maze")
+
+class Needy(Base):
+    def __init__(self):
+        import a_package_that_is_not_there
+"""
+
+
+def of_class(name: str, transport: str = "shm", **distribution: Any) -> dict[str, Any]:
+    return {
+        "environment": {"type": f"my_env:{name}", "id": "", "num_envs": 8},
+        "distribution": {"transport": transport, **distribution},
+    }
+
+
+@pytest.mark.parametrize(("mode", "transport"), [("async", "shm"), ("sync", "shm"), ("async", "zmq")])
+def test_a_run_goes_on_to_its_end_though_actors_are_killed_at_random_moments(
+    workplace: Any, mode: str, transport: str
+) -> None:
+    dice = random.Random(11)
+    run = workplace.train(
+        {"experiment": {"stop": {"wall_s": 9.0}}},
+        {"distribution": {"mode": mode, "transport": transport, "actor": {"num": 2}}},
+    )
+    run.train_until(1000)
+    kills = 0
+    while kills < 4:
+        time.sleep(dice.uniform(0.1, 0.9))
+        victim = run.command.kill(f"actor {dice.randrange(2)}")
+        kills += 1
+        while victim in run.command.pids("actor"):
+            time.sleep(0.01)
+    trained = run.rows[-1]["received"]
+    summary = run.finish()
+
+    assert summary["status"] == "finished"
+    assert sum(role["restarts"] for role in summary["roles"]) == kills
+    assert summary["received"] > trained
+    assert summary["rejected_frames"] == 0
+
+
+@pytest.mark.parametrize("transport", ["shm", "inproc"])
+def test_an_exception_in_an_environment_ends_the_run_with_it_as_the_last_line(
+    workplace: Any, transport: str
+) -> None:
+    workplace.module(BROKEN)
+    run = workplace.train(of_class("Boom", transport), ENDLESS)
+    summary = run.finish(1)
+    assert summary["status"] == "failed"
+    assert "RuntimeError: the boom of two lines" in run.command.last_words
+    (log,) = (run.path / "logs").glob("actor-*.log")
+    assert str(log.relative_to(workplace.place)) in run.command.last_words
+    assert "Traceback" in log.read_text()
+    assert "in die" in log.read_text()
+    # What was trained before is saved, also where the learner is in the same process.
+    assert run.saved_env_steps == summary["received"] > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("Leaver", "exited with status 0"),
+        ("Quitter", "SystemExit: 0"),
+        ("Stillborn", "ValueError: no such maze"),
+        ("Needy", "No module named 'a_package_that_is_not_there'"),
+    ],
+)
+def test_an_environment_that_cannot_go_on_ends_the_command_with_the_reason(
+    workplace: Any, kind: str, cause: str
+) -> None:
+    workplace.module(BROKEN)
+    run = workplace.train(of_class(kind), ENDLESS)
+    status = run.command.wait()
+    assert status in {1, 2}  # 2 where the config was refused before anything started.
+    assert cause in run.command.stderr
+    if status == 1:
+        assert cause in run.command.last_words
+
+
+def test_an_actor_that_dies_again_and_again_ends_the_run(workplace: Any) -> None:
+    workplace.module(BROKEN)
+    run = workplace.train(of_class("Suicide", max_restarts_per_minute=2), ENDLESS)
+    summary = run.finish(1)
+    assert "was killed by SIGSEGV" in run.command.last_words
+    assert "limited to 2 a minute" in run.command.last_words
+    assert sum(role["restarts"] for role in summary["roles"]) == 2
+    assert summary["lost"] > 0
+
+
+def test_a_dead_learner_ends_the_run_which_can_be_resumed(workplace: Any) -> None:
+    run = workplace.train(ENDLESS, {"experiment": {"checkpoint_every_s": 0.2}})
+    run.train_until(5000)
+    while run.saved_env_steps == 0:
+        time.sleep(0.01)
+    run.command.kill("buffer and learner")
+    summary = run.finish(1)
+    assert "buffer and learner (group 0) was killed by SIGKILL" in run.command.last_words
+    saved = run.saved_env_steps
+    assert saved > 0
+    assert summary["status"] == "failed"
+
+    text = (run.path / "config.toml").read_text()
+    assert str(10**9) in text.replace("_", "")
+    resumed = workplace.resume(run, "--set", f"experiment.stop.env_steps={saved + 4096}")
+    again = resumed.finish()
+    assert again["status"] == "finished"
+    assert again["env_steps"] == saved + again["received"] >= saved + 4096
+    assert again["updates"] > again["received"] // 512 * 8  # The counters went on from the checkpoint's.
+
+
+def test_a_killed_evaluator_fails_the_run_and_leaves_what_was_trained(workplace: Any) -> None:
+    run = workplace.train({"experiment": {"eval_episodes": 100000}})
+    run.command.kill("evaluator")
+    summary = run.finish(1)
+    assert summary["evaluation"] is None
+    assert "the evaluation failed, after training was over (" in run.command.last_words
+    assert "was killed by SIGKILL" in run.command.last_words
+    assert run.saved_env_steps == summary["env_steps"]
+
+
+def test_a_dead_fork_server_ends_the_run_in_order(workplace: Any) -> None:
+    run = workplace.train(ENDLESS)
+    run.train_until(1000)
+    run.command.kill("fork server")
+    summary = run.finish(1)
+    assert "fork server" in run.command.last_words
+    assert run.saved_env_steps == summary["received"]
+    assert summary["lost"] == 0
+
+
+@pytest.mark.parametrize("transport", ["shm", "inproc", "zmq"])
+def test_nobody_outlives_a_killed_root_and_the_learner_saves_first(workplace: Any, transport: str) -> None:
+    run = workplace.train(ENDLESS, {"distribution": {"transport": transport}})
+    run.train_until(5000)
+    saved = run.saved_env_steps
+    os.kill(run.command.pid, signal.SIGKILL)
+    assert run.command.wait() == -signal.SIGKILL
+    run.command.wait_for_all()
+    assert run.saved_env_steps > saved
+
+    resumed = workplace.resume(run, "--set", f"experiment.stop.env_steps={run.saved_env_steps + 2048}")
+    assert resumed.finish()["env_steps"] > run.saved_env_steps - 4096
+
+
+def test_the_next_command_removes_what_a_sigkill_of_everything_left(workplace: Any) -> None:
+    run = workplace.train(ENDLESS, {"distribution": {"actor": {"num": 2}}})
+    run.train_until(1000)
+    left = {path.name for path in run.path.parent.parent.parent.rglob("job.key")}
+    assert left
+    run.command.signal_all(signal.SIGKILL)
+    run.command.wait()
+    run.command.wait_for_all()
+    assert workplace.stale_shared_memory(), "something has to be left for this to be a test"
+    workplace.command("eval", str(run.path), "--episodes", "1").wait(0)
+    # The fixture finds no names of dead jobs now.

@@ -1,0 +1,121 @@
+"""Runs that nothing disturbs: what they leave behind and what it says."""
+
+import json
+from typing import Any
+
+import pytest
+
+SUMMARY_KEYS = (
+    "schema experiment status reason wall_s train_s env_steps updates transport mode groups produced received "
+    "consumed in_flight lost dropped produced_per_s received_per_s consumed_per_s replay_ratio staleness "
+    "returns time_to evaluation rejected_frames roles"
+).split()
+
+
+@pytest.mark.parametrize("transport", ["inproc", "shm", "zmq"])
+def test_a_finished_run_leaves_everything_the_design_names(workplace: Any, transport: str) -> None:
+    run = workplace.train(
+        {
+            "experiment": {"eval_episodes": 3, "thresholds": [10.0, 475.5]},
+            "distribution": {"transport": transport},
+        },
+        options=("--quiet", "--json", "figures.json"),
+    )
+
+    summary = run.finish()
+
+    assert list(summary) == SUMMARY_KEYS
+    assert list(summary["roles"][0]) == ["rank", "role", "group", "host", "cores", "restarts", "busy"]
+    assert list(summary["time_to"]) == ["10", "475.5"]
+    assert summary["evaluation"]["episodes"] == 3
+    assert (summary["status"], summary["transport"], summary["rejected_frames"]) == ("finished", transport, 0)
+    assert summary["lost"] == 0
+    assert summary["env_steps"] == summary["received"] >= 2048
+    assert json.loads((workplace.place / "figures.json").read_text()) == summary
+    files = {str(path.relative_to(run.path)) for path in run.path.rglob("*") if path.is_file()}
+    for rank, role in enumerate(dict.fromkeys(role["rank"] for role in summary["roles"])):
+        roles = [entry["role"] for entry in summary["roles"] if entry["rank"] == role]
+        assert f"logs/{'-'.join(dict.fromkeys(roles))}-{rank}.log" in files
+    for checkpoint in ("last", "best"):
+        assert (run.path / "checkpoints" / checkpoint / "model.safetensors").is_file()
+    assert {"config.toml", "metrics.jsonl", "summary.json"} <= files
+    assert any(name.startswith("events.out.tfevents") for name in files)
+    assert any(name.startswith("plots/") and name.endswith(".png") for name in files)
+    assert "finished" in run.command.stdout
+    assert not run.command.stderr
+
+
+ENDLESS_EPISODE = """
+import gymnasium, numpy as np
+from tianji_envs.core import BaseEnv
+
+class Endless(BaseEnv):
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None):
+        return np.zeros(2, np.float32)
+
+    def step(self, action):
+        return np.ones(2, np.float32), 1.0, False, False
+"""
+
+
+def test_a_run_in_step_produces_what_the_config_says_and_its_resolved_config_runs_again(
+    workplace: Any,
+) -> None:
+    workplace.module(ENDLESS_EPISODE)
+    first = workplace.train(
+        {"environment": {"type": "my_env:Endless", "id": "", "num_envs": 8}},
+        {"distribution": {"mode": "sync", "actor": {"num": 2}}},
+    )
+    summary = first.finish()
+
+    # Four rollouts of 512 steps are 2048; the fourth ends the run, so three are trained on, twice each.
+    assert summary["produced"] == summary["received"] == summary["env_steps"] == 2048
+    assert summary["consumed"] == 3 * 512 * 2
+    assert summary["updates"] == 3 * 2 * 512 // 128
+    assert summary["staleness"] == {"mean": 0.0, "p50": 0.0, "p95": 0.0, "max": 0.0}
+    assert summary["returns"] == {"episodes": 0, "mean_100": None, "best_mean_100": None}
+
+    resolved = (first.path / "config.toml").read_text()
+    again = workplace.command("train", str(first.path / "config.toml"), "--out", "again", "--quiet")
+    again.wait(0)
+    second = workplace.place / "again/run/1"
+    assert (second / "config.toml").read_text() == resolved
+    model = "checkpoints/last/model.safetensors"
+    assert (second / model).read_bytes() == (first.path / model).read_bytes()
+
+
+def test_a_short_run_has_a_learning_curve(workplace: Any) -> None:
+    run = workplace.train({"experiment": {"stop": {"wall_s": 2.0}}})
+    run.finish()
+    assert sum(row["mean_100"] is not None for row in run.rows) >= 4
+
+
+def test_json_on_stdout_is_all_there_is_on_stdout(workplace: Any) -> None:
+    run = workplace.train(options=("--json", "-"))
+    run.command.wait(0)
+    assert json.loads(run.command.stdout) == run.summary
+    assert "env_steps=" in run.command.stderr
+
+
+def test_a_dry_run_prints_who_would_run_where_and_starts_nothing(workplace: Any) -> None:
+    config = str(workplace.config({"experiment": {"eval_episodes": 3}, "distribution": {"actor": {"num": 2}}}))
+    shown = workplace.command("train", config, "--dry-run", "--out", "out")
+    shown.wait(0)
+    for word in ("rank", "roles", "group", "host", "cores", "device", "learner", "actor", "evaluator", "cpu"):
+        assert word in shown.stdout
+    told = workplace.command("train", config, "--dry-run", "--out", "out", "--json", "-")
+    told.wait(0)
+    processes = json.loads(told.stdout)["processes"]
+    assert [process["rank"] for process in processes] == [0, 1, 2, 3, 4]
+    assert [process["roles"] for process in processes] == [
+        ["root"],
+        ["buffer", "learner"],
+        ["actor"],
+        ["actor"],
+        ["evaluator"],
+    ]
+    assert not (workplace.place / "out").exists()

@@ -1,0 +1,115 @@
+"""What --resume refuses, and what a full disk does."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
+
+
+def test_resume_says_what_is_wrong_and_leaves_a_run_alone_that_is_still_going(workplace: Any) -> None:
+    missing = workplace.command("train", "--resume", "nothing", "--out", "out")
+    missing.wait(2)
+    assert "no run 'nothing'" in missing.last_words
+
+    run = workplace.train(ENDLESS)
+    run.train_until(1000)
+    config = (run.path / "config.toml").read_bytes()
+    refused = workplace.command(
+        "train", "--resume", str(run.path), "--set", "training.epochs=1", "--set", "model.hidden=[8]"
+    )
+    refused.wait(2)
+    assert "still going" in refused.last_words
+    assert (run.path / "config.toml").read_bytes() == config
+    run.train_until(run.env_steps + 2000)
+    run.command.signal_all(signal.SIGINT)
+    run.finish(130)
+
+    (run.path / "checkpoints/last").unlink()
+    bare = workplace.command("train", "--resume", str(run.path))
+    bare.wait(2)
+    assert "no checkpoint" in bare.last_words
+
+
+def test_resume_is_refused_while_an_orphaned_learner_still_saves(workplace: Any) -> None:
+    run = workplace.train(ENDLESS)
+    run.train_until(1000)
+    learner = run.command.kill("buffer and learner", signal.SIGSTOP)
+    os.kill(run.command.pid, signal.SIGKILL)
+    run.command.wait()
+    refused = workplace.command("train", "--resume", str(run.path))
+    refused.wait(2)
+    assert "still going, or saving" in refused.last_words
+    os.kill(learner, signal.SIGCONT)
+    run.command.wait_for_all()
+    workplace.resume(run, "--set", f"experiment.stop.env_steps={run.saved_env_steps + 2048}").finish()
+
+
+def test_a_run_that_was_interrupted_goes_on_where_it_was(workplace: Any) -> None:
+    run = workplace.train(ENDLESS)
+    run.train_until(5000)
+    run.command.signal_all(signal.SIGINT)
+    first = run.finish(130)
+    again = workplace.resume(
+        run, "--set", f"experiment.stop.env_steps={first['env_steps'] + 4096}"
+    ).finish()
+    assert again["env_steps"] == first["env_steps"] + again["received"]
+    assert again["updates"] > first["updates"]
+    steps = [row["env_steps"] for row in run.rows]
+    assert steps[-1] >= again["env_steps"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB, the run directory's."""
+    place = tmp_path / "out"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"mounting takes root: {made.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_ends_the_run_with_what_could_not_be_written(workplace: Any, small_disk: Path) -> None:
+    run = workplace.train(ENDLESS, {"experiment": {"checkpoint_every_s": 3.0}})
+    run.train_until(1000)
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(b"\0" * 4096)
+            except OSError:
+                break
+    run.command.wait(1)
+    assert "No space left" in run.command.last_words
+    assert "checkpoint" in run.command.last_words
+
+    filler.unlink()
+    resumed = workplace.resume(run, "--set", f"experiment.stop.env_steps={run.saved_env_steps + 2048}")
+    assert resumed.finish()["status"] == "finished"
+
+
+def test_metrics_that_cannot_be_written_do_not_end_a_run(workplace: Any, small_disk: Path) -> None:
+    run = workplace.train({"experiment": {"stop": {"wall_s": 4.0}, "checkpoint_every_s": 600.0}})
+    run.train_until(1000)
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(b"\0" * 4096)
+            except OSError:
+                break
+    time.sleep(1.0)
+    filler.unlink()
+    summary = run.finish()
+    assert summary["status"] == "finished"
+    assert "missing from the metrics" in summary["reason"]

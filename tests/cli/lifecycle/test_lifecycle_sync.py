@@ -1,0 +1,33 @@
+"""In step: the seed alone decides what comes out, whatever carries the data and however many act."""
+
+import hashlib
+from typing import Any
+
+import pytest
+
+
+def outcome(workplace: Any, transport: str, actors: int, seed: int) -> tuple[Any, ...]:
+    run = workplace.train(
+        {
+            "experiment": {"seed": seed, "stop": {"env_steps": 6000}, "eval_episodes": 5, "thresholds": [15.0]},
+            "distribution": {"transport": transport, "mode": "sync", "actor": {"num": actors}},
+        }
+    )
+    summary = run.finish()
+    parameters = {
+        name: hashlib.sha256((run.path / "checkpoints" / name / "model.safetensors").read_bytes()).hexdigest()
+        for name in ("last", "best")
+    }
+    figures = tuple(str(summary[key]) for key in ("env_steps", "updates", "consumed", "returns", "evaluation"))
+    return (*parameters.items(), *figures)
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+def test_the_same_seed_gives_the_same_parameters_bit_for_bit_over_every_transport(
+    workplace: Any, actors: int
+) -> None:
+    reference = outcome(workplace, "inproc", actors, seed=7)
+    assert outcome(workplace, "shm", actors, seed=7) == reference
+    assert outcome(workplace, "zmq", actors, seed=7) == reference
+    if actors == 1:
+        assert outcome(workplace, "shm", actors, seed=8)[0] != reference[0]

@@ -1,0 +1,159 @@
+"""An actor and a receiver in one process, over the real in-process engine, environments and PPO."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from tianji_algos import registry as algorithms
+from tianji_algos.core import Agent, Model, Spaces, build_model
+from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.ppo.settings import PPOAgentSettings
+from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
+from tianji_cli.data.production import ProductionFile, ProductionPage
+from tianji_cli.roles.actor import Actor, Outbox
+from tianji_cli.roles.role import Role
+from tianji_envs.core import VectorEnvironment
+from tianji_envs.gym import GymFactory
+from tianji_transports.inproc import InprocTransport
+from tianji_transports.wiring import Channel, Slot, Wiring
+
+JOB = 5
+LEARNER, ACTOR = 0, 1
+SEED = 11
+_numbers = itertools.count()
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def let_work(role: Role, turns: int = 1) -> bool:
+    """Pull a role's triggers and let it take a turn, so many times; False if it did nothing at last."""
+    worked = False
+    for _ in range(turns):
+        worked = False
+        for trigger in role.triggers:
+            if trigger.when():
+                worked |= trigger.do()
+        worked |= role.turn()
+    return worked
+
+
+@dataclass
+class Received:
+    """A copy of a fragment."""
+
+    header: np.void
+    fields: dict[str, npt.NDArray[Any]]
+
+
+class Stage:
+    """One actor in ``id``'s environments, and the rank that receives its fragments and publishes to it."""
+
+    def __init__(
+        self,
+        directory: Path,
+        id: str = "CartPole-v1",  # noqa: A002 - the config's word for it
+        *,
+        steps: int = 8,
+        num_envs: int = 4,
+        window: int = 2,
+        per_version: int | None = None,
+        max_episode_steps: int | None = None,
+        borrow: int = 16,
+    ) -> None:
+        self.make: Callable[[], VectorEnvironment] = lambda: GymFactory().make(
+            id, num_envs, max_episode_steps
+        )
+        environment = self.make()
+        self.spaces = Spaces(environment.observation_space, environment.action_space)
+        agent_type = algorithms.load("agent", "ppo")
+        self.layout = FragmentLayout(
+            steps, num_envs, common_fields(self.spaces.observation) + agent_type.fields(self.spaces)
+        )
+        self.model = self.build(1)
+        fragments = Channel("fragments", LEARNER, (ACTOR,), self.layout.nbytes, window, borrow)
+        policy = Slot("policy", LEARNER, (ACTOR,), 4 * self.model.parameter_count)
+        wiring = Wiring(f"stage-{next(_numbers)}", (fragments,), (policy,))
+        self.receiver = InprocTransport(wiring, LEARNER)
+        self.sender = InprocTransport(wiring, ACTOR)
+        self.file = ProductionFile(directory / f"{wiring.job}.bin", 1)
+        self.actor = Actor(
+            0,
+            0,
+            JOB,
+            agent=self.agent(self.model, num_envs),
+            environment=environment,
+            layout=self.layout,
+            outbox=Outbox(self.sender, LEARNER, "fragments", "policy"),
+            page=ProductionPage(self.file, 0),
+            seed=SEED,
+            per_version=per_version,
+        )
+
+    def build(self, seed: int) -> Model:
+        settings = MLPActorCriticSettings(hidden=(8,))
+        return build_model(algorithms.load("model", "mlp_actor_critic"), self.spaces, settings, seed)
+
+    def agent(self, model: Model, num_envs: int, seed: int = 3) -> Agent:
+        agent: Agent = algorithms.load("agent", "ppo")(self.spaces, model, PPOAgentSettings(), num_envs, seed)
+        return agent
+
+    def publish(self, version: int) -> npt.NDArray[np.float32]:
+        """Publish parameters that belong to ``version`` alone."""
+        flat = np.zeros(self.model.parameter_count, np.float32)
+        self.build(version + 100).write_parameters(flat)
+        self.receiver.publish("policy", flat.data, version)
+        return flat
+
+    def receive(self) -> Received | None:
+        claim = self.receiver.probe("fragments")
+        if claim is None:
+            return None
+        fragment = Fragment(self.layout, claim.view())
+        assert fragment.refusal(JOB, [0]) is None
+        copied = {name: array.copy() for name, array in fragment.fields.items()}
+        received = Received(fragment.header.copy()[()], copied)
+        claim.release()
+        return received
+
+    def play(self, fragments: int) -> list[Received]:
+        """Let the actor work until so many fragments were received."""
+        received: list[Received] = []
+        while len(received) < fragments:
+            let_work(self.actor)
+            fragment = self.receive()
+            if fragment is not None:
+                received.append(fragment)
+        return received
+
+    def close(self) -> None:
+        self.actor.close()
+        self.sender.close()
+        self.receiver.close()
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
+    stages: list[Stage] = []
+
+    def open_stage(*arguments: Any, **keywords: Any) -> Stage:
+        stages.append(Stage(tmp_path, *arguments, **keywords))
+        return stages[-1]
+
+    yield open_stage
+    for one in stages:
+        one.close()
+
+
+@pytest.fixture
+def work() -> Callable[..., bool]:
+    return let_work

@@ -1,0 +1,190 @@
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tianji_cli.data.ledger import Account, settle
+from tianji_transports.core import FULL
+
+OpenStage = Callable[..., Any]
+
+
+def joined(fragments: list[Any], name: str) -> npt.NDArray[Any]:
+    """A field of consecutive fragments, ``[fragments x T, N, ...]``, without bootstrap rows."""
+    return np.concatenate([one.fields[name][: len(one.fields["mask"])] for one in fragments])
+
+
+def test_a_twin_environment_that_is_given_the_recorded_actions_shows_the_same(stage: OpenStage) -> None:
+    one = stage(steps=8, num_envs=4)
+    one.publish(0)
+    fragments = one.play(40)
+    twin = one.make()
+    shown = np.zeros((4, 4), np.float32)
+    reward, terminated, truncated = np.zeros(4, np.float32), np.zeros(4, np.bool_), np.zeros(4, np.bool_)
+    twin.reset(11, shown)
+    ended = 0
+    for fragment in fragments:
+        fields = fragment.fields
+        for t in range(8):
+            np.testing.assert_array_equal(fields["observation"][t], shown)
+            twin.step(fields["action"][t], shown, reward, terminated, truncated)
+            np.testing.assert_array_equal(fields["reward"][t], reward)
+            np.testing.assert_array_equal(fields["terminated"][t], terminated)
+            np.testing.assert_array_equal(fields["truncated"][t], truncated)
+            ended += np.count_nonzero(terminated | truncated)
+        np.testing.assert_array_equal(fields["observation"][8], shown)
+    assert ended > 20
+    twin.close()
+
+
+ENVIRONMENTS = pytest.mark.parametrize(
+    ("name", "options", "ends"),
+    [
+        ("CartPole-v1", {}, "terminated"),
+        ("CartPole-v1", {"max_episode_steps": 5}, "truncated"),
+        ("Pendulum-v1", {"max_episode_steps": 7}, "truncated"),
+    ],
+)
+
+
+@ENVIRONMENTS
+def test_the_step_after_an_end_is_no_experience_and_every_other_is(
+    stage: OpenStage, name: str, options: dict[str, int], ends: str
+) -> None:
+    one = stage(name, steps=4, num_envs=3, **options)
+    one.publish(0)
+    fragments = one.play(30)
+    over = joined(fragments, "terminated") | joined(fragments, "truncated")
+    mask = joined(fragments, "mask")
+    assert mask[0].all()
+    np.testing.assert_array_equal(mask[1:], ~over[:-1])
+    assert joined(fragments, ends).any()
+    if ends == "truncated":
+        assert not joined(fragments, "terminated").any()
+
+
+@ENVIRONMENTS
+def test_an_episode_s_return_is_the_sum_of_its_rewards_across_fragments(
+    stage: OpenStage, name: str, options: dict[str, int], ends: str
+) -> None:
+    one = stage(name, steps=4, num_envs=3, **options)
+    one.publish(0)
+    fragments = one.play(30)
+    over = joined(fragments, "terminated") | joined(fragments, "truncated")
+    reward = joined(fragments, "reward") * joined(fragments, "mask")
+    recorded = joined(fragments, "episode_return")
+    for env in range(3):
+        begin = 0
+        for end in np.flatnonzero(over[:, env]):
+            assert recorded[end, env] == pytest.approx(reward[begin : end + 1, env].sum(), rel=1e-5)
+            begin = end + 1
+        assert begin > 0
+
+
+def test_a_page_a_header_and_a_mask_count_the_same_samples(stage: OpenStage) -> None:
+    one = stage(steps=8, num_envs=4)
+    one.publish(0)
+    fragments = one.play(20)
+    samples = [int(fragment.header["samples"]) for fragment in fragments]
+    assert samples == [np.count_nonzero(fragment.fields["mask"]) for fragment in fragments]
+    assert min(samples) < 32, "an episode ended"
+    assert [int(fragment.header["sequence"]) for fragment in fragments] == list(range(20))
+    before = np.cumsum([0, *samples])
+    assert [int(fragment.header["before"]) for fragment in fragments] == before[:-1].tolist()
+    read = one.file.read(0)
+    assert (read.pushed, read.finished) == (20, before[-1])
+    assert 0 < read.first_step_ns <= int(fragments[0].header["started_ns"])
+
+
+def test_values_and_the_bootstrap_row_are_those_of_the_policy_in_the_header(stage: OpenStage) -> None:
+    one = stage(steps=5, num_envs=2)
+    judge = one.model.executor(2)
+    for version in (0, 1, 7):
+        parameters = one.publish(version)
+        fragment = one.play(2)[-1]  # One was begun with the policy before.
+        assert fragment.header["version"] == version
+        judge.adopt(parameters)
+        for observation, value in zip(fragment.fields["observation"], fragment.fields["value"], strict=True):
+            np.testing.assert_allclose(value, judge(observation)[1], rtol=1e-6)
+
+
+def test_a_policy_is_adopted_only_between_two_fragments(stage: OpenStage, work: Callable[..., bool]) -> None:
+    one = stage(steps=6, num_envs=2)
+    first = one.publish(0)
+    work(one.actor, 3)
+    second = one.publish(1)
+    one.publish(2)
+    fragments = one.play(2)
+    assert [int(fragment.header["version"]) for fragment in fragments] == [0, 2]
+    judge = one.model.executor(2)
+    judge.adopt(first)
+    values = [judge(observation)[1].copy() for observation in fragments[0].fields["observation"]]
+    np.testing.assert_allclose(fragments[0].fields["value"], values, rtol=1e-6)
+    judge.adopt(second)
+    assert not np.allclose(judge(fragments[0].fields["observation"][5])[1], values[5])
+
+
+def test_without_a_policy_nothing_is_produced(stage: OpenStage, work: Callable[..., bool]) -> None:
+    one = stage()
+    assert not work(one.actor, 20)
+    assert one.file.read(0).produced == 0
+    assert one.file.read(0).first_step_ns == 0
+    one.publish(0)
+    assert work(one.actor)
+    assert one.file.read(0).produced == 4
+
+
+def test_in_step_an_actor_makes_its_share_and_waits_for_the_next_policy(
+    stage: OpenStage, work: Callable[..., bool]
+) -> None:
+    one = stage(steps=4, num_envs=2, per_version=3, window=8)
+    for version in range(3):
+        one.publish(version)
+        assert not work(one.actor, 40)
+        received = [one.receive() for _ in range(3)]
+        assert [int(fragment.header["version"]) for fragment in received if fragment] == [version] * 3
+        assert one.receive() is None
+        assert one.file.read(0).unfinished == 0
+
+
+def test_a_window_of_unclaimed_fragments_holds_the_actor_back(
+    stage: OpenStage, work: Callable[..., bool]
+) -> None:
+    one = stage(steps=4, num_envs=2, window=2)
+    one.publish(0)
+    assert not work(one.actor, 40)
+    held_back = one.file.read(0)
+    assert (held_back.pushed, held_back.unfinished) == (2, 0)
+    assert one.receive() is not None
+    assert work(one.actor)
+    assert not work(one.actor, 40)
+    assert one.file.read(0).pushed == 3
+
+
+@pytest.mark.parametrize("turns", [1, 5, 8], ids=["begun", "half full", "full and not pushed"])
+def test_an_actor_that_stops_gives_its_fragment_up(
+    stage: OpenStage, work: Callable[..., bool], turns: int
+) -> None:
+    one = stage(steps=8, num_envs=4, window=1)
+    one.publish(0)
+    work(one.actor, turns)
+    one.actor.stop()
+    page = one.file.read(0)
+    assert page.abandoned
+    assert page.produced == page.unfinished > 0
+    assert settle({(0, 0): page}, {}, set()) == Account(page.produced, 0, 0, 0, dropped=page.produced)
+    assert one.receive() is None
+    assert one.sender.loan(0, "fragments", 8) is not FULL, "the loan was given back"
+
+
+def test_an_actor_that_stops_between_fragments_drops_nothing(
+    stage: OpenStage, work: Callable[..., bool]
+) -> None:
+    one = stage(steps=4, num_envs=2, per_version=1)
+    one.publish(0)
+    work(one.actor, 10)
+    one.actor.stop()
+    page = one.file.read(0)
+    assert (page.produced, page.unfinished, page.abandoned) == (8, 0, False)

@@ -1,0 +1,218 @@
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from tianji_algos import registry as algorithms
+from tianji_algos.core import Embryo
+from tianji_algos.ppo.settings import PPOSettings
+from tianji_cli.data.checkpoint import CheckpointWriter, load_parameters, load_training
+from tianji_cli.data.episodes import Episodes
+from tianji_cli.data.ledger import settle
+from tianji_cli.data.progress import Progress, StopRule
+from tianji_cli.data.rollout import RolloutStore
+from tianji_cli.roles.buffer import Buffer
+from tianji_cli.roles.learner import Learner, LearnerDuties
+from tianji_cli.roles.loop import run_in_turns
+
+Work = Callable[..., bool]
+PER_ROLLOUT, EPOCHS, MINIBATCH = 4, 2, 32
+SETTINGS = PPOSettings(rollout_steps=128, minibatch_size=MINIBATCH, epochs=EPOCHS)
+
+
+class Training:
+    """A learner with its store and buffer, fed by the stage's actor."""
+
+    def __init__(
+        self,
+        stage: Any,
+        directory: Path,
+        stop: StopRule,
+        *,
+        checkpoint_every_s: float = 1e9,
+        window: int = 2,
+        in_step: bool = False,
+        progress: Progress | None = None,
+        episodes: Episodes | None = None,
+    ) -> None:
+        self.stage = stage
+        self.embryo: Embryo = algorithms.load("embryo", "ppo")(stage.spaces, stage.model, SETTINGS, 1)
+        self.store = RolloutStore(
+            stage.layout,
+            5,
+            {1: (0,)},
+            per_rollout=PER_ROLLOUT,
+            window=window,
+            lends=True,
+            in_step=in_step,
+        )
+        self.buffer = Buffer(stage.receiver, "fragments", self.store)
+        self.progress = progress or Progress()
+        self.episodes = episodes or Episodes()
+        self.checkpoints = directory / "checkpoints"
+        self.learner = Learner(
+            self.embryo,
+            self.store,
+            stage.receiver,
+            "policy",
+            duties=LearnerDuties(stop, checkpoint_every_s),
+            checkpoints=CheckpointWriter(self.checkpoints, stage.model, keep=2),
+            progress=self.progress,
+            episodes=self.episodes,
+        )
+
+    def published(self) -> tuple[int, npt.NDArray[np.float32]]:
+        """The version and the parameters that actors find."""
+        claim = self.stage.sender.latest("policy")
+        version, parameters = claim.version, np.frombuffer(claim.view(), np.float32).copy()
+        claim.release()
+        return version, parameters
+
+    def run(self) -> None:
+        """Let all roles take turns until the learner is done, then stop them in order."""
+        roles = [self.stage.actor, self.buffer, self.learner]
+
+        class UntilFinished:
+            def attend(_) -> bool:  # noqa: N805 - the training is ``self``
+                return self.learner.finished is None
+
+        run_in_turns(roles, UntilFinished(), lambda _seconds: pytest.fail("everybody sleeps"))
+        for role in roles:
+            role.wind_down()
+        for role in roles:
+            role.stop()
+
+
+@pytest.fixture
+def begin(stage: Callable[..., Any], tmp_path: Path) -> Callable[..., Training]:
+    def begin_training(stop: StopRule, window: int = 2, *, in_step: bool = False, **options: Any) -> Training:
+        slots, share = RolloutStore.slots_needed(PER_ROLLOUT, window), PER_ROLLOUT if in_step else None
+        one = stage(steps=8, num_envs=4, window=window, per_version=share, borrow=slots)
+        return Training(one, tmp_path, stop, window=window, in_step=in_step, **options)
+
+    return begin_training
+
+
+@pytest.mark.parametrize("in_step", [False, True], ids=["async", "sync"])
+def test_training_ends_when_the_stop_rule_holds_and_every_sample_is_accounted_for(
+    begin: Callable[..., Training], in_step: bool
+) -> None:
+    one = begin(StopRule(env_steps=3000), in_step=in_step)
+    one.run()
+    assert one.learner.finished is not None
+    assert one.learner.finished.endswith("environment steps")
+    account = settle({(0, 0): one.stage.file.read(0)}, one.store.receptions, set())
+    assert account.unaccounted == 0
+    assert account.received == one.progress.env_steps >= 3000
+    assert (account.lost, account.in_flight) == (0, 0)
+    assert one.progress.consumed % EPOCHS == 0
+    assert one.progress.consumed < EPOCHS * account.received
+
+
+def test_every_round_of_updates_publishes_the_next_version(
+    begin: Callable[..., Training], work: Work
+) -> None:
+    one = begin(StopRule(env_steps=10**9))
+    assert one.published()[0] == 0
+    seen = [one.published()]
+    while len(seen) < 6:
+        work(one.stage.actor)
+        work(one.buffer)
+        work(one.learner)
+        now = one.published()
+        if now[0] != seen[-1][0]:
+            seen.append(now)
+    assert [version for version, _ in seen] == list(range(6))
+    for (_, before), (_, after) in itertools.pairwise(seen):
+        assert not np.array_equal(before, after)
+    assert one.progress.version == 5
+    assert one.stage.receiver.counters.publishes == 6
+
+
+def test_a_turn_is_one_minibatch(begin: Callable[..., Training], work: Work) -> None:
+    one = begin(StopRule(env_steps=10**9), window=PER_ROLLOUT)
+    work(one.stage.actor, 100)
+    work(one.buffer)
+    samples = one.store.receptions[0, 0].samples
+    minibatches = EPOCHS * round(samples / MINIBATCH)
+    for update in range(minibatches):
+        assert one.learner.turn()
+        assert one.progress.updates == update + 1
+        assert abs(one.progress.consumed - (update + 1) * MINIBATCH) <= 2 * (update + 1)
+    assert not one.learner.round_is_done()
+    assert one.learner.turn()
+    assert one.learner.round_is_done()
+    assert (one.progress.updates, one.progress.consumed) == (minibatches, EPOCHS * samples)
+    assert not work(one.learner, 2)
+
+
+def test_fragments_are_released_once_a_round_has_begun(begin: Callable[..., Training], work: Work) -> None:
+    one = begin(StopRule(env_steps=10**9), window=PER_ROLLOUT)
+    for _ in range(20):
+        work(one.stage.actor, 100)
+        work(one.buffer)
+        work(one.learner, 30)
+    assert one.progress.version > 10, "a claim kept back would have used the loans up"
+
+
+def test_lag_is_counted_in_versions_when_samples_are_used(begin: Callable[..., Training], work: Work) -> None:
+    one = begin(StopRule(env_steps=10**9), window=2 * PER_ROLLOUT)
+    assert one.learner.report()["lag"] is None
+    work(one.stage.actor, 8 * 2 * PER_ROLLOUT + 10)
+    counts = []
+    for _ in range(2):
+        received = one.progress.env_steps
+        while not one.learner.round_is_done():
+            work(one.buffer)
+            one.learner.turn()
+        one.learner.publish_policy()
+        counts.append(one.progress.env_steps - received)
+    lag = one.learner.report()["lag"]
+    assert lag["mean"] == pytest.approx(counts[1] / sum(counts))
+    assert lag["max"] == 1.0
+
+
+def test_in_step_nothing_is_ever_stale(begin: Callable[..., Training]) -> None:
+    one = begin(StopRule(env_steps=1500), in_step=True)
+    one.run()
+    assert one.learner.report()["lag"]["max"] == 0.0
+
+
+def test_the_policy_with_the_best_mean_is_kept(begin: Callable[..., Training], work: Work) -> None:
+    one = begin(StopRule(env_steps=10**9))
+    best = None
+    while one.progress.version < 60 or best is None:
+        before = one.episodes.best_mean
+        _, parameters = one.published()
+        work(one.stage.actor)
+        work(one.buffer)
+        work(one.learner)
+        if one.episodes.best_mean != before:
+            best = parameters
+    for role in (one.stage.actor, one.learner):
+        role.stop()
+    saved = load_parameters(one.checkpoints / "best", one.stage.model)
+    np.testing.assert_array_equal(saved, best)
+    last = load_parameters(one.checkpoints / "last", one.stage.model)
+    assert not np.array_equal(saved, last)
+
+
+def test_a_resumed_run_keeps_the_best_policy_of_the_session_before(
+    begin: Callable[..., Training],
+) -> None:
+    first = begin(StopRule(env_steps=1))
+    best = np.full_like(first.published()[1], 7)
+    first.episodes.best_mean = 400.0
+    first.learner._best_parameters = best
+    first.learner.save()
+    _, document = load_training(first.checkpoints / "last")
+    episodes = Episodes()
+    episodes.load_state(document["episodes"])
+    resumed = begin(StopRule(env_steps=1), progress=Progress(**document["progress"]), episodes=episodes)
+    resumed.learner.stop()
+    np.testing.assert_array_equal(load_parameters(resumed.checkpoints / "best", resumed.stage.model), best)
+    assert not np.array_equal(load_parameters(resumed.checkpoints / "last", resumed.stage.model), best)

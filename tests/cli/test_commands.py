@@ -1,0 +1,134 @@
+"""The command line as a user meets it: exit statuses, what stays unimported, errors of a few lines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.commands import doctor
+from tianji_cli.config.locate import shipped_configs
+from tianji_cli.main import main
+
+IMPORTS = """
+import sys
+from tianji_cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as ended:
+    heavy = {"torch", "tensorboard", "matplotlib"} & set(sys.modules)
+    assert not heavy, heavy
+    sys.exit(ended.code)
+"""
+
+
+def tianji(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, where importing anything heavy is an error."""
+    command = [sys.executable, "-c", IMPORTS, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
+    assert "AssertionError" not in done.stderr, done.stderr
+    return done
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    done = tianji("--help")
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("train", "eval", "list", "doctor"))
+
+
+def test_version_is_the_distributions() -> None:
+    assert tianji("--version").stdout == f"tianji {version('tianji')}\n"
+
+
+def test_without_arguments_the_help_is_shown() -> None:
+    done = tianji()
+    assert "Usage: tianji" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("lst",), "Did you mean 'list'?"),
+        (("train", "--dry"), "--dry"),
+        (("train",), "name a config to train"),
+        (("train", "configs/ppo_cartpole.toml", "--resume", "x"), "not both"),
+        (("train", "configs/ppo_cartpol.toml"), "did you mean 'configs/ppo_cartpole.toml'?"),
+        (
+            ("train", "configs/ppo_cartpole.toml", "--set", "training.gama=1"),
+            "--set: training.gama: unknown key",
+        ),
+        (("train", "configs/ppo_cartpole.toml", "--transport", "smh"), "did you mean 'shm'?"),
+        (("train", "configs/ppo_cartpole.toml", "--transport", 'a"b'), "no transport 'a\"b'"),
+        (("train", "configs/ppo_cartpole.toml", "--device", "tpu"), "'tpu' is no device"),
+        (("train", "configs/ppo_cartpole.toml", "--name", "a/b"), "'a/b' cannot name"),
+        (("eval", "no-such-run"), "no run 'no-such-run'"),
+        (("list", "agent"), "did you mean 'agents'?"),
+        (("list",), "Missing argument"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_told_in_a_few_lines_with_status_2(
+    arguments: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    done = tianji(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert 1 <= len(done.stderr.splitlines()) <= 5
+    assert "Traceback" not in done.stderr
+
+
+def test_every_problem_of_a_config_is_one_line_that_begins_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[environment]\ntype = 'gim'\nnum_envs = 0\n[trainning]\n")
+    done = tianji("train", "bad.toml", cwd=tmp_path)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 5
+    assert all(line.startswith("bad.toml: ") for line in lines)
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_debug_shows_the_traceback_wherever_it_stands(place: int, tmp_path: Path) -> None:
+    arguments = ["train", "nothing.toml", "--quiet"]
+    arguments.insert(place, "--debug")
+    done = tianji(*arguments, cwd=tmp_path)
+    assert "Traceback" in done.stderr
+    assert "ConfigError" in done.stderr
+
+
+def test_an_unforeseen_exception_is_a_failure_told_in_two_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(json_to: str | None) -> int:
+        raise LookupError("the cellar is empty")
+
+    monkeypatch.setattr(doctor, "examine", broken)
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor"])
+    assert ended.value.code == 1
+    message = capsys.readouterr().err.splitlines()
+    assert message[0] == "tianji: error: LookupError: the cellar is empty"
+    assert len(message) == 2
+
+
+def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
+    done = tianji("train", "configs/ppo_cartpole.toml", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "buffer + learner" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_needs_no_torch_for_any_shipped_config(tmp_path: Path) -> None:
+    assert len(shipped_configs()) >= 5
+    for name in shipped_configs():
+        assert tianji("train", name, "--dry-run", "--json", "-", cwd=tmp_path).returncode == 0
+
+
+def test_a_missing_library_of_an_environment_is_answered_with_the_pip_command(tmp_path: Path) -> None:
+    without_box2d = f"import sys; sys.modules['Box2D'] = None\n{IMPORTS}"
+    command = [sys.executable, "-c", without_box2d, "train", "configs/ppo_lunarlander.toml", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "environment.id: " in done.stderr
+    assert "pip install 'tianji[box2d]'" in done.stderr

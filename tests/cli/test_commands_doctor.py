@@ -1,0 +1,98 @@
+"""`tianji doctor` says what would keep a training from running, and how to mend it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import namedtuple
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.commands import doctor
+from tianji_cli.commands.doctor import MIB, Finding
+from tianji_transports import registry
+from tianji_transports.errors import BrokenEngineError
+from tianji_transports.registry import Availability
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def test_this_machine_can_train_and_doctor_needs_no_torch_to_say_so(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    code = (
+        "import sys; from tianji_cli.commands.doctor import examine; "
+        f"status = examine({str(report)!r}); assert 'torch' not in sys.modules; sys.exit(status)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    document = json.loads(report.read_text())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert document["problems"] == 0
+    subjects = {finding["subject"] for finding in document["findings"]}
+    assert {"python", "cores", "memory", "/dev/shm", "torch", "transport shm", "numpy"} <= subjects
+
+
+@pytest.mark.parametrize(("free", "grade"), [(2048 * MIB, "ok"), (63 * MIB, "warning"), (1 * MIB, "problem")])
+def test_little_shared_memory_is_answered_with_dockers_option(
+    free: int, grade: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: Usage(free, 0, free))
+    (finding,) = doctor.shared_memory(tmp_path)
+    assert finding.grade == grade
+    assert ("--shm-size" in finding.remedy) == (grade != "ok")
+
+
+def test_no_shared_memory_at_all_is_a_problem(tmp_path: Path) -> None:
+    (finding,) = doctor.shared_memory(tmp_path / "missing")
+    assert finding.grade == "problem"
+
+
+def test_one_core_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.os, "sched_getaffinity", lambda _: {3})
+    cores = next(finding for finding in doctor.system() if finding.subject == "cores")
+    assert cores.grade == "warning"
+    assert cores.found.startswith("1 usable")
+
+
+def test_a_missing_dependency_is_a_problem_and_a_missing_extra_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    requirements = {
+        "tianji": [
+            "no-such-lib>=2",
+            "numpy",
+            "no-such-extra>=1; extra == 'marl'",
+            "inner[deep]; extra == 'box'",
+        ],
+        "inner": ["no-such-deep; extra == 'deep'", "unrelated; extra == 'other'"],
+    }
+    monkeypatch.setattr(metadata, "requires", requirements.get)
+    findings = {finding.subject: finding for finding in doctor.packages()}
+    assert findings["no-such-lib"] == Finding(
+        "no-such-lib", "not installed", "problem", "pip install no-such-lib"
+    )
+    assert findings["numpy"].found == metadata.version("numpy")
+    assert findings["no-such-extra"].grade == "ok"
+    assert "pip install 'tianji[marl]'" in findings["no-such-extra"].found
+    assert "pip install 'tianji[box]'" in findings["no-such-deep"].found
+    assert set(findings) == {"no-such-lib", "numpy", "no-such-extra", "no-such-deep"}
+
+
+def test_a_problem_gives_status_1_and_its_remedy(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = Availability("shm", None, BrokenEngineError("libfoo.so is from another planet"))
+    monkeypatch.setattr(registry, "available", lambda: [broken])
+    assert doctor.examine(None) == 1
+    shown = capsys.readouterr().out
+    assert "problem: transport shm: does not load\n    libfoo.so is from another planet" in shown
+
+
+def test_what_was_removed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "remove_stale", lambda: ["tianji-0-aaaa", "tianji-0-bbbb"])
+    (finding,) = doctor.stale()
+    assert finding.found == "removed: tianji-0-aaaa, tianji-0-bbbb"

@@ -1,0 +1,118 @@
+"""Settings that are right one by one and would deadlock or never fill a batch are refused together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.errors import ConfigError
+
+CONFIG = """
+[experiment]
+stop = {{ env_steps = {env_steps} }}
+[environment]
+type = "gym"
+id = "CartPole-v1"
+num_envs = {num_envs}
+[agent]
+type = "ppo"
+[training]
+rollout_steps = {rollout_steps}
+minibatch_size = {minibatch_size}
+[distribution]
+mode = "{mode}"
+transport = "{transport}"
+[distribution.actor]
+num = {actors}
+send_size = {send_size}
+"""
+
+FITTING = {
+    "env_steps": 100_000,
+    "num_envs": 16,
+    "rollout_steps": 1024,
+    "minibatch_size": 256,
+    "mode": "async",
+    "transport": "inproc",
+    "actors": 1,
+    "send_size": 32,
+}
+
+GOOD: list[dict[str, object]] = [
+    {},
+    {"rollout_steps": 512},
+    {"rollout_steps": 512, "minibatch_size": 512},
+    {"actors": 3},  # Nobody waits for anybody: whoever is first fills the rollout.
+    {"mode": "sync", "actors": 2},
+    {"mode": "sync", "actors": 3, "rollout_steps": 1536},
+    {"mode": "sync", "transport": "shm", "actors": 2},
+    {"send_size": 1, "num_envs": 1},
+    {"send_size": 64, "num_envs": 16},
+    {"env_steps": 1025},
+]
+
+BAD: list[tuple[dict[str, object], str, list[str]]] = [
+    ({"rollout_steps": 1000}, "training.rollout_steps", ["512", "1024"]),
+    ({"rollout_steps": 511}, "training.rollout_steps", ["512"]),
+    ({"num_envs": 48}, "training.rollout_steps", ["1536"]),
+    ({"send_size": 100}, "training.rollout_steps", ["1600"]),
+    ({"mode": "sync", "actors": 3}, "training.rollout_steps", ["1536"]),
+    ({"mode": "sync", "actors": 3, "rollout_steps": 2048}, "training.rollout_steps", ["1536", "3072"]),
+    ({"mode": "sync", "actors": 4, "rollout_steps": 1024}, "training.rollout_steps", ["2048"]),
+    ({"rollout_steps": 512, "minibatch_size": 513}, "training.minibatch_size", ["512"]),
+    ({"env_steps": 1023}, "experiment.stop.env_steps", ["1024"]),
+]
+
+
+def write(path: Path, changes: dict[str, object]) -> str:
+    path.write_text(CONFIG.format(**(FITTING | changes)))
+    return str(path)
+
+
+@pytest.mark.parametrize("changes", GOOD, ids=str)
+def test_settings_that_fit_are_accepted(tmp_path: Path, changes: dict[str, object]) -> None:
+    config = load_config(write(tmp_path / "good.toml", changes))
+    assert config.fragments_per_rollout * config.fragment_steps == (FITTING | changes)["rollout_steps"]
+
+
+@pytest.mark.parametrize(("changes", "key", "right"), BAD, ids=str)
+def test_settings_that_never_fill_a_batch_are_refused_with_the_nearest_that_do(
+    tmp_path: Path, changes: dict[str, object], key: str, right: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(write(tmp_path / "bad.toml", changes))
+    (problem,) = refused.value.problems
+    assert problem.key == key
+    assert all(value in str(problem) for value in right)
+
+
+@pytest.mark.parametrize(("changes", "key", "right"), BAD[:7], ids=str)
+def test_the_rollout_that_a_refusal_names_is_accepted(
+    tmp_path: Path, changes: dict[str, object], key: str, right: list[str]
+) -> None:
+    for steps in right:
+        config = load_config(write(tmp_path / "good.toml", changes | {"rollout_steps": int(steps)}))
+        assert (
+            config.fragments_per_rollout
+            % (config.distribution.actor.num if config.distribution.mode == "sync" else 1)
+            == 0
+        )
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("environment.num_envs=48", "environment.num_envs"),
+        ("distribution.actor.send_size=100", "distribution.actor.send_size"),
+        ("training.rollout_steps=1000", "training.rollout_steps"),
+    ],
+)
+def test_of_settings_that_do_not_fit_the_one_that_was_set_last_is_named(
+    tmp_path: Path, override: str, key: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(write(tmp_path / "good.toml", {}), [override])
+    (problem,) = refused.value.problems
+    assert (problem.where, problem.key) == ("--set", key)

@@ -1,0 +1,131 @@
+"""The config that a run leaves behind is the config that it ran with."""
+
+from __future__ import annotations
+
+import string
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tianji_cli.config.loader import dump_config, load_config
+from tianji_cli.config.locate import shipped_configs
+
+NAMES = st.text(string.ascii_letters + string.digits + "_-éü", min_size=1, max_size=12)
+POSITIVE = st.floats(1e-12, 1e12)
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+VALUES = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5,
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> dict[str, Any]:
+    """Any config whose settings fit, with any of its keys left out."""
+
+    def some(**keys: st.SearchStrategy[Any]) -> dict[str, Any]:
+        return {key: draw(values) for key, values in keys.items() if draw(st.booleans())}
+
+    actors, send_size, num_envs = (draw(st.integers(1, most)) for most in (5, 40, 40))
+    rollout = send_size * num_envs * actors * draw(st.integers(2, 4))
+    return {
+        "experiment": {
+            "stop": {
+                "env_steps": rollout + draw(st.integers(1, 10**9)),
+                **some(mean_return=POSITIVE, wall_s=POSITIVE),
+            },
+            **some(
+                name=NAMES,
+                seed=st.integers(0, 2**32 - 1),
+                thresholds=st.lists(st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+                checkpoint_every_s=POSITIVE,
+                keep_checkpoints=st.integers(0, 9),
+                eval_episodes=st.integers(0, 9),
+            ),
+        },
+        "environment": {
+            "type": "gym",
+            "id": "CartPole-v1",
+            "num_envs": num_envs,
+            **some(max_episode_steps=st.integers(1, 999), options=st.dictionaries(TEXT, VALUES, max_size=3)),
+        },
+        "agent": {"type": "ppo"},
+        "model": some(
+            hidden=st.lists(st.integers(1, 99), min_size=1, max_size=3),
+            activation=st.sampled_from(["tanh", "relu"]),
+            shared=st.booleans(),
+            initial_log_std=st.floats(-5, 5),
+        ),
+        "training": {
+            "rollout_steps": rollout,
+            "minibatch_size": draw(st.integers(2, rollout)),
+            **some(
+                epochs=st.integers(1, 9),
+                learning_rate=POSITIVE,
+                gamma=st.floats(0, 1),
+                clip_value=st.booleans(),
+                schedule_steps=st.integers(1, 10**9),
+                target_kl=POSITIVE,
+                normalize_advantage=st.sampled_from(["minibatch", "rollout", "none"]),
+            ),
+        },
+        "distribution": {
+            "actor": {
+                "num": actors,
+                "send_size": send_size,
+                **some(window=st.integers(1, 9), cores=st.integers(1, 9)),
+            },
+            **some(
+                transport=st.sampled_from(
+                    ["inproc", "zmq", {"local": "inproc", "remote": "zmq"}, {"local": "zmq", "remote": "zmq"}]
+                ),
+                mode=st.sampled_from(["sync", "async"]),
+                pin_cores=st.booleans(),
+                learner=st.fixed_dictionaries({"cores": st.integers(1, 9)}),
+                max_restarts_per_minute=st.integers(0, 99),
+            ),
+        },
+    }
+
+
+@given(table=tables())
+@settings(max_examples=150, deadline=None, derandomize=True)
+def test_a_dumped_config_loads_to_an_equal_one(
+    table: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    directory = tmp_path_factory.mktemp("config")
+    first = directory / "first.toml"
+    first.write_bytes(tomli_w.dumps(table).encode())
+    config = load_config(str(first))
+    resolved = directory / "config.toml"
+    resolved.write_bytes(dump_config(config).encode())
+    assert load_config(str(resolved)) == config
+    assert dump_config(load_config(str(resolved))) == dump_config(config)
+
+
+@pytest.mark.parametrize("name", sorted(shipped_configs()))
+def test_every_shipped_config_is_valid_and_survives_its_dump(name: str, tmp_path: Path) -> None:
+    config = load_config(name)
+    resolved = tmp_path / "config.toml"
+    resolved.write_text(dump_config(config))
+    assert load_config(str(resolved)) == config
+
+
+@pytest.mark.parametrize("transport", ['"zmq"', '{ local = "inproc", remote = "zmq" }'])
+def test_both_engines_survive_a_dump(transport: str, tmp_path: Path) -> None:
+    config = load_config("configs/ppo_cartpole.toml", [f"distribution.transport={transport}"])
+    resolved = tmp_path / "config.toml"
+    resolved.write_text(dump_config(config))
+    assert load_config(str(resolved)).distribution.transport == config.distribution.transport
+
+
+def test_a_dump_has_its_sections_in_the_order_of_a_config() -> None:
+    text = dump_config(load_config("configs/ppo_cartpole_sync.toml"))
+    order = ["experiment", "environment", "agent", "model", "training", "distribution"]
+    assert list(tomllib.loads(text)) == order

@@ -1,0 +1,287 @@
+"""What a config says, who said it, and everything that is wrong with it, said at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import ConfigError
+
+GOOD = """
+[experiment]
+stop = { env_steps = 100_000 }
+
+[environment]
+type = "gym"
+id = "CartPole-v1"
+
+[agent]
+type = "ppo"
+"""
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+@pytest.fixture
+def good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return write(tmp_path / "good.toml", GOOD)
+
+
+def problems(path: Path | str, overrides: Sequence[str] = ()) -> list[str]:
+    with pytest.raises(ConfigError) as refused:
+        load_config(str(path), overrides)
+    lines = str(refused.value).splitlines()
+    assert len(lines) == len(refused.value.problems), "one line a problem"
+    return lines
+
+
+def only_problem(path: Path | str, overrides: Sequence[str] = ()) -> str:
+    lines = problems(path, overrides)
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+def rollout_steps(config: JobConfig) -> object:
+    return config.training.settings.model_dump()["rollout_steps"]
+
+
+def test_model_and_training_are_those_that_the_agent_goes_with(good: Path) -> None:
+    config = load_config(str(good))
+    assert (config.model.type, config.training.type) == ("mlp_actor_critic", "ppo")
+    assert config.experiment.name == "good"
+
+
+def test_the_nearest_file_of_an_extends_chain_wins_key_by_key(tmp_path: Path, good: Path) -> None:
+    write(
+        tmp_path / "mid.toml",
+        'extends = "good.toml"\n[training]\ngamma = 0.9\nepochs = 3\n[environment]\nnum_envs = 16',
+    )
+    child = write(tmp_path / "child.toml", 'extends = "mid.toml"\n[training]\ngamma = 0.8')
+    config = load_config(str(child))
+    settings = config.training.settings.model_dump()
+    assert (settings["gamma"], settings["epochs"], config.environment.num_envs) == (0.8, 3, 16)
+    assert config.environment.id == "CartPole-v1"
+
+
+def test_set_wins_over_every_file_and_the_last_one_wins_over_the_others(good: Path) -> None:
+    config = load_config(str(good), ["training.rollout_steps=4096", "training.rollout_steps=8192"])
+    assert rollout_steps(config) == 8192
+
+
+def test_set_replaces_the_whole_of_a_key(good: Path) -> None:
+    config = load_config(str(good), ["experiment.stop={ wall_s = 5 }"])
+    assert config.experiment.stop.env_steps is None
+    assert config.experiment.stop.wall_s == 5
+
+
+def test_a_set_value_that_is_no_toml_is_a_string(good: Path) -> None:
+    assert load_config(str(good), ["environment.id=Acrobot-v1"]).environment.id == "Acrobot-v1"
+
+
+def test_a_step_count_may_be_written_with_an_exponent(good: Path) -> None:
+    assert (
+        load_config(str(good), ["experiment.stop={ env_steps = 1e6 }"]).experiment.stop.env_steps == 1_000_000
+    )
+
+
+def test_everything_that_is_wrong_is_said_at_once_in_the_order_of_the_sections(
+    tmp_path: Path, good: Path
+) -> None:
+    child = write(
+        tmp_path / "bad.toml",
+        """
+        extends = "good.toml"
+        [distribution.actor]
+        sendsize = 3
+        num = 0
+        [environment]
+        id = "CartPol-v1"
+        num_envs = "32"
+        [agent]
+        type = "pppo"
+        [model]
+        type = "mlp_actor_critic"
+        hiden = [64]
+        [training]
+        type = "ppo"
+        gamma = 1.5
+        learning_rat = 1e-3
+        """,
+    )
+    lines = problems(child, ["distribution.mode=synch"])
+    keys = [line.split(": ")[1] for line in lines]
+    assert sorted(keys) == sorted(
+        [
+            "environment.id",
+            "environment.num_envs",
+            "agent.type",
+            "model.hiden",
+            "training.gamma",
+            "training.learning_rat",
+            "distribution.actor.sendsize",
+            "distribution.actor.num",
+            "distribution.mode",
+        ]
+    )
+    sections = [key.partition(".")[0] for key in keys]
+    assert sections == sorted(
+        sections, key=["environment", "agent", "model", "training", "distribution"].index
+    )
+
+
+def test_a_problem_names_the_file_of_the_chain_that_set_the_key(tmp_path: Path, good: Path) -> None:
+    write(tmp_path / "mid.toml", 'extends = "good.toml"\n[training]\ngamma = 2.0')
+    child = write(tmp_path / "child.toml", 'extends = "mid.toml"\n[training]\nepochs = 0')
+    lines = problems(child, ["training.clip_range=-1"])
+    assert {line.split(": ")[1]: line.split(": ")[0] for line in lines} == {
+        "training.gamma": "mid.toml",
+        "training.epochs": "child.toml",
+        "training.clip_range": "--set",
+    }
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("training.learning_rat=1e-3", "'learning_rate'"),
+        ("environment.num_env=3", "'num_envs'"),
+        ("distribution.actor.sendsize=3", "'send_size'"),
+        ("distribution.actor.num_envs=3", "environment.num_envs"),
+        ("experiment.stop={ env_step = 9, wall_s = 1.0 }", "'env_steps'"),
+        ("agent.type=pppo", "'ppo'"),
+        ("model.type=mlp_actor_critik", "'mlp_actor_critic'"),
+        ("training.type=pppo", "'ppo'"),
+        ("environment.type=gim", "'gym'"),
+        ("environment.id=CartPol-v1", "CartPole-v1"),
+        ("distribution.transport=zqm", "'zmq'"),
+        ("distribution.mode=synch", "'sync'"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_one_that_was_meant(
+    good: Path, override: str, meant: str
+) -> None:
+    line = only_problem(good, [override])
+    assert line.startswith(f"--set: {override.partition('=')[0]}")
+    assert f"did you mean {meant}" in line
+
+
+@pytest.mark.parametrize(
+    ("override", "right"),
+    [
+        ('environment.num_envs="32"', "whole number"),
+        ("environment.num_envs=1.5", "whole number"),
+        ("environment.num_envs=true", "whole number"),
+        ("training.gamma=high", "number"),
+        ("training.gamma=inf", "finite number"),
+        ("training.clip_value=1", "true or false"),
+        ("training.epochs=0", "greater than or equal to 1"),
+        ("model.hidden=64", "a list"),
+        ('model.hidden=[64, "a"]', "whole number"),
+        ("experiment.stop=5", "table"),
+        ("experiment.stop={}", "set env_steps, wall_s or mean_return"),
+        ("experiment.name=a/b", "/"),
+        ("distribution.device=gpu", "cuda"),
+        ("distribution.groups=2", "1 is"),
+        ("distribution.learner.num=2", "1 is"),
+        ("distribution.buffer.colocate=false", "true is"),
+        ("training.learning_rate_schedule=linear", "schedule_steps"),
+        ("agent.type=3", "string"),
+        ("distribution.transport=5", 'write "shm"'),
+    ],
+)
+def test_a_wrong_value_is_answered_with_what_would_be_right(good: Path, override: str, right: str) -> None:
+    line = only_problem(good, [override])
+    assert right in line.partition(": ")[2]
+    assert not any(
+        jargon in line.lower() for jargon in ("pydantic", "http", "value error", "input", "dict", "instance")
+    )
+
+
+@pytest.mark.parametrize(
+    ("missing", "key", "example"),
+    [
+        ('[environment]\ntype = "gym"\nid = "CartPole-v1"', "environment.type", 'type = "gym"'),
+        ('id = "CartPole-v1"', "environment.id", 'id = "CartPole-v1"'),
+        ('[agent]\ntype = "ppo"', "agent.type", "'ppo'"),
+        ("[experiment]\nstop = { env_steps = 100_000 }", "experiment.stop", "env_steps ="),
+    ],
+)
+def test_what_is_missing_is_named_with_an_example(
+    tmp_path: Path, good: Path, missing: str, key: str, example: str
+) -> None:
+    assert missing in GOOD
+    less = write(tmp_path / "less.toml", GOOD.replace(missing, ""))
+    line = only_problem(less)
+    assert line.startswith(f"less.toml: {key}: missing")
+    assert example in line
+
+
+def test_an_empty_config_is_told_all_that_it_needs(tmp_path: Path, good: Path) -> None:
+    keys = [line.split(": ")[1] for line in problems(write(tmp_path / "empty.toml", ""))]
+    assert keys == ["experiment.stop", "environment.type", "agent.type"]
+
+
+def test_a_syntax_error_has_its_line_and_column(tmp_path: Path, good: Path) -> None:
+    broken = write(tmp_path / "broken.toml", "[experiment]\nseed = = 3\n")
+    assert only_problem(broken).startswith("broken.toml:2:8: not TOML: ")
+
+
+def test_a_base_that_extends_its_child_is_refused(tmp_path: Path, good: Path) -> None:
+    write(tmp_path / "a.toml", 'extends = "b.toml"')
+    write(tmp_path / "b.toml", 'extends = "a.toml"')
+    assert "a.toml -> b.toml -> a.toml" in only_problem("a.toml")
+
+
+def test_a_config_that_is_not_there_is_answered_with_its_neighbour(good: Path) -> None:
+    assert only_problem("god.toml") == "god.toml: no such file; did you mean 'good.toml'?"
+
+
+@pytest.mark.parametrize("name", ["configs/ppo_cartpole.toml", "ppo_cartpole.toml", "ppo_cartpole"])
+def test_a_shipped_config_is_found_from_any_directory(good: Path, name: str) -> None:
+    assert load_config(name).environment.id == "CartPole-v1"
+
+
+def test_a_config_may_extend_a_shipped_one(tmp_path: Path, good: Path) -> None:
+    mine = write(tmp_path / "mine.toml", 'extends = "configs/ppo_cartpole.toml"\n[experiment]\nseed = 7')
+    config = load_config(str(mine))
+    assert (config.experiment.seed, config.environment.id) == (7, "CartPole-v1")
+
+
+def test_another_type_of_model_leaves_the_settings_of_the_former_behind(tmp_path: Path, good: Path) -> None:
+    write(tmp_path / "base.toml", GOOD + '[model]\ntype = "of_the_base"\nwidth = 3\n')
+    child = write(tmp_path / "child.toml", 'extends = "base.toml"\n[model]\ntype = "mlp_actor_critic"\n')
+    assert load_config(str(child)).model.type == "mlp_actor_critic"
+
+
+def test_a_key_where_a_section_should_be_is_refused(tmp_path: Path, good: Path) -> None:
+    bad = write(tmp_path / "bad.toml", "training = 3\n" + GOOD)
+    assert "write [training]" in only_problem(bad)
+
+
+def test_a_set_that_is_no_assignment_is_refused(good: Path) -> None:
+    assert "is not SECTION.KEY=VALUE" in only_problem(good, ["gamma"])
+
+
+def test_an_unreadable_engine_is_a_config_error(
+    good: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write(tmp_path / "tianji_test_engine.py", "import nothing_of_this_name\nclass Engine: ...\n")
+    line = only_problem(good, ["distribution.transport=tianji_test_engine:Engine"])
+    assert line.startswith("--set: distribution.transport: ")
+    assert "pip install 'nothing_of_this_name'" in line
+
+
+def test_the_working_directory_stays_as_it_was(good: Path) -> None:
+    before = os.getcwd()
+    load_config(str(good))
+    assert os.getcwd() == before
