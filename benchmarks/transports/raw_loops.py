@@ -16,6 +16,7 @@ import mmap
 import multiprocessing
 import os
 import platform
+import shutil
 import statistics
 import sys
 import time
@@ -25,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import iceoryx2
@@ -220,6 +222,31 @@ def send_all(loop: str, job: str, nbytes: int, window: int, peer: Connection) ->
         peer.send("closing")
 
 
+def receive_all(
+    loop: str, job: str, nbytes: int, window: int, peer: Connection, seconds: float, result: Connection
+) -> None:
+    """Verify, warm up, time; send messages per second, or what was wrong."""
+    with open_loop(loop, "receive", job, nbytes, window, peer) as receive:
+
+        def take(count: int, right: Callable[[memoryview, int], bool]) -> float:
+            peer.send(count)
+            began = 0.0
+            for number in range(count):
+                if not right(receive(), number):
+                    result.send(f"message {number} is wrong")
+                    raise SystemExit(1)
+                if number == 0:
+                    began = time.perf_counter()
+            return (count - 1) / (time.perf_counter() - began)
+
+        take(100, is_whole)
+        count = int(take(300, head_and_tail_are) * seconds)
+        rate = take(min(max(50, count), MOST_MESSAGES), head_and_tail_are)
+        peer.send(None)
+        peer.recv()
+    result.send(rate)
+
+
 @dataclass
 class Row:
     loop: str
@@ -233,33 +260,30 @@ class Row:
 
 
 def run(loop: str, nbytes: int, window: int, seconds: float) -> float:
-    """One pair of processes: verify, warm up, time; messages per second."""
+    """One pair of processes; messages per second."""
     job = f"bench-{uuid.uuid4().hex[:12]}"
     ours, theirs = multiprocessing.Pipe()
-    sender = PROCESSES.Process(target=send_all, args=(loop, job, nbytes, window, theirs))
-    sender.start()
+    result, results = multiprocessing.Pipe()
+    pair = (
+        PROCESSES.Process(target=receive_all, args=(loop, job, nbytes, window, ours, seconds, results)),
+        PROCESSES.Process(target=send_all, args=(loop, job, nbytes, window, theirs)),
+    )
     try:
-        with open_loop(loop, "receive", job, nbytes, window, ours) as receive:
-
-            def take(count: int, right: Callable[[memoryview, int], bool]) -> float:
-                ours.send(count)
-                began = 0.0
-                for number in range(count):
-                    if not right(receive(), number):
-                        raise SystemExit(f"{loop}: message {number} is wrong")
-                    if number == 0:
-                        began = time.perf_counter()
-                return (count - 1) / (time.perf_counter() - began)
-
-            take(100, is_whole)
-            count = int(take(300, head_and_tail_are) * seconds)
-            rate = take(min(max(50, count), MOST_MESSAGES), head_and_tail_are)
-            ours.send(None)
-            if not ours.poll(PATIENCE_S):
-                raise SystemExit(f"{loop}: the sender does not end")
+        for process in pair:
+            process.start()
+        if not result.poll(PATIENCE_S):
+            raise SystemExit(f"{loop}: nothing within {PATIENCE_S} s")
+        rate = result.recv()
+        if isinstance(rate, str):
+            raise SystemExit(f"{loop}: {rate}")
+        return float(rate)
     finally:
-        sender.join(PATIENCE_S)
-    return rate
+        for process in pair:
+            process.join(1.0)
+            process.kill()
+            process.join()
+        for path in Path("/dev/shm").glob(f"{job}.*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def environment() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A disk small enough to fill."""
+"""A disk small enough to fill, and generated examples that repeat themselves on any machine."""
 
 import os
 import subprocess
@@ -6,6 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Every run tries the same examples, and a busy machine may take its time over each.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture

@@ -85,19 +85,22 @@ def available() -> list[Availability]:
     return rows
 
 
+def explain(entry: EntryPoint, cause: Exception) -> TransportError:
+    """Say why an engine cannot be imported: it is not there, its library is not, or it does not load."""
+    if not isinstance(cause, ModuleNotFoundError):
+        return BrokenEngineError(f"transport {entry.name!r} does not load: {cause}")
+    missing = (cause.name or "").partition(".")[0]
+    if missing == entry.module.partition(".")[0]:
+        return UnknownTransportError(f"no transport {entry.value!r}: {cause}")
+    package = PIP_NAMES.get(missing, missing)
+    return MissingExtraError(f"transport {entry.name!r} needs {missing}: pip install '{package}'")
+
+
 def _import(entry: EntryPoint) -> type[Transport]:
     try:
         engine = getattr(importlib.import_module(entry.module), entry.attr)
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing == entry.module.partition(".")[0]:
-            raise UnknownTransportError(f"no transport {entry.value!r}: {error}") from error
-        package = PIP_NAMES.get(missing, missing)
-        raise MissingExtraError(
-            f"transport {entry.name!r} needs {missing}: pip install '{package}'"
-        ) from error
     except Exception as error:
-        raise BrokenEngineError(f"transport {entry.name!r} does not load: {error}") from error
+        raise explain(entry, error) from error
     if not (isinstance(engine, type) and issubclass(engine, Transport)):
         raise BrokenEngineError(f"transport {entry.name!r}: {entry.value} is no Transport")
     return engine

@@ -24,13 +24,43 @@ from tianji_transports.endpoint import Endpoint
 from tianji_transports.ends import HeldClaim, HeldLoan, Inlet, Outlet, SlotView
 from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Channel, Slot, Wiring
-from tianji_transports.zmq_frames import LINE, Header, Kind, digest, read_header, write_header
+from tianji_transports.zmq_frames import (
+    LINE,
+    Header,
+    Kind,
+    control_frame,
+    digest,
+    read_header,
+    write_header,
+)
 from tianji_transports.zmq_sockets import MORE, NOBLOCK, Sockets, readable
 
+SHARED_BYTES = 64 * 1024
+"""Frames from this size on are sent without a copy."""
 JOIN_FIRST_S = 0.02
 """Pause after the first JOIN, doubled each time: a subscription takes effect unseen."""
 JOIN_AGAIN_S = 1.0
 """Pause between two JOINs in the long run: a reconnection may have swallowed a value."""
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory for a header and a payload, and the ZMQ frame over as much of it as was sent last.
+
+    A frame that is sent again only counts one reference more. A new one for every message would have
+    pyzmq's collector thread woken for every message.
+    """
+
+    memory: memoryview
+    frame: zmq.Frame | None = None
+
+    def framed(self, nbytes: int) -> zmq.Frame | memoryview:
+        """The first ``nbytes`` as what is cheapest to send: small ones are copied."""
+        if nbytes < SHARED_BYTES:
+            return self.memory[:nbytes]
+        if self.frame is None or len(self.frame) != nbytes:
+            self.frame = zmq.Frame(self.memory[:nbytes], copy=False)
+        return self.frame
 
 
 @dataclass(eq=False)
@@ -39,17 +69,17 @@ class ZmqOutlet(Outlet):
 
     Attributes:
         index: of the channel in the wiring.
-        free: memory for loans: a line for the header, then the payload.
+        free: memory for loans.
         flying: memory that ZMQ may still read, with the number of its push.
         session: the receiver's life that answered HELLO, 0 before.
     """
 
     index: int = field(kw_only=True)
-    free: list[memoryview] = field(default_factory=list)
-    flying: deque[tuple[int, memoryview]] = field(default_factory=deque)
+    free: list[Buffer] = field(default_factory=list)
+    flying: deque[tuple[int, Buffer]] = field(default_factory=deque)
     session: int = 0
 
-    def take_back(self, handle: memoryview) -> None:
+    def take_back(self, handle: Buffer) -> None:
         """Return an unsent message's memory."""
         self.free.append(handle)
 
@@ -152,9 +182,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         return Header(self._digest, kind, index, self.rank, self._session, number, nbytes)
 
     def _control(self, kind: Kind, index: int, number: int) -> bytes:
-        frame = bytearray(LINE)
-        write_header(frame, self._header(kind, index, number))
-        return bytes(frame)
+        return control_frame(Header(self._digest, kind, index, self.rank, self._session, number, 0))
 
     def _tell(self, rank: int, kind: Kind, index: int, number: int) -> None:
         self._sockets.dealers[rank].send(self._control(kind, index, number), NOBLOCK)
@@ -193,15 +221,19 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         outlet.lost = False
 
     def _allocate(self, outlet: ZmqOutlet, nbytes: int) -> HeldLoan[ZmqOutlet]:
-        buffer = outlet.free.pop() if outlet.free else memoryview(mmap.mmap(-1, LINE + outlet.max_bytes))
-        return HeldLoan(outlet, buffer[LINE : LINE + nbytes], buffer)
+        if outlet.free:
+            buffer = outlet.free.pop()
+        else:
+            buffer = Buffer(memoryview(mmap.mmap(-1, LINE + outlet.max_bytes)))
+        return HeldLoan(outlet, buffer.memory[LINE : LINE + nbytes], buffer)
 
     def _send(self, loan: HeldLoan[ZmqOutlet]) -> None:
         outlet, buffer, nbytes = loan.outlet, loan.handle, loan.memory.nbytes
-        write_header(buffer, self._header(Kind.DATA, outlet.index, outlet.pushed, nbytes))
+        write_header(buffer.memory, self._header(Kind.DATA, outlet.index, outlet.pushed, nbytes))
         outlet.flying.append((outlet.pushed, buffer))
+        frame = buffer.framed(LINE + nbytes)
         try:
-            self._sockets.dealers[outlet.dest].send(buffer[: LINE + nbytes], NOBLOCK, copy=False)
+            self._sockets.dealers[outlet.dest].send(frame, NOBLOCK, copy=frame is not buffer.frame)
         except zmq.ZMQError as error:
             raise TransportError(f"ZMQ cannot send to rank {outlet.dest}: {error}") from error
 

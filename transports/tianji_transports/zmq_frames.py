@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tianji_transports.wiring import Wiring
 
 LINE = 64
-_HEADER = struct.Struct("<QBxHIQQQ")
+_HEADER = struct.Struct("<QBxHIQQQ24x")  # one line
 
 
 class Kind(enum.IntEnum):
@@ -67,6 +67,11 @@ def digest(wiring: Wiring) -> int:
 def write_header(into: memoryview | bytearray, header: Header) -> None:
     """Write a header at the start of a frame's memory."""
     _HEADER.pack_into(into, 0, *header)
+
+
+def control_frame(header: Header) -> bytes:
+    """Make a frame without payload."""
+    return _HEADER.pack(*header)
 
 
 def read_header(frame: memoryview, expected_digest: int) -> Header | None:

@@ -5,6 +5,8 @@ Knows ZMQ's options and CURVE; knows nothing of channels, credits and versions.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import math
 import struct
 from collections.abc import Sequence
@@ -23,6 +25,10 @@ CONTROL_FRAMES = 1000
 """Room in a queue beside the window of pushes; one frame for each claim is the most."""
 POLLIN, NOBLOCK, MORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE)
 """As plain integers: an operation on pyzmq's flags costs more than the call they are for."""
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Of glibc's malloc.h."""
+MOST_MMAP_THRESHOLD = 32 * 1024 * 1024
+"""glibc takes no larger one."""
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 
 ByteSocket = zmq.Socket[bytes]
@@ -31,6 +37,21 @@ ByteSocket = zmq.Socket[bytes]
 def readable(socket: ByteSocket) -> bool:
     """Say whether a socket has something to receive."""
     return bool(int(socket.getsockopt(zmq.EVENTS)) & POLLIN)
+
+
+def keep_freed_memory(nbytes: int) -> None:
+    """Have the C library keep the memory of received frames for the next ones.
+
+    libzmq allocates what it receives. glibc would give a large frame's memory back to the kernel when it is
+    freed and have every page of the next one faulted in anew, which costs as much as moving it.
+
+    Args:
+        nbytes: how much free memory may be kept.
+    """
+    with contextlib.suppress(AttributeError):  # a C library without mallopt
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(M_TRIM_THRESHOLD, min(nbytes, 2**31 - 1))
+        mallopt(M_MMAP_THRESHOLD, MOST_MMAP_THRESHOLD)
 
 
 class Sockets:
@@ -57,6 +78,13 @@ class Sockets:
         self.subscribers: dict[int, ByteSocket] = {}
         self._gate: ByteSocket | None = None
         self._poller = zmq.Poller()
+        received = sum(
+            channel.max_bytes * (channel.window * len(channel.senders) + channel.borrow)
+            for channel in wiring.channels
+            if channel.receiver == rank
+        )
+        if received:
+            keep_freed_memory(received)
         try:
             if options.public_key:
                 self._gate = self._context.socket(zmq.REP)

@@ -253,7 +253,7 @@ class Root:
 
     def _take_leave(self, departure: Departure) -> None:
         rank, status = departure.rank, departure.exit_status
-        if status is None or status >= 0:
+        if not departure.killed and (status is None or status >= 0):
             self._await_last_words(rank)
         in_order = status in {0, None} and rank in self._stopped
         view = self._overview.workers[rank]

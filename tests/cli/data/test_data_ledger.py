@@ -137,7 +137,7 @@ event = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(event, max_size=60), st.integers(0, 80))
 def test_every_sample_is_in_the_account_it_belongs_to(events: list[tuple[str, ...]], lost_at: int) -> None:
     with tempfile.TemporaryDirectory() as directory:

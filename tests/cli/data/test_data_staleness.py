@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,10 +29,11 @@ def test_before_a_sample_was_used_there_is_no_staleness() -> None:
     assert staleness.summary() is None
 
 
-def test_billions_of_samples_are_counted_exactly() -> None:
+@pytest.mark.parametrize(("fresh", "p95"), [(95, 0), (94, 1)])
+def test_billions_of_samples_are_counted_exactly(fresh: int, p95: int) -> None:
     staleness = Staleness()
-    staleness.record(0, 95 * 10**11)
-    staleness.record(1, 5 * 10**11)
+    staleness.record(0, fresh * 10**11)
+    staleness.record(1, (100 - fresh) * 10**11)
     summary = staleness.summary()
     assert summary is not None
-    assert (summary.mean, summary.p95, summary.max) == (0.05, 0, 1)
+    assert (summary.mean, summary.p50, summary.p95, summary.max) == ((100 - fresh) / 100, 0, p95, 1)

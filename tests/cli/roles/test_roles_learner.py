@@ -159,6 +159,25 @@ def test_fragments_are_released_once_a_round_has_begun(begin: Callable[..., Trai
     assert one.progress.version > 10, "a claim kept back would have used the loans up"
 
 
+def test_winding_down_counts_whatever_still_comes_and_updates_no_more(
+    begin: Callable[..., Training], work: Work
+) -> None:
+    one = begin(StopRule(env_steps=10**9))
+    one.buffer.wind_down()
+    one.learner.wind_down()
+    for _ in range(30):
+        work(one.stage.actor, 8)
+        work(one.buffer)
+        work(one.learner)
+    for role in (one.stage.actor, one.buffer, one.learner):
+        role.stop()
+    account = settle({(0, 0): one.stage.file.read(0)}, one.store.receptions, set())
+    assert account.received == one.progress.env_steps == account.produced - account.dropped > 500
+    assert account.unaccounted == 0
+    assert one.episodes.count > 0
+    assert (one.progress.updates, one.progress.version) == (0, 0)
+
+
 def test_lag_is_counted_in_versions_when_samples_are_used(begin: Callable[..., Training], work: Work) -> None:
     one = begin(StopRule(env_steps=10**9), window=2 * PER_ROLLOUT)
     assert one.learner.report()["lag"] is None

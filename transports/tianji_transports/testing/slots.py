@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import ClassVar
 
 import pytest
@@ -32,11 +33,12 @@ class SlotContract:
             writer.ask("publish", "p", 0, MAX)
             assert verbs.read(reader, "p", 0) == 0
             writer.ask("publish_many", "p", 1, 20, MAX)
+            time.sleep(0.2)  # this is the slow reader
             versions = [verbs.read(reader, "p", 0, newer_than=0)]
             while versions[-1] != 20:
                 versions.append(verbs.read(reader, "p", 0, newer_than=versions[-1]))
-            # What is still on its way may be overtaken, but a queue of 20 was not worked through.
-            assert len(versions) <= 3
+            # What was still on its way comes one after the other; a queue would hand out all of the 20.
+            assert len(versions) <= 10
             assert reader.latest("p", newer_than=20) is None
 
     def test_a_value_is_never_torn_and_versions_only_rise(self) -> None:

@@ -1,0 +1,64 @@
+import threading
+
+from tianji_transports.inproc import InprocTransport
+from tianji_transports.testing import verbs
+from tianji_transports.wiring import Channel, Slot, Wiring
+
+
+def test_a_message_is_the_very_memory_that_was_filled() -> None:
+    wiring = Wiring("same memory", (Channel("f", 0, (0,), 64),))
+    with InprocTransport(wiring, 0) as endpoint:
+        loan = verbs.loan(endpoint, 0, "f", 8)
+        memory = loan.memory
+        memory[:] = b"12345678"
+        endpoint.push(loan)
+        claim = verbs.claim(endpoint, "f")
+        memory[0] = ord("x")
+        assert bytes(claim.view()) == b"x2345678"
+        claim.release()
+
+
+def test_jobs_are_apart() -> None:
+    first = InprocTransport(Wiring("a", (Channel("f", 0, (0,), 64),)), 0)
+    second = InprocTransport(Wiring("b", (Channel("f", 0, (0,), 64),)), 0)
+    with first, second:
+        verbs.push(first, 0, "f", 1, 10)
+        assert second.probe("f") is None
+        verbs.receive(first, "f", 0, 1)
+
+
+def test_a_receiver_that_comes_back_starts_empty_and_the_sender_gets_its_window_back() -> None:
+    wiring = Wiring("back", (Channel("f", 0, (1,), 64, window=2),))
+    with InprocTransport(wiring, 1) as sender:
+        receiver = InprocTransport(wiring, 0)
+        for number in range(2):
+            verbs.push(sender, 0, "f", number, 10)
+        assert receiver.close().unclaimed == {(1, "f"): 2}
+        assert not sender.loan(0, "f", 1)
+        with InprocTransport(wiring, 0, incarnation=1) as receiver:
+            assert receiver.probe("f") is None
+            verbs.push(sender, 0, "f", 5, 10)
+            verbs.receive(receiver, "f", 1, 5)
+            assert sender.close().unconfirmed == {(0, "f"): 2}
+
+
+def test_threads_share_values_that_are_never_torn() -> None:
+    wiring = Wiring("values", (), (Slot("p", 0, (1, 2, 3), 20_000),))
+    count = 300
+    seen: dict[int, int] = {}
+
+    def read(rank: int) -> None:
+        version = -1
+        with InprocTransport(wiring, rank) as reader:
+            while version != count - 1:
+                version = verbs.read(reader, "p", 0, newer_than=version)
+            seen[rank] = version
+
+    with InprocTransport(wiring, 0) as writer:
+        threads = [threading.Thread(target=read, args=(rank,)) for rank in (1, 2, 3)]
+        for thread in threads:
+            thread.start()
+        verbs.publish_many(writer, "p", 0, count, 20_000)
+        for thread in threads:
+            thread.join(verbs.PATIENCE_S)
+    assert seen == {1: count - 1, 2: count - 1, 3: count - 1}

@@ -1,0 +1,98 @@
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+
+from tianji_transports import registry
+from tianji_transports.core import Transport
+from tianji_transports.errors import BrokenEngineError, MissingExtraError, UnknownTransportError
+from tianji_transports.inproc import InprocTransport
+from tianji_transports.wiring import Wiring
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+def test_an_engine_is_found_by_its_name() -> None:
+    assert registry.load("inproc") is InprocTransport
+    assert {"inproc", "shm", "zmq"} <= set(registry.names())
+
+
+def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
+    with pytest.raises(UnknownTransportError, match="did you mean 'inproc'"):
+        registry.load("inprok")
+
+
+def test_a_name_like_no_other_is_answered_with_all() -> None:
+    with pytest.raises(UnknownTransportError, match="inproc, shm, zmq"):
+        registry.load("carrier pigeon")
+
+
+def test_a_missing_library_is_answered_with_the_pip_command() -> None:
+    with pytest.raises(MissingExtraError, match=r"pip install 'tianji\[mpi\]'") as raised:
+        raise _missing("mpi4py")
+    assert isinstance(raised.value.__cause__, ModuleNotFoundError)
+
+
+def _missing(library: str) -> Exception:
+    entry = EntryPoint("mpi", "tianji_transports_absent:Engine", registry.GROUP)
+    cause = ModuleNotFoundError(f"No module named {library!r}", name=f"{library}.MPI")
+    error = registry.explain(entry, cause)
+    error.__cause__ = cause
+    return error
+
+
+def test_a_users_engine_with_a_missing_library_says_what_to_install(folder: Path) -> None:
+    (folder / "engine_a.py").write_text("import fabric_that_is_not_there.verbs\n")
+    with pytest.raises(MissingExtraError, match="pip install 'fabric_that_is_not_there'"):
+        registry.load("engine_a:Engine")
+
+
+def test_an_engine_that_does_not_load_keeps_the_cause(folder: Path) -> None:
+    (folder / "engine_b.py").write_text("raise OSError('libfabric.so: wrong ELF class')\n")
+    with pytest.raises(BrokenEngineError, match="wrong ELF class") as raised:
+        registry.load("engine_b:Engine")
+    assert isinstance(raised.value.__cause__, OSError)
+
+
+def test_a_module_without_that_class_is_broken(folder: Path) -> None:
+    (folder / "engine_c.py").write_text("Engine = 3\n")
+    with pytest.raises(BrokenEngineError, match="no Transport"):
+        registry.load("engine_c:Engine")
+    with pytest.raises(BrokenEngineError, match="Motor"):
+        registry.load("engine_c:Motor")
+
+
+def test_a_module_that_is_not_there_is_unknown() -> None:
+    with pytest.raises(UnknownTransportError, match="nowhere_to_be_found"):
+        registry.load("nowhere_to_be_found:Engine")
+
+
+def test_a_users_engine_is_named_by_module_and_class(folder: Path) -> None:
+    (folder / "engine_d.py").write_text(
+        "from tianji_transports.inproc import InprocTransport\nclass Mine(InprocTransport):\n    pass\n"
+    )
+    endpoint = registry.create("engine_d:Mine", Wiring("users"), 0)
+    with endpoint:
+        assert isinstance(endpoint, Transport)
+        assert type(endpoint).__name__ == "Mine"
+
+
+def test_available_tells_capabilities_or_the_error_of_every_engine() -> None:
+    rows = {row.name: row for row in registry.available()}
+    for name in ("inproc", "shm", "zmq"):
+        assert rows[name].capabilities == registry.load(name).capabilities
+        assert rows[name].error is None
+    assert rows["zmq"].capabilities is not None
+    assert rows["zmq"].capabilities.cross_host
+
+
+def test_names_are_listed_without_importing_an_engine() -> None:
+    code = "import sys; from tianji_transports import registry; registry.names(); print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"iceoryx2", "zmq", "tianji_transports.inproc"} & set(run.stdout.split())

@@ -1,0 +1,129 @@
+import struct
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from tianji_transports.core import FULL, EngineOptions
+from tianji_transports.errors import TransportError
+from tianji_transports.testing import Job, TransportContract, verbs
+from tianji_transports.wiring import Channel, Slot, Wiring
+from tianji_transports.zmq import ZmqTransport
+from tianji_transports.zmq_frames import Header, Kind, control_frame, digest
+
+CHANNELS = (Channel("f", 0, (1,), 100_000),)
+SLOTS = (Slot("p", 0, (1,), 1000),)
+
+
+def keys() -> EngineOptions:
+    public, secret = zmq.curve_keypair()
+    return EngineOptions(public_key=public.decode(), secret_key=secret.decode())
+
+
+@pytest.fixture
+def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
+    context = zmq.Context()
+    yield context
+    context.destroy(linger=0)
+
+
+def router_address(endpoint: ZmqTransport) -> str:
+    return endpoint.address.partition(",")[0]
+
+
+def test_malformed_frames_are_counted_and_dropped(context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    wiring = Wiring("malformed", CHANNELS, SLOTS)
+    right = digest(wiring)
+    frames = [
+        [b""],
+        [b"x" * 63],
+        [b"x" * 64],
+        [b"x" * 5000],
+        [struct.pack("<Q", right) + b"\xff" * 56],
+        [control_frame(Header(right + 1, Kind.HELLO, 0, 1, 9, 0, 0))],
+        [control_frame(Header(right, Kind.HELLO, 7, 1, 9, 0, 0))],
+        [control_frame(Header(right, Kind.HELLO, 0, 5, 9, 0, 0))],
+        [control_frame(Header(right, Kind.DATA, 0, 1, 9, 1, 0))],
+        [control_frame(Header(right, Kind.DATA, 0, 1, 9, 1, 44))],
+        [control_frame(Header(right, Kind.CREDIT, 0, 1, 9, 1, 0))],
+        [control_frame(Header(right, Kind.JOIN, 3, 1, 9, 1, 0))],
+        [control_frame(Header(right, 250, 0, 1, 9, 1, 0))],
+        [control_frame(Header(right, Kind.HELLO, 0, 1, 9, 0, 0)), b"a second frame"],
+    ]
+    with ZmqTransport(wiring, 0) as receiver:
+        stranger = context.socket(zmq.DEALER)
+        stranger.connect(router_address(receiver))
+        for frame in frames:
+            stranger.send_multipart(frame)
+
+        def all_counted() -> bool | None:
+            assert receiver.probe("f") is None
+            return receiver.counters.rejected == len(frames) or None
+
+        verbs.until(receiver, all_counted)
+        # A well-formed stranger may not overrun the window either.
+        stranger.send(control_frame(Header(right, Kind.HELLO, 0, 1, 9, 0, 0)))
+        for number in (1, 2, 3, 2, 0):
+            stranger.send(control_frame(Header(right, Kind.DATA, 0, 1, 9, number, 0)))
+        verbs.until(receiver, lambda: receiver.counters.rejected == len(frames) + 3 or None)
+        assert receiver.close().unclaimed == {(1, "f"): 2}
+
+
+def test_a_rejected_frame_does_not_disturb_the_others(context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    with Job("zmq", CHANNELS) as job:
+        receiver, sender = job.open(0), job.start(1)
+        assert isinstance(receiver, ZmqTransport)
+        stranger = context.socket(zmq.DEALER)
+        stranger.connect(router_address(receiver))
+        sender.tell("stream", 0, "f", 20, 70_000)
+        for number in range(20):
+            stranger.send(b"noise" * 100)
+            verbs.receive(receiver, "f", 1, number)
+        sender.answer()
+        verbs.until(receiver, lambda: receiver.probe("f") or receiver.counters.rejected == 20 or None)
+
+
+class TestZmqWithKeys(TransportContract):
+    engine = "zmq"
+
+    @pytest.fixture(autouse=True)
+    def _keys(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        options = keys()
+        monkeypatch.setattr("tianji_transports.testing.job.EngineOptions", lambda: options)
+
+
+def test_who_has_no_keys_of_the_job_gets_nowhere(context: "zmq.Context[zmq.Socket[bytes]]") -> None:
+    wiring = Wiring("strangers", CHANNELS)
+    options, others = keys(), keys()
+    others.public_key = options.public_key
+    with ZmqTransport(wiring, 0, options=options) as receiver:
+        plain = context.socket(zmq.DEALER)
+        plain.connect(router_address(receiver))
+        plain.send(b"let me in")
+        # Knows the job's public key, but not its secret one.
+        half = context.socket(zmq.DEALER)
+        half.curve_serverkey = options.public_key.encode()
+        half.curve_publickey, half.curve_secretkey = zmq.curve_keypair()
+        half.connect(router_address(receiver))
+        half.send(b"let me in")
+        with ZmqTransport(wiring, 1, options=options) as sender:
+            sender.connect({0: receiver.address})
+            while sender.loan(0, "f", 1) is FULL:
+                receiver.wait(0.05)
+                sender.wait(0.05)
+            assert receiver.counters.rejected == 0
+            assert receiver.probe("f") is None
+
+
+@pytest.mark.parametrize("address", ["", "tcp://127.0.0.1", "tcp://127.0.0.1:1,2", "ipc:///x:1"])
+def test_an_address_of_another_shape_is_refused(address: str) -> None:
+    with (
+        ZmqTransport(Wiring("addresses", CHANNELS), 1) as sender,
+        pytest.raises(TransportError, match="address"),
+    ):
+        sender.connect({0: address})
+
+
+def test_a_host_that_is_not_ours_is_an_error_that_names_it() -> None:
+    with pytest.raises(TransportError, match=r"203\.0\.113\.7"):
+        ZmqTransport(Wiring("elsewhere", CHANNELS), 0, options=EngineOptions(host="203.0.113.7"))
