@@ -27,6 +27,14 @@ def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
     context.destroy(linger=0)
 
 
+def dealer(context: "zmq.Context[zmq.Socket[bytes]]", address: str, **options: bytes) -> "zmq.Socket[bytes]":
+    socket = context.socket(zmq.DEALER)
+    for name, value in options.items():
+        setattr(socket, name, value)
+    socket.connect(address)
+    return socket
+
+
 def router_address(endpoint: ZmqTransport) -> str:
     return endpoint.address.partition(",")[0]
 
@@ -50,9 +58,7 @@ def test_malformed_frames_are_counted_and_dropped(context: "zmq.Context[zmq.Sock
         [control_frame(Header(right, 250, 0, 1, 9, 1, 0))],
         [control_frame(Header(right, Kind.HELLO, 0, 1, 9, 0, 0)), b"a second frame"],
     ]
-    with ZmqTransport(wiring, 0) as receiver:
-        stranger = context.socket(zmq.DEALER)
-        stranger.connect(router_address(receiver))
+    with ZmqTransport(wiring, 0) as receiver, dealer(context, router_address(receiver)) as stranger:
         for frame in frames:
             stranger.send_multipart(frame)
 
@@ -73,12 +79,11 @@ def test_a_rejected_frame_does_not_disturb_the_others(context: "zmq.Context[zmq.
     with Job("zmq", CHANNELS) as job:
         receiver, sender = job.open(0), job.start(1)
         assert isinstance(receiver, ZmqTransport)
-        stranger = context.socket(zmq.DEALER)
-        stranger.connect(router_address(receiver))
         sender.tell("stream", 0, "f", 20, 70_000)
-        for number in range(20):
-            stranger.send(b"noise" * 100)
-            verbs.receive(receiver, "f", 1, number)
+        with dealer(context, router_address(receiver)) as stranger:
+            for number in range(20):
+                stranger.send(b"noise" * 100)
+                verbs.receive(receiver, "f", 1, number)
         sender.answer()
         verbs.until(receiver, lambda: receiver.probe("f") or receiver.counters.rejected == 20 or None)
 
@@ -94,25 +99,29 @@ class TestZmqWithKeys(TransportContract):
 
 def test_who_has_no_keys_of_the_job_gets_nowhere(context: "zmq.Context[zmq.Socket[bytes]]") -> None:
     wiring = Wiring("strangers", CHANNELS)
-    options, others = keys(), keys()
-    others.public_key = options.public_key
-    with ZmqTransport(wiring, 0, options=options) as receiver:
-        plain = context.socket(zmq.DEALER)
-        plain.connect(router_address(receiver))
-        plain.send(b"let me in")
+    options = keys()
+    public, secret = zmq.curve_keypair()
+    with (
+        ZmqTransport(wiring, 0, options=options) as receiver,
+        dealer(context, router_address(receiver)) as plain,
         # Knows the job's public key, but not its secret one.
-        half = context.socket(zmq.DEALER)
-        half.curve_serverkey = options.public_key.encode()
-        half.curve_publickey, half.curve_secretkey = zmq.curve_keypair()
-        half.connect(router_address(receiver))
+        dealer(
+            context,
+            router_address(receiver),
+            curve_serverkey=options.public_key.encode(),
+            curve_publickey=public,
+            curve_secretkey=secret,
+        ) as half,
+        ZmqTransport(wiring, 1, options=options) as sender,
+    ):
+        plain.send(b"let me in")
         half.send(b"let me in")
-        with ZmqTransport(wiring, 1, options=options) as sender:
-            sender.connect({0: receiver.address})
-            while sender.loan(0, "f", 1) is FULL:
-                receiver.wait(0.05)
-                sender.wait(0.05)
-            assert receiver.counters.rejected == 0
-            assert receiver.probe("f") is None
+        sender.connect({0: receiver.address})
+        while sender.loan(0, "f", 1) is FULL:
+            receiver.wait(0.05)
+            sender.wait(0.05)
+        assert receiver.counters.rejected == 0
+        assert receiver.probe("f") is None
 
 
 @pytest.mark.parametrize("address", ["", "tcp://127.0.0.1", "tcp://127.0.0.1:1,2", "ipc:///x:1"])

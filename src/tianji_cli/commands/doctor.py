@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import resource
 import shutil
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import psutil
+from packaging.requirements import Requirement
 
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.commands.table import print_table
@@ -157,20 +157,37 @@ def torch() -> Iterator[Finding]:
 
 def packages() -> Iterator[Finding]:
     """Which version of each dependency is there."""
-    for requirement in metadata.requires("tianji") or ():
-        name, wanted, extra = _requirement(requirement)
-        if name == "torch" or extra == "dev":
+    extras = ("", *(metadata.metadata("tianji").get_all("Provides-Extra") or ()))
+    for requirement in map(Requirement, metadata.requires("tianji") or ()):
+        extra = next((extra for extra in extras if _applies(requirement, extra)), "dev")
+        if requirement.name == "torch" or extra == "dev":
             continue
-        # "gymnasium[box2d]" asks for what gymnasium's extra asks for.
-        inner = [_requirement(text) for text in metadata.requires(name) or ()] if wanted else []
-        names = [below for below, _, of in inner if of == wanted] or [name]
-        lacking = [each for each in names if _version(each) is None]
+        names = _asked_for(requirement)
+        lacking = [name for name in names if _version(name) is None]
         if not lacking:
-            yield from (Finding(each, _version(each) or "") for each in names)
+            yield from (Finding(name, _version(name) or "") for name in names)
         elif extra:
             yield Finding(", ".join(lacking), f"not installed; optional: pip install 'tianji[{extra}]'")
         else:
-            yield Finding(name, "not installed", "problem", f"pip install {name}")
+            yield Finding(requirement.name, "not installed", "problem", f"pip install {requirement.name}")
+
+
+def _applies(requirement: Requirement, extra: str) -> bool:
+    """Say whether a requirement is one on this machine, with an extra asked for or none ("")."""
+    return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
+
+
+def _asked_for(requirement: Requirement) -> list[str]:
+    """Name the packages: "gymnasium[box2d]" asks for what gymnasium's extra asks for."""
+    if not requirement.extras or _version(requirement.name) is None:
+        return [requirement.name]
+    below = [Requirement(text) for text in metadata.requires(requirement.name) or ()]
+    wanted = requirement.extras
+    return [
+        each.name
+        for each in below
+        if not _applies(each, "") and any(_applies(each, extra) for extra in wanted)
+    ]
 
 
 def _version(name: str) -> str | None:
@@ -199,15 +216,3 @@ _LOOKS: Final[Sequence[Callable[[], Iterator[Finding]]]] = (
     engines,
     packages,
 )
-
-
-def _requirement(text: str) -> tuple[str, str, str]:
-    """Take the name, the extra it asks for and the extra that asks for it out of a requirement.
-
-    >>> _requirement("gymnasium[box2d]; extra == 'landing'"), _requirement("numpy>=2.0")
-    (('gymnasium', 'box2d', 'landing'), ('numpy', '', ''))
-    """
-    parts = re.match(r"([\w.-]+)(?:\[([\w-]+)\])?", text)
-    extra = re.search(r"extra\s*==\s*['\"]([\w-]+)", text)
-    assert parts is not None, text
-    return parts[1], parts[2] or "", extra[1] if extra else ""

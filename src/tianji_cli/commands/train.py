@@ -19,6 +19,7 @@ from tianji_cli.cluster.occupation import is_occupied
 from tianji_cli.cluster.plan import ROOT_RANK, Plan, make_plan
 from tianji_cli.cluster.signals import StopSignals
 from tianji_cli.cluster.worker import Assignment
+from tianji_cli.config.checks import host_warnings
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.production import ProductionFile
@@ -100,6 +101,8 @@ def run_job(job: JobConfig, plan: Plan, run: RunDirectory, *, resumed: bool, qui
         stack.callback(display.close)
         # Whoever has the metrics has the run: nothing of another's is touched before this.
         telemetry = Telemetry(run, display, earlier_env_steps if resumed else None)
+        for warning in host_warnings(job):
+            telemetry.event(warning)
         run.write_config(dump_config(job))
         with _failures_to_start(run):
             launcher = LocalLauncher(run.log("root", ROOT_RANK))

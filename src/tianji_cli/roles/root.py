@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import psutil
 import zmq
 
 from tianji_cli.cluster.control import ControlServer
@@ -129,6 +130,7 @@ class Root:
         self._receiver_lost = False
         self._interruptions = 0
         self._stop_requested = False
+        self._first_step_announced = False
         self._actor_ranks = {
             process.rank for process in plan.carrying("actor") if "learner" not in process.roles
         }
@@ -311,6 +313,7 @@ class Root:
         for rank, pid in self._crew.pids.items():
             self._overview.workers[rank].pid = pid
         self._telemetry.update(self._overview.snapshot())
+        self._announce_first_step()
         for rank in self._crew.ranks - self._late:
             if self._phase is Phase.TRAINING and now - self._heard[rank] > LATE_S:
                 self._late.add(rank)
@@ -318,6 +321,15 @@ class Root:
         limit_s = self._config.experiment.stop.wall_s
         if self._outcome is None and limit_s is not None and self._overview.session_train_s >= limit_s:
             self._end("finished", f"{limit_s:g} s of training")
+
+    def _announce_first_step(self) -> None:
+        trained_s = self._overview.session_train_s
+        if trained_s and not self._first_step_announced:
+            self._first_step_announced = True
+            command_s = time.time() - psutil.Process().create_time()
+            self._telemetry.event(
+                f"first environment step {command_s - trained_s:.2f} s after the command began"
+            )
 
     def _end(self, status: Status, reason: str) -> None:
         """Begin the end, or make it worse: the first failure is the cause, whatever was decided before."""

@@ -126,6 +126,16 @@ class Command:
     def signal_all(self, number: signal.Signals) -> None:
         os.killpg(self.pid, number)
 
+    def wait_for_handlers(self) -> None:
+        """Wait until it minds signals; what comes while the interpreter itself starts is the interpreter's."""
+        bit = 1 << (signal.SIGTERM - 1)
+
+        def minds() -> bool:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+            return bool(int(status.partition("SigCgt:")[2].split()[0], 16) & bit)
+
+        until(minds, "signal handlers")
+
     def wait_for_all(self) -> None:
         """Wait until no process of the command is left."""
         until(lambda: not in_session(self.pid), f"{in_session(self.pid)} end")

@@ -102,7 +102,9 @@ def test_json_on_stdout_is_all_there_is_on_stdout(workplace: Any) -> None:
 
 
 def test_a_dry_run_prints_who_would_run_where_and_starts_nothing(workplace: Any) -> None:
-    config = str(workplace.config({"experiment": {"eval_episodes": 3}, "distribution": {"actor": {"num": 2}}}))
+    config = str(
+        workplace.config({"experiment": {"eval_episodes": 3}, "distribution": {"actor": {"num": 2}}})
+    )
     shown = workplace.command("train", config, "--dry-run", "--out", "out")
     shown.wait(0)
     for word in ("rank", "roles", "group", "host", "cores", "device", "learner", "actor", "evaluator", "cpu"):

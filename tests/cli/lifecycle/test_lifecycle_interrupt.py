@@ -28,24 +28,17 @@ WAYS = [
 ]
 
 
-def before_python(command: Any, status: int) -> bool:
-    """The signal came before the interpreter had read a line of this program."""
-    return status in {-signal.SIGINT, -signal.SIGTERM} and not command.stdout
-
-
 @pytest.mark.parametrize("interrupt", WAYS)
 def test_an_interruption_while_starting_ends_the_command(
     workplace: Any, interrupt: Callable[[Any], None]
 ) -> None:
     dice = random.Random(3)
-    for moment_s in (0.1, 0.5, 1.0, 1.8):
+    for moment_s in (0.0, 0.4, 0.8, 1.6):
         run = workplace.train(ENDLESS, options=())
+        run.command.wait_for_handlers()
         time.sleep(moment_s + dice.uniform(0, 0.2))
         interrupt(run.command)
-        status = run.command.wait()
-        if before_python(run.command, status):
-            continue
-        assert status == 130, run.command.stderr
+        run.command.wait(130)
         if (run.path / "summary.json").exists():
             summary = run.summary
             assert summary["status"] == "stopped"

@@ -56,9 +56,7 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(workplace: Any) -> None
     run.train_until(5000)
     run.command.signal_all(signal.SIGINT)
     first = run.finish(130)
-    again = workplace.resume(
-        run, "--set", f"experiment.stop.env_steps={first['env_steps'] + 4096}"
-    ).finish()
+    again = workplace.resume(run, "--set", f"experiment.stop.env_steps={first['env_steps'] + 4096}").finish()
     assert again["env_steps"] == first["env_steps"] + again["received"]
     assert again["updates"] > first["updates"]
     steps = [row["env_steps"] for row in run.rows]

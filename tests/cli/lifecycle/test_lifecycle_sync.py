@@ -9,7 +9,12 @@ import pytest
 def outcome(workplace: Any, transport: str, actors: int, seed: int) -> tuple[Any, ...]:
     run = workplace.train(
         {
-            "experiment": {"seed": seed, "stop": {"env_steps": 6000}, "eval_episodes": 5, "thresholds": [15.0]},
+            "experiment": {
+                "seed": seed,
+                "stop": {"env_steps": 6000},
+                "eval_episodes": 5,
+                "thresholds": [15.0],
+            },
             "distribution": {"transport": transport, "mode": "sync", "actor": {"num": actors}},
         }
     )
@@ -18,7 +23,9 @@ def outcome(workplace: Any, transport: str, actors: int, seed: int) -> tuple[Any
         name: hashlib.sha256((run.path / "checkpoints" / name / "model.safetensors").read_bytes()).hexdigest()
         for name in ("last", "best")
     }
-    figures = tuple(str(summary[key]) for key in ("env_steps", "updates", "consumed", "returns", "evaluation"))
+    figures = tuple(
+        str(summary[key]) for key in ("env_steps", "updates", "consumed", "returns", "evaluation")
+    )
     return (*parameters.items(), *figures)
 
 

@@ -1,8 +1,6 @@
-"""Snapshots and summaries to show and write, and a disk small enough to fill."""
+"""Snapshots and summaries to show and write."""
 
-import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,21 +109,3 @@ def run(tmp_path: Path) -> RunDirectory:
     made = RunDirectory.create("ppo_cartpole", tmp_path / "experiments")
     made.write_config("[experiment]\n")
     return made
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 KiB."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a small disk")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"this machine lets nobody mount: {mounted.stderr.strip()}")
-    # Out of the tree at once, so that no crash leaves a mount behind; it lives while the descriptor does.
-    descriptor = os.open(disk, os.O_RDONLY | os.O_DIRECTORY)
-    subprocess.run(["umount", "--lazy", str(disk)], check=True)
-    yield Path(f"/proc/self/fd/{descriptor}")
-    os.close(descriptor)
