@@ -72,37 +72,48 @@ def is_whole(memory: memoryview, number: int) -> bool:
 
 
 @contextmanager
-def raw_iceoryx2(role: str, job: str, nbytes: int, window: int, _peer: Connection) -> Iterator[Any]:
-    """iceoryx2's publish-subscribe as its examples use it, waiting for the receiver instead of discarding."""
+def raw_iceoryx2(role: str, job: str, nbytes: int, window: int, peer: Connection) -> Iterator[Any]:
+    """iceoryx2's publish-subscribe, both sides polling; an acknowledgement for every half window.
+
+    Letting iceoryx2 block the sender instead is slower: it sleeps once a buffer is full.
+    """
     iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
     config = iceoryx2.config.default()
     config.global_cfg.root_path = iceoryx2.Path.new(f"/dev/shm/{job}.d/")
     config.global_cfg.prefix = iceoryx2.FileName.new(f"{job}.")
     node = iceoryx2.NodeBuilder.new().config(config).create(iceoryx2.ServiceType.Ipc)
-    service = (
-        node.service_builder(iceoryx2.ServiceName.new("raw"))
-        .publish_subscribe(iceoryx2.Slice[ctypes.c_uint8])
-        .enable_safe_overflow(False)
-        .history_size(0)
-        .subscriber_max_buffer_size(window)
-        .subscriber_max_borrowed_samples(1)
-        .max_publishers(1)
-        .max_subscribers(1)
-        .open_or_create()
-    )
+
+    def service(name: str, payload: Any) -> Any:
+        builder = node.service_builder(iceoryx2.ServiceName.new(name)).publish_subscribe(payload)
+        builder = builder.enable_safe_overflow(False).history_size(0).subscriber_max_buffer_size(window)
+        return builder.subscriber_max_borrowed_samples(1).open_or_create()
+
+    messages, acks = service("messages", iceoryx2.Slice[ctypes.c_uint8]), service("acks", ctypes.c_uint64)
+    batch = max(1, window // 2)
     if role == "send":
-        publisher = service.publisher_builder().initial_max_slice_len(nbytes).create()
+        publisher = messages.publisher_builder().initial_max_slice_len(nbytes).create()
+        acked = acks.subscriber_builder().create()
+        credit = [window]
+        peer.recv()
 
         def send(number: int) -> None:
+            while credit[0] == 0:
+                while (ack := acked.receive()) is not None:
+                    ack.delete()
+                    credit[0] += batch
+            credit[0] -= 1
             sample = publisher.loan_slice_uninit(nbytes)
             write(sample.payload().as_memory_view().cast("B"), number)
             sample.assume_init().send()
 
         yield send
-        publisher.delete()
+        ports = (publisher, acked)
     else:
-        subscriber = service.subscriber_builder().create()
+        subscriber = messages.subscriber_builder().create()
+        acking = acks.publisher_builder().create()
         held: list[Any] = [None]
+        claimed = [0]
+        peer.send("subscribed")
 
         def receive() -> memoryview:
             if held[0] is not None:
@@ -110,11 +121,15 @@ def raw_iceoryx2(role: str, job: str, nbytes: int, window: int, _peer: Connectio
             while (sample := subscriber.receive()) is None:
                 pass
             held[0] = sample
+            claimed[0] += 1
+            if claimed[0] % batch == 0:
+                acking.send_copy(ctypes.c_uint64(batch))
             return sample.payload().as_memory_view().cast("B")  # type: ignore[no-any-return]
 
         yield receive
-        held[0].delete()
-        subscriber.delete()
+        ports = (held[0], subscriber, acking)
+    for port in ports:
+        port.delete()
 
 
 @contextmanager

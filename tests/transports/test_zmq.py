@@ -29,6 +29,7 @@ def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
 
 def dealer(context: "zmq.Context[zmq.Socket[bytes]]", address: str, **options: bytes) -> "zmq.Socket[bytes]":
     socket = context.socket(zmq.DEALER)
+    socket.linger = 0
     for name, value in options.items():
         setattr(socket, name, value)
     socket.connect(address)
@@ -84,8 +85,8 @@ def test_a_rejected_frame_does_not_disturb_the_others(context: "zmq.Context[zmq.
             for number in range(20):
                 stranger.send(b"noise" * 100)
                 verbs.receive(receiver, "f", 1, number)
-        sender.answer()
-        verbs.until(receiver, lambda: receiver.probe("f") or receiver.counters.rejected == 20 or None)
+            sender.answer()
+            verbs.until(receiver, lambda: receiver.probe("f") or receiver.counters.rejected == 20 or None)
 
 
 class TestZmqWithKeys(TransportContract):

@@ -29,6 +29,8 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
 MOST_MMAP_THRESHOLD = 32 * 1024 * 1024
 """glibc takes no larger one."""
+HANDSHAKE_BYTES = 4096
+"""ZMQ holds its own handshake, and what CURVE adds to a frame, to the limit of a message's size."""
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 
 ByteSocket = zmq.Socket[bytes]
@@ -108,7 +110,8 @@ class Sockets:
         socket = self._context.socket(kind)
         socket.linger = LINGER_MS
         streams: list[Channel | Slot] = [*self._wiring.channels, *self._wiring.slots]
-        socket.maxmsgsize = LINE + max((stream.max_bytes for stream in streams), default=0)
+        largest = max((stream.max_bytes for stream in streams), default=0)
+        socket.maxmsgsize = LINE + largest + HANDSHAKE_BYTES
         windows = sum(channel.window for channel in self._wiring.channels)
         socket.sndhwm = socket.rcvhwm = windows + CONTROL_FRAMES
         return socket

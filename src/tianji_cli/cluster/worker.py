@@ -106,6 +106,9 @@ def run_worker(assignment: Assignment, lifeline: int) -> None:
             with contextlib.suppress(OSError):  # The disk may be what is full.
                 traceback.print_exc()
             sys.exit(1)
+        finally:
+            # The interpreter gives signals their defaults back while it ends, and SIGTERM's would kill.
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
 def _prepare_process(assignment: Assignment) -> None:

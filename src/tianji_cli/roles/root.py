@@ -257,7 +257,8 @@ class Root:
         rank, status = departure.rank, departure.exit_status
         if not departure.killed and (status is None or status >= 0):
             self._await_last_words(rank)
-        in_order = status in {0, None} and rank in self._stopped
+        # Whatever befalls a process after its last report, all that it had to do was done.
+        in_order = rank in self._stopped and (status is None or status <= 0)
         view = self._overview.workers[rank]
         view.pid, view.state = None, "done" if in_order else describe_exit(status)
         if in_order and self._phase not in {Phase.STARTING, Phase.TRAINING}:

@@ -127,7 +127,7 @@ class Command:
         os.killpg(self.pid, number)
 
     def wait_for_handlers(self) -> None:
-        """Wait until it minds signals; what comes while the interpreter itself starts is the interpreter's."""
+        """Wait until it minds signals; what comes before that is the interpreter's to handle."""
         bit = 1 << (signal.SIGTERM - 1)
 
         def minds() -> bool:

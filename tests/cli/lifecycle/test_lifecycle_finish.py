@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-SUMMARY_KEYS = (
-    "schema experiment status reason wall_s train_s env_steps updates transport mode groups produced received "
-    "consumed in_flight lost dropped produced_per_s received_per_s consumed_per_s replay_ratio staleness "
-    "returns time_to evaluation rejected_frames roles"
-).split()
+SUMMARY_KEYS = """
+    schema experiment status reason wall_s train_s env_steps updates transport mode groups produced
+    received consumed in_flight lost dropped produced_per_s received_per_s consumed_per_s replay_ratio
+    staleness returns time_to evaluation rejected_frames roles
+"""
 
 
 @pytest.mark.parametrize("transport", ["inproc", "shm", "zmq"])
@@ -24,7 +24,7 @@ def test_a_finished_run_leaves_everything_the_design_names(workplace: Any, trans
 
     summary = run.finish()
 
-    assert list(summary) == SUMMARY_KEYS
+    assert list(summary) == SUMMARY_KEYS.split()
     assert list(summary["roles"][0]) == ["rank", "role", "group", "host", "cores", "restarts", "busy"]
     assert list(summary["time_to"]) == ["10", "475.5"]
     assert summary["evaluation"]["episodes"] == 3
