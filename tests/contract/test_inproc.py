@@ -1,5 +1,5 @@
-from tianji_transports.testing import TransportContract
+from tianji_transports.testing import LivingTransportContract
 
 
-class TestInproc(TransportContract):
+class TestInproc(LivingTransportContract):
     engine = "inproc"

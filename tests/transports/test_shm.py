@@ -83,7 +83,6 @@ def test_a_wiring_beyond_the_shared_memory_names_the_way_out() -> None:
     wiring = Wiring(job, (Channel("f", 0, (1,), min(nbytes, 1 << 34), window=4000),))
     with pytest.raises(TransportMemoryError, match="--shm-size"):
         ShmTransport(wiring, 0)
-    remove_stale()
     assert names(job) == []
 
 

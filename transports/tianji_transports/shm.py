@@ -240,6 +240,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
             self._ports = Ports(self._page.stem, rank, len(layout.flags))
             self._open()
             self._cells[self._flags[rank]] = 0
+            self._look()  # a rank that sends to itself finds itself here
         except BaseException as error:
             self._free()
             if type(error).__module__.startswith("iceoryx2"):

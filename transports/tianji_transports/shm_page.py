@@ -28,6 +28,8 @@ SHM = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lives on Linux,
 LINE = 64
 CELL = 8
 PAGE_SUFFIX = ".page"
+USUAL_BUFFERS = 3
+"""Of a slot: the newest value, one that is being read, one that is being written."""
 
 
 def user_prefix() -> str:
@@ -143,12 +145,17 @@ class Layout:
         self.digest = int.from_bytes(hashlib.sha256(repr((channels, slots)).encode()).digest()[:8], "little")
 
     def needed(self) -> int:
-        """Bytes of shared memory that the job may come to touch."""
+        """Bytes of shared memory that the job may come to touch.
+
+        More than a few buffers of a slot are only needed by readers that keep old values; ``reserve`` is
+        asked before each of them is used for the first time.
+        """
         messages = sum(
             (pair.channel.window + pair.channel.borrow) * LINE * (1 + lines(pair.channel.max_bytes))
             for pair in self.pairs.values()
         )
-        return messages + self.nbytes
+        values = sum(min(area.buffers, USUAL_BUFFERS) * area.stride for area in self.slots.values())
+        return messages + values + self.head_nbytes
 
 
 class Page:
@@ -167,7 +174,7 @@ class Page:
                 raise TransportError(f"job {wiring.job!r} is running on this host with another wiring")
             self.cells[0] = self.layout.digest
         except BaseException:
-            os.close(self._descriptor)
+            self._leave()
             raise
         self.barrier = threading.Lock()
 
@@ -240,6 +247,9 @@ class Page:
             self._map.close()
         except BufferError:
             pass  # a borrowed value is still referenced: the mapping goes with the last reference
+        self._leave()
+
+    def _leave(self) -> None:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             remove_job(self.stem)

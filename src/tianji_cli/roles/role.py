@@ -46,7 +46,7 @@ class Role(ABC):
         """
 
     def report(self) -> dict[str, Any]:
-        """What the root is told twice a second, as JSON values."""
+        """What the root is told five times a second, as JSON values."""
         return {}
 
     @property

@@ -7,10 +7,8 @@ save, *evaluating*, *over*. Winding down and stopping have time limits, so that 
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +37,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.ledger import Source, settle
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.roles.overview import Overview
+from tianji_cli.roles.phase import Outcome, Phase
 from tianji_cli.telemetry.snapshot import Evaluation, Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 
@@ -52,30 +51,6 @@ LATE_S: Final = 10.0
 """A worker that was not heard of for so long is reported; it may be suspended, which is not dead."""
 LAST_WORDS_S: Final = 1.0
 """How long what a worker sent before it ended may still be on its way."""
-
-
-class Phase(enum.Enum):
-    """Where a job is; in the order they follow one another."""
-
-    STARTING = "starting"
-    TRAINING = "training"
-    WINDING_DOWN = "winding down"
-    STOPPING = "stopping"
-    EVALUATING = "evaluating"
-    OVER = "over"
-
-
-@dataclass
-class Outcome:
-    """How a job ended.
-
-    Attributes:
-        status: as in the summary.
-        reason: in words.
-    """
-
-    status: Status
-    reason: str
 
 
 class Root:

@@ -25,7 +25,7 @@ def test_a_suspended_actor_is_reported_and_goes_on_when_it_is_continued(workplac
     assert summary["lost"] == 0
 
 
-def test_an_actor_that_is_suspended_when_the_run_ends_is_killed_and_its_samples_are_lost(
+def test_an_actor_that_is_suspended_when_the_run_ends_is_killed_and_accounted_for(
     workplace: Any,
 ) -> None:
     run = workplace.train(ENDLESS, {"distribution": {"actor": {"num": 2}}})
@@ -34,4 +34,5 @@ def test_an_actor_that_is_suspended_when_the_run_ends_is_killed_and_its_samples_
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
     assert summary["status"] == "stopped"
+    assert summary["dropped"] + summary["in_flight"] + summary["lost"] < 1000  # Windows of two fragments.
     assert run.saved_env_steps == summary["env_steps"]

@@ -5,8 +5,9 @@
     class TestMyEngine(TransportContract):
         engine = "my_module:MyTransport"
 
-Peers are real processes (threads, for an engine whose capabilities confine it to one process). What an
-engine cannot do is read from its capabilities. Needs pytest.
+Peers are real processes (threads, for an engine whose capabilities confine it to one process). An engine
+whose peers cannot die and come back one by one says so in its capabilities, and derives from
+``LivingTransportContract``. Needs pytest.
 """
 
 import pytest
@@ -15,6 +16,7 @@ pytest.register_assert_rewrite(
     *(f"{__name__}.{name}" for name in ("channels", "close", "deaths", "slots", "verbs", "waiting"))
 )
 
+from tianji_transports.registry import load  # noqa: E402
 from tianji_transports.testing import verbs  # noqa: E402 - after the rewriting was asked for
 from tianji_transports.testing.channels import ChannelContract  # noqa: E402
 from tianji_transports.testing.close import CloseContract  # noqa: E402
@@ -23,8 +25,17 @@ from tianji_transports.testing.job import Job, Peer  # noqa: E402
 from tianji_transports.testing.slots import SlotContract  # noqa: E402
 from tianji_transports.testing.waiting import WaitContract  # noqa: E402
 
-__all__ = ["Job", "Peer", "TransportContract", "verbs"]
+__all__ = ["Job", "LivingTransportContract", "Peer", "TransportContract", "verbs"]
 
 
-class TransportContract(ChannelContract, SlotContract, WaitContract, DeathContract, CloseContract):
+class LivingTransportContract(ChannelContract, SlotContract, WaitContract, CloseContract):
+    """The contract but for deaths; set ``engine`` to the name of an engine."""
+
+    def test_deaths_are_tested_where_the_capabilities_promise_to_survive_them(self) -> None:
+        """No engine escapes the tests of what it says it can do."""
+        can = load(self.engine).capabilities
+        assert isinstance(self, DeathContract) == (can.cross_process and can.peer_restart)
+
+
+class TransportContract(LivingTransportContract, DeathContract):
     """The whole contract; set ``engine`` to the name of an engine."""

@@ -66,6 +66,18 @@ class ChannelContract:
             for peer in (first, second):
                 peer.answer()
 
+    def test_who_only_polls_needs_no_wait(self) -> None:
+        """Loans and probes alone bring two endpoints together and move messages."""
+        with Job(self.engine, stream_to_0()) as job:
+            receiver, sender = job.open(0), job.start(1)
+            sender.tell("stream_polling", 0, "f", 20)
+            for number in range(20):
+                while (held := receiver.probe("f")) is None:
+                    pass
+                verbs.check(held.view(), 1, number)
+                held.release()
+            sender.answer()
+
     def test_channels_between_the_same_ranks_are_apart(self) -> None:
         """A full channel does not stop another one."""
         channels = (Channel("a", 0, (1,), 100, window=1), Channel("b", 0, (1,), 100, window=1))

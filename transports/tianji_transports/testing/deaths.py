@@ -19,10 +19,7 @@ class DeathContract:
     engine: ClassVar[str]
 
     def _job(self, channels: tuple[Channel, ...], slots: tuple[Slot, ...] = ()) -> Job:
-        job = Job(self.engine, channels, slots)
-        if not (job.capabilities.cross_process and job.capabilities.peer_restart):
-            pytest.skip("this engine's endpoints cannot die one by one")
-        return job
+        return Job(self.engine, channels, slots)
 
     def test_what_a_killed_sender_had_pushed_is_there_and_its_next_life_goes_on(self) -> None:
         """The receiver loses nothing that had arrived, and serves the new incarnation."""
@@ -31,7 +28,8 @@ class DeathContract:
             sender.tell("stream", 0, "f", 3)
             verbs.receive(receiver, "f", 1, 0)
             sender.answer()
-            assert verbs.until(receiver, lambda: receiver.wait(0.5) or None)
+            while receiver.wait(0.3):
+                pass  # until what was pushed has arrived
             job.kill(sender)
             receiver.peer_lost(1)
             for life in range(1, 4):

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from tianji_transports.core import ANY, Claim, CloseReport, Loan, Transport
 
 PATIENCE_S = 20.0
 """How long anything may take before the test is a failure; nothing ever waits this long."""
+LONG_S = 8.0
+"""A time-out longer than anything takes: who sleeps to its end was not woken."""
 STAMP = struct.Struct("<iiq")
 
 T = TypeVar("T")
@@ -64,6 +66,15 @@ def stream(endpoint: Transport, dest: int, channel: str, count: int, nbytes: int
         push(endpoint, dest, channel, number, nbytes + number)
 
 
+def stream_polling(endpoint: Transport, dest: int, channel: str, count: int) -> None:
+    """Push messages 0 to ``count - 1`` without ever waiting."""
+    for number in range(count):
+        while not (lent := endpoint.loan(dest, channel, 100)):
+            pass
+        fill(lent.memory, endpoint.rank, number)
+        endpoint.push(lent)
+
+
 def claim(endpoint: Transport, channel: str, source: int = ANY) -> Claim:
     """Claim one message, waiting for it if need be."""
     return until(endpoint, lambda: endpoint.probe(channel, source))
@@ -85,7 +96,7 @@ def receive_stream(endpoint: Transport, channel: str, source: int, first: int, c
 
 
 def echo(endpoint: Transport, dest: int, channel: str, count: int) -> int:
-    """Answer ``count`` messages of ``dest`` on the same channel; the number of waits that timed out."""
+    """Answer ``count`` messages of ``dest`` on the same channel; the number of sleeps to the end."""
     missed = 0
     for number in range(count):
         missed += await_news(endpoint, lambda: endpoint.probe(channel, dest))
@@ -94,7 +105,7 @@ def echo(endpoint: Transport, dest: int, channel: str, count: int) -> int:
 
 
 def send_back(endpoint: Transport, dest: int, channel: str, number: int) -> int:
-    """Push one message; the number of waits that timed out meanwhile."""
+    """Push one message; the number of sleeps to the end meanwhile."""
     lent: list[Loan] = []
 
     def try_loan() -> Loan | None:
@@ -107,11 +118,17 @@ def send_back(endpoint: Transport, dest: int, channel: str, number: int) -> int:
     return missed
 
 
+def woken(endpoint: Transport, timeout_s: float = LONG_S, also: Sequence[int] = ()) -> bool:
+    """Sleep; whether something ended the sleep before its time was over."""
+    began = time.monotonic()
+    return endpoint.wait(timeout_s, also) and time.monotonic() - began < timeout_s
+
+
 def await_news(endpoint: Transport, attempt: Callable[[], Claim | Loan | None]) -> int:
-    """Repeat ``attempt``, asleep in between, until it succeeds; the number of waits that timed out."""
+    """Repeat ``attempt``, asleep in between, until it succeeds; the number of sleeps to the end."""
     missed = 0
     while (got := attempt()) is None:
-        missed += not endpoint.wait(2.0)
+        missed += not woken(endpoint)
     if isinstance(got, Claim):
         got.release()
     return missed

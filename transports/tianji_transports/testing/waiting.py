@@ -11,9 +11,6 @@ from tianji_transports.testing import verbs
 from tianji_transports.testing.job import Job
 from tianji_transports.wiring import Channel, Slot
 
-LONG_S = 15.0
-"""Longer than anything takes: who is not woken shows by a result of False."""
-
 
 class WaitContract:
     """Sleeping, whatever the engine."""
@@ -29,7 +26,7 @@ class WaitContract:
             sender.answer()
             sender.tell("push", 0, "f", 1)
             sender.answer()
-            assert receiver.wait(LONG_S)
+            assert verbs.woken(receiver)
             verbs.receive(receiver, "f", 1, 1)
 
     def test_a_credit_wakes(self) -> None:
@@ -40,7 +37,7 @@ class WaitContract:
             assert sender.loan(0, "f", 1) is FULL
             receiver.tell("receive", "f", 1, 0)
             while sender.loan(0, "f", 1) is FULL:
-                assert sender.wait(LONG_S)
+                assert verbs.woken(sender)
             receiver.answer()
 
     def test_a_value_wakes(self) -> None:
@@ -50,7 +47,7 @@ class WaitContract:
             for version in range(3):
                 writer.tell("publish", "p", version, 50)
                 while (value := reader.latest("p", version - 1)) is None:
-                    assert reader.wait(LONG_S)
+                    assert verbs.woken(reader)
                 assert value.version == version
                 value.release()
                 writer.answer()
@@ -64,7 +61,7 @@ class WaitContract:
                 assert not receiver.wait(0.0, also=[reading])
                 assert not receiver.wait(0.1, also=[reading])
                 os.write(writing, b"x")
-                assert receiver.wait(LONG_S, also=[reading])
+                assert verbs.woken(receiver, also=[reading])
                 assert receiver.wait(0.0, also=[reading])
                 assert not receiver.wait(0.05)
             finally:
@@ -105,12 +102,12 @@ class WaitContract:
         with Job(self.engine, (Channel("f", 0, (1,), 100),)) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("push", 0, "f", 0)
-            assert verbs.until(receiver, lambda: receiver.wait(LONG_S) or None)
+            assert verbs.until(receiver, lambda: receiver.wait(verbs.LONG_S) or None)
             sender.answer()
             while receiver.wait(0.3):
                 pass
             sender.tell("push", 0, "f", 1)
-            assert receiver.wait(LONG_S)
+            assert verbs.woken(receiver)
             sender.answer()
             verbs.receive(receiver, "f", 1, 0)
             assert receiver.wait(0.0), "after a claim, what is still there is news again"
