@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, Generic
 
 from tianji_transports.core import ANY, FULL, Claim, CloseReport, EngineOptions, Full, Loan, Transport
@@ -29,8 +30,7 @@ from tianji_transports.errors import (
 )
 from tianji_transports.wiring import Channel, Slot, Wiring
 
-CLOSE_POLL_S = 0.05
-"""Longest sleep between two looks at the credits while ``close`` drains."""
+CLOSE_POLL_S = 0.05  # between two looks at the credits while ``close`` drains
 
 
 class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
@@ -300,7 +300,9 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
             for inbox in self._inboxes.values()
             for inlet in inbox.inlets
         }
-        self._report = CloseReport(_nonzero(unconfirmed), _nonzero(unclaimed), self.counters)
+        self._report = CloseReport(
+            +Counter(unconfirmed), +Counter(unclaimed), self.counters
+        )  # Without zeros.
         try:
             self._free()
         finally:
@@ -396,7 +398,3 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
     @abstractmethod
     def _free(self) -> None:
         """Give everything back to the system."""
-
-
-def _nonzero(counts: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:
-    return {key: count for key, count in counts.items() if count}

@@ -39,8 +39,8 @@ SHARED_BYTES = 64 * 1024
 """Frames from this size on are sent without a copy."""
 JOIN_FIRST_S = 0.02
 """Pause after the first JOIN, doubled each time: a subscription takes effect unseen."""
-JOIN_AGAIN_S = 1.0
-"""Pause between two JOINs in the long run: a reconnection may have swallowed a value."""
+AGAIN_S = 1.0
+"""Pause between two HELLOs or JOINs in the long run: a reconnection may have swallowed one, or its answer."""
 
 
 @dataclass(eq=False)
@@ -72,12 +72,14 @@ class ZmqOutlet(Outlet):
         free: memory for loans.
         flying: memory that ZMQ may still read, with the number of its push.
         session: the receiver's life that answered HELLO, 0 before.
+        hello_at: when to say HELLO next, while nobody answers.
     """
 
     index: int = field(kw_only=True)
     free: list[Buffer] = field(default_factory=list)
     flying: deque[tuple[int, Buffer]] = field(default_factory=deque)
     session: int = 0
+    hello_at: float = 0.0
 
     def take_back(self, handle: Buffer) -> None:
         """Return an unsent message's memory."""
@@ -160,8 +162,8 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
                 continue
             self._sockets.connect(rank, address, [view.index for view in views])
             for outlet in outlets:
-                outlet.present = False
-                self._tell(rank, Kind.HELLO, outlet.index, outlet.pushed)
+                outlet.present, outlet.hello_at = False, 0.0
+                self._refresh(outlet)
             for view in views:
                 view.pause_s, view.join_at = JOIN_FIRST_S, 0.0
 
@@ -189,8 +191,13 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
 
     def _refresh(self, outlet: ZmqOutlet) -> None:
         dealer = self._sockets.dealers.get(outlet.dest)
-        while dealer is not None and readable(dealer):
+        if dealer is None:
+            return
+        while readable(dealer):
             self._answered(outlet.dest, dealer.recv(NOBLOCK, copy=False).buffer)
+        if not outlet.present and (now := time.monotonic()) >= outlet.hello_at:
+            outlet.hello_at = now + AGAIN_S
+            self._tell(outlet.dest, Kind.HELLO, outlet.index, outlet.pushed)
 
     def _answered(self, rank: int, frame: memoryview) -> None:
         """Take in what a receiver tells its sender."""
@@ -212,11 +219,11 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
             self.counters.rejected += 1
 
     def _welcomed(self, outlet: ZmqOutlet, session: int) -> None:
-        if outlet.session not in {0, session}:
+        if outlet.session != session:
             outlet.write_off()
-        # ZMQ may still hold what went to the earlier life: that memory is not used again.
-        outlet.flying.clear()
-        outlet.session = session
+            # ZMQ may still hold what went to the earlier life: that memory is not used again.
+            outlet.flying.clear()
+            outlet.session = session
         outlet.present = True
         outlet.lost = False
 
@@ -340,7 +347,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         now = time.monotonic()
         if now >= view.join_at:
             view.join_at = now + view.pause_s
-            view.pause_s = min(2 * view.pause_s, JOIN_AGAIN_S)
+            view.pause_s = min(2 * view.pause_s, AGAIN_S)
             self._tell(view.slot.writer, Kind.JOIN, view.index, view.version + 1)
 
     # -- waiting ---------------------------------------------------------------------------------------
@@ -353,9 +360,15 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
             self._update(view)
 
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
-        joins = [view.join_at for view in self._read.values() if view.index in self._sockets.subscribers]
-        until_join = max(0.0, min(joins, default=math.inf) - time.monotonic())
-        return self._sockets.sleep(min(timeout_s, until_join), also)
+        sockets = self._sockets
+        calls = [view.join_at for view in self._read.values() if view.index in sockets.subscribers]
+        calls += [
+            outlet.hello_at
+            for outlet in self._outlets.values()
+            if not outlet.present and outlet.dest in sockets.dealers
+        ]
+        until_call = max(0.0, min(calls, default=math.inf) - time.monotonic())
+        return sockets.sleep(min(timeout_s, until_call), also)
 
     # -- the end ---------------------------------------------------------------------------------------
 

@@ -42,6 +42,7 @@ class CloseContract:
             verbs.receive(receiver, "f", 1, 0)
             sender.answer()
             verbs.until(receiver, lambda: receiver.wait(0.2) or None)
+            sender.ask("settle", 0, "f", 3)
             report = sender.ask("close")
             assert report.unconfirmed == {(0, "f"): 3}
             assert report.counters.pushes == 4

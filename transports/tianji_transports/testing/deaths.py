@@ -104,6 +104,7 @@ class DeathContract:
             sender, receiver = job.open(1), job.start(0)
             verbs.push(sender, 0, "f", 0)
             receiver.ask("receive", "f", 1, 0)
+            verbs.settle(sender, 0, "f", 0)
             job.kill(receiver)
             for number in range(2):
                 verbs.push(sender, 0, "f", number)

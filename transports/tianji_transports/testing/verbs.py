@@ -149,6 +149,11 @@ def unconfirmed(endpoint: Transport, dest: int, channel: str) -> int:
     return endpoint.unconfirmed(dest, channel)
 
 
+def settle(endpoint: Transport, dest: int, channel: str, count: int) -> None:
+    """Wait until ``count`` pushes are unclaimed: credits may take their time."""
+    until(endpoint, lambda: endpoint.unconfirmed(dest, channel) == count or None)
+
+
 def publish(endpoint: Transport, slot: str, version: int, nbytes: int) -> None:
     """Publish a version, filled so that a torn one shows."""
     value = bytearray(nbytes)
