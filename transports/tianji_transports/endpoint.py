@@ -235,11 +235,11 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         now = time.monotonic()
         deadline = now + timeout_s
         spun = now + min(timeout_s, self.spin_s) if self._moved else now
-        if self._news():
+        while not self._news():
+            if time.monotonic() >= spun:
+                break
+        else:
             return True
-        while time.monotonic() < spun:
-            if self._news():
-                return True
         while True:
             try:
                 # Whoever pushed before this endpoint was armed did not ring: look again before sleeping.
