@@ -31,7 +31,7 @@ def seconds(command: list[str], expected_status: int) -> float:
 
 
 def seconds_to_first_step(tianji: str, out: str) -> float:
-    """From the start of the command to the first environment step, by the root's log."""
+    """From the start of the command (less that of the interpreter) to the first step, by the root's log."""
     command = [
         tianji,
         "train",

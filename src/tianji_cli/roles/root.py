@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import psutil
 import zmq
 
+from tianji_cli.beginning import BEGAN_S
 from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.crew import Crew, Departure
 from tianji_cli.cluster.launcher import describe_exit
@@ -302,10 +302,8 @@ class Root:
         trained_s = self._overview.session_train_s
         if trained_s and not self._first_step_announced:
             self._first_step_announced = True
-            command_s = time.time() - psutil.Process().create_time()
-            self._telemetry.event(
-                f"first environment step {command_s - trained_s:.2f} s after the command began"
-            )
+            start_up_s = time.monotonic() - BEGAN_S - trained_s
+            self._telemetry.event(f"first environment step {start_up_s:.2f} s after the command began")
 
     def _end(self, status: Status, reason: str) -> None:
         """Begin the end, or make it worse: the first failure is the cause, whatever was decided before."""
