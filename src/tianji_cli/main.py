@@ -59,6 +59,12 @@ def train(  # noqa: PLR0913, PLR0917 - the options of a command are its paramete
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.")
     ] = None,
+    run_in: Annotated[
+        Path | None, typer.Option("--run", metavar="DIR", help="Use the directory that `tianji launch` made.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Where hosts that join reach this one.")
+    ] = None,
     transport: Annotated[
         str | None, typer.Option(help="Engine of every edge, in place of the config's.")
     ] = None,
@@ -83,6 +89,8 @@ def train(  # noqa: PLR0913, PLR0917 - the options of a command are its paramete
         name=name,
         out=out,
         resume=resume,
+        run_in=run_in,
+        listen=listen,
         dry_run=dry_run,
         quiet=quiet,
         json_to=json,
@@ -110,6 +118,18 @@ def evaluate(
     raise typer.Exit(
         play(run, episodes=episodes, seed=seed, checkpoint=checkpoint, render=render, out=out, json_to=json)
     )
+
+
+@app.command()
+def join(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="tcp://HOST:PORT of the job's root.")],
+    key: Annotated[Path, typer.Option(metavar="FILE", help="The job's key, job.key of its run directory.")],
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
+) -> None:
+    """Take part in a job of another host, until it is over."""
+    from tianji_cli.commands.join import join as take_part  # noqa: PLC0415
+
+    raise typer.Exit(take_part(address, key, quiet=quiet))
 
 
 @app.command(name="list")

@@ -45,6 +45,7 @@ class Capabilities:
         peer_restart: a killed peer may come back under its rank with a higher incarnation.
         max_bytes: largest message the engine moves.
         cross_process: endpoints may be in different processes.
+        rings: an endpoint has descriptors (``Endpoint.bells``) at which another engine's can sleep for it.
     """
 
     cross_host: bool
@@ -53,6 +54,7 @@ class Capabilities:
     peer_restart: bool
     max_bytes: int
     cross_process: bool = True
+    rings: bool = False
 
 
 @dataclass

@@ -6,10 +6,9 @@ derives from the classes of ``ends``.
 
 from __future__ import annotations
 
-import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Generic
 
 from tianji_transports.core import ANY, FULL, Claim, CloseReport, EngineOptions, Full, Loan, Transport
@@ -28,9 +27,8 @@ from tianji_transports.errors import (
     TransportClosedError,
     TransportError,
 )
+from tianji_transports.waiting import drain, wait_for_news
 from tianji_transports.wiring import Channel, Slot, Wiring
-
-CLOSE_POLL_S = 0.05  # between two looks at the credits while ``close`` drains
 
 
 class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
@@ -188,6 +186,13 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
                 return claim
         return None
 
+    def held(self, channel: str) -> int:
+        """Count the claims of a channel that are not released."""
+        inbox = self._inboxes.get(channel)
+        if inbox is None:
+            raise self._refusal(f"rank {self.rank} does not receive {channel!r}")
+        return inbox.held
+
     # -- slots -----------------------------------------------------------------------------------------
 
     def publish(self, slot: str, payload: memoryview, version: int) -> None:
@@ -232,56 +237,45 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         """
         if self._report is not None:
             raise self._refusal("wait")
-        now = time.monotonic()
-        deadline = now + timeout_s
-        spun = now + min(timeout_s, self.spin_s) if self._moved else now
-        while not self._news():
-            if time.monotonic() >= spun:
-                break
-        else:
-            return True
-        while True:
-            try:
-                # Whoever pushed before this endpoint was armed did not ring: look again before sleeping.
-                if self._arm(True) and self._news():
-                    return True
-                if self._sleep(max(0.0, deadline - time.monotonic()), also):
-                    return True
-            finally:
-                self._arm(False)
-            if self._news():
-                return True
-            if time.monotonic() >= deadline:
-                return False
+        return wait_for_news((self,), timeout_s, also)
+
+    def bells(self) -> Sequence[int]:
+        """Descriptors that become readable when a peer rings while this endpoint is armed.
+
+        Another endpoint of the same thread then can sleep for both; none where ``capabilities.rings`` is
+        false.
+        """
+        return ()
 
     def _news(self) -> bool:
         """Look for a message, a value or a credit worth waking for; remember it as reported."""
         self._look()
-        inlets = [(inbox, inlet) for inbox in self._inboxes.values() for inlet in inbox.inlets]
-        views, outlets = self._read.values(), self._outlets.values()
-        moved = self._moved
-        found = (
-            any(
-                inlet.arrived != inlet.claimed
-                and (moved or inbox.asked or inlet.asked or inlet.arrived != inlet.reported)
-                for inbox, inlet in inlets
-            )
-            or any(
-                view.version > view.seen and (moved or view.asked or view.version != view.reported)
-                for view in views
-            )
-            or any(outlet.refused and outlet.has_credit() for outlet in outlets)
-        )
+        found = self._has_news()
         self._moved = False
         if found:
-            for inbox, inlet in inlets:
-                inbox.asked = inlet.asked = False
-                inlet.reported = inlet.arrived
-            for view in views:
+            for inbox in self._inboxes.values():
+                inbox.asked = False
+                for inlet in inbox.inlets:
+                    inlet.asked, inlet.reported = False, inlet.arrived
+            for view in self._read.values():
                 view.asked, view.reported = False, view.version
-            for outlet in outlets:
+            for outlet in self._outlets.values():
                 outlet.refused = outlet.refused and not outlet.has_credit()
         return found
+
+    def _has_news(self) -> bool:
+        moved = self._moved
+        for inbox in self._inboxes.values():
+            asked = moved or inbox.asked
+            for inlet in inbox.inlets:
+                if inlet.arrived != inlet.claimed and (
+                    asked or inlet.asked or inlet.arrived != inlet.reported
+                ):
+                    return True
+        for view in self._read.values():
+            if view.version > view.seen and (moved or view.asked or view.version != view.reported):
+                return True
+        return any(outlet.refused and outlet.has_credit() for outlet in self._outlets.values())
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -289,7 +283,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         """Drain for at most ``drain_s``, then free everything; see ``Transport.close``."""
         if self._report is not None:
             return self._report
-        self._drain(drain_s)
+        drain((self,), drain_s)
         self._look()
         unconfirmed = {
             (outlet.dest, outlet.channel.name): outlet.pushed - outlet.confirmed + outlet.void
@@ -312,24 +306,13 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
             self._read.clear()
         return self._report
 
-    def _drain(self, drain_s: float) -> None:
-        deadline = time.monotonic() + drain_s
-        while any(self._unconfirmed_outlets()):
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                return
-            self._arm(True)
-            try:
-                if any(self._unconfirmed_outlets()):
-                    self._sleep(min(remaining, CLOSE_POLL_S), ())
-            finally:
-                self._arm(False)
-
-    def _unconfirmed_outlets(self) -> Iterator[OutletT]:
+    def _settled(self) -> bool:
+        """Say whether every push is claimed."""
         for outlet in self._outlets.values():
             self._refresh(outlet)
             if outlet.pushed != outlet.confirmed:
-                yield outlet
+                return False
+        return True
 
     def _refusal(self, reason: str) -> TransportError:
         """The error for a wrong call: closed, or ``reason``."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import select
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import ClassVar
 from tianji_transports.core import Capabilities, EngineOptions
 from tianji_transports.endpoint import Endpoint
 from tianji_transports.ends import HeldClaim, HeldLoan, Inlet, Outlet, SlotView
+from tianji_transports.waiting import readable
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 
@@ -145,6 +145,7 @@ class InprocTransport(Endpoint[InprocOutlet, InprocInlet, InprocSlotView]):
         peer_restart=True,
         max_bytes=1 << 40,
         cross_process=False,
+        rings=True,
     )
 
     def __init__(
@@ -250,15 +251,16 @@ class InprocTransport(Endpoint[InprocOutlet, InprocInlet, InprocSlotView]):
         if bell is not None:
             bell.ring()
 
+    def bells(self) -> Sequence[int]:
+        """The descriptor of this endpoint's doorbell."""
+        return (self._bell.descriptor,)
+
     def _arm(self, armed: bool) -> bool:
         self._bell.asleep = armed
         return True
 
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
-        poller = select.poll()
-        for descriptor in (self._bell.descriptor, *also):
-            poller.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poller.poll(timeout_s * 1000)}
+        ready = readable((self._bell.descriptor, *also), timeout_s)
         if self._bell.descriptor in ready:
             os.eventfd_read(self._bell.descriptor)
         return bool(ready - {self._bell.descriptor})

@@ -1,9 +1,9 @@
 """The engine for one host: iceoryx2's publish-subscribe, written in place and read in place.
 
-One iceoryx2 service for each (sender, channel, receiver) and life of the sender; one event service for each
-rank to sleep on. iceoryx2 alone would discard what a receiver is not ready for and report success, so the
-credits in the job's page (``shm_page``) decide what may be sent. Slots live in that page, too: a reader
-that joins late finds the value there, whatever its writer is doing.
+One iceoryx2 service for each (sender, channel, receiver) and life of the sender; a FIFO for each rank to
+sleep on (``shm_bells``). iceoryx2 alone would discard what a receiver is not ready for and report success,
+so the credits in the job's page (``shm_page``) decide what may be sent. Slots live in that page, too: a
+reader that joins late finds the value there, whatever its writer is doing.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from tianji_transports.core import Capabilities, EngineOptions
 from tianji_transports.endpoint import Endpoint
 from tianji_transports.ends import HeldClaim, HeldLoan, Inlet, Outlet, SlotView
 from tianji_transports.errors import TransportError, TransportMemoryError
+from tianji_transports.shm_bells import Bells
 from tianji_transports.shm_page import LINE, Page, Pair, SlotArea, remove_stale
 from tianji_transports.shm_ports import Ports
+from tianji_transports.waiting import readable
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 __all__ = ["ShmTransport", "remove_stale"]
@@ -114,7 +116,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
     """An endpoint of the shared-memory engine."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        cross_host=False, lends=True, max_borrowed=0, peer_restart=True, max_bytes=1 << 34
+        cross_host=False, lends=True, max_borrowed=0, peer_restart=True, max_bytes=1 << 34, rings=True
     )
     spin_s = 30e-6
 
@@ -130,8 +132,11 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
         self._epochs, self._sent = layout.epochs, layout.sent
         self._attached, self._claimed = layout.attached, layout.claimed
         self._ports: Ports | None = None
+        self._bells: Bells | None = None
         try:
-            self._ports = Ports(self._page.stem, rank, len(layout.flags))
+            self._bells = Bells(self._page.stem, rank)
+            self._ring = self._bells.ring
+            self._ports = Ports(self._page.stem)
             self._open()
             self._cells[self._flags[rank]] = 0
             self._look()  # a rank that sends to itself finds itself here
@@ -293,7 +298,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
         with self._barrier:  # the page's fence, without the call
             pass
         if self._cells[self._flags[rank]]:
-            self._iceoryx.notify(rank)
+            self._ring(rank)
 
     def _arm(self, armed: bool) -> bool:
         self._cells[self._flags[self.rank]] = armed
@@ -321,8 +326,18 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
         else:
             self._attach(inlet)
 
+    def bells(self) -> Sequence[int]:
+        """The descriptor of this rank's bell."""
+        assert self._bells is not None
+        return (self._bells.own,)
+
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
-        return self._iceoryx.sleep(timeout_s, also)
+        assert self._bells is not None
+        bell = self._bells.own
+        ready = readable((bell, *also), timeout_s)
+        if bell in ready:
+            self._bells.silence()
+        return bool(ready - {bell})
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -339,4 +354,6 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
             view.cells = memoryview(bytearray(8 * (view.hold + 1))).cast("Q")
         if self._ports is not None:
             self._ports.close()
+        if self._bells is not None:
+            self._bells.close()
         self._page.close()

@@ -27,8 +27,8 @@ from tianji_cli.roles.learner import Learner, LearnerDuties
 from tianji_cli.roles.role import Role
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
-from tianji_transports import registry as transports
-from tianji_transports.core import Capabilities, Transport
+from tianji_transports.composite import edge_capabilities, open_endpoint
+from tianji_transports.core import Capabilities, EngineOptions, Transport
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 FRAGMENTS = "fragments"
@@ -57,11 +57,6 @@ class Job:
     def checkpoints(self) -> Path:
         """Where checkpoints are."""
         return self.directory / "checkpoints"
-
-    @property
-    def production(self) -> Path:
-        """The file of production pages."""
-        return self.directory / "production.bin"
 
 
 class Assembly:
@@ -132,15 +127,21 @@ class Assembly:
         words = [self._config.experiment.seed, *purpose.encode(), number, self._incarnation, session]
         return int(np.random.SeedSequence(words).generate_state(1)[0])
 
-    def roles(self, transport: Transport) -> list[Role]:
-        """Build the roles of this process, in the order they take turns and stop."""
+    def roles(self, transport: Transport, production: ProductionFile) -> list[Role]:
+        """Build the roles of this process, in the order they take turns and stop.
+
+        Args:
+            transport: the process's endpoint.
+            production: has a page for each of its actors.
+        """
         process, config = self._process, self._config
         built: list[Role] = []
         number_of_actor = iter(process.actors)
         store: RolloutStore | None = None
         for name in process.roles:
             if name == "actor":
-                built.append(self._actor(transport, next(number_of_actor)))
+                number = next(number_of_actor)
+                built.append(self._actor(transport, number, ProductionPage(production, number)))
             elif name == "buffer":
                 store = self._store(transport.capabilities)
                 built.append(Buffer(transport, FRAGMENTS, store))
@@ -176,10 +177,15 @@ class Assembly:
             agent, environment, number, self.seed("evaluation") if seed is None else seed, on_step
         )
 
-    def transport(self) -> Transport:
-        """Open this process's endpoint."""
-        engine = transports.load(self._job.plan.transport)
-        return engine(self.wiring(engine.capabilities), self._process.rank, self._incarnation)
+    def transport(self, options: EngineOptions) -> Transport:
+        """Open this process's endpoint.
+
+        Args:
+            options: how the engine may reach other hosts.
+        """
+        plan, rank = self._job.plan, self._process.rank
+        wiring = self.wiring(edge_capabilities(plan.local, plan.remote, plan.hosts))
+        return open_endpoint(plan.local, plan.remote, plan.hosts, wiring, rank, self._incarnation, options)
 
     def wiring(self, capabilities: Capabilities) -> Wiring:
         """Say who sends what to whom, in all groups."""
@@ -227,7 +233,7 @@ class Assembly:
         most = max(self._slots_needed(process.group) for process in self._job.plan.carrying("learner"))
         return capabilities.lends and (capabilities.max_borrowed == 0 or most <= capabilities.max_borrowed)
 
-    def _actor(self, transport: Transport, number: int) -> Actor:
+    def _actor(self, transport: Transport, number: int, page: ProductionPage) -> Actor:
         config, process = self._config, self._process
         learner = next(p for p in self._job.plan.carrying("learner") if p.group == process.group)
         carried = sum(len(p.actors) for p in self._carriers(process.group))
@@ -240,7 +246,7 @@ class Assembly:
             environment=environment,
             layout=self.layout,
             outbox=Outbox(transport, learner.rank, FRAGMENTS, policy_slot(process.group)),
-            page=ProductionPage(ProductionFile(self._job.production), number),
+            page=page,
             seed=self.seed("environment", number),
             per_version=self._per_rollout // carried if config.distribution.mode == "sync" else None,
         )

@@ -1,28 +1,30 @@
-"""The control channel: ZMQ ROUTER at the root, a DEALER in every worker, CURVE on both.
+"""The control channel: ZMQ ROUTER at the root, a DEALER in every worker and station, CURVE on all.
 
-It carries registration, addresses, reports and stop, and no samples. Keys are made for each job and
-kept in a file that only its owner can read; whoever lacks them cannot speak to the root.
+It carries registration, addresses, reports and stop, and no samples. The job's key is made for each job
+and kept in a file that only its owner can read; whoever lacks it cannot speak to the root.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
 import zmq
 from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
 
+from tianji_cli.cluster.interfaces import LOOPBACK
+from tianji_cli.cluster.keys import JobKey
 from tianji_cli.cluster.messages import (
-    FromWorker,
+    Arrive,
+    FromRoot,
     MalformedMessageError,
     Register,
-    ToWorker,
-    decode_from_worker,
-    decode_to_worker,
+    ToRoot,
+    decode_from_root,
+    decode_to_root,
     encode,
 )
 
@@ -32,58 +34,68 @@ MAX_MESSAGE_BYTES: Final = 16 << 20
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 """Where libzmq asks whether a client's key is welcome (ZeroMQ RFC 27)."""
 
+MOST_AT_ONCE: Final = 1000
+"""Messages that one look takes: whoever floods the root must not keep it from the rest of its work."""
+
+Peer = int | str
+"""A worker by its rank, or a station by its name."""
+
 
 @dataclass(frozen=True)
-class ControlKey:
-    """What a worker needs to reach its root: the address and the job's keys (CURVE, Z85)."""
+class RootAddress:
+    """What a member needs to reach its root.
+
+    Attributes:
+        address: ``tcp://HOST:PORT``.
+        key: the job's.
+    """
 
     address: str
-    server_public: str
-    client_public: str
-    client_secret: str
-
-    def write(self, path: Path) -> None:
-        """Write a file that only its owner can read."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            json.dump(asdict(self), file)
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Read what ``write`` wrote."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
+    key: JobKey
 
 
 class ControlServer:
-    """The root's end: hears all workers, and speaks to each by its rank.
+    """The root's end: hears everybody, and speaks to each worker and station.
 
     Args:
-        ranks: how many processes the job has.
+        key: the job's.
         host: interface to listen on.
+        port: 0 takes any that is free.
+
+    Attributes:
+        ranks: processes that the job has; what claims to come from another rank is malformed.
+        rejected: messages and connections that were refused.
+        last_rejection: why the last one was.
+
+    Raises:
+        OSError: it cannot listen there.
     """
 
-    def __init__(self, ranks: int, host: str = "127.0.0.1") -> None:
-        self._context = zmq.Context()
-        self._ranks = ranks
+    def __init__(self, key: JobKey, host: str = LOOPBACK, port: int = 0) -> None:
+        self.ranks = 0
         self.rejected = 0
         self.last_rejection = ""
-        server_public, server_secret = zmq.curve_keypair()
-        client_public, client_secret = zmq.curve_keypair()
-        # The one key that is welcome; libzmq asks here at every handshake, so no thread is needed for it.
-        self._welcome = client_public
+        self._key = key
+        self._identities: dict[Peer, bytes] = {}
+        self._context = zmq.Context()
+        # libzmq asks here at every handshake whether a key is welcome, so no thread is needed for it.
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind(ZAP_ENDPOINT)
         self._router = self._context.socket(zmq.ROUTER)
         self._router.linger = 500
+        self._router.sndhwm = 0  # Pings pile up for a rank that is at work and listens as a worker.
         self._router.maxmsgsize = MAX_MESSAGE_BYTES
+        self._router.router_mandatory = True
+        self._router.router_handover = True  # A member that connects again is still the same.
         self._router.curve_server = True
-        self._router.curve_publickey = server_public
-        self._router.curve_secretkey = server_secret
-        port = self._router.bind_to_random_port(f"tcp://{host}")
-        self.key = ControlKey(
-            f"tcp://{host}:{port}", server_public.decode(), client_public.decode(), client_secret.decode()
-        )
-        self._identities: dict[int, bytes] = {}
+        self._router.curve_publickey = key.public.encode()
+        self._router.curve_secretkey = key.secret.encode()
+        try:
+            self._router.bind(f"tcp://{host}:{port or '*'}")
+        except zmq.ZMQError as cause:
+            self.close()
+            raise OSError(cause.errno, f"cannot listen on tcp://{host}:{port}: {cause.strerror}") from cause
+        self.address = RootAddress(_endpoint(self._router), key)
 
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
@@ -97,29 +109,44 @@ class ControlServer:
             poller.register(socket, zmq.POLLIN)
         poller.poll(int(timeout_s * 1000) + 1)
 
-    def receive(self) -> list[FromWorker]:
-        """Take everything that has arrived. What is no message of the protocol is counted and dropped."""
+    def receive(self) -> list[ToRoot]:
+        """Take what has arrived. What is no message of the protocol is counted and dropped."""
         self._answer_handshakes()
-        messages: list[FromWorker] = []
-        while True:
+        messages: list[ToRoot] = []
+        for _ in range(MOST_AT_ONCE):
             try:
                 identity, *frames = self._router.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return messages
+                break
             try:
-                message = decode_from_worker(b"".join(frames), self._ranks)
+                message = decode_to_root(b"".join(frames), self.ranks)
             except MalformedMessageError as cause:
                 self.rejected += 1
                 self.last_rejection = f"a control message was malformed and dropped: {cause}"
                 continue
             if isinstance(message, Register):
                 self._identities[message.rank] = identity
+            elif isinstance(message, Arrive):
+                self._identities[message.station] = identity
             messages.append(message)
+        return messages
 
-    def send(self, rank: int, message: ToWorker) -> None:
-        """Send to a worker that has registered; one that has not will be told when it does."""
-        if rank in self._identities:
-            self._router.send_multipart([self._identities[rank], encode(message)])
+    def send(self, peer: Peer, message: FromRoot) -> bool:
+        """Send to a worker that has registered or a station that has arrived.
+
+        Returns:
+            False if it is not connected: not there yet, or gone.
+        """
+        identity = self._identities.get(peer)
+        if identity is None:
+            return False
+        try:
+            self._router.send_multipart([identity, encode(message)], zmq.NOBLOCK)
+        except zmq.ZMQError as cause:
+            if cause.errno in {zmq.EHOSTUNREACH, zmq.EAGAIN}:
+                return False
+            raise
+        return True
 
     def close(self) -> None:
         """Send what is queued, within half a second, and free the sockets."""
@@ -128,14 +155,14 @@ class ControlServer:
         self._context.term()
 
     def _answer_handshakes(self) -> None:
-        while True:
+        for _ in range(MOST_AT_ONCE):
             try:
                 version, request, _domain, _address, _identity, mechanism, *credentials = (
                     self._zap.recv_multipart(zmq.NOBLOCK)
                 )
             except zmq.Again:
                 return
-            known = mechanism == b"CURVE" and [z85.encode(key) for key in credentials] == [self._welcome]
+            known = mechanism == b"CURVE" and credentials == [z85.decode(self._key.public)]
             status = (b"200", b"OK") if known else (b"400", b"unknown key")
             self._zap.send_multipart([version, request, *status, b"", b""])
             if not known:
@@ -144,48 +171,87 @@ class ControlServer:
 
 
 class ControlClient:
-    """A worker's end.
+    """The end of a worker or a station.
 
     Args:
-        key: address and keys of the job.
+        root: address and key of the job.
+        watched: ``severed`` shall tell whether the connection was lost.
     """
 
-    def __init__(self, key: ControlKey) -> None:
+    def __init__(self, root: RootAddress, *, watched: bool = False) -> None:
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
+        self._dealer.routing_id = b"\1" + os.urandom(15)
         self._dealer.linger = 1000
-        self._dealer.sndhwm = 0  # A report a second: what a slow root has not read yet may pile up.
+        # A few small messages a second: what a slow root, or a rank at work, has not read yet may pile up.
+        self._dealer.sndhwm = self._dealer.rcvhwm = 0
         self._dealer.maxmsgsize = MAX_MESSAGE_BYTES
-        self._dealer.curve_serverkey = key.server_public.encode()
-        self._dealer.curve_publickey = key.client_public.encode()
-        self._dealer.curve_secretkey = key.client_secret.encode()
-        self._dealer.connect(key.address)
+        self._dealer.curve_serverkey = root.key.public.encode()
+        self._dealer.curve_publickey = root.key.public.encode()
+        self._dealer.curve_secretkey = root.key.secret.encode()
+        events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        self._monitor = self._dealer.get_monitor_socket(events) if watched else None
+        self._connected = False
+        self._severed = False
+        self._turned_away = False
+        self._dealer.connect(root.address)
 
     @property
     def descriptor(self) -> int:
         """Readable when ``receive`` may have something; edge-triggered, so drain it by ``receive``."""
         return int(self._dealer.fd)
 
-    def send(self, message: FromWorker) -> None:
+    @property
+    def severed(self) -> bool:
+        """The connection to the root was there and is not any more: ZMQ tries again, but the root is gone."""
+        self._hear_monitor()
+        return self._severed
+
+    @property
+    def turned_away(self) -> bool:
+        """Somebody answers there, and does not know the key."""
+        self._hear_monitor()
+        return self._turned_away
+
+    def send(self, message: ToRoot) -> None:
         """Queue a message for the root. Never waits."""
         self._dealer.send(encode(message), zmq.NOBLOCK)
 
-    def receive(self) -> list[ToWorker]:
+    def receive(self) -> list[FromRoot]:
         """Take everything that has arrived."""
-        messages: list[ToWorker] = []
+        messages: list[FromRoot] = []
         while True:
             try:
                 frames = self._dealer.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return messages
-            messages.append(decode_to_worker(b"".join(frames)))
+            messages.append(decode_from_root(b"".join(frames)))
 
-    def wait(self, timeout_s: float) -> bool:
-        """Sleep until a message comes; False if none did."""
-        return bool(self._dealer.poll(int(timeout_s * 1000)))
+    def wait(self, timeout_s: float, also: tuple[int, ...] = ()) -> None:
+        """Sleep until a message comes, the connection is lost, or a descriptor is readable."""
+        poller = zmq.Poller()
+        poller.register(self._dealer, zmq.POLLIN)
+        if self._monitor is not None:
+            poller.register(self._monitor, zmq.POLLIN)
+        for descriptor in also:
+            poller.register(descriptor, zmq.POLLIN)
+        poller.poll(int(timeout_s * 1000) + 1)
+
+    def _hear_monitor(self) -> None:
+        while self._monitor is not None and self._monitor.poll(0):
+            event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._connected, self._turned_away = True, False
+            elif self._connected:
+                self._severed = True
+            else:
+                self._turned_away = True
 
     def close(self) -> None:
-        """Send what is queued, within a second, and free the socket."""
+        """Send what is queued, within a second, and free the sockets."""
+        if self._monitor is not None:
+            self._dealer.disable_monitor()
+            self._monitor.close(linger=0)
         self._dealer.close()
         self._context.term()
 
@@ -196,3 +262,10 @@ class ControlClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _endpoint(socket: zmq.Socket[bytes]) -> str:
+    """Ask a bound socket for its address."""
+    endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+    assert isinstance(endpoint, bytes)
+    return endpoint.rstrip(b"\0").decode()

@@ -1,14 +1,16 @@
-"""The worker processes of a job on this host: started, watched, restarted, ended."""
+"""The worker processes of a job, on all its hosts: started, watched, restarted, ended."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tianji_cli.cluster.launcher import LocalLauncher, WorkerProcess
+from tianji_cli.cluster.messages import FromStation
+from tianji_cli.cluster.stations import StationLauncher
 from tianji_cli.cluster.worker import Assignment
 
 Assign = Callable[[int, int], Assignment]
@@ -41,15 +43,24 @@ class Crew:
     """Owns the worker processes; ends every one of them when it is closed.
 
     Args:
-        launcher: starts processes; whoever made it closes it.
         assign: says what a process is to do.
         max_restarts_per_minute: over all ranks.
+        local: starts processes on this host; whoever made it closes it. None if all run at stations.
+        stations: start the processes of some ranks elsewhere, by rank.
     """
 
-    def __init__(self, launcher: LocalLauncher, assign: Assign, max_restarts_per_minute: int) -> None:
-        self._launcher = launcher
+    def __init__(
+        self,
+        assign: Assign,
+        max_restarts_per_minute: int,
+        local: LocalLauncher | None = None,
+        stations: Mapping[int, StationLauncher] | None = None,
+    ) -> None:
         self._assign = assign
         self._max_restarts = max_restarts_per_minute
+        self._local = local
+        self._by_rank = stations or {}
+        self._stations = {launcher.station.name: launcher for launcher in self._by_rank.values()}
         self._running: dict[int, WorkerProcess] = {}
         self._restarts: deque[float] = deque()
 
@@ -66,20 +77,38 @@ class Crew:
     @property
     def descriptors(self) -> list[int]:
         """Readable when ``departures`` has something to do."""
-        return self._launcher.descriptors
+        return self._local.descriptors if self._local is not None else []
 
     @property
     def headless(self) -> bool:
         """The fork server has died: no worker can be started, and of none is it known how it ended."""
-        return self._launcher.lost and not self._launcher.dismissed
+        return self._local is not None and self._local.lost and not self._local.dismissed
+
+    @property
+    def doomed(self) -> bool:
+        """A worker is gone, or should be, that an MPI launcher has started: it has to end the others."""
+        return any(launcher.doomed for launcher in self._stations.values())
 
     def start(self, rank: int, incarnation: int = 0) -> None:
         """Start a worker."""
-        self._running[rank] = self._launcher.start(self._assign(rank, incarnation))
+        self._running[rank] = self._launcher(rank).start(self._assign(rank, incarnation))
+
+    def hear(self, message: FromStation) -> int | None:
+        """Take note of what a station says; gives the rank whose worker it says has ended."""
+        launcher = self._stations.get(message.station)
+        ended = launcher.hear(message) if launcher is not None else None
+        return ended.assignment.rank if ended is not None else None
+
+    def is_lost(self, rank: int) -> bool:
+        """Say whether a rank ran at a station that is gone."""
+        return rank in self._by_rank and self._by_rank[rank].lost
 
     def departures(self) -> list[Departure]:
         """Forget the processes that have ended since the last call, and say how they did."""
-        self._launcher.hear()
+        if self._local is not None:
+            self._local.hear()
+        for launcher in self._stations.values():
+            launcher.mind()
         departed = []
         for rank, worker in list(self._running.items()):
             if worker.ended:
@@ -107,12 +136,22 @@ class Crew:
         """End processes at once: those of ``ranks``, or all."""
         for rank, worker in self._running.items():
             if ranks is None or rank in ranks:
-                self._launcher.kill(worker)
+                self._launcher(rank).kill(worker)
 
     def close(self) -> None:
-        """End whatever still runs."""
+        """End whatever still runs; stations see to it themselves when they are dismissed."""
         self.kill()
+        for launcher in self._stations.values():
+            launcher.dismiss()
         deadline = time.monotonic() + KILL_LIMIT_S
-        while self._running and time.monotonic() < deadline:
-            self._launcher.wait(0.1)
+        while self._local is not None and self._here() and time.monotonic() < deadline:
+            self._local.wait(0.1)
             self.departures()
+
+    def _here(self) -> set[int]:
+        return set(self._running) - set(self._by_rank)
+
+    def _launcher(self, rank: int) -> LocalLauncher | StationLauncher:
+        launcher = self._by_rank.get(rank) or self._local
+        assert launcher is not None, f"there is no launcher for rank {rank}"
+        return launcher

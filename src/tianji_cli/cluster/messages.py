@@ -1,7 +1,15 @@
-"""The words of the control channel: JSON objects with a ``kind``, checked when they arrive.
+"""What goes over the control channel, as JSON.
 
-Worker to root: ``register``, ``report``, ``finished``, ``failed``, ``stopped``, ``terminate``.
-Root to worker: ``addresses``, ``peer_lost``, ``wind_down``, ``stop``.
+A *worker* carries roles. A *station* is where workers can be started besides the root's own fork server: a
+host that has joined (any number of workers), or a rank that an MPI launcher has started (itself).
+
+Worker to root: ``register`` when its endpoint is open, ``report`` from time to time, ``finished`` when a role
+has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped`` as its
+last word. Root to worker: ``addresses``, ``peer_lost``, ``wind_down``, ``stop``.
+
+Station to root: ``arrive``, ``present`` once a second, ``began`` and ``ended`` for each worker. Root to
+station: ``welcome`` or ``refuse``, ``begin`` and ``kill`` for each worker, ``ping`` from time to time,
+``dismiss``.
 """
 
 from __future__ import annotations
@@ -10,9 +18,25 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
+Natural = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PageReport(_Message):
+    """An actor's production page; its first step began ``first_step_age_s`` ago, None before it."""
+
+    actor: Natural
+    incarnation: Natural
+    first_step_age_s: Seconds | None
+    produced: Natural
+    unfinished: Natural
+    abandoned: bool
+    pushed: Natural
 
 
 class Register(_Message):
@@ -32,8 +56,9 @@ class Report(_Message):
     rank: int
     incarnation: int
     roles: list[dict[str, Any]]
-    busy_s: list[float]
-    running_s: float
+    busy_s: list[Seconds]
+    running_s: Seconds
+    pages: list[PageReport] = []
 
 
 class Finished(_Message):
@@ -67,6 +92,53 @@ class Terminate(_Message):
     rank: int
 
 
+class Arrive(_Message):
+    """A station is there: its host's name and cores, and the address that other hosts reach it by."""
+
+    kind: Literal["arrive"] = "arrive"
+    station: Name
+    host: Name
+    cores: list[Natural]
+    interface: Name
+    pid: int
+    version: str
+
+
+class Present(_Message):
+    """The station is still there."""
+
+    kind: Literal["present"] = "present"
+    station: Name
+
+
+class Began(_Message):
+    """The station's ``number``-th worker runs."""
+
+    kind: Literal["began"] = "began"
+    station: Name
+    number: Natural
+    pid: int
+
+
+class Ended(_Message):
+    """The station's ``number``-th worker has ended.
+
+    Attributes:
+        status: exit status, minus a signal's number if one killed it; None if nobody knows.
+        refusal: why the system did not even make it, if so.
+        pages: of its actors, as they were after its end.
+        output: the end of what it wrote to its log.
+    """
+
+    kind: Literal["ended"] = "ended"
+    station: Name
+    number: Natural
+    status: int | None
+    refusal: str = ""
+    pages: list[PageReport] = []
+    output: str = ""
+
+
 class Addresses(_Message):
     """Where the peers are; also sent again when one was restarted."""
 
@@ -93,26 +165,75 @@ class Stop(_Message):
     kind: Literal["stop"] = "stop"
 
 
+class Welcome(_Message):
+    """What a host needs to take part: its name in the job, the config, the user's own modules by path."""
+
+    kind: Literal["welcome"] = "welcome"
+    host: Name
+    experiment: str
+    config: str
+    modules: dict[str, str]
+    actors: int
+
+
+class Refuse(_Message):
+    """The station cannot take part."""
+
+    kind: Literal["refuse"] = "refuse"
+    reason: str
+
+
+class Begin(_Message):
+    """Start the ``number``-th worker, with an assignment in JSON."""
+
+    kind: Literal["begin"] = "begin"
+    number: Natural
+    assignment: str
+
+
+class Kill(_Message):
+    """End the ``number``-th worker at once."""
+
+    kind: Literal["kill"] = "kill"
+    number: Natural
+
+
+class Ping(_Message):
+    """The root is still there."""
+
+    kind: Literal["ping"] = "ping"
+
+
+class Dismiss(_Message):
+    """The job is over: end whatever still runs, and go."""
+
+    kind: Literal["dismiss"] = "dismiss"
+
+
 T = TypeVar("T")
 
 FromWorker = Register | Report | Finished | Failed | Stopped | Terminate
+FromStation = Arrive | Present | Began | Ended
+ToRoot = FromWorker | FromStation
 ToWorker = Addresses | PeerLost | WindDown | Stop
+ToStation = Welcome | Refuse | Begin | Kill | Ping | Dismiss
+FromRoot = ToWorker | ToStation
 
-_FROM_WORKER: TypeAdapter[FromWorker] = TypeAdapter(Annotated[FromWorker, Field(discriminator="kind")])
-_TO_WORKER: TypeAdapter[ToWorker] = TypeAdapter(Annotated[ToWorker, Field(discriminator="kind")])
+_TO_ROOT: TypeAdapter[ToRoot] = TypeAdapter(Annotated[ToRoot, Field(discriminator="kind")])
+_FROM_ROOT: TypeAdapter[FromRoot] = TypeAdapter(Annotated[FromRoot, Field(discriminator="kind")])
 
 
 class MalformedMessageError(Exception):
     """Bytes on the control channel are no message of its protocol."""
 
 
-def encode(message: FromWorker | ToWorker) -> bytes:
-    """Write a message as JSON. Not finite numbers become null, which JSON can hold."""
+def encode(message: ToRoot | FromRoot) -> bytes:
+    """Write a message as JSON. Not finite numbers in a role's report become null, which JSON can hold."""
     return message.model_dump_json().encode()
 
 
-def decode_from_worker(data: bytes, ranks: int) -> FromWorker:
-    """Read what a worker sent.
+def decode_to_root(data: bytes, ranks: int) -> ToRoot:
+    """Read what a worker or a station sent.
 
     Args:
         data: the message.
@@ -121,20 +242,22 @@ def decode_from_worker(data: bytes, ranks: int) -> FromWorker:
     Raises:
         MalformedMessageError: it is none of the messages, or from no rank of the job.
     """
-    message = _decode(_FROM_WORKER, data)
+    message = _decode(_TO_ROOT, data)
+    if isinstance(message, FromStation):
+        return message
     rank = message.report.rank if isinstance(message, Stopped) else message.rank
     if not 0 <= rank < ranks:
         raise MalformedMessageError(f"there is no rank {rank}")
     return message
 
 
-def decode_to_worker(data: bytes) -> ToWorker:
+def decode_from_root(data: bytes) -> FromRoot:
     """Read what the root sent.
 
     Raises:
         MalformedMessageError: it is none of the messages.
     """
-    return _decode(_TO_WORKER, data)
+    return _decode(_FROM_ROOT, data)
 
 
 def _decode(adapter: TypeAdapter[T], data: bytes) -> T:

@@ -3,19 +3,36 @@
 Rank 0 is the root. Then come the learner with its buffer and the actors of each group, and last the
 evaluator, which starts when training is over. With ``transport = "inproc"`` all roles of a group share
 one process.
+
+Groups take turns over the hosts, so that a group's traffic stays on its host as long as there are as many
+groups as hosts. With more hosts than groups, a group has several: its learner is on the first of them, and
+its actors are spread in blocks, by the cores that are left.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tianji_cli.config.schema import JobConfig
 
 ROOT_RANK: Final = 0
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where processes of a job can run.
+
+    Attributes:
+        name: unique in the job.
+        cores: logical CPUs to pin to; empty leaves the scheduler alone.
+    """
+
+    name: str
+    cores: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -53,14 +70,41 @@ class PlannedProcess:
 
 @dataclass(frozen=True)
 class Plan:
-    """All processes of a job, by rank."""
+    """All processes of a job, by rank.
+
+    Attributes:
+        processes: who carries what, where.
+        local: engine of the edges inside a host.
+        remote: engine of the edges between hosts.
+    """
 
     processes: tuple[PlannedProcess, ...]
-    transport: str
+    local: str
+    remote: str
+
+    @property
+    def transport(self) -> str:
+        """The engines that this plan uses: ``shm``, or ``shm+zmq`` inside and between hosts."""
+        if len({process.host for process in self.trainers}) == 1:
+            return self.local
+        groups = {process.group for process in self.trainers}
+        hosts = [{process.host for process in self.trainers if process.group == group} for group in groups]
+        crossing = any(len(of_group) > 1 for of_group in hosts)
+        engines = [self.local, self.remote] if crossing else [self.local]
+        return "+".join(dict.fromkeys(engines))
+
+    @property
+    def hosts(self) -> Mapping[int, str]:
+        """Where each rank is."""
+        return {process.rank: process.host for process in self.processes}
 
     def carrying(self, role: str) -> tuple[PlannedProcess, ...]:
         """Processes that carry a role, by rank."""
         return tuple(process for process in self.processes if role in process.roles)
+
+    def is_local(self, rank: int) -> bool:
+        """Say whether a rank is on the root's host."""
+        return self.processes[rank].host == self.processes[ROOT_RANK].host
 
     @property
     def trainers(self) -> tuple[PlannedProcess, ...]:
@@ -73,51 +117,133 @@ class Plan:
         return sum(len(process.actors) for process in self.processes)
 
 
-def make_plan(config: JobConfig, available: Sequence[int] | None = None) -> Plan:
-    """Place every role of a job on this host.
+def this_host() -> Host:
+    """Describe this host: its name (Slurm's for it, under Slurm) and the cores this process may use."""
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return Host(name, tuple(sorted(os.sched_getaffinity(0))))
+
+
+def expected_hosts(config: JobConfig) -> tuple[Host, ...]:
+    """Describe the hosts of a job before the others have joined, taking them to be like this one."""
+    here = this_host()
+    others = (Host(f"host-{number}", here.cores) for number in range(1, config.distribution.hosts))
+    return (here, *others)
+
+
+def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
+    """Place every role of a job.
 
     Args:
         config: the job.
-        available: logical CPUs to pin to; those this process may use by default.
+        hosts: where, the root's first; this host alone by default.
     """
-    cores = sorted(os.sched_getaffinity(0)) if available is None else list(available)
-    distribution = config.distribution
-    transport = distribution.transport.local
-    shared = transport == "inproc"
-    learner_cores, actor_cores = distribution.learner.cores, distribution.actor.cores
-    placement = _Placement(cores if distribution.pin_cores else [], learner_cores * distribution.groups)
-    host = socket.gethostname()
-    processes = [PlannedProcess(ROOT_RANK, ("root",), None, host, (), 1)]
-    actor = 0
-    for group in range(distribution.groups):
-        numbers = tuple(range(actor, actor + distribution.actor.num))
-        actor += len(numbers)
-        learner_pins = placement.learner(learner_cores)
+    return _Planner(config, hosts or [this_host()]).plan()
+
+
+def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:
+    """Place every role of a job whose ranks run already, as an MPI launcher has started them.
+
+    Args:
+        config: the job.
+        hosts: where each rank is, as many as the plan has processes.
+    """
+    planner = _Planner(config, list(dict.fromkeys(hosts)))
+    return planner.plan(by_rank=hosts)
+
+
+class _Planner:
+    """Makes the plan, process by process."""
+
+    def __init__(self, config: JobConfig, hosts: Sequence[Host]) -> None:
+        self._config = config
+        self._hosts = hosts
+        distribution = config.distribution
+        self._shared = distribution.transport.local == "inproc"
+        self._processes: list[PlannedProcess] = []
+        learners = [0] * len(hosts)
+        for group in range(distribution.groups):
+            learners[self._home(group)] += 1
+        pinned = [host.cores if distribution.pin_cores else () for host in hosts]
+        self._placements = {
+            host.name: _Placement(cores, number * distribution.learner.cores)
+            for host, cores, number in zip(hosts, pinned, learners, strict=True)
+        }
+        self._by_rank: Sequence[Host] | None = None
+
+    def plan(self, by_rank: Sequence[Host] | None = None) -> Plan:
+        """Place the root, the groups and the evaluator."""
+        self._by_rank = by_rank
+        distribution = self._config.distribution
+        self._add(("root",), None, self._hosts[0])
+        actor = 0
+        for group in range(distribution.groups):
+            numbers = tuple(range(actor, actor + distribution.actor.num))
+            actor += len(numbers)
+            self._add_group(group, numbers)
+        if self._config.experiment.eval_episodes:
+            self._add(("evaluator",), None, self._hosts[0])
+        transport = distribution.transport
+        return Plan(tuple(self._processes), transport.local, transport.remote)
+
+    def _home(self, group: int) -> int:
+        return group % len(self._hosts)
+
+    def _add_group(self, group: int, actors: tuple[int, ...]) -> None:
+        distribution = self._config.distribution
+        home = self._hosts[self._home(group)]
         roles: tuple[str, ...] = ("buffer", "learner")
-        device = distribution.device
-        if shared:
-            roles = ("actor",) * len(numbers) + roles  # Roles stop in this order, senders first.
-            processes.append(
-                PlannedProcess(
-                    len(processes), roles, group, host, learner_pins, learner_cores, device, numbers
-                )
-            )
-            continue
-        processes.append(
-            PlannedProcess(len(processes), roles, group, host, learner_pins, learner_cores, device)
+        if self._shared:
+            roles = ("actor",) * len(actors) + roles  # Roles stop in this order, senders first.
+        self._add(roles, group, home, distribution.learner.cores, actors=actors if self._shared else ())
+        if not self._shared:
+            for number, host in zip(actors, self._hosts_of_actors(group, len(actors)), strict=True):
+                self._add(("actor",), group, host, distribution.actor.cores, actors=(number,))
+
+    def _hosts_of_actors(self, group: int, number: int) -> list[Host]:
+        """Spread a group's actors over its hosts in blocks, in proportion to the cores that are left."""
+        groups = self._config.distribution.groups
+        mine = [host for i, host in enumerate(self._hosts) if i % groups == group] or [
+            self._hosts[self._home(group)]
+        ]
+        taken = self._config.distribution.learner.cores
+        free = [max(len(host.cores) - (taken if host is mine[0] else 0), 0) for host in mine]
+        shares = _shares(number, free if any(free) else [1] * len(mine))
+        return [host for host, share in zip(mine, shares, strict=True) for _ in range(share)]
+
+    def _add(
+        self,
+        roles: tuple[str, ...],
+        group: int | None,
+        host: Host,
+        cores: int = 0,
+        actors: tuple[int, ...] = (),
+    ) -> None:
+        rank = len(self._processes)
+        if self._by_rank is not None:
+            host = self._by_rank[rank]
+        placement = self._placements[host.name]
+        learns = "learner" in roles
+        pins = () if not cores else placement.learner(cores) if learns else placement.actor(cores)
+        device = self._config.distribution.device if learns else "cpu"
+        self._processes.append(
+            PlannedProcess(rank, roles, group, host.name, pins, max(cores, 1), device, actors)
         )
-        for number in numbers:
-            pins = placement.actor(actor_cores)
-            processes.append(
-                PlannedProcess(len(processes), ("actor",), group, host, pins, actor_cores, actors=(number,))
-            )
-    if config.experiment.eval_episodes:
-        processes.append(PlannedProcess(len(processes), ("evaluator",), None, host, (), 1))
-    return Plan(tuple(processes), transport)
+
+
+def _shares(number: int, weights: Sequence[int]) -> list[int]:
+    """Divide a number in whole parts, as near to the weights as can be; the first of equals gets more."""
+    shares = [0] * len(weights)
+    for _ in range(number):
+        # Whoever would still be the least loaded with one more.
+        best = min(
+            (i for i, weight in enumerate(weights) if weight), key=lambda i: (shares[i] + 1) / weights[i]
+        )
+        shares[best] += 1
+    return shares
 
 
 class _Placement:
-    """Hands out cores: learners get theirs first, actors share what is left."""
+    """Hands out the cores of a host: learners get theirs first, actors share what is left."""
 
     def __init__(self, cores: Sequence[int], for_learners: int) -> None:
         enough = len(cores) > for_learners

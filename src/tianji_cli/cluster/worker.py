@@ -16,7 +16,8 @@ from typing import Final
 import setproctitle
 from pydantic import TypeAdapter
 
-from tianji_cli.cluster.control import ControlClient, ControlKey
+from tianji_cli.cluster.control import ControlClient, RootAddress
+from tianji_cli.cluster.interfaces import LOOPBACK, is_loopback
 from tianji_cli.cluster.lifeline import Lifeline
 from tianji_cli.cluster.messages import (
     Addresses,
@@ -31,12 +32,14 @@ from tianji_cli.cluster.messages import (
     WindDown,
 )
 from tianji_cli.cluster.occupation import occupied
+from tianji_cli.cluster.pages import report_pages
 from tianji_cli.cluster.plan import Plan, PlannedProcess
 from tianji_cli.cluster.signals import STOP_SIGNALS
+from tianji_cli.data.production import ProductionFile
 from tianji_cli.errors import describe
 from tianji_cli.roles.loop import RoleError, run_in_turns
 from tianji_cli.roles.role import Role
-from tianji_transports.core import Transport
+from tianji_transports.core import EngineOptions, Transport
 
 REPORT_EVERY_S: Final = 0.2
 START_TIMEOUT_S: Final = 120.0
@@ -55,9 +58,11 @@ class Assignment:
         rank: which process of the plan this is.
         incarnation: how often it was restarted.
         resumed: training goes on from the last checkpoint.
-        key: how to reach the root.
+        root: how to reach the root.
         log: file that takes the output of the process.
         path: where Python modules are, as the root found them.
+        production: file of the actors' production pages; None keeps them in the process.
+        interface: address of this host that other hosts reach; loopback if there are none.
     """
 
     job: str
@@ -66,9 +71,11 @@ class Assignment:
     rank: int
     incarnation: int
     resumed: bool
-    key: ControlKey
+    root: RootAddress
     log: Path
     path: tuple[str, ...]
+    production: Path | None
+    interface: str = LOOPBACK
 
     @property
     def process(self) -> PlannedProcess:
@@ -88,14 +95,15 @@ class Assignment:
 _ASSIGNMENT: Final = TypeAdapter(Assignment)
 
 
-def run_worker(assignment: Assignment, lifeline: int) -> None:
+def run_worker(assignment: Assignment, lifeline: int | None = None) -> None:
     """Carry the assigned roles until the root says stop; the exit status is 0 then, and 1 after an error.
 
     Args:
         assignment: what to do.
-        lifeline: descriptor of the pipe that is cut when the root ends.
+        lifeline: descriptor of the pipe that is cut when the root ends; None if an MPI launcher ends this
+            process with it.
     """
-    with ControlClient(assignment.key) as control:
+    with ControlClient(assignment.root) as control:
         try:
             _prepare_process(assignment)
             _work(assignment, _Attendant(assignment, control, lifeline), control)
@@ -146,7 +154,7 @@ def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient)
     with contextlib.ExitStack() as stack:
         if "learner" in process.roles:
             stack.enter_context(occupied(job.checkpoints))
-        transport = stack.enter_context(assembly.transport())
+        transport = stack.enter_context(assembly.transport(_engine_options(assignment)))
         control.send(
             Register(
                 rank=assignment.rank,
@@ -155,8 +163,9 @@ def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient)
                 address=transport.address,
             )
         )
-        roles = assembly.roles(transport)
-        attendant.begin(roles, transport)
+        production = _production_file(assignment)
+        roles = assembly.roles(transport, production)
+        attendant.begin(roles, transport, production)
         try:
             _carry(roles, attendant)
             if "learner" not in process.roles:
@@ -165,6 +174,23 @@ def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient)
         finally:
             for role in roles:
                 role.close()
+
+
+def _engine_options(assignment: Assignment) -> EngineOptions:
+    """Off loopback, whoever lacks the job's key gets no byte into it."""
+    if is_loopback(assignment.interface):
+        return EngineOptions(assignment.interface)
+    key = assignment.root.key
+    return EngineOptions(assignment.interface, key.public, key.secret)
+
+
+def _production_file(assignment: Assignment) -> ProductionFile:
+    if assignment.production is not None:
+        return ProductionFile(assignment.production)
+    production = ProductionFile(None, assignment.plan.num_actors)
+    for actor in assignment.process.actors:
+        production.begin(actor, assignment.incarnation)
+    return production
 
 
 def _carry(roles: Sequence[Role], attendant: _Attendant) -> None:
@@ -189,7 +215,7 @@ def _carry(roles: Sequence[Role], attendant: _Attendant) -> None:
 
 
 def _run_evaluator(evaluator: Role, attendant: _Attendant) -> None:
-    attendant.begin([evaluator], None)
+    attendant.begin([evaluator])
     try:
         while evaluator.finished is None and attendant.attend():
             evaluator.turn()
@@ -201,11 +227,14 @@ def _run_evaluator(evaluator: Role, attendant: _Attendant) -> None:
 class _Attendant:
     """Between two rounds of turns: hears the root, reports to it, and notices when it is gone."""
 
-    def __init__(self, assignment: Assignment, control: ControlClient, lifeline: int) -> None:
+    def __init__(self, assignment: Assignment, control: ControlClient, lifeline: int | None) -> None:
         self._rank = assignment.rank
+        # Pages on the root's host it reads itself, even after a worker's end.
+        self._reported_actors = () if assignment.plan.is_local(self._rank) else assignment.process.actors
         self._incarnation = assignment.incarnation
         self._control = control
-        self._lifeline = Lifeline(lifeline, saves="learner" in assignment.process.roles)
+        saves = "learner" in assignment.process.roles
+        self._lifeline = None if lifeline is None else Lifeline(lifeline, saves=saves)
         self._terminated = False
         self._terminate_passed_on = False
         self._stopping = False
@@ -213,14 +242,20 @@ class _Attendant:
         self._finish_announced = False
         self._roles: Sequence[Role] = ()
         self._transport: Transport | None = None
+        self._production: ProductionFile | None = None
         self._reported = 0.0
         self._began = time.perf_counter()
         signal.signal(signal.SIGTERM, self._on_sigterm)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # The fork server keeps them blocked.
 
-    def begin(self, roles: Sequence[Role], transport: Transport | None) -> None:
+    def begin(
+        self,
+        roles: Sequence[Role],
+        transport: Transport | None = None,
+        production: ProductionFile | None = None,
+    ) -> None:
         """Learn what this process carries."""
-        self._roles, self._transport = roles, transport
+        self._roles, self._transport, self._production = roles, transport, production
         self._began = time.perf_counter()
 
     def wait_for_peers(self) -> bool:
@@ -237,7 +272,7 @@ class _Attendant:
 
     def attend(self) -> bool:
         """Report, then hear the root; the other order could leave a message unseen while asleep."""
-        if self._lifeline.cut:
+        if self._lifeline is not None and self._lifeline.cut:
             return False
         self._pass_on_termination()
         now = time.monotonic()
@@ -284,6 +319,7 @@ class _Attendant:
             roles=[role.report() for role in self._roles],
             busy_s=[role.busy_s for role in self._roles],
             running_s=time.perf_counter() - self._began,
+            pages=report_pages(self._production, self._reported_actors) if self._production else [],
         )
 
     def _on_sigterm(self, _number: int, _frame: object) -> None:

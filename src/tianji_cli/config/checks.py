@@ -22,6 +22,8 @@ from tianji_cli.config.schema import (
     Stop,
 )
 from tianji_cli.config.source import Tree
+from tianji_transports import registry as transports
+from tianji_transports.errors import TransportError
 
 _ROLLOUT: Final = ("training", "rollout_steps")
 _END: Final = ("experiment", "stop", "env_steps")
@@ -37,6 +39,7 @@ def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
     training, distribution = sections.get("training"), sections.get("distribution")
     if isinstance(distribution, Distribution):
         _check_device(tree, distribution.device)
+        _check_hosts(tree, distribution)
     if not isinstance(training, Component):
         return
     settings = training.settings
@@ -88,6 +91,25 @@ def _check_end(tree: Tree, rollout: int, stop: Stop) -> None:
     if stop.env_steps is not None and stop.env_steps <= rollout:
         what = f"{stop.env_steps} steps end the run with the first rollout of {rollout}, before any update"
         tree.problem(tree.latest([_END, _ROLLOUT]), what, "env_steps should be more than rollout_steps")
+
+
+def _check_hosts(tree: Tree, distribution: Distribution) -> None:
+    if distribution.hosts == 1 or crosses_hosts(distribution.transport.remote):
+        return
+    remote = distribution.transport.remote
+    tree.problem(
+        tree.latest([("distribution", "transport"), ("distribution", "hosts")]),
+        f"{remote!r} does not reach from one host to another, and distribution.hosts is {distribution.hosts}",
+        'transport = { local = "shm", remote = "zmq" } would be right',
+    )
+
+
+def crosses_hosts(engine: str) -> bool:
+    """Say whether an engine reaches from one host to another; what does not load is reported elsewhere."""
+    try:
+        return transports.load(engine).capabilities.cross_host
+    except TransportError:
+        return True
 
 
 def _check_device(tree: Tree, device: str) -> None:

@@ -211,6 +211,7 @@ class Distribution(Section):
     Attributes:
         transport: engines of the edges.
         mode: in "sync" actors wait for each new version; in "async" nobody waits for anybody.
+        hosts: how many take part: the one where `tianji train` runs, and those that `tianji join` it.
         groups: learner sets with their own buffers and actors.
         device: where the learner computes, in torch's words.
         max_restarts_per_minute: actors killed by a signal are restarted this often, then the run ends.
@@ -219,6 +220,7 @@ class Distribution(Section):
 
     transport: Transport = Transport(local="shm", remote="shm")
     mode: Literal["async", "sync"] = "async"
+    hosts: Count = 1
     groups: Count = 1
     device: str = "cpu"
     max_restarts_per_minute: Natural = 10

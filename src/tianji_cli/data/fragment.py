@@ -38,13 +38,13 @@ HEADER: Final = np.dtype(
         ("before", "<u8"),
         ("version", "<i8"),
         ("samples", "<u8"),
-        ("started_ns", "<i8"),
+        ("age_ns", "<i8"),
     ]
 )
 """Fixed header of a fragment: who made it (actor, incarnation, sequence), with which policy
 (version), how many of its T x N steps are experience (samples), how many those of all earlier fragments
-of the incarnation were (before), and when its first step began (``time.monotonic_ns`` of the actor's
-host)."""
+of the incarnation were (before), and how long before the push its first step began (age_ns: hosts share no
+clock)."""
 
 
 def _aligned(nbytes: int) -> int:

@@ -63,22 +63,31 @@ class ProductionFile:
     """The pages of all actors, mapped by the root and, one each, by the actors.
 
     Args:
-        path: the file, in the run directory.
+        path: the file, in the directory of the run or of the host; None for memory that nobody else sees.
         actors: number of actors in the job; given by whoever creates the file.
     """
 
-    def __init__(self, path: Path, actors: int | None = None) -> None:
+    def __init__(self, path: Path | None, actors: int | None = None) -> None:
         self.path = path
+        self._memory = self._private(actors) if path is None else self._shared(path, actors)
+        self.pages: npt.NDArray[np.void] = np.frombuffer(self._memory, PAGE)
+
+    @staticmethod
+    def _private(actors: int | None) -> mmap.mmap:
+        assert actors is not None, "memory that nobody else sees is made, never found"
+        return mmap.mmap(-1, actors * PAGE.itemsize)
+
+    @staticmethod
+    def _shared(path: Path, actors: int | None) -> mmap.mmap:
         flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if actors is not None else 0)
         descriptor = os.open(path, flags, 0o600)
         try:
             if actors is not None:
                 # Reserved now: a full disk is an error here, and not a SIGBUS in an actor later.
                 os.posix_fallocate(descriptor, 0, actors * PAGE.itemsize)
-            self._memory = mmap.mmap(descriptor, 0)
+            return mmap.mmap(descriptor, 0)
         finally:
             os.close(descriptor)
-        self.pages: npt.NDArray[np.void] = np.frombuffer(self._memory, PAGE)
 
     def begin(self, actor: int, incarnation: int) -> None:
         """Clear a page for a new incarnation of its actor."""
@@ -102,7 +111,8 @@ class ProductionFile:
 
     def remove(self) -> None:
         """Delete the file; the mapping lives on until its last view is gone."""
-        self.path.unlink(missing_ok=True)
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
 
 
 class ProductionPage:

@@ -7,6 +7,7 @@ batch.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -29,7 +30,7 @@ class StoredFragment:
         before: samples of that source's earlier fragments.
         version: of the policy that made it.
         samples: steps in it that are experience.
-        started_ns: when its first step began, ``time.monotonic_ns`` of the actor's host.
+        started_ns: when its first step began, ``time.monotonic_ns`` of this host.
     """
 
     def __init__(self, fragment: Fragment, claim: Claim | None, slot: int | None) -> None:
@@ -40,7 +41,7 @@ class StoredFragment:
         self.before = int(header["before"])
         self.version = int(header["version"])
         self.samples = int(header["samples"])
-        self.started_ns = int(header["started_ns"])
+        self.started_ns = time.monotonic_ns() - int(header["age_ns"])
         self.claim = claim
         self.slot = slot
 

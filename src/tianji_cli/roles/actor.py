@@ -83,6 +83,7 @@ class Actor(Role):
         self._step = 0
         self._loan: Loan | None = None
         self._fragment: Fragment | None = None
+        self._fragment_began_ns = 0
         observation = environment.observation_space
         assert observation.shape is not None
         self._observation = np.zeros((layout.num_envs, *observation.shape), observation.dtype)
@@ -131,6 +132,7 @@ class Actor(Role):
         self._agent.act_last(self._observation, {name: fields[name][-1] for name in self._bootstrap})
         samples = int(np.count_nonzero(fields["mask"]))
         self._fragment.header["samples"] = samples
+        self._fragment.header["age_ns"] = time.monotonic_ns() - self._fragment_began_ns
         self._page.push()
         self._outbox.transport.push(self._loan)
         self._loan = self._fragment = None
@@ -185,7 +187,7 @@ class Actor(Role):
             version=self._version,
         )
         now_ns = time.monotonic_ns()
-        self._fragment.header["started_ns"] = now_ns
+        self._fragment_began_ns = now_ns
         self._page.begin(now_ns)
         np.copyto(self._fragment.fields["observation"][0], self._observation)
         return True

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tianji_cli.cluster.messages import Report
+from tianji_cli.cluster.messages import PageReport, Report
+from tianji_cli.cluster.pages import read_report
 from tianji_cli.cluster.plan import ROOT_RANK, Plan
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.ledger import Account, Reception, Source
@@ -61,6 +62,12 @@ class WorkerView:
 class Overview:
     """Everything the root knows, as snapshots while a run goes and as a summary when it is over.
 
+    Attributes:
+        workers: what is known of each rank.
+        ended: pages of earlier incarnations on this host, and of all actors elsewhere, as last reported.
+        unsure: ranks on hosts that were lost: of what they did only the last report is known.
+        evaluation: how the greedy evaluation went.
+
     Args:
         config: the job.
         plan: its processes.
@@ -77,17 +84,42 @@ class Overview:
         self._earlier_env_steps = earlier_env_steps
         self._began = time.monotonic()
         self._last: tuple[float, int, int, int] = (self._began, 0, 0, 0)
+        self._local_actors = [
+            actor for process in plan.processes if plan.is_local(process.rank) for actor in process.actors
+        ]
         self.workers = {process.rank: WorkerView() for process in plan.processes}
         self.workers[ROOT_RANK].state = "running"
         self.ended: dict[Source, Production] = {}
+        self.unsure: set[int] = set()
         self.evaluation: Evaluation | None = None
         stop = config.experiment.stop.model_dump(exclude_none=True)
         self._forecast = StopForecast({rule: float(target) for rule, target in stop.items()})
 
     def productions(self) -> dict[Source, Production]:
         """Pages of all incarnations there ever were."""
-        current = [self._production.read(actor) for actor in range(self._plan.num_actors)]
+        current = [self._production.read(actor) for actor in self._local_actors]
         return {**self.ended, **{(page.actor, page.incarnation): page for page in current}}
+
+    def note_pages(self, reports: Iterable[PageReport]) -> None:
+        """Take in what was said of pages on other hosts."""
+        for page in map(read_report, reports):
+            known = self.ended.get((page.actor, page.incarnation))
+            began_ns = known.first_step_ns if known is not None else 0
+            # Of the beginning the first report is the most exact one.
+            self.ended[page.actor, page.incarnation] = replace(
+                page, first_step_ns=began_ns or page.first_step_ns
+            )
+
+    def settle_unsure(self) -> None:
+        """Believe the buffers where they received more than the last report of a lost host says was made."""
+        actors = {actor for rank in self.unsure for actor in self._plan.processes[rank].actors}
+        for source, reception in self.receptions().items():
+            page = self.ended.get(source)
+            if source[0] in actors and page is not None and page.finished < reception.position:
+                made = max(page.produced, reception.position)
+                self.ended[source] = replace(
+                    page, produced=made, unfinished=made - reception.position, pushed=reception.next_sequence
+                )
 
     def receptions(self) -> dict[Source, Reception]:
         """What the buffers received, as of their last reports."""
@@ -96,6 +128,15 @@ class Overview:
             for report in self._role_reports("buffer")
             for actor, incarnation, *counts in report["receptions"]
         }
+
+    def note_evaluation(self) -> None:
+        """Take in how the greedy evaluation went, if it was played to its end."""
+        for report in self._role_reports("evaluator"):
+            returns = report["returns"]
+            if len(returns) == self._config.experiment.eval_episodes:
+                mean = sum(returns) / len(returns)
+                variance = sum((value - mean) ** 2 for value in returns) / len(returns)
+                self.evaluation = Evaluation(len(returns), mean, variance**0.5)
 
     @property
     def elapsed_s(self) -> float:
@@ -192,6 +233,7 @@ class Overview:
             time_to=dict(learner["time_to"]) if learner else dict.fromkeys(experiment.thresholds),
             evaluation=self.evaluation,
             rejected_frames=rejected_frames,
+            last_report_only=tuple(sorted(self.unsure)),
             roles=self._role_summaries(),
         )
 

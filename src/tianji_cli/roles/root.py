@@ -20,25 +20,30 @@ from tianji_cli.cluster.crew import Crew, Departure
 from tianji_cli.cluster.launcher import describe_exit
 from tianji_cli.cluster.messages import (
     Addresses,
+    Arrive,
+    Began,
+    Ended,
     Failed,
     Finished,
-    FromWorker,
     PeerLost,
+    Present,
     Register,
     Report,
     Stop,
     Stopped,
     Terminate,
+    ToRoot,
     WindDown,
 )
 from tianji_cli.cluster.plan import ROOT_RANK, Plan
 from tianji_cli.cluster.signals import StopSignals
+from tianji_cli.cluster.stations import refuse_late
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.ledger import Source, settle
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.roles.overview import Overview
 from tianji_cli.roles.phase import Outcome, Phase
-from tianji_cli.telemetry.snapshot import Evaluation, Status, Summary
+from tianji_cli.telemetry.snapshot import Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 
 TICK_S: Final = 1.0
@@ -160,8 +165,14 @@ class Root:
             if self._phase is Phase.EVALUATING:
                 self._crew.kill()
 
-    def _hear(self, message: FromWorker) -> None:
+    def _hear(self, message: ToRoot) -> None:
         match message:
+            case Arrive():
+                self._telemetry.event(refuse_late(self._control, message))
+            case Ended():
+                self._hear_end(message)
+            case Began() | Present():
+                self._crew.hear(message)
             case Register():
                 self._welcome(message)
             case Report():
@@ -203,6 +214,15 @@ class Root:
             self._late.discard(report.rank)
             self._telemetry.event(f"{self._title(report.rank)} is heard of again")
         self._overview.workers[report.rank].update(report)
+        self._overview.note_pages(report.pages)
+
+    def _hear_end(self, message: Ended) -> None:
+        """Note how a worker on another host has ended, and keep what it wrote: that host forgets it."""
+        self._overview.note_pages(message.pages)
+        rank = self._crew.hear(message)
+        if rank is not None and message.output:
+            with self._log(rank).open("a", encoding="utf-8") as log:
+                log.write(message.output)
 
     def _finish(self, message: Finished) -> None:
         if self._plan.processes[message.rank].group is not None:
@@ -211,8 +231,9 @@ class Root:
     # --- workers come and go -------------------------------------------------------------------------
 
     def _start(self, rank: int, incarnation: int = 0) -> None:
-        for actor in self._plan.processes[rank].actors:
-            self._production.begin(actor, incarnation)
+        if self._plan.is_local(rank):
+            for actor in self._plan.processes[rank].actors:
+                self._production.begin(actor, incarnation)
         self._incarnations[rank] = incarnation
         self._said_last.discard(rank)
         self._stopped.discard(rank)
@@ -230,7 +251,9 @@ class Root:
 
     def _take_leave(self, departure: Departure) -> None:
         rank, status = departure.rank, departure.exit_status
-        if not departure.killed and (status is None or status >= 0):
+        if self._crew.is_lost(rank):
+            self._overview.unsure.add(rank)
+        elif not departure.killed and (status is None or status >= 0):
             self._await_last_words(rank)
         # Whatever befalls a process after its last report, all that it had to do was done.
         in_order = rank in self._stopped and (status is None or status <= 0)
@@ -269,9 +292,10 @@ class Root:
             most = self._config.distribution.max_restarts_per_minute
             self._end("failed", f"{cause}; restarts are limited to {most} a minute")
             return
-        for actor in self._plan.processes[rank].actors:
-            page = self._production.read(actor)
-            self._overview.ended[actor, page.incarnation] = page
+        if self._plan.is_local(rank):
+            for actor in self._plan.processes[rank].actors:
+                page = self._production.read(actor)
+                self._overview.ended[actor, page.incarnation] = page
         self._addresses.pop(rank, None)
         for other in self._learner_ranks:
             self._control.send(other, PeerLost(rank=rank))
@@ -339,7 +363,7 @@ class Root:
                 self._deadline = float("inf")
                 self._phase = self._evaluation_or_over()
         elif self._phase is Phase.EVALUATING and not self._crew.ranks:
-            self._read_evaluation()
+            self._overview.note_evaluation()
             self._phase = Phase.OVER
 
     def _evaluation_or_over(self) -> Phase:
@@ -350,17 +374,9 @@ class Root:
         self._start(evaluators[0].rank)
         return Phase.EVALUATING
 
-    def _read_evaluation(self) -> None:
-        for process in self._plan.carrying("evaluator"):
-            report = self._overview.workers[process.rank].report
-            returns = [] if report is None else report.roles[0]["returns"]
-            if len(returns) == self._config.experiment.eval_episodes:
-                mean = sum(returns) / len(returns)
-                variance = sum((value - mean) ** 2 for value in returns) / len(returns)
-                self._overview.evaluation = Evaluation(len(returns), mean, variance**0.5)
-
     def _summary(self) -> Summary:
         assert self._outcome is not None
+        self._overview.settle_unsure()
         account = settle(
             self._overview.productions(),
             self._overview.receptions(),

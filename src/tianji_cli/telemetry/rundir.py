@@ -72,6 +72,20 @@ class RunDirectory:
         return run
 
     @classmethod
+    def adopt(cls, path: Path) -> RunDirectory:
+        """Take a directory that ``create`` made in another process, and that no run has used yet.
+
+        Raises:
+            RunDirectoryError: it is none, or has been used.
+        """
+        run = cls(path)
+        if not run.checkpoints.is_dir():
+            raise RunDirectoryError(f"{path} is no run directory that `tianji launch` has made")
+        if run.metrics.exists() or run.summary.exists():
+            raise RunDirectoryError(f"{path} belongs to a run that has begun: --resume goes on with one")
+        return run
+
+    @classmethod
     def find(cls, run: str, out: Path = DEFAULT_OUT) -> RunDirectory:
         """Find the run a user means: a path, ``name/n``, or ``name`` for its newest run.
 

@@ -195,6 +195,7 @@ class Summary:
         dropped: on purpose, by a rule that says so.
         time_to: return threshold -> seconds from the first environment step until ``mean_100`` reached it.
         rejected_frames: messages refused because they were no valid frame of this job.
+        last_report_only: ranks on hosts that were lost: of what they made only the last report is counted.
     """
 
     experiment: str
@@ -223,6 +224,7 @@ class Summary:
     evaluation: Evaluation | None
     rejected_frames: int
     roles: tuple[RoleSummary, ...]
+    last_report_only: tuple[int, ...] = ()
 
     @property
     def unaccounted(self) -> int:

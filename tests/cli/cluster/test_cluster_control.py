@@ -1,44 +1,45 @@
-import os
-import stat
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import zmq
 
-from tianji_cli.cluster.control import ControlClient, ControlKey, ControlServer
-from tianji_cli.cluster.messages import Addresses, Finished, FromWorker, Register, Stop, ToWorker
+from tianji_cli.cluster.control import MOST_AT_ONCE, ControlClient, ControlServer, RootAddress
+from tianji_cli.cluster.interfaces import parse_address
+from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.messages import Addresses, Arrive, Finished, FromRoot, Ping, Register, Stop, ToRoot
 
-Hear = Callable[..., list[FromWorker]]
+Hear = Callable[..., list[ToRoot]]
 
 
 @pytest.fixture
 def server() -> Iterator[ControlServer]:
-    opened = ControlServer(ranks=4)
+    opened = ControlServer(JobKey.new())
+    opened.ranks = 4
     yield opened
     opened.close()
 
 
 @pytest.fixture
 def client(server: ControlServer) -> Iterator[ControlClient]:
-    with ControlClient(server.key) as opened:
+    with ControlClient(server.address) as opened:
         yield opened
 
 
 @pytest.fixture
-def strangers(server: ControlServer) -> Iterator[Callable[[ControlKey | None], "zmq.Socket[bytes]"]]:
+def strangers(server: ControlServer) -> Iterator[Callable[[JobKey | None], "zmq.Socket[bytes]"]]:
     """Open bare sockets to the server, with any keys or none."""
     context, sockets = zmq.Context(), []
 
-    def open_stranger(key: ControlKey | None) -> "zmq.Socket[bytes]":
+    def open_stranger(key: JobKey | None, server_key: str = "") -> "zmq.Socket[bytes]":
         socket = context.socket(zmq.DEALER)
         sockets.append(socket)
         if key is not None:
-            socket.curve_serverkey = key.server_public.encode()
-            socket.curve_publickey = key.client_public.encode()
-            socket.curve_secretkey = key.client_secret.encode()
-        socket.connect(server.key.address)
+            socket.curve_serverkey = (server_key or key.public).encode()
+            socket.curve_publickey = key.public.encode()
+            socket.curve_secretkey = key.secret.encode()
+        socket.connect(server.address.address)
         return socket
 
     yield open_stranger
@@ -51,8 +52,8 @@ def strangers(server: ControlServer) -> Iterator[Callable[[ControlKey | None], "
 def hear(server: ControlServer) -> Hear:
     """Receive until ``enough`` says so."""
 
-    def receive(enough: Callable[[list[FromWorker]], bool] = bool) -> list[FromWorker]:
-        heard: list[FromWorker] = []
+    def receive(enough: Callable[[list[ToRoot]], bool] = bool) -> list[ToRoot]:
+        heard: list[ToRoot] = []
         while not enough(heard):
             server.wait(1.0)
             heard += server.receive()
@@ -65,8 +66,8 @@ def register(rank: int) -> Register:
     return Register(rank=rank, incarnation=0, pid=1, address="tcp://x")
 
 
-def told(client: ControlClient, number: int = 1) -> list[ToWorker]:
-    heard: list[ToWorker] = []
+def told(client: ControlClient, number: int = 1) -> list[FromRoot]:
+    heard: list[FromRoot] = []
     while len(heard) < number:
         client.wait(1.0)
         heard += client.receive()
@@ -76,7 +77,7 @@ def told(client: ControlClient, number: int = 1) -> list[ToWorker]:
 def test_a_worker_registers_and_is_spoken_to_by_its_rank(
     server: ControlServer, client: ControlClient, hear: Hear
 ) -> None:
-    with ControlClient(server.key) as other:
+    with ControlClient(server.address) as other:
         client.send(register(1))
         other.send(register(2))
         heard = hear(lambda messages: len(messages) == 2)
@@ -103,7 +104,7 @@ def test_a_restarted_worker_takes_its_rank_over(
 ) -> None:
     client.send(register(1))
     hear()
-    with ControlClient(server.key) as successor:
+    with ControlClient(server.address) as successor:
         successor.send(register(1))
         hear()
         server.send(1, Stop())
@@ -111,19 +112,75 @@ def test_a_restarted_worker_takes_its_rank_over(
     assert client.receive() == []
 
 
-def other_keys(key: ControlKey) -> ControlKey:
-    public, secret = zmq.curve_keypair()
-    return replace(key, client_public=public.decode(), client_secret=secret.decode())
+def test_a_station_is_spoken_to_by_its_name(server: ControlServer, client: ControlClient, hear: Hear) -> None:
+    arrival = Arrive(station="host-1", host="b", cores=[0], interface="127.0.0.1", pid=1, version="1")
+    client.send(arrival)
+    assert hear() == [arrival]
+    assert server.send("host-1", Ping())
+    assert told(client) == [Ping()]
 
 
-def other_server(key: ControlKey) -> ControlKey:
-    return replace(key, server_public=zmq.curve_keypair()[0].decode())
+def test_a_peer_whose_connection_is_gone_cannot_be_sent_to(server: ControlServer, hear: Hear) -> None:
+    assert not server.send(1, Ping()), "it has never been there"
+    with ControlClient(server.address) as worker:
+        worker.send(register(1))
+        hear()
+        assert server.send(1, Ping())
+    deadline = time.monotonic() + 10
+    while server.send(1, Ping()):
+        assert time.monotonic() < deadline, "it has left"
+        server.wait(0.01)
+
+
+def test_a_watched_client_learns_that_the_root_is_gone() -> None:
+    server = ControlServer(JobKey.new())
+    server.ranks = 4
+    with ControlClient(server.address, watched=True) as client:
+        client.send(register(1))
+        while not server.receive():
+            server.wait(1.0)
+        assert not client.severed
+        server.close()
+        while not client.severed:
+            client.wait(1.0)
+        assert not client.turned_away
+
+
+def test_a_watched_client_learns_that_its_key_is_not_the_job_s(server: ControlServer) -> None:
+    for key in (JobKey.new(), replace(JobKey.new(), public=server.address.key.public)):
+        with ControlClient(RootAddress(server.address.address, key), watched=True) as client:
+            while not client.turned_away:
+                server.wait(0.01)
+                assert server.receive() == []
+            assert not client.severed
+
+
+def test_one_look_takes_no_more_than_the_root_has_time_for(
+    server: ControlServer, client: ControlClient
+) -> None:
+    for i in range(3 * MOST_AT_ONCE):
+        client.send(Finished(rank=1, reason=str(i)))
+    heard: list[ToRoot] = []
+    while len(heard) < 3 * MOST_AT_ONCE:
+        server.wait(1.0)
+        some = server.receive()
+        assert len(some) <= MOST_AT_ONCE
+        heard += some
+    assert [message.reason for message in heard if isinstance(message, Finished)] == [
+        str(i) for i in range(3 * MOST_AT_ONCE)
+    ]
+
+
+def test_a_port_in_use_is_an_error_that_names_it(server: ControlServer) -> None:
+    host, port = parse_address(server.address.address)
+    with pytest.raises(OSError, match=f"cannot listen on tcp://{host}:{port}"):
+        ControlServer(JobKey.new(), host, port)
 
 
 def test_a_client_with_another_key_never_gets_through_and_is_counted(
     server: ControlServer, client: ControlClient, strangers: Callable[..., "zmq.Socket[bytes]"], hear: Hear
 ) -> None:
-    stranger = strangers(other_keys(server.key))
+    stranger = strangers(JobKey.new(), server.address.key.public)
     stranger.send(b'{"kind": "terminate", "rank": 0}')
     hear(lambda _: server.rejected > 0)
     assert "without the job's key" in server.last_rejection
@@ -132,15 +189,15 @@ def test_a_client_with_another_key_never_gets_through_and_is_counted(
     assert not stranger.poll(0)
 
 
-@pytest.mark.parametrize("disguise", [other_server, lambda _: None], ids=["wrong server key", "no keys"])
+@pytest.mark.parametrize("disguise", [lambda _: JobKey.new(), lambda _: None], ids=["wrong key", "no key"])
 def test_a_client_that_does_not_speak_the_job_s_curve_never_gets_through(
     server: ControlServer,
     client: ControlClient,
     strangers: Callable[..., "zmq.Socket[bytes]"],
     hear: Hear,
-    disguise: Callable[[ControlKey], ControlKey | None],
+    disguise: Callable[[JobKey], JobKey | None],
 ) -> None:
-    stranger = strangers(disguise(server.key))
+    stranger = strangers(disguise(server.address.key))
     events = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
     with stranger.get_monitor_socket(events) as failures:
         stranger.send(b'{"kind": "terminate", "rank": 0}')
@@ -153,7 +210,7 @@ def test_a_client_that_does_not_speak_the_job_s_curve_never_gets_through(
 def test_malformed_messages_are_counted_and_dropped(
     server: ControlServer, client: ControlClient, strangers: Callable[..., "zmq.Socket[bytes]"], hear: Hear
 ) -> None:
-    insider = strangers(server.key)
+    insider = strangers(server.address.key)
     for garbage in (b"", b"{not json", b'{"kind": "terminate", "rank": 4}', b"\x00\xff" * 50):
         insider.send(garbage)
     insider.send_multipart([b"two", b"frames"])
@@ -162,34 +219,3 @@ def test_malformed_messages_are_counted_and_dropped(
     client.send(register(1))
     assert hear() == [register(1)]
     assert server.rejected == 5
-
-
-def test_the_key_file_can_be_read_by_its_owner_only(tmp_path: Path, server: ControlServer) -> None:
-    path = tmp_path / "control.key"
-    former = os.umask(0)
-    try:
-        server.key.write(path)
-    finally:
-        os.umask(former)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert ControlKey.read(path) == server.key
-    with pytest.raises(FileExistsError):
-        server.key.write(path)
-
-
-def test_a_key_read_from_its_file_opens_the_channel(
-    tmp_path: Path, server: ControlServer, hear: Hear
-) -> None:
-    server.key.write(tmp_path / "control.key")
-    with ControlClient(ControlKey.read(tmp_path / "control.key")) as worker:
-        worker.send(register(3))
-        assert hear() == [register(3)]
-
-
-def test_every_job_has_keys_of_its_own(server: ControlServer) -> None:
-    other = ControlServer(ranks=4)
-    try:
-        assert other.key.server_public != server.key.server_public
-        assert other.key.client_secret != server.key.client_secret
-    finally:
-        other.close()

@@ -7,19 +7,25 @@ from hypothesis import strategies as st
 
 from tianji_cli.cluster.messages import (
     Addresses,
+    Arrive,
+    Began,
+    Ended,
     Failed,
     Finished,
+    FromRoot,
     FromWorker,
     MalformedMessageError,
+    PageReport,
     PeerLost,
+    Present,
     Register,
     Report,
     Stop,
     Stopped,
-    ToWorker,
+    ToRoot,
     WindDown,
-    decode_from_worker,
-    decode_to_worker,
+    decode_from_root,
+    decode_to_root,
     encode,
 )
 
@@ -42,25 +48,32 @@ reports = st.builds(
 )
 plain = [kind for kind in typing.get_args(FromWorker) if kind not in {Report, Stopped}]
 stopped = st.builds(Stopped, kind=st.just("stopped"), report=reports)
-from_workers = st.one_of(reports, stopped, *(st.builds(kind, rank=ranks) for kind in plain))
-to_workers = st.one_of(*(st.from_type(kind) for kind in typing.get_args(ToWorker)))
+pages = st.builds(PageReport, first_step_age_s=st.none() | finite)
+stations = st.one_of(
+    st.from_type(Present),
+    st.from_type(Began),
+    st.builds(Arrive, kind=st.just("arrive"), cores=st.lists(st.integers(0, 2**20))),
+    st.builds(Ended, kind=st.just("ended"), pages=st.lists(pages, max_size=3)),
+)
+to_root = st.one_of(reports, stopped, stations, *(st.builds(kind, rank=ranks) for kind in plain))
+from_root = st.one_of(*(st.from_type(kind) for kind in typing.get_args(FromRoot)))
 
 
-@given(from_workers)
-def test_what_a_worker_says_arrives_as_it_was_said(message: FromWorker) -> None:
-    assert decode_from_worker(encode(message), RANKS) == message
+@given(to_root)
+def test_what_the_root_is_told_arrives_as_it_was_said(message: ToRoot) -> None:
+    assert decode_to_root(encode(message), RANKS) == message
 
 
-@given(to_workers)
-def test_what_the_root_says_arrives_as_it_was_said(message: ToWorker) -> None:
-    assert decode_to_worker(encode(message)) == message
+@given(from_root)
+def test_what_the_root_says_arrives_as_it_was_said(message: FromRoot) -> None:
+    assert decode_from_root(encode(message)) == message
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_arrives_as_nothing(number: float) -> None:
     roles = [{"loss": number, "inner": {"losses": [number, 1.0]}}]
     sent = Report(rank=1, incarnation=0, roles=roles, busy_s=[0.5], running_s=1.0)
-    received = decode_from_worker(encode(sent), RANKS)
+    received = decode_to_root(encode(sent), RANKS)
     assert isinstance(received, Report)
     assert received.roles == [{"loss": None, "inner": {"losses": [None, 1.0]}}]
 
@@ -84,9 +97,9 @@ GARBAGE = [
 @pytest.mark.parametrize("data", GARBAGE, ids=lambda data: repr(data[:30]))
 def test_garbage_is_a_malformed_message(data: bytes) -> None:
     with pytest.raises(MalformedMessageError):
-        decode_from_worker(data, RANKS)
+        decode_to_root(data, RANKS)
     with pytest.raises(MalformedMessageError):
-        decode_to_worker(data)
+        decode_from_root(data)
 
 
 @pytest.mark.parametrize("rank", [-1, RANKS, 2**70])
@@ -94,19 +107,19 @@ def test_a_rank_that_the_job_does_not_have_says_nothing(rank: int) -> None:
     report = Report(rank=rank, incarnation=0, roles=[], busy_s=[], running_s=0.0)
     for message in (report, Stopped(report=report), Finished(rank=rank, reason="")):
         with pytest.raises(MalformedMessageError, match="no rank"):
-            decode_from_worker(encode(message), RANKS)
+            decode_to_root(encode(message), RANKS)
 
 
 @given(st.binary(max_size=200))
 def test_random_bytes_are_a_malformed_message(data: bytes) -> None:
     with pytest.raises(MalformedMessageError):
-        decode_from_worker(data, RANKS)
+        decode_to_root(data, RANKS)
 
 
 @pytest.mark.parametrize("message", [Stop(), WindDown(), PeerLost(rank=1), Addresses(addresses={1: "x"})])
-def test_a_worker_cannot_speak_as_the_root(message: ToWorker) -> None:
+def test_a_worker_cannot_speak_as_the_root(message: FromRoot) -> None:
     with pytest.raises(MalformedMessageError):
-        decode_from_worker(encode(message), RANKS)
+        decode_to_root(encode(message), RANKS)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +130,6 @@ def test_a_worker_cannot_speak_as_the_root(message: ToWorker) -> None:
         Failed(rank=1, cause="", traceback=""),
     ],
 )
-def test_the_root_cannot_speak_as_a_worker(message: FromWorker) -> None:
+def test_the_root_cannot_speak_as_a_worker(message: ToRoot) -> None:
     with pytest.raises(MalformedMessageError):
-        decode_to_worker(encode(message))
+        decode_from_root(encode(message))

@@ -1,12 +1,13 @@
 import os
 import socket
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.cluster.plan import Plan, make_plan
+from tianji_cli.cluster.plan import Host, Plan, make_plan, plan_for_ranks
 from tianji_cli.config.schema import Component, JobConfig
 
 
@@ -27,12 +28,16 @@ def config(
     )
 
 
+def here(cores: Iterable[int]) -> list[Host]:
+    return [Host(socket.gethostname(), tuple(cores))]
+
+
 def pins(plan: Plan) -> list[tuple[int, ...]]:
     return [process.cores for process in plan.processes]
 
 
 def test_the_root_comes_first_then_the_learner_the_actors_and_the_evaluator() -> None:
-    plan = make_plan(config(actors=2), available=range(4))
+    plan = make_plan(config(actors=2), here(range(4)))
     assert [process.rank for process in plan.processes] == list(range(5))
     assert [process.title for process in plan.processes] == [
         "root",
@@ -80,30 +85,30 @@ def test_cores_are_placed(
     actor_pins: list[tuple[int, ...]],
 ) -> None:
     job = config(actors, actor_cores=actor_cores, learner_cores=learner_cores)
-    plan = make_plan(job, cores)
+    plan = make_plan(job, here(cores))
     assert pins(plan) == [(), learner_pins, *actor_pins, ()]
     threads = [process.threads for process in plan.processes]
     assert threads == [1, learner_cores, *[actor_cores] * actors, 1]
 
 
 def test_nothing_is_pinned_if_nobody_wants_it() -> None:
-    plan = make_plan(config(actors=2, pin_cores=False), range(8))
+    plan = make_plan(config(actors=2, pin_cores=False), here(range(8)))
     assert pins(plan) == [()] * 5
 
 
 def test_the_cores_are_those_that_this_process_may_use() -> None:
     allowed = sorted(os.sched_getaffinity(0))
-    assert pins(make_plan(config())) == pins(make_plan(config(), allowed))
+    assert pins(make_plan(config())) == pins(make_plan(config(), here(allowed)))
 
 
 def test_without_episodes_to_evaluate_there_is_no_evaluator() -> None:
-    plan = make_plan(config(eval_episodes=0), range(4))
+    plan = make_plan(config(eval_episodes=0), here(range(4)))
     assert plan.carrying("evaluator") == ()
     assert [process.rank for process in plan.processes] == [0, 1, 2]
 
 
 def test_inproc_puts_a_group_into_one_process_whose_senders_stop_first() -> None:
-    plan = make_plan(config(actors=3, transport="inproc", learner_cores=2), range(8))
+    plan = make_plan(config(actors=3, transport="inproc", learner_cores=2), here(range(8)))
     (group,) = plan.trainers
     assert group.roles == ("actor", "actor", "actor", "buffer", "learner")
     assert (group.rank, group.actors, group.cores, group.threads) == (1, (0, 1, 2), (0, 1), 2)
@@ -112,9 +117,45 @@ def test_inproc_puts_a_group_into_one_process_whose_senders_stop_first() -> None
 
 
 def test_only_the_learner_computes_on_the_device() -> None:
-    plan = make_plan(config(actors=1, device="cuda:1"), range(4))
+    plan = make_plan(config(actors=1, device="cuda:1"), here(range(4)))
     assert [process.device for process in plan.processes] == ["cpu", "cuda:1", "cpu", "cpu"]
 
 
 def test_a_plan_follows_from_the_config_alone() -> None:
-    assert make_plan(config(actors=3), range(4)) == make_plan(config(actors=3), range(4))
+    assert make_plan(config(actors=3), here(range(4))) == make_plan(config(actors=3), here(range(4)))
+
+
+def on(*hosts: tuple[str, int]) -> list[Host]:
+    return [Host(name, tuple(range(cores))) for name, cores in hosts]
+
+
+def hosts(plan: Plan) -> list[str]:
+    return [process.host for process in plan.processes]
+
+
+def test_actors_go_where_cores_are_left_and_the_learner_stays_with_the_root() -> None:
+    plan = make_plan(config(actors=4, hosts=2), on(("a", 2), ("b", 3)))
+    assert hosts(plan) == ["a", "a", "a", "b", "b", "b", "a"]
+    assert pins(plan) == [(), (0,), (1,), (0,), (1,), (2,), ()]
+
+
+def test_the_only_actor_goes_to_the_emptier_host() -> None:
+    assert hosts(make_plan(config(actors=1, hosts=2), on(("a", 2), ("b", 2))))[2] == "b"
+
+
+def test_actors_are_spread_evenly_over_hosts_that_are_full() -> None:
+    plan = make_plan(config(actors=4, hosts=2, learner_cores=4), on(("a", 2), ("b", 0)))
+    assert hosts(plan)[2:6] == ["a", "a", "b", "b"]
+
+
+def test_a_plan_over_hosts_names_the_engines_that_it_uses() -> None:
+    job = config(actors=2, hosts=2, transport={"local": "shm", "remote": "zmq"})
+    assert make_plan(job, on(("a", 2), ("b", 2))).transport == "shm+zmq"
+    assert make_plan(job, on(("a", 2))).transport == "shm"
+
+
+def test_ranks_that_run_already_stay_where_they_are() -> None:
+    ranks = [host for host in on(("a", 4), ("b", 4)) for _ in range(3)][:5]
+    plan = plan_for_ranks(config(actors=2), ranks)
+    assert hosts(plan) == ["a", "a", "a", "b", "b"]
+    assert plan.processes[3].cores == (0,), "the first actor of a host has its first core"

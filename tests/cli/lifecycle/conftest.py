@@ -78,6 +78,7 @@ class Command:
     def __init__(self, place: Path, arguments: list[str], environment: dict[str, str]) -> None:
         place.mkdir(parents=True)
         self.place = place
+        self.arguments = arguments
         with (place / "stdout").open("wb") as out, (place / "stderr").open("wb") as err:
             self.process = subprocess.Popen(
                 [TIANJI, *arguments],
@@ -217,6 +218,8 @@ class Workplace:
         path = self.place / "run.toml"
         path.write_text(tomli_w.dumps(merged(BASE, *changes)))
         return path
+
+    until = staticmethod(until)
 
     @staticmethod
     def stale_shared_memory() -> set[str]:

@@ -13,15 +13,18 @@ ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 
 def test_strangers_at_the_control_channel_disturb_nothing_and_are_counted(workplace: Any) -> None:
-    run = workplace.train(ENDLESS)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host, port = free.getsockname()
+    address = f"tcp://{host}:{port}"
+    run = workplace.train(ENDLESS, options=("--quiet", "--listen", address))
     run.train_until(1000)
     key_file = run.path / "job.key"
     assert key_file.stat().st_mode & 0o777 == 0o600
     key = json.loads(key_file.read_text())
-    host, port = key["address"].removeprefix("tcp://").split(":")
 
     for garbage in (b"", b"GET / HTTP/1.0\r\n\r\n", os.urandom(4096), b"\xff" + b"\0" * 63):
-        with socket.create_connection((host, int(port)), timeout=5) as stranger:
+        with socket.create_connection((host, port), timeout=5) as stranger:
             stranger.sendall(garbage)
     with zmq.Context() as context:
 
@@ -30,17 +33,17 @@ def test_strangers_at_the_control_channel_disturb_nothing_and_are_counted(workpl
             client.linger = 0
             for name, value in keys.items():
                 setattr(client, name, value)
-            client.connect(key["address"])
+            client.connect(address)
             return client
 
-        server = key["server_public"].encode()
+        server = key["public"].encode()
         public, secret = zmq.curve_keypair()
         keyless = dealer()
         unknown = dealer(curve_serverkey=server, curve_publickey=public, curve_secretkey=secret)
         insider = dealer(
             curve_serverkey=server,
-            curve_publickey=key["client_public"].encode(),
-            curve_secretkey=key["client_secret"].encode(),
+            curve_publickey=key["public"].encode(),
+            curve_secretkey=key["secret"].encode(),
         )
         report = {"kind": "report", "rank": 99, "incarnation": 0, "roles": [], "busy_s": [], "running_s": 0}
         for words in (b"stop", b'{"kind":"stop"}', b"\xff\xfe", b"[" * 5000, json.dumps(report).encode()):

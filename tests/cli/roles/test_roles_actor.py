@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -95,7 +96,10 @@ def test_a_page_a_header_and_a_mask_count_the_same_samples(stage: OpenStage) -> 
     assert [int(fragment.header["before"]) for fragment in fragments] == before[:-1].tolist()
     read = one.file.read(0)
     assert (read.pushed, read.finished) == (20, before[-1])
-    assert 0 < read.first_step_ns <= int(fragments[0].header["started_ns"])
+    assert 0 < read.first_step_ns < time.monotonic_ns()
+    ages_ns = [int(fragment.header["age_ns"]) for fragment in fragments]
+    assert min(ages_ns) > 0
+    assert sum(ages_ns) <= time.monotonic_ns() - read.first_step_ns, "one was made after the other"
 
 
 def test_values_and_the_bootstrap_row_are_those_of_the_policy_in_the_header(stage: OpenStage) -> None:

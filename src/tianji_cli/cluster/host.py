@@ -1,0 +1,233 @@
+"""A host that has joined a job by hand: it starts the workers that the root wants here, until it is over."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from tianji_cli.cluster.control import ControlClient, RootAddress
+from tianji_cli.cluster.extensions import DIRECTORY, lay_down
+from tianji_cli.cluster.launcher import LocalLauncher, WorkerProcess
+from tianji_cli.cluster.messages import (
+    Arrive,
+    Began,
+    Begin,
+    Dismiss,
+    Ended,
+    FromRoot,
+    Kill,
+    Present,
+    Refuse,
+    Terminate,
+    Welcome,
+)
+from tianji_cli.cluster.pages import report_pages
+from tianji_cli.cluster.plan import Host
+from tianji_cli.cluster.signals import StopSignals
+from tianji_cli.cluster.worker import Assignment
+from tianji_cli.data.production import ProductionFile
+from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.interruption import Interruption
+
+PRESENT_EVERY_S: Final = 1.0
+SILENT_S: Final = 60.0
+"""A root that is connected and says nothing for so long has lost its host, or its way here."""
+ARRIVE_LIMIT_S: Final = 300.0
+"""How long to wait for somebody to answer: the root may still be in Slurm's queue."""
+END_LIMIT_S: Final = 15.0
+"""How long workers may take to end when the job is over."""
+OUTPUT_BYTES: Final = 64 << 10
+"""The root gets so much of the end of what a worker wrote."""
+
+
+class JoinedHost:
+    """This host's part in a job of another host's.
+
+    Args:
+        root: address and key of the job.
+        host: this host's name and cores.
+        interface: address that other hosts reach it by.
+        directory: takes what the workers need and write, until the job is over.
+        signals: the user's wish to stop.
+        say: tells the user something.
+    """
+
+    def __init__(
+        self,
+        root: RootAddress,
+        host: Host,
+        interface: str,
+        directory: Path,
+        signals: StopSignals,
+        say: Callable[[str], None],
+    ) -> None:
+        self._root = root
+        self._host = host
+        self._interface = interface
+        self._directory = directory
+        self._signals = signals
+        self._say = say
+        self._station = f"host-{os.urandom(8).hex()}"
+        self._heard = self._told = time.monotonic()
+        self._interruptions = 0
+        self._workers: dict[int, WorkerProcess] = {}
+        self._announced: set[int] = set()
+        self._unheeded: list[FromRoot] = []
+        self._over = False
+
+    def run(self) -> None:
+        """Take part until the root says that the job is over.
+
+        Raises:
+            UsageError: the root does not want this host.
+            RunFailed: nobody answers, or the root is gone; whatever ran here has been ended.
+        Interruption: the user has asked twice, or before anything ran here.
+        """
+        with ControlClient(self._root, watched=True) as control:
+            welcome = self._arrive(control)
+            self._say(f"joined {welcome.experiment} at {self._root.address} as {welcome.host}")
+            (self._directory / "logs").mkdir()
+            (self._directory / "config.toml").write_text(welcome.config, encoding="utf-8")
+            lay_down(welcome.modules, self._directory)
+            production = ProductionFile(self._directory / "production.bin", welcome.actors)
+            launcher = LocalLauncher(self._directory / "logs" / "host.log")
+            try:
+                self._serve(control, launcher, production)
+            finally:
+                launcher.close()
+        self._say("the job is over")
+
+    def _arrive(self, control: ControlClient) -> Welcome:
+        control.send(
+            Arrive(
+                station=self._station,
+                host=self._host.name,
+                cores=list(self._host.cores),
+                interface=self._interface,
+                pid=os.getpid(),
+                version=version("tianji"),
+            )
+        )
+        deadline = time.monotonic() + ARRIVE_LIMIT_S
+        while time.monotonic() < deadline:
+            self._listen(control, (self._signals.descriptor,))
+            if control.turned_away:
+                raise UsageError(f"whoever listens at {self._root.address} does not know this key")
+            if self._signals.count:
+                raise Interruption
+            heard = control.receive()
+            for i, message in enumerate(heard):
+                if isinstance(message, Welcome):
+                    self._unheeded = heard[i + 1 :]
+                    return message
+                if isinstance(message, Refuse):
+                    raise UsageError(f"{self._root.address} refuses this host: {message.reason}")
+        raise RunFailed(f"nobody answered at {self._root.address} for {ARRIVE_LIMIT_S:g} s")
+
+    def _serve(self, control: ControlClient, launcher: LocalLauncher, production: ProductionFile) -> None:
+        self._heard = time.monotonic()
+        deadline = float("inf")
+        while True:
+            if not self._unheeded:
+                self._listen(control, (self._signals.descriptor, *launcher.descriptors))
+            severed = control.severed  # Before looking for what the root may have said last.
+            for message in (*self._unheeded, *control.receive()):
+                self._obey(message, launcher, production)
+            self._unheeded = []
+            launcher.hear()
+            self._announce(control, production)
+            self._pass_on_signals(control)
+            now = time.monotonic()
+            if now - self._told > PRESENT_EVERY_S:
+                self._told = now
+                control.send(Present(station=self._station))
+            if (severed and not self._over) or now - self._heard > SILENT_S:
+                raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
+            if launcher.lost and not launcher.dismissed and not self._over:
+                raise RunFailed("the fork server has ended; nothing can be started here any more")
+            if self._over:
+                deadline = min(deadline, now + END_LIMIT_S)
+                if now > deadline or all(worker.ended for worker in self._workers.values()):
+                    return
+
+    def _listen(self, control: ControlClient, also: tuple[int, ...]) -> None:
+        control.wait(PRESENT_EVERY_S, also)
+        self._signals.clear()
+
+    def _obey(self, message: FromRoot, launcher: LocalLauncher, production: ProductionFile) -> None:
+        self._heard = time.monotonic()
+        match message:
+            case Begin(number=number):
+                assignment = self._adapted(Assignment.decode(message.assignment.encode()))
+                for actor in assignment.process.actors:
+                    production.begin(actor, assignment.incarnation)
+                self._workers[number] = launcher.start(assignment)
+                self._say(f"starting {assignment.process.title}")
+            case Kill(number=number) if number in self._workers:
+                launcher.kill(self._workers[number])
+            case Dismiss():
+                self._over = True
+                for worker in self._workers.values():
+                    if not worker.ended:
+                        launcher.kill(worker)
+            case _:
+                pass  # A ping, or what is said to workers.
+
+    def _adapted(self, assignment: Assignment) -> Assignment:
+        """Name the places of this host in place of the root's."""
+        process = assignment.process
+        log = "-".join(dict.fromkeys(process.roles)) + f"-{process.rank}.log"
+        return replace(
+            assignment,
+            directory=self._directory,
+            root=self._root,
+            log=self._directory / "logs" / log,
+            path=(*sys.path, str(self._directory / DIRECTORY)),
+            production=self._directory / "production.bin",
+            interface=self._interface,
+        )
+
+    def _announce(self, control: ControlClient, production: ProductionFile) -> None:
+        for number, worker in list(self._workers.items()):
+            if worker.pid is not None and number not in self._announced:
+                self._announced.add(number)
+                control.send(Began(station=self._station, number=number, pid=worker.pid))
+            if worker.ended:
+                del self._workers[number]
+                actors = worker.assignment.process.actors
+                control.send(
+                    Ended(
+                        station=self._station,
+                        number=number,
+                        status=worker.exit_status,
+                        refusal=worker.refusal,
+                        pages=report_pages(production, actors),
+                        output=_tail(worker.assignment.log),
+                    )
+                )
+
+    def _pass_on_signals(self, control: ControlClient) -> None:
+        """Tell the root: a signal to one host means the whole job. A second one means right now."""
+        if self._signals.count == self._interruptions:
+            return
+        self._interruptions = self._signals.count
+        if self._interruptions > 1 or not self._workers:
+            raise Interruption
+        self._say(f"{self._signals.last}: asking the root to end the job")
+        control.send(Terminate(rank=next(iter(self._workers.values())).assignment.rank))
+
+
+def _tail(log: Path) -> str:
+    """Read the end of a log."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - OUTPUT_BYTES))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,69 @@
+"""The key of a job: whoever has it is a member, hears the job and is heard by it; nobody else is."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+import zmq
+
+from tianji_cli.errors import UsageError
+
+
+@dataclass(frozen=True)
+class JobKey:
+    """A CURVE key pair (Z85) that all members of a job share, on the control channel and on ZMQ's data path.
+
+    Attributes:
+        public: identifies the job to its members.
+        secret: proves membership; never leaves the processes and the file of the job.
+    """
+
+    public: str
+    secret: str
+
+    @classmethod
+    def new(cls) -> Self:
+        """Make a key for one job."""
+        public, secret = zmq.curve_keypair()
+        return cls(public.decode(), secret.decode())
+
+    def write(self, path: Path) -> None:
+        """Write a file that only its owner can read.
+
+        Raises:
+            FileExistsError: there is one already; it may be another job's.
+        """
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(asdict(self), file)
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read what ``write`` wrote.
+
+        Raises:
+            UsageError: the file is not there, is no key, or others can read it too.
+        """
+        try:
+            if path.stat().st_mode & 0o077:
+                raise UsageError(f"others can read the key in {path}: chmod 600 {path}, or make a new job")
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            key = cls(**fields)
+            if zmq.curve_public(key.secret.encode()).decode() != key.public:
+                raise ValueError("its halves do not belong together")
+        except OSError as cause:
+            raise UsageError(f"cannot read the job's key in {path}: {cause.strerror}") from cause
+        except (ValueError, TypeError, AttributeError) as cause:
+            raise UsageError(f"{path} holds no key of a job: {cause}") from cause
+        return key
+
+
+def write_new_key(path: Path) -> JobKey:
+    """Make a key for a job that is to begin later, and write it."""
+    key = JobKey.new()
+    key.write(path)
+    return key

@@ -1,0 +1,259 @@
+"""A job whose processes an MPI launcher starts: every rank takes its roles from the plan.
+
+Rank 0 is the root. It tells the others once, over MPI, where its control channel is; from then on they are
+stations like hosts that have joined, each for the one worker that it becomes. MPI itself then carries
+samples, if the plan's engine is ``mpi``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final, NoReturn, Self
+
+from tianji_cli.cluster.control import ControlClient, RootAddress
+from tianji_cli.cluster.interfaces import LOOPBACK, address_towards, parse_address
+from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.messages import Arrive, Began, Begin, Dismiss, Ended, Present
+from tianji_cli.cluster.plan import Host, this_host
+from tianji_cli.cluster.signals import STOP_SIGNALS
+from tianji_cli.cluster.worker import Assignment, run_worker
+from tianji_cli.errors import UsageError
+
+PRESENT_EVERY_S: Final = 1.0
+PLACE_BYTES: Final = 16 << 10
+"""Room for a rank's description of where it is."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What an MPI launcher's environment says.
+
+    Attributes:
+        rank: of this process.
+        size: processes in the job.
+    """
+
+    rank: int
+    size: int
+
+
+def launched() -> Launch | None:
+    """Say whether an MPI launcher, or srun with several tasks, has started this process.
+
+    Looks at the environment alone: what starts one process of its own accord must not initialise MPI.
+    """
+    variables = os.environ
+    for rank, size in (
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("PMIX_RANK", "PMIX_SIZE"),
+    ):
+        if rank in variables and size in variables:
+            return Launch(int(variables[rank]), int(variables[size]))
+    tasks = int(variables.get("SLURM_STEP_NUM_TASKS", "1"))
+    if tasks > 1 and "SLURM_PROCID" in variables:
+        return Launch(int(variables["SLURM_PROCID"]), tasks)
+    return None
+
+
+def relaunch(processes: int) -> NoReturn:
+    """Become ``mpiexec`` with as many ranks as the plan has processes, each with this very command line.
+
+    Raises:
+        UsageError: there is no mpiexec, or no mpi4py.
+    """
+    from tianji_transports import registry  # noqa: PLC0415
+    from tianji_transports.errors import TransportError  # noqa: PLC0415
+
+    try:
+        registry.load("mpi")
+    except TransportError as cause:
+        raise UsageError(str(cause)) from cause
+    # The one beside this Python belongs to its mpi4py.
+    beside = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
+        raise UsageError("transport 'mpi' needs mpiexec: pip install 'tianji[mpi]', or load a cluster's MPI")
+    command = [mpiexec, *_launcher_options(mpiexec), "-n", str(processes)]
+    command += [sys.executable, "-m", "tianji_cli", *sys.argv[1:]]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(mpiexec, command)  # noqa: S606 - our own command line, no shell
+
+
+def _launcher_options(mpiexec: str) -> list[str]:
+    """Keep the launcher from killing everybody when one rank dies: the root ends the job, and saves."""
+    shown = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False).stdout
+    if "HYDRA" in shown:
+        return ["-disable-auto-cleanup"]
+    if "Open MPI" in shown or "OpenRTE" in shown:
+        return ["--oversubscribe"]
+    return []
+
+
+class World:
+    """All ranks of an MPI job. Made by all of them at once.
+
+    While rank 0 is in its ``with`` block the others wait to be briefed; at its end they are, in any case.
+
+    Args:
+        launch: what the launcher's environment says.
+
+    Attributes:
+        rank: of this process.
+        size: how many there are.
+        hosts: where each rank is.
+
+    Raises:
+        UsageError: MPI is not there, or does not see the ranks that the launcher has started.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._mpi = _import_mpi()
+        self._comm = self._mpi.COMM_WORLD
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        # MPICH tells the survivors of a dead rank by this signal, whose default would end them too.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        if self.size != launch.size:
+            raise UsageError(
+                f"the launcher started {launch.size} processes and MPI sees {self.size}: "
+                "this MPI is not the launcher's (with Slurm and MPICH: srun --mpi=pmi2)"
+            )
+        self.hosts = self._exchange_places()
+        self._briefed = False
+
+    def _exchange_places(self) -> list[Host]:
+        here = this_host()
+        mine = json.dumps([here.name, here.cores]).encode().ljust(PLACE_BYTES)
+        everybody = bytearray(PLACE_BYTES * self.size)
+        self._comm.Allgather(mine, everybody)
+        said = [
+            json.loads(everybody[i * PLACE_BYTES : (i + 1) * PLACE_BYTES].decode()) for i in range(self.size)
+        ]
+        cores: dict[str, set[tuple[int, ...]]] = {}
+        for name, usable in said:
+            cores.setdefault(name, set()).add(tuple(usable))
+        # Where the launcher has bound the ranks already, each to cores of its own, nothing is left to pin.
+        hosts = {name: Host(name, next(iter(sets)) if len(sets) == 1 else ()) for name, sets in cores.items()}
+        return [hosts[name] for name, _ in said]
+
+    def brief(self, root: RootAddress | None) -> RootAddress | None:
+        """Rank 0 says where its control channel is, or that there is nothing to do; the others hear it."""
+        said = b"" if root is None else json.dumps(asdict(root)).encode()
+        message = bytearray(said.ljust(PLACE_BYTES))
+        self._comm.Bcast(message, root=0)
+        self._briefed = True
+        text = message.decode().strip()
+        if not text:
+            return None
+        fields = json.loads(text)
+        return RootAddress(fields["address"], JobKey(**fields["key"]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if not self._briefed:
+            self.brief(None)
+
+    def abort(self, status: int) -> None:
+        """End all ranks at once: one is dead, and without it they would wait for ever to end together."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self._comm.Abort(status)
+
+
+def _import_mpi() -> Any:
+    try:
+        from mpi4py import MPI  # noqa: PLC0415
+    except (ImportError, RuntimeError) as cause:
+        raise UsageError(
+            f"an MPI launcher has started this, and mpi4py does not load ({cause}): pip install 'tianji[mpi]'"
+        ) from cause
+    return MPI
+
+
+def serve(launch: Launch) -> int:
+    """Be one of the ranks but the first: carry what the root assigns, until it says that the job is over.
+
+    Returns:
+        The exit status: 0, or 1 if the root was lost.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # They reach the root as well, whose business they are.
+    world = World(launch)
+    root = world.brief(None)
+    if root is None:
+        return 0
+    host, _ = parse_address(root.address)
+    interface = LOOPBACK if host == LOOPBACK else address_towards(host)
+    station = f"rank-{world.rank}"
+    with ControlClient(root, watched=True) as control:
+        here = this_host()
+        control.send(
+            Arrive(
+                station=station,
+                host=here.name,
+                cores=list(here.cores),
+                interface=interface,
+                pid=os.getpid(),
+                version=version("tianji"),
+            )
+        )
+        lost = _attend(control, station)
+    if lost:
+        world.abort(1)
+    return 0
+
+
+def _attend(control: ControlClient, station: str) -> bool:
+    """Do what the root says until it is over; True if the root was lost."""
+    told = time.monotonic()
+    severed = False
+    while not severed:
+        control.wait(PRESENT_EVERY_S)
+        severed = control.severed  # Before looking for what the root may have said last.
+        for message in control.receive():
+            match message:
+                case Begin(number=number, assignment=assignment):
+                    control.send(Began(station=station, number=number, pid=os.getpid()))
+                    status = _work(Assignment.decode(assignment.encode()))
+                    control.send(Ended(station=station, number=number, status=status))
+                case Dismiss():
+                    return False
+                case _:
+                    pass
+        if time.monotonic() - told > PRESENT_EVERY_S:
+            told = time.monotonic()
+            control.send(Present(station=station))
+    return True
+
+
+def _work(assignment: Assignment) -> int:
+    try:
+        run_worker(assignment)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0
+
+
+def check_size(size: int, processes: int) -> None:
+    """Refuse a number of ranks that the plan has no use for.
+
+    Raises:
+        UsageError: it says the right one.
+    """
+    if size != processes:
+        raise UsageError(
+            f"the launcher started {size} processes and this job has {processes}: "
+            f"mpiexec -n {processes} (`--dry-run` prints who would be who)"
+        )

@@ -1,0 +1,236 @@
+"""One session of a job, from an empty run directory (or an earlier run's) to its summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.cluster.control import ControlServer, RootAddress
+from tianji_cli.cluster.crew import Crew
+from tianji_cli.cluster.extensions import collect_modules, config_for_hosts
+from tianji_cli.cluster.gathering import Gathering
+from tianji_cli.cluster.interfaces import LOOPBACK, own_address
+from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.launcher import LocalLauncher
+from tianji_cli.cluster.messages import Welcome
+from tianji_cli.cluster.mpi_ranks import World
+from tianji_cli.cluster.plan import ROOT_RANK, Plan, make_plan, plan_for_ranks, this_host
+from tianji_cli.cluster.signals import StopSignals
+from tianji_cli.cluster.stations import StationLauncher
+from tianji_cli.cluster.worker import Assignment
+from tianji_cli.config.checks import host_warnings
+from tianji_cli.config.loader import dump_config
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.data.production import ProductionFile
+from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.roles.overview import Overview
+from tianji_cli.roles.root import Root
+from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_cli.telemetry.snapshot import Summary
+from tianji_cli.telemetry.telemetry import Telemetry, choose_display
+
+KEY_FILE: Final = "job.key"
+PRODUCTION_FILE: Final = "production.bin"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be run.
+
+    Attributes:
+        job: the config.
+        run: where it leaves its files.
+        resumed: training goes on from the run's last checkpoint.
+        quiet: show no progress.
+        listen: host and port of the control channel; None chooses them.
+        world: the ranks, if an MPI launcher has started them.
+    """
+
+    job: JobConfig
+    run: RunDirectory
+    resumed: bool = False
+    quiet: bool = False
+    listen: tuple[str, int] | None = None
+    world: World | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the control channel listens: on loopback as long as nobody else takes part."""
+        if self.listen is not None:
+            return self.listen
+        hosts = {host.name for host in self.world.hosts} if self.world is not None else set()
+        return (own_address() if self.job.distribution.hosts > 1 or len(hosts) > 1 else LOOPBACK), 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a session.
+
+    Attributes:
+        summary: as it was written down.
+        doomed: MPI ranks are left that cannot end by themselves.
+    """
+
+    summary: Summary
+    doomed: bool
+
+
+def run_session(order: Order) -> Result:
+    """Start the processes of a job, stay until they have ended, and write down what came of it.
+
+    Raises:
+        UsageError: the run has nothing to go on from, or belongs to somebody else.
+        RunFailed: nothing could be started.
+        Interruption: the user did not wait for all hosts.
+    """
+    job, run = order.job, order.run
+    earlier_env_steps = _saved_env_steps(run) if order.resumed else 0
+    with ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
+        display = choose_display(f"{job.experiment.name} ({run.path})", quiet=order.quiet, stream=sys.stderr)
+        stack.callback(display.close)
+        # Whoever has the metrics has the run: nothing of another's is touched before this.
+        telemetry = Telemetry(run, display, earlier_env_steps if order.resumed else None)
+        for warning in host_warnings(job):
+            telemetry.event(warning)
+        run.write_config(dump_config(job))
+        with _failures_to_start(run):
+            local = None if order.world is not None else LocalLauncher(run.log("root", ROOT_RANK))
+            if local is not None:
+                stack.callback(local.close)
+            control = ControlServer(stack.enter_context(_key_file(run)), *order.address)
+            stack.callback(control.close)
+        plan, stations = _gather(order, control, signals, telemetry, stack)
+        control.ranks = len(plan.processes)
+        with _failures_to_start(run):
+            production = stack.enter_context(_production_file(run, plan))
+        assigner = _Assigner(order, plan, control.address)
+        crew = Crew(assigner.assign, job.distribution.max_restarts_per_minute, local, stations)
+        stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
+        stack.callback(crew.close)
+        root = Root(
+            job,
+            plan,
+            control=control,
+            crew=crew,
+            production=production,
+            overview=Overview(job, plan, production, earlier_env_steps),
+            signals=signals,
+            telemetry=telemetry,
+            log=assigner.log,
+        )
+        summary = root.run()
+        return Result(telemetry.close(summary, plots=summary.status != "stopped"), crew.doomed)
+
+
+def _gather(
+    order: Order, control: ControlServer, signals: StopSignals, telemetry: Telemetry, stack: ExitStack
+) -> tuple[Plan, dict[int, StationLauncher]]:
+    """Wait for everybody who takes part, and place the roles; gives the stations by rank."""
+    job, world = order.job, order.world
+    gathering = Gathering(control, signals, telemetry.event)
+    stack.callback(gathering.dismiss)
+    if world is not None:
+        plan = plan_for_ranks(job, world.hosts)
+        world.brief(control.address)
+        return plan, dict(enumerate(gathering.ranks(world.hosts), start=1))
+    here, missing = this_host(), job.distribution.hosts - 1
+    if not missing:
+        return make_plan(job, [here]), {}
+    key = order.run.path / KEY_FILE
+    telemetry.event(
+        f"waiting for {missing} more host{'s' if missing > 1 else ''}: "
+        f"tianji join {control.address.address} --key {key}"
+    )
+    welcome = Welcome(
+        host=here.name,
+        experiment=job.experiment.name,
+        config=dump_config(config_for_hosts(job)),
+        modules=collect_modules(job),
+        actors=job.distribution.actor.num * job.distribution.groups,
+    )
+    joined = gathering.hosts(missing, here, welcome)
+    plan = make_plan(job, [here, *(launcher.station.host for launcher in joined)])
+    by_host = {launcher.station.host.name: launcher for launcher in joined}
+    return plan, {
+        process.rank: by_host[process.host] for process in plan.processes if process.host in by_host
+    }
+
+
+class _Assigner:
+    """Says what each process is to do, and where its output goes."""
+
+    def __init__(self, order: Order, plan: Plan, root: RootAddress) -> None:
+        self._job = f"{os.getpid()}-{secrets.token_hex(4)}"
+        self._order = order
+        self._plan = plan
+        self._root = root
+
+    def log(self, rank: int) -> Path:
+        """Find the log file of a rank."""
+        return self._order.run.log("-".join(dict.fromkeys(self._plan.processes[rank].roles)), rank)
+
+    def assign(self, rank: int, incarnation: int) -> Assignment:
+        """Make the assignment of a rank on this host, which stations elsewhere adapt to theirs."""
+        run = self._order.run
+        return Assignment(
+            self._job,
+            run.path.absolute(),
+            self._plan,
+            rank,
+            incarnation,
+            self._order.resumed,
+            self._root,
+            self.log(rank).absolute(),
+            tuple(sys.path),
+            run.path.absolute() / PRODUCTION_FILE if self._plan.is_local(rank) else None,
+            self._order.address[0],
+        )
+
+
+@contextmanager
+def _key_file(run: RunDirectory) -> Iterator[JobKey]:
+    """Keep the job's key in its directory while it runs; `tianji launch` may have put it there before."""
+    path = run.path / KEY_FILE
+    if not path.exists():
+        JobKey.new().write(path)
+    try:
+        yield JobKey.read(path)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _failures_to_start(run: RunDirectory) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise RunFailed(f"cannot start a run in {run.path}: {cause.strerror or cause}") from cause
+
+
+@contextmanager
+def _production_file(run: RunDirectory, plan: Plan) -> Iterator[ProductionFile]:
+    path = run.path / PRODUCTION_FILE
+    path.unlink(missing_ok=True)
+    production = ProductionFile(path, plan.num_actors)
+    try:
+        yield production
+    finally:
+        production.remove()
+
+
+def _saved_env_steps(run: RunDirectory) -> int:
+    """Samples that the checkpoint to be resumed had received; read here without torch."""
+    try:
+        state = json.loads((run.checkpoints / "last" / "state.json").read_text(encoding="utf-8"))
+        return int(state["progress"]["env_steps"])
+    except (OSError, ValueError, KeyError) as cause:
+        raise UsageError(f"{run.path} has no readable checkpoint to go on from: {cause}") from cause

@@ -1,0 +1,161 @@
+"""Where workers run besides the root's own fork server, as the root sees it: hosts that joined, MPI ranks."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Final
+
+from tianji_cli.cluster.control import ControlServer
+from tianji_cli.cluster.launcher import WorkerProcess
+from tianji_cli.cluster.messages import (
+    Arrive,
+    Began,
+    Begin,
+    Dismiss,
+    Ended,
+    FromStation,
+    Kill,
+    Ping,
+    Present,
+    Refuse,
+)
+from tianji_cli.cluster.plan import Host
+from tianji_cli.cluster.worker import Assignment
+
+PING_EVERY_S: Final = 0.5
+UNREACHABLE_S: Final = 2.0
+"""A station whose connection has been closed for so long is lost: its process has ended."""
+SILENT_S: Final = 60.0
+"""One that is connected and says nothing for so long is lost too: its host may be down, or cut off."""
+
+
+@dataclass(frozen=True)
+class Station:
+    """A place where workers can be started.
+
+    Attributes:
+        name: of it, on the control channel.
+        host: its name, unique in the job, and its cores.
+        interface: address that other hosts reach it by.
+        pid: of the process that speaks for it.
+    """
+
+    name: str
+    host: Host
+    interface: str
+    pid: int
+
+
+def admit(arrival: Arrive, taken: set[str]) -> Station:
+    """Make a station of an arrival; hosts of the same name are told apart by a number."""
+    name, number = arrival.host, 2
+    while name in taken:
+        name, number = f"{arrival.host}#{number}", number + 1
+    return Station(arrival.station, Host(name, tuple(arrival.cores)), arrival.interface, arrival.pid)
+
+
+def objection(arrival: Arrive) -> str:
+    """Say why a station cannot take part; empty if it can."""
+    ours = version("tianji")
+    if arrival.version != ours:
+        return f"{arrival.host} has tianji {arrival.version} and the root has {ours}: install the same"
+    return ""
+
+
+class StationLauncher:
+    """Starts workers at a station, over the control channel, and learns how they end.
+
+    Args:
+        control: the root's end of the control channel.
+        station: where.
+        can_kill: a worker there can be killed alone. An MPI rank cannot: without it the others would wait
+            for ever in their last collective call, so that the launcher has to end them all.
+
+    Attributes:
+        station: where.
+        lost: the station is gone, and with it whatever ran there.
+        doomed: a worker was to be killed that cannot be killed alone, or is gone.
+    """
+
+    def __init__(self, control: ControlServer, station: Station, *, can_kill: bool = True) -> None:
+        self.station = station
+        self.lost = False
+        self.doomed = False
+        self._control = control
+        self._can_kill = can_kill
+        self._workers: list[WorkerProcess] = []
+        self._heard = self._reached = time.monotonic()
+        self._next_ping = 0.0
+
+    @property
+    def workers(self) -> list[WorkerProcess]:
+        """Workers that were started here, by number."""
+        return self._workers
+
+    def start(self, assignment: Assignment) -> WorkerProcess:
+        """Ask for a worker; returns at once."""
+        worker = WorkerProcess(replace(assignment, interface=self.station.interface))
+        self._workers.append(worker)
+        begin = Begin(number=len(self._workers) - 1, assignment=worker.assignment.encode().decode())
+        if self.lost or not self._control.send(self.station.name, begin):
+            worker.refusal = f"could not be started: {self.station.host.name} is gone"
+            worker.end(None)
+        return worker
+
+    def kill(self, worker: WorkerProcess) -> None:
+        """End a worker at once."""
+        worker.killed = True
+        if self._can_kill:
+            self._control.send(self.station.name, Kill(number=self._workers.index(worker)))
+        else:
+            self.doomed = True
+            worker.end(None)
+
+    def hear(self, message: FromStation) -> WorkerProcess | None:
+        """Take note of what the station says; gives the worker that it says has ended."""
+        self._heard = time.monotonic()
+        match message:
+            case Began(number=number, pid=pid) if number < len(self._workers):
+                self._workers[number].pid = pid
+            case Ended(number=number) if number < len(self._workers):
+                worker = self._workers[number]
+                worker.refusal = message.refusal
+                worker.end(message.status)
+                return worker
+            case Arrive() | Present() | Began() | Ended():
+                pass
+        return None
+
+    def mind(self) -> None:
+        """Notice when the station is gone."""
+        now = time.monotonic()
+        if self.lost or now < self._next_ping:
+            return
+        self._next_ping = now + PING_EVERY_S
+        if self._control.send(self.station.name, Ping()):
+            self._reached = now
+        silent = self._can_kill and now - self._heard > SILENT_S  # A rank at work speaks as a worker only.
+        if now - self._reached > UNREACHABLE_S or silent:
+            self._lose()
+
+    def dismiss(self) -> None:
+        """Say that the job is over: whatever still runs there ends."""
+        self._control.send(self.station.name, Dismiss())
+
+    def _lose(self) -> None:
+        self.lost = True
+        name = self.station.host.name
+        for worker in self._workers:
+            if not worker.ended:
+                self.doomed = True
+                worker.refusal = f"was lost with its host {name}" if self._can_kill else f"has died on {name}"
+                worker.end(None)
+
+
+def refuse_late(control: ControlServer, arrival: Arrive) -> str:
+    """Turn a station away that nothing is planned for; says so."""
+    reason = f"the job has all its hosts: {arrival.host} came too late, or distribution.hosts is too small"
+    control.send(arrival.station, Refuse(reason=reason))
+    return f"{arrival.host} wanted to join and was refused: all hosts are there"

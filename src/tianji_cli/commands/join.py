@@ -1,0 +1,52 @@
+"""`tianji join`: this host takes part in a job of another one's."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+from tianji_cli.cluster.cleanup import HOST_DIRECTORY, remove_stale
+from tianji_cli.cluster.control import RootAddress
+from tianji_cli.cluster.host import JoinedHost
+from tianji_cli.cluster.interfaces import address_towards, parse_address, resolve
+from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.occupation import occupied
+from tianji_cli.cluster.plan import this_host
+from tianji_cli.cluster.signals import StopSignals
+
+
+def join(address: str, key: Path, *, quiet: bool = False) -> int:
+    """Join a job and take part until it is over.
+
+    Args:
+        address: ``tcp://HOST:PORT`` where the job's root listens.
+        key: the file with the job's key.
+        quiet: say nothing that is no error.
+
+    Returns:
+        The exit status, 0.
+
+    Raises:
+        UsageError: the address or the key is wrong; RunFailed: the root is gone, or never was there.
+        Interruption: the user has had enough.
+    """
+    remove_stale()
+    host, port = parse_address(address)
+    root_host = resolve(host)
+    root = RootAddress(f"tcp://{root_host}:{port}", JobKey.read(key))
+
+    def say(what: str) -> None:
+        if not quiet:
+            sys.stderr.write(f"tianji: {what}\n")
+            sys.stderr.flush()
+
+    with (
+        tempfile.TemporaryDirectory(prefix=HOST_DIRECTORY) as directory,
+        occupied(Path(directory)),
+        StopSignals() as signals,
+    ):
+        interface = address_towards(root_host)
+        JoinedHost(root, this_host(), interface, Path(directory), signals, say).run()
+    remove_stale()
+    return 0

@@ -1,0 +1,224 @@
+"""Jobs over several hosts, which share one machine here: joining, extensions, losses, ends."""
+
+import os
+import shutil
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tianji_cli.cluster.keys import write_new_key
+
+TWO_HOSTS: dict[str, Any] = {"distribution": {"transport": "zmq", "hosts": 2, "actor": {"num": 2}}}
+ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
+
+Start = Callable[..., tuple[Any, Any]]
+
+
+def free_address() -> str:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return "tcp://{}:{}".format(*free.getsockname())
+
+
+@pytest.fixture
+def start(workplace: Any) -> Start:
+    """Start a job of two hosts, and the second host."""
+
+    def both(*changes: dict[str, Any], quiet: bool = True) -> tuple[Any, Any]:
+        address = free_address()
+        options = ("--listen", address, *(["--quiet"] if quiet else []))
+        run = workplace.train(TWO_HOSTS, *changes, options=options)
+        workplace.until((run.path / "job.key").exists, "the key is written")
+        return run, workplace.command("join", address, "--key", str(run.path / "job.key"))
+
+    return both
+
+
+@pytest.mark.parametrize("transport", ["zmq", {"local": "shm", "remote": "zmq"}])
+def test_a_host_that_joins_gets_actors_and_leaves_when_the_job_is_over(start: Start, transport: Any) -> None:
+    run, host = start({"distribution": {"transport": transport}})
+    summary = run.finish()
+    host.wait(0)
+    assert "joined run at tcp://127.0.0.1:" in host.stderr
+    assert host.last_words == "tianji: the job is over"
+    actors = [role for role in summary["roles"] if role["role"] == "actor"]
+    assert len({role["host"] for role in actors}) == 2, "each host has one"
+    assert summary["transport"] == (transport if isinstance(transport, str) else "shm+zmq")
+    assert (summary["lost"], summary["rejected_frames"], summary["last_report_only"]) == (0, 0, [])
+
+
+def test_the_only_actor_of_a_job_may_be_on_another_host(start: Start) -> None:
+    run, host = start({"distribution": {"actor": {"num": 1}}})
+    summary = run.finish()
+    host.wait(0)
+    (actor,) = [role for role in summary["roles"] if role["role"] == "actor"]
+    (learner,) = [role for role in summary["roles"] if role["role"] == "learner"]
+    assert actor["host"] != learner["host"]
+    assert summary["received"] >= 2048
+
+
+MAZE = """
+import gymnasium, numpy as np
+from tianji_envs.core import BaseEnv
+import maze_rules
+
+class Maze(BaseEnv):
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.steps = 0
+
+    def reset(self, seed=None):
+        return np.zeros(2, np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        return np.zeros(2, np.float32), 1.0, maze_rules.over(self.steps), False
+"""
+RULES = """
+import os
+def over(steps):
+    with open(os.environ["WITNESS"], "a") as file:
+        file.write(__file__ + "\\n") if steps == 1 else None
+    return steps % 20 == 0
+"""
+
+
+def test_the_user_s_own_modules_go_with_the_job(workplace: Any, start: Start, tmp_path: Path) -> None:
+    (workplace.place / "maze.py").write_text(MAZE)
+    (workplace.place / "maze_rules.py").write_text(RULES)
+    witness = tmp_path / "witness"
+    workplace.environment["WITNESS"] = str(witness)
+    run, host = start({"environment": {"type": "maze:Maze", "id": ""}})
+    run.finish()
+    host.wait(0)
+    used = {Path(line).parent for line in witness.read_text().split()}
+    assert workplace.place in used, "the root's host imports the user's file"
+    (sent,) = used - {workplace.place}
+    assert sent.name == "extensions", "the other host imports what it was sent"
+    assert not sent.exists(), "and keeps nothing"
+
+
+def test_an_actor_killed_on_another_host_is_restarted_there(start: Start) -> None:
+    run, host = start(ENDLESS)
+    run.train_until(2000)
+    host.kill("actor 1")
+    for _ in range(3):
+        run.train_until(run.env_steps + 2000)
+    assert host.pid_of("actor 1")
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    host.wait(0)
+    assert [role["restarts"] for role in summary["roles"] if role["role"] == "actor"] == [0, 1]
+
+
+def test_what_raises_on_another_host_ends_the_run_with_its_cause(workplace: Any, start: Start) -> None:
+    (workplace.place / "maze.py").write_text(
+        MAZE.replace("import maze_rules", "import os").replace("maze_rules.over(self.steps)", "self.boom()")
+        + "    def boom(self):\n"
+        + "        if self.steps == 200 and 'extensions' in __file__:\n"
+        + "            raise RuntimeError('the boom')\n"
+        + "        return False\n"
+    )
+    run, host = start({"environment": {"type": "maze:Maze", "id": ""}}, ENDLESS)
+    summary = run.finish(1)
+    host.wait(0)
+    assert "actor 1 (group 0): RuntimeError: the boom" in summary["reason"]
+    log = (run.path / "logs/actor-3.log").read_text()
+    assert "RuntimeError: the boom" in log, "the root keeps what the other host's worker wrote"
+
+
+def test_a_lost_host_ends_the_run_and_its_last_report_counts(workplace: Any, start: Start) -> None:
+    run, host = start(ENDLESS)
+    run.train_until(5000)
+    os.kill(host.pid, signal.SIGKILL)
+    summary = run.finish(1)
+    host.wait_for_all()
+    assert "was lost with its host" in summary["reason"]
+    (actor,) = [role for role in summary["roles"] if role["rank"] == 3]
+    assert summary["last_report_only"] == [actor["rank"]]
+    assert summary["env_steps"] >= 5000
+    assert run.saved_env_steps == summary["env_steps"]
+    assert list((workplace.place / "tmp").iterdir()) == [], "the root removed what it could not remove itself"
+
+
+def test_without_its_root_a_host_ends_its_workers_and_says_so(start: Start) -> None:
+    run, host = start(ENDLESS)
+    run.train_until(2000)
+    os.kill(run.command.pid, signal.SIGKILL)
+    host.wait(1)
+    assert "the root at tcp://127.0.0.1:" in host.last_words
+    assert "is gone" in host.last_words
+    host.wait_for_all()
+    run.command.wait_for_all()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_one_host_stops_the_job_in_order(start: Start, number: signal.Signals) -> None:
+    run, host = start(ENDLESS)
+    run.train_until(2000)
+    host.signal_all(number)
+    summary = run.finish(130)
+    host.wait(0)
+    assert summary["status"] == "stopped"
+    assert summary["lost"] == 0
+
+
+def test_a_host_too_many_is_refused_and_told_why(workplace: Any, start: Start) -> None:
+    run, host = start(ENDLESS)
+    run.train_until(2000)
+    address = host.arguments[1]
+    late = workplace.command("join", address, "--key", str(run.path / "job.key"))
+    late.wait(2)
+    assert "the job has all its hosts" in late.last_words
+    run.command.signal_all(signal.SIGINT)
+    run.finish(130)
+    host.wait(0)
+
+
+def test_a_wrong_key_is_told_apart_from_nobody_there(workplace: Any) -> None:
+    address = free_address()
+    run = workplace.train(TWO_HOSTS, options=("--listen", address))
+    workplace.until((run.path / "job.key").exists, "the key is written")
+    other = workplace.place / "other.key"
+    shutil.copy(run.path / "job.key", other)
+    other.write_text(other.read_text().replace('"public"', '"PUBLIC"'))
+    host = workplace.command("join", address, "--key", str(other))
+    host.wait(2)
+    assert "holds no key of a job" in host.stderr
+    workplace.until(lambda: "tianji join" in run.command.stderr, "it says how to join")
+    run.command.signal_all(signal.SIGINT)
+    assert run.command.wait() == 130, "it still waits for its host"
+
+
+def test_a_key_of_another_job_opens_nothing(workplace: Any) -> None:
+    address = free_address()
+    run = workplace.train(TWO_HOSTS, options=("--listen", address))
+    workplace.until((run.path / "job.key").exists, "the key is written")
+    write_new_key(workplace.place / "other.key")
+    host = workplace.command("join", address, "--key", str(workplace.place / "other.key"))
+    host.wait(2)
+    assert "does not know this key" in host.last_words
+    run.command.signal_all(signal.SIGINT)
+    assert run.command.wait() == 130
+
+
+def test_an_engine_that_stays_inside_a_host_cannot_span_two(workplace: Any) -> None:
+    run = workplace.train(TWO_HOSTS, {"distribution": {"transport": "shm"}})
+    run.command.wait(2)
+    assert "'shm' does not reach from one host to another" in run.command.stderr
+    assert 'transport = { local = "shm", remote = "zmq" }' in run.command.stderr
+
+
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1:5555", "tcp://127.0.0.1", "tcp://0.0.0.0:5555", "tcp://a:99999"]
+)
+def test_an_address_that_is_none_is_refused(workplace: Any, address: str) -> None:
+    for arguments in (("join", address, "--key", "x"), ("train", "ppo_cartpole", "--listen", address)):
+        command = workplace.command(*arguments)
+        command.wait(2)
+        assert address in command.stderr
