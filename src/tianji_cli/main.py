@@ -5,6 +5,7 @@ Nothing heavy is imported before it is known which command runs: `tianji --help`
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -159,6 +160,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: what follows the program's name; the process's own by default.
     """
+    # Every process of a job sums in the same order, or runs would not repeat themselves: workers set their
+    # own numbers of threads, and libraries that read these when they are imported get one.
+    for library in ("OMP", "OPENBLAS", "MKL"):
+        os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Every command takes --debug, before or after its name.
     sys.exit(_status_of([word for word in words if word != "--debug"], debug="--debug" in words))

@@ -10,14 +10,10 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
 
 from tianji_cli.cluster.fork_server import NOTICE, Ended, Notice, Ready, Refused, Started
 from tianji_cli.cluster.signals import STOP_SIGNALS
 from tianji_cli.cluster.worker import Assignment
-
-SINGLE_THREADED: Final = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-"""Workers set their own numbers of threads; libraries that read these at import get one."""
 
 
 class WorkerProcess:
@@ -87,7 +83,6 @@ class LocalLauncher:
                     stdout=output,
                     stderr=output,
                     pass_fds=(theirs.fileno(), watched),
-                    env=SINGLE_THREADED | os.environ,
                 )
         except BaseException:
             self._channel.close()

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Final, NoReturn, Self
 
 from tianji_cli.cluster.control import ControlClient, RootAddress
@@ -65,41 +61,6 @@ def launched() -> Launch | None:
     return None
 
 
-def relaunch(processes: int) -> NoReturn:
-    """Become ``mpiexec`` with as many ranks as the plan has processes, each with this very command line.
-
-    Raises:
-        UsageError: there is no mpiexec, or no mpi4py.
-    """
-    from tianji_transports import registry  # noqa: PLC0415
-    from tianji_transports.errors import TransportError  # noqa: PLC0415
-
-    try:
-        registry.load("mpi")
-    except TransportError as cause:
-        raise UsageError(str(cause)) from cause
-    # The one beside this Python belongs to its mpi4py.
-    beside = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if mpiexec is None:
-        raise UsageError("transport 'mpi' needs mpiexec: pip install 'tianji[mpi]', or load a cluster's MPI")
-    command = [mpiexec, *_launcher_options(mpiexec), "-n", str(processes)]
-    command += [sys.executable, "-m", "tianji_cli", *sys.argv[1:]]
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execv(mpiexec, command)  # noqa: S606 - our own command line, no shell
-
-
-def _launcher_options(mpiexec: str) -> list[str]:
-    """Keep the launcher from killing everybody when one rank dies: the root ends the job, and saves."""
-    shown = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False).stdout
-    if "HYDRA" in shown:
-        return ["-disable-auto-cleanup"]
-    if "Open MPI" in shown or "OpenRTE" in shown:
-        return ["--oversubscribe"]
-    return []
-
-
 class World:
     """All ranks of an MPI job. Made by all of them at once.
 
@@ -118,8 +79,7 @@ class World:
     """
 
     def __init__(self, launch: Launch) -> None:
-        self._mpi = _import_mpi()
-        self._comm = self._mpi.COMM_WORLD
+        self._comm = _begin_mpi()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         # MPICH tells the survivors of a dead rank by this signal, whose default would end them too.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -165,21 +125,21 @@ class World:
         if not self._briefed:
             self.brief(None)
 
-    def abort(self, status: int) -> None:
-        """End all ranks at once: one is dead, and without it they would wait for ever to end together."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._comm.Abort(status)
+    def abort(self, reason: str) -> NoReturn:
+        """End all ranks at once: one is dead, and without it they would wait in vain to end together."""
+        from tianji_transports import mpi_world  # noqa: PLC0415
+
+        mpi_world.abort(1, reason)
 
 
-def _import_mpi() -> Any:
+def _begin_mpi() -> Any:
     try:
-        from mpi4py import MPI  # noqa: PLC0415
+        from tianji_transports import mpi_world  # noqa: PLC0415
     except (ImportError, RuntimeError) as cause:
         raise UsageError(
             f"an MPI launcher has started this, and mpi4py does not load ({cause}): pip install 'tianji[mpi]'"
         ) from cause
-    return MPI
+    return mpi_world.initialise()
 
 
 def serve(launch: Launch) -> int:
@@ -211,7 +171,7 @@ def serve(launch: Launch) -> int:
         )
         lost = _attend(control, station)
     if lost:
-        world.abort(1)
+        world.abort("the root is gone")
     return 0
 
 

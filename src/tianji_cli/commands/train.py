@@ -10,7 +10,8 @@ from typing import Any
 
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.cluster.interfaces import parse_address, resolve
-from tianji_cli.cluster.mpi_ranks import Launch, World, check_size, launched, relaunch, serve
+from tianji_cli.cluster.mpi_ranks import Launch, World, check_size, launched, serve
+from tianji_cli.cluster.mpiexec import run_under_mpiexec
 from tianji_cli.cluster.occupation import is_occupied
 from tianji_cli.cluster.plan import Plan, expected_hosts, make_plan, plan_for_ranks
 from tianji_cli.cluster.session import Order, run_session
@@ -77,20 +78,22 @@ def train(  # noqa: PLR0913 - as many as the command has options
             print_plan(plan, json_to)
             return 0
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
-        _check_launch(job, plan, launch, world)
+        by_mpiexec = _wants_mpiexec(job, plan, launch, world)
         run = _run_directory(job, place, earlier, run_in)
+        if by_mpiexec:
+            return run_under_mpiexec(len(plan.processes), run, resumed=earlier is not None)
         order = Order(job, run, earlier is not None, quiet, address, world)
         result = run_session(order)
         print_result(result.summary, run, json_to)
         if result.doomed and world is not None:
-            world.abort(1)
+            world.abort(result.summary.reason)
         if result.summary.status == "failed":
             raise RunFailed(result.summary.reason)
         return INTERRUPTED if result.summary.status == "stopped" else 0
 
 
-def _check_launch(job: JobConfig, plan: Plan, launch: Launch | None, world: World | None) -> None:
-    """See to it that MPI's launcher has started what an engine or the user wants; become it if need be."""
+def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: World | None) -> bool:
+    """Say whether mpiexec is still to be started; refuse ranks that the plan has no use for."""
     transport, hosts, processes = job.distribution.transport, job.distribution.hosts, len(plan.processes)
     if world is not None:
         check_size(world.size, processes)
@@ -99,15 +102,17 @@ def _check_launch(job: JobConfig, plan: Plan, launch: Launch | None, world: Worl
             raise UsageError(
                 f"the ranks are on {', '.join(names)}, and transport {transport.remote!r} stays inside a host"
             )
-    elif "mpi" in {transport.local, transport.remote if hosts > 1 else ""}:
-        if launch is not None:
-            check_size(launch.size, processes)
-        if hosts > 1:
-            raise UsageError(
-                "over several hosts mpi is started by its launcher: "
-                f"mpiexec -hosts A,B -n {processes} tianji train ..., or tianji launch slurm"
-            )
-        relaunch(processes)
+        return False
+    if "mpi" not in {transport.local, transport.remote if hosts > 1 else ""}:
+        return False
+    if launch is not None:
+        check_size(launch.size, processes)
+    if hosts > 1:
+        raise UsageError(
+            "over several hosts mpi is started by its launcher: "
+            f"mpiexec -hosts A,B -n {processes} tianji train ..., or tianji launch slurm"
+        )
+    return True
 
 
 def _run_directory(

@@ -1,0 +1,95 @@
+"""Starts this very command under ``mpiexec``, for a job that needs MPI and was not started by it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+from tianji_cli.cluster.signals import STOP_SIGNALS
+from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.interruption import INTERRUPTED
+from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_transports import registry
+from tianji_transports.errors import TransportError
+
+PR_SET_PDEATHSIG: Final = 1
+"""Of Linux's prctl.h."""
+EXIT_STATUS: Final = {"finished": 0, "failed": 1, "stopped": INTERRUPTED}
+
+
+def run_under_mpiexec(processes: int, run: RunDirectory, *, resumed: bool) -> int:
+    """Run the job in as many ranks as the plan has processes, and stay until it is over.
+
+    Args:
+        processes: of the plan; the first of them is the root.
+        run: its directory. It tells afterwards whether the root came to its end.
+        resumed: the directory is an earlier run's.
+
+    Returns:
+        The exit status of the root.
+
+    Raises:
+        UsageError: there is no mpiexec, or no mpi4py.
+        RunFailed: mpiexec ended the job before the root could, because a rank died.
+    """
+    command = [*_launcher(), "-n", str(processes), sys.executable, "-m", "tianji_cli", *sys.argv[1:]]
+    if not resumed:
+        command += ["--run", str(run.path)]
+    run.summary.unlink(missing_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    launcher = subprocess.Popen(command, preexec_fn=_prepare_launcher)  # noqa: PLW1509 - no thread is there yet
+    for number in (signal.SIGTERM, signal.SIGHUP):  # A Ctrl-C reaches mpiexec through the terminal.
+        signal.signal(number, lambda number, _frame: launcher.send_signal(number))
+    status = launcher.wait()
+    try:
+        said = json.loads(run.summary.read_text(encoding="utf-8"))["status"]
+    except (OSError, ValueError, KeyError):
+        raise RunFailed(_cause(status, run)) from None
+    return EXIT_STATUS[said]
+
+
+def _launcher() -> list[str]:
+    try:
+        registry.load("mpi")
+    except TransportError as cause:
+        raise UsageError(str(cause)) from cause
+    # The one beside this Python belongs to its mpi4py.
+    beside = Path(sys.executable).with_name("mpiexec")
+    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if mpiexec is None:
+        raise UsageError("transport 'mpi' needs mpiexec: pip install 'tianji[mpi]', or load a cluster's MPI")
+    shown = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False).stdout
+    if "HYDRA" in shown:
+        # When a rank dies, MPICH shall leave it to the root to end the job, and to save.
+        return [mpiexec, "-disable-auto-cleanup"]
+    return [mpiexec, "--oversubscribe"]
+
+
+def _prepare_launcher() -> None:
+    """Have the kernel end mpiexec, and with it every rank, when this process ends."""
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _cause(status: int, run: RunDirectory) -> str:
+    number = abs(status) & 0x7F
+    try:
+        how = f"a process was killed by {signal.Signals(number).name}"
+    except ValueError:
+        how = f"it exited with status {status}"
+    saved = (
+        ""
+        if not (run.checkpoints / "last").exists()
+        else f"; --resume {run.path} goes on from its last checkpoint"
+    )
+    return f"mpiexec has ended the job: {how}{saved}"
