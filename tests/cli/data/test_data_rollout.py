@@ -207,8 +207,8 @@ def test_a_foreign_fragment_is_rejected_counted_and_released(
         assert one.send(header={"sequence": 1, "before": 4} | header)
         one.buffer.turn()
         assert one.store.rejected == repetition + 1
-    assert reason in one.store.last_refusal
-    assert "rank 1" in one.store.last_refusal
+    assert reason in one.store.first_refusal
+    assert "rank 1" in one.store.first_refusal
     assert one.store.receptions == before
 
 
@@ -221,7 +221,7 @@ def test_messages_of_another_size_are_rejected(line: OpenLine, lends: bool, payl
         one.send_bytes(payload[: one.store.layout.nbytes + 64])
         one.buffer.turn()
     assert one.store.rejected == 20
-    assert "bytes, not" in one.store.last_refusal
+    assert "bytes, not" in one.store.first_refusal
 
 
 @engines

@@ -12,7 +12,7 @@ SUMMARY_KEYS = """
 """
 
 
-@pytest.mark.parametrize("transport", ["inproc", "shm", "zmq"])
+@pytest.mark.parametrize("transport", ["inproc", "shm", "zmq", "mpi", "ucx"])
 def test_a_finished_run_leaves_everything_the_design_names(workplace: Any, transport: str) -> None:
     run = workplace.train(
         {

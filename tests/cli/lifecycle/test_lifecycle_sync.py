@@ -35,6 +35,7 @@ def test_the_same_seed_gives_the_same_parameters_bit_for_bit_over_every_transpor
 ) -> None:
     reference = outcome(workplace, "inproc", actors, seed=7)
     assert outcome(workplace, "shm", actors, seed=7) == reference
-    assert outcome(workplace, "zmq", actors, seed=7) == reference
+    for transport in ("zmq", "mpi", "ucx"):
+        assert outcome(workplace, transport, actors, seed=7) == reference, transport
     if actors == 1:
         assert outcome(workplace, "shm", actors, seed=8)[0] != reference[0]

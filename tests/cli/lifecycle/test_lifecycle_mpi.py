@@ -1,0 +1,137 @@
+"""Jobs whose processes mpiexec starts: who becomes who, how they end, and what ends them."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+MPI: dict[str, Any] = {"distribution": {"transport": "mpi", "actor": {"num": 2}}}
+ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
+MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
+
+BOOM = """
+import gymnasium, numpy as np
+from tianji_envs.core import BaseEnv
+
+class Boom(BaseEnv):
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.steps = 0
+
+    def reset(self, seed=None):
+        return np.zeros(2, np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps == 500:
+            raise RuntimeError("the boom")
+        return np.zeros(2, np.float32), 1.0, self.steps % 20 == 0, False
+"""
+
+
+def under_mpiexec(workplace: Any, ranks: int, *changes: dict[str, Any]) -> "subprocess.CompletedProcess[str]":
+    """Start ranks by hand, as a user does, and wait for their end."""
+    command = [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "tianji_cli"]
+    command += ["train", str(workplace.config(MPI, *changes)), "--out", "out", "--quiet"]
+    return subprocess.run(
+        command, cwd=workplace.place, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def processes(run: Any) -> dict[int, psutil.Process]:
+    """All processes of a job by pid; mpiexec gives its ranks a session of their own."""
+    return {process.pid: process for process in psutil.Process(run.command.pid).children(recursive=True)}
+
+
+def wait_for(ended: dict[int, psutil.Process]) -> None:
+    _, alive = psutil.wait_procs(list(ended.values()), timeout=30)
+    assert alive == [], "no rank outlives its job"
+
+
+def test_a_config_that_names_mpi_starts_itself_under_mpiexec(workplace: Any) -> None:
+    run = workplace.train(MPI, {"experiment": {"eval_episodes": 3}})
+    summary = run.finish()
+    assert (summary["status"], summary["transport"]) == ("finished", "mpi")
+    assert summary["evaluation"]["episodes"] == 3
+    assert [role["role"] for role in summary["roles"]] == [
+        "root", "buffer", "learner", "actor", "actor", "evaluator"
+    ]  # fmt: skip
+    assert (summary["lost"], summary["in_flight"]) == (0, 0)
+
+
+@pytest.mark.parametrize("transport", ["mpi", "zmq"])
+def test_ranks_started_by_hand_take_their_roles_from_the_plan(workplace: Any, transport: str) -> None:
+    ended = under_mpiexec(workplace, 4, {"distribution": {"transport": transport}})
+    assert ended.returncode == 0, ended.stderr
+    (run,) = (workplace.place / "out/run").iterdir()
+    assert (run / "summary.json").is_file()
+    assert "run finished" in ended.stdout
+
+
+@pytest.mark.parametrize("ranks", [1, 3, 6])
+def test_a_wrong_number_of_ranks_is_an_error_that_says_the_right_one(workplace: Any, ranks: int) -> None:
+    ended = under_mpiexec(workplace, ranks)
+    assert ended.returncode == 2
+    assert ended.stderr.count("tianji: error") == 1, "only the root speaks"
+    assert f"started {ranks} processes and this job has 4: mpiexec -n 4" in ended.stderr
+    assert not (workplace.place / "out").exists()
+
+
+def test_a_wrong_config_ends_all_ranks_with_one_message(workplace: Any) -> None:
+    ended = under_mpiexec(workplace, 4, {"environment": {"num_envs": -1}})
+    assert ended.returncode == 2
+    assert ended.stderr.count("num_envs") == 1
+
+
+def test_an_exception_in_one_rank_ends_the_job_with_that_exception(workplace: Any) -> None:
+    workplace.module(BOOM)
+    run = workplace.train(MPI, ENDLESS, {"environment": {"type": "my_env:Boom", "id": ""}})
+    summary = run.finish(1)
+    assert "RuntimeError: the boom" in summary["reason"]
+
+
+def test_a_killed_rank_ends_the_job_with_its_cause_and_a_checkpoint_to_go_on_from(workplace: Any) -> None:
+    run = workplace.train(MPI, ENDLESS, {"experiment": {"checkpoint_every_s": 0.2}})
+    run.train_until(5000)
+    workplace.until(lambda: run.saved_env_steps > 0, "a checkpoint")
+    ranks = processes(run)
+    (actor,) = [rank for rank in ranks.values() if "tianji: actor 1" in " ".join(rank.cmdline())]
+    actor.kill()
+    run.command.wait(1)
+    assert "killed by SIGKILL" in run.command.stderr or "has died" in run.command.stderr
+    wait_for(ranks)
+    saved = run.saved_env_steps
+    again = workplace.resume(run, "--set", f"experiment.stop.env_steps={saved + 4000}")
+    again.command.wait(0)
+    assert again.summary["env_steps"] >= saved + 4000
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_job_in_order(workplace: Any, number: signal.Signals) -> None:
+    run = workplace.train(MPI, ENDLESS)
+    run.train_until(2000)
+    run.command.signal_all(number)
+    summary = run.finish(130)
+    assert summary["status"] == "stopped"
+    assert run.saved_env_steps == summary["env_steps"]
+
+
+def test_a_job_whose_command_is_killed_leaves_no_rank_behind(workplace: Any) -> None:
+    run = workplace.train(MPI, ENDLESS)
+    run.train_until(2000)
+    ranks = processes(run)
+    assert len(ranks) >= 4
+    run.command.process.kill()
+    wait_for(ranks)
+
+
+def test_mpi_over_several_hosts_is_left_to_its_launcher(workplace: Any) -> None:
+    run = workplace.train(MPI, {"distribution": {"hosts": 2}})
+    run.command.wait(2)
+    assert "mpiexec -hosts A,B -n 4" in run.command.stderr
+    assert "tianji launch slurm" in run.command.stderr

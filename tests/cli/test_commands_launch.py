@@ -1,0 +1,82 @@
+"""`tianji launch slurm` without a Slurm: the script it writes, and what it refuses."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.main import main
+
+ZMQ = 'distribution.transport="zmq"'
+MPI = 'distribution.transport="mpi"'
+ACTORS = ("--set", "distribution.actor.num=4")
+
+
+def launch(place: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+    monkeypatch.chdir(place)
+    with pytest.raises(SystemExit) as ended:
+        main(["launch", "slurm", "ppo_cartpole", *options])
+    assert isinstance(ended.value.code, int)
+    return ended.value.code
+
+
+@pytest.mark.parametrize(
+    "options", [("--nodes=1",), ("--nodes=3", "--set", ZMQ), ("--nodes=2", "--set", MPI)]
+)
+def test_print_shows_a_script_that_bash_can_read_and_makes_nothing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: tuple[str, ...],
+) -> None:
+    assert launch(tmp_path, monkeypatch, *options, "--print") == 0
+    script = capsys.readouterr().out
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    assert f"run={tmp_path}/experiments/ppo_cartpole/1\n" in script
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_rank_of_mpi_is_given_its_node_in_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch(tmp_path, monkeypatch, "--nodes=2", "--print", "--set", MPI, *ACTORS) == 0
+    script = capsys.readouterr().out
+    nodes = script.partition("for node in ")[2].partition(";")[0].split()
+    root, learner, *actors, evaluator = nodes
+    assert f"--ntasks={len(nodes)} " in script
+    assert (root, learner, evaluator) == ("0", "0", "0")
+    assert actors == sorted(actors)
+    assert set(actors) == {"0", "1"}
+
+
+def test_options_reach_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ("--partition=big", "--time=2:00:00", "--account=ours", "--cpus-per-node=16", "--name=mine")
+    assert launch(tmp_path, monkeypatch, "--nodes=2", "--print", "--set", ZMQ, *asked) == 0
+    options = {line for line in capsys.readouterr().out.splitlines() if line.startswith("#SBATCH")}
+    assert options >= {
+        "#SBATCH --job-name=mine",
+        "#SBATCH --nodes=2",
+        "#SBATCH --mincpus=16",
+        "#SBATCH --partition=big",
+        "#SBATCH --time=2:00:00",
+        "#SBATCH --account=ours",
+    }
+
+
+def test_a_config_that_cannot_run_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert launch(tmp_path, monkeypatch, "--nodes=2", "--print") == 2
+    assert "'shm' does not reach from one host to another" in capsys.readouterr().err
+
+
+def test_without_sbatch_the_error_says_where_to_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert launch(tmp_path, monkeypatch, "--nodes=2", "--set", ZMQ) == 1
+    assert "sbatch is not on this machine's PATH" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
