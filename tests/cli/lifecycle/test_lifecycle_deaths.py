@@ -63,7 +63,9 @@ def of_class(name: str, transport: str = "shm", **distribution: Any) -> dict[str
     }
 
 
-@pytest.mark.parametrize(("mode", "transport"), [("async", "shm"), ("sync", "shm"), ("async", "zmq"), ("async", "ucx")])
+@pytest.mark.parametrize(
+    ("mode", "transport"), [("async", "shm"), ("sync", "shm"), ("async", "zmq"), ("async", "ucx")]
+)
 def test_a_run_goes_on_to_its_end_though_actors_are_killed_at_random_moments(
     workplace: Any, mode: str, transport: str
 ) -> None:
