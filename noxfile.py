@@ -18,6 +18,7 @@ nox.options.error_on_missing_interpreters = True
 
 ROOT = Path(__file__).parent
 CONSTRAINTS = "--constraint=constraints.txt"
+WITH_ENGINES = ".[dev,mpi,ucx]"
 PEERS = ROOT / "benchmarks" / "peers"
 PACKAGES = {"tianji_cli", "tianji_transports", "tianji_algos", "tianji_envs"}
 
@@ -29,14 +30,14 @@ def install(session: nox.Session, *what: str) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests; arguments go to pytest."""
-    install(session, "-e", ".[dev]")
+    install(session, "-e", WITH_ENGINES)
     session.run("pytest", *session.posargs)
 
 
 @nox.session
 def soak(session: nox.Session) -> None:
     """Run the tests that take minutes: long learning runs and random kills."""
-    install(session, "-e", ".[dev]")
+    install(session, "-e", WITH_ENGINES)
     session.run("pytest", "-m", "soak", "--timeout=1800", *session.posargs)
 
 
@@ -82,7 +83,7 @@ def build(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Measure the transports beside raw loops, an actor alone, and how long the command line takes."""
-    install(session, "-e", ".[dev]")
+    install(session, "-e", WITH_ENGINES)
     for script in ("transports/raw_loops.py", "actor.py", "startup.py"):
         session.run("python", f"benchmarks/{script}", *session.posargs)
 

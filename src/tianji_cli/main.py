@@ -25,10 +25,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+launch = typer.Typer(help="Start a job on a cluster.", no_args_is_help=True)
+app.add_typer(launch, name="launch")
 
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write the figures as JSON; - is stdout.")
 ]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
+]
+NameOption = Annotated[str | None, typer.Option(help="Name of the experiment.")]
 OutOption = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Runs are in DIR, not experiments/.")
 ]
@@ -51,11 +58,8 @@ def train(  # noqa: PLR0913, PLR0917 - the options of a command are its paramete
     config: Annotated[
         str | None, typer.Argument(metavar="[CONFIG]", help="A TOML file, or a shipped one's name.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the experiment.")] = None,
+    set_: SetOption = None,
+    name: NameOption = None,
     out: OutOption = None,
     resume: Annotated[
         str | None, typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.")
@@ -131,6 +135,33 @@ def join(
     from tianji_cli.commands.join import join as take_part  # noqa: PLC0415
 
     raise typer.Exit(take_part(address, key, quiet=quiet))
+
+
+@launch.command()
+def slurm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or a shipped one's name.")],
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes to ask for.")],
+    print_: Annotated[bool, typer.Option("--print", help="Print the script, and make nothing.")] = False,
+    partition: Annotated[str | None, typer.Option(help="Where to queue.")] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="LIMIT", help="As Slurm writes it, such as 2:00:00.")
+    ] = None,
+    account: Annotated[str | None, typer.Option(help="Whom to charge.")] = None,
+    cpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="CPUs of each node; what the plan uses by default.")
+    ] = None,
+    set_: SetOption = None,
+    name: NameOption = None,
+    out: OutOption = None,
+) -> None:
+    """Write a batch script into a new run directory, and submit it."""
+    from tianji_cli.cluster.slurm import Request  # noqa: PLC0415
+    from tianji_cli.commands.launch import launch_slurm  # noqa: PLC0415
+
+    request = Request(nodes, partition, time, account, cpus_per_node)
+    raise typer.Exit(
+        launch_slurm(config, request, overrides=set_ or (), name=name, out=out, print_only=print_)
+    )
 
 
 @app.command(name="list")

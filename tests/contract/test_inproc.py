@@ -1,5 +1,5 @@
-from tianji_transports.testing import LivingTransportContract
+from tianji_transports.testing import OneProcessContract
 
 
-class TestInproc(LivingTransportContract):
+class TestInproc(OneProcessContract):
     engine = "inproc"

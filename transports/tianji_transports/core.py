@@ -59,7 +59,10 @@ class Capabilities:
 
 @dataclass
 class Counters:
-    """What an endpoint did, counted alike by every engine."""
+    """What an endpoint did, counted alike by every engine.
+
+    ``first_rejection`` says what was wrong with the first of the ``rejected`` frames.
+    """
 
     pushes: int = 0
     pushed_bytes: int = 0
@@ -69,6 +72,12 @@ class Counters:
     misses: int = 0
     publishes: int = 0
     rejected: int = 0
+    first_rejection: str = ""
+
+    def reject(self, reason: str) -> None:
+        """Count a frame, or a connection, that is none of the job's."""
+        self.rejected += 1
+        self.first_rejection = self.first_rejection or reason
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,10 @@ PIP_NAMES: Mapping[str, str] = {
 """What to install for a library that an engine imports; the extras of pyproject.toml."""
 
 
+LOADS_FIRST = "ucx"
+"""MPICH's wheel brings an older UCX of its own, and a process can hold one: MPICH can do with the newer one."""
+
+
 @dataclass(frozen=True)
 class Availability:
     """Whether an engine can be used here: its capabilities, or the error that loading it raised."""
@@ -77,12 +81,12 @@ def create(
 def available() -> list[Availability]:
     """Try every registered engine, for ``tianji list transports`` and ``tianji doctor``."""
     rows = []
-    for name in names():
+    for name in sorted(names(), key=lambda name: (name != LOADS_FIRST, name)):
         try:
             rows.append(Availability(name, load(name).capabilities, None))
         except TransportError as error:
             rows.append(Availability(name, None, error))
-    return rows
+    return sorted(rows, key=lambda row: row.name)
 
 
 def explain(entry: EntryPoint, cause: Exception) -> TransportError:

@@ -12,18 +12,24 @@ import math
 import mmap
 import secrets
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 import zmq
 
 from tianji_transports.core import Capabilities, EngineOptions
 from tianji_transports.endpoint import Endpoint
-from tianji_transports.ends import HeldClaim, HeldLoan, Inlet, Outlet, SlotView
+from tianji_transports.ends import HeldClaim, HeldLoan, Inbox
 from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Channel, Slot, Wiring
+from tianji_transports.zmq_ends import (
+    JOIN_FIRST_S,
+    SHARED_BYTES,
+    Buffer,
+    ZmqInlet,
+    ZmqOutlet,
+    ZmqSlotView,
+)
 from tianji_transports.zmq_frames import (
     LINE,
     Header,
@@ -35,90 +41,13 @@ from tianji_transports.zmq_frames import (
 )
 from tianji_transports.zmq_sockets import MORE, NOBLOCK, Sockets, readable
 
-SHARED_BYTES = 64 * 1024
-"""Frames from this size on are sent without a copy."""
-JOIN_FIRST_S = 0.02
-"""Pause after the first JOIN, doubled each time: a subscription takes effect unseen."""
 AGAIN_S = 1.0
 """Pause between two HELLOs or JOINs in the long run: a reconnection may have swallowed one, or its answer."""
-
-
-@dataclass(eq=False)
-class Buffer:
-    """Memory for a header and a payload, and the ZMQ frame over as much of it as was sent last.
-
-    A frame that is sent again only counts one reference more. A new one for every message would have
-    pyzmq's collector thread woken for every message.
-    """
-
-    memory: memoryview
-    frame: zmq.Frame | None = None
-
-    def framed(self, nbytes: int) -> zmq.Frame | memoryview:
-        """The first ``nbytes`` as what is cheapest to send: small ones are copied."""
-        if nbytes < SHARED_BYTES:
-            return self.memory[:nbytes]
-        if self.frame is None or len(self.frame) != nbytes:
-            self.frame = zmq.Frame(self.memory[:nbytes], copy=False)
-        return self.frame
-
-
-@dataclass(eq=False)
-class ZmqOutlet(Outlet):
-    """The sender's end.
-
-    Attributes:
-        index: of the channel in the wiring.
-        free: memory for loans.
-        flying: memory that ZMQ may still read, with the number of its push.
-        session: the receiver's life that answered HELLO, 0 before.
-        hello_at: when to say HELLO next, while nobody answers.
-    """
-
-    index: int = field(kw_only=True)
-    free: list[Buffer] = field(default_factory=list)
-    flying: deque[tuple[int, Buffer]] = field(default_factory=deque)
-    session: int = 0
-    hello_at: float = 0.0
-
-    def take_back(self, handle: Buffer) -> None:
-        """Return an unsent message's memory."""
-        self.free.append(handle)
-
-    def credit(self, number: int) -> None:
-        """Learn that every push up to ``number`` was claimed: its memory is ours again."""
-        if self.confirmed < number <= self.pushed:
-            self.confirmed = number
-            while self.flying and self.flying[0][0] <= number:
-                self.free.append(self.flying.popleft()[1])
-
-
-@dataclass(eq=False)
-class Life:
-    """One life of a sender, as its receiver sees it: the last push that arrived and the last one claimed."""
-
-    identity: bytes
-    arrived: int
-    claimed: int
-
-
-@dataclass(eq=False)
-class ZmqInlet(Inlet):
-    """The receiver's end; ``queue`` holds what arrived: whose, its number, its frame."""
-
-    index: int = field(kw_only=True)
-    queue: deque[tuple[Life, int, memoryview]] = field(default_factory=deque)
-    lives: dict[bytes, Life] = field(default_factory=dict)
-
-
-@dataclass(eq=False)
-class ZmqSlotView(SlotView):
-    """The reading end of a slot: its newest value, and when to ask next whether that is so."""
-
-    index: int = field(kw_only=True)
-    value: memoryview | None = None
-    pause_s: float = JOIN_FIRST_S
-    join_at: float = 0.0
+MOST_AT_ONCE = 1000
+"""Frames taken in by one look: whoever floods an endpoint must not keep it from the rest of its work."""
+DATA = int(Kind.DATA)
+"""As a plain integer: it is compared and packed for every message."""
+OTHER_JOB = "it is malformed, or of another job or wiring"
 
 
 class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
@@ -134,7 +63,9 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         super().__init__(wiring, rank, incarnation, options)
         self._digest = digest(wiring)
         self._session = secrets.randbits(63) + 1
+        self._inlets: dict[tuple[int, int], ZmqInlet] = {}
         self._values: dict[int, bytearray] = {}
+        self._again_at: dict[int, float] = {}
         written = [index for index, slot in enumerate(wiring.slots) if slot.writer == rank]
         self._sockets = Sockets(wiring, rank, self._session, self.options, written)
         try:
@@ -173,59 +104,76 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         return ZmqOutlet(channel.receiver, channel, index=self.wiring.channels.index(channel))
 
     def _make_inlet(self, channel: Channel, source: int) -> ZmqInlet:
-        return ZmqInlet(source, channel, index=self.wiring.channels.index(channel))
+        inlet = ZmqInlet(source, channel, index=self.wiring.channels.index(channel))
+        self._inlets[inlet.index, source] = inlet
+        return inlet
 
     def _make_slot_view(self, slot: Slot) -> ZmqSlotView:
         return ZmqSlotView(slot, index=self.wiring.slots.index(slot))
 
     # -- sending ---------------------------------------------------------------------------------------
 
-    def _header(self, kind: Kind, index: int, number: int, nbytes: int = 0) -> Header:
-        return Header(self._digest, kind, index, self.rank, self._session, number, nbytes)
-
     def _control(self, kind: Kind, index: int, number: int) -> bytes:
         return control_frame(Header(self._digest, kind, index, self.rank, self._session, number, 0))
 
     def _tell(self, rank: int, kind: Kind, index: int, number: int) -> None:
-        self._sockets.dealers[rank].send(self._control(kind, index, number), NOBLOCK)
+        with contextlib.suppress(zmq.Again):  # It is said again after a while.
+            self._sockets.dealers[rank].send(self._control(kind, index, number), NOBLOCK)
+
+    def unconfirmed(self, dest: int, channel: str) -> int:
+        """Count the pushes to a receiver that it has not claimed, as of all that it has said."""
+        self._hear(dest)
+        return super().unconfirmed(dest, channel)
+
+    def peer_lost(self, rank: int) -> None:
+        """Be told that a peer is dead; what it had said before is heard first."""
+        self._hear(rank)
+        super().peer_lost(rank)
+
+    def _settled(self) -> bool:
+        self._hear_receivers()
+        return super()._settled()
 
     def _refresh(self, outlet: ZmqOutlet) -> None:
-        dealer = self._sockets.dealers.get(outlet.dest)
-        if dealer is None:
+        if outlet.present and not outlet.lost:
+            # Half a window is left: what the receiver says can wait until there is more of it.
+            if 2 * (outlet.pushed - outlet.confirmed + outlet.loaned) >= outlet.window:
+                self._hear(outlet.dest)
             return
-        while readable(dealer):
-            self._answered(outlet.dest, dealer.recv(NOBLOCK, copy=False).buffer)
-        if not outlet.present and (now := time.monotonic()) >= outlet.hello_at:
-            outlet.hello_at = now + AGAIN_S
-            self._tell(outlet.dest, Kind.HELLO, outlet.index, outlet.pushed)
+        self._hear(outlet.dest)
+        if not outlet.present and outlet.dest in self._sockets.dealers:
+            now = time.monotonic()
+            if now >= outlet.hello_at:
+                outlet.hello_at = now + AGAIN_S
+                self._tell(outlet.dest, Kind.HELLO, outlet.index, outlet.pushed)
 
-    def _answered(self, rank: int, frame: memoryview) -> None:
-        """Take in what a receiver tells its sender."""
-        header = read_header(frame, self._digest)
-        outlet = None
-        if header is not None and header.rank == rank and header.stream < len(self.wiring.channels):
-            outlet = self._outlets.get((rank, self.wiring.channels[header.stream].name))
-        if header is None or outlet is None or outlet.index != header.stream:
-            self.counters.rejected += 1
-        elif header.kind == Kind.WELCOME:
-            self._welcomed(outlet, header.session)
-        elif header.session != outlet.session:
-            self.counters.rejected += 1
-        elif header.kind == Kind.CREDIT:
-            outlet.credit(header.number)
-        elif header.kind == Kind.BYE:
-            outlet.present = False
-        else:
-            self.counters.rejected += 1
+    def _hear_receivers(self) -> None:
+        for rank in self._sockets.dealers:
+            self._hear(rank)
 
-    def _welcomed(self, outlet: ZmqOutlet, session: int) -> None:
-        if outlet.session != session:
-            outlet.write_off()
-            # ZMQ may still hold what went to the earlier life: that memory is not used again.
-            outlet.flying.clear()
-            outlet.session = session
-        outlet.present = True
-        outlet.lost = False
+    def _hear(self, rank: int) -> None:
+        """Take in what a receiver has said."""
+        dealer = self._sockets.dealers.get(rank)
+        if dealer is None or self._report is not None:
+            return
+        for _ in range(MOST_AT_ONCE):
+            if not readable(dealer):
+                return
+            header = read_header(dealer.recv(NOBLOCK), self._digest)
+            refusal = OTHER_JOB if header is None else self._answered(rank, header)
+            if refusal is not None:
+                self.counters.reject(f"of an answer of rank {rank}: {refusal}")
+
+    def _answered(self, rank: int, header: Header) -> str | None:
+        """Take in one answer of a receiver; say what was wrong with it, if anything."""
+        channels = self.wiring.channels
+        name = channels[header.stream].name if header.stream < len(channels) else ""
+        outlet = self._outlets.get((rank, name))
+        if outlet is None or outlet.index != header.stream or header.rank != rank:
+            return "nothing is sent there"
+        if not outlet.hear(header.kind, header.session, header.number):
+            return f"no {name!r} was sent to that life of it that it could be about"
+        return None
 
     def _allocate(self, outlet: ZmqOutlet, nbytes: int) -> HeldLoan[ZmqOutlet]:
         if outlet.free:
@@ -236,11 +184,19 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
 
     def _send(self, loan: HeldLoan[ZmqOutlet]) -> None:
         outlet, buffer, nbytes = loan.outlet, loan.handle, loan.memory.nbytes
-        write_header(buffer.memory, self._header(Kind.DATA, outlet.index, outlet.pushed, nbytes))
-        outlet.flying.append((outlet.pushed, buffer))
-        frame = buffer.framed(LINE + nbytes)
+        number = outlet.pushed
+        write_header(
+            buffer.memory,
+            (self._digest, DATA, outlet.index, self.rank, self._session, number, nbytes),
+        )
+        dealer = self._sockets.dealers[outlet.dest]
         try:
-            self._sockets.dealers[outlet.dest].send(frame, NOBLOCK, copy=frame is not buffer.frame)
+            if nbytes < SHARED_BYTES:
+                dealer.send(buffer.memory[: LINE + nbytes], NOBLOCK)
+                outlet.free.append(buffer)
+            else:
+                outlet.flying.append((number, buffer))
+                dealer.send(buffer.framed(LINE + nbytes), NOBLOCK, copy=False)
         except zmq.ZMQError as error:
             raise TransportError(f"ZMQ cannot send to rank {outlet.dest}: {error}") from error
 
@@ -249,61 +205,104 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
     def _claim(self, inlet: ZmqInlet) -> HeldClaim | None:
         if not inlet.queue:
             self._receive()
-            if not inlet.queue:
-                return None
-        life, number, frame = inlet.queue.popleft()
+        return self._next(inlet) if inlet.queue else None
+
+    def _claim_any(self, inbox: Inbox[ZmqInlet]) -> HeldClaim | None:
+        inlets, count = inbox.inlets, len(inbox.inlets)
+        if count == 1:
+            return self._claim(inlets[0])
+        if not any(inlet.queue for inlet in inlets):
+            self._receive()  # One look serves every sender.
+        for step in range(inbox.turn, inbox.turn + count):
+            inlet = inlets[step % count]
+            if inlet.queue:
+                inbox.turn = step % count + 1
+                return self._next(inlet)
+        return None
+
+    def _next(self, inlet: ZmqInlet) -> HeldClaim:
+        """Claim what is first in the queue of a sender, and let it know in time."""
+        queue = inlet.queue
+        life, number, frame = queue.popleft()
         inlet.claimed += 1
+        life.queued -= 1
         life.claimed = number
-        self._reply(life.identity, Kind.CREDIT, inlet.index, number)
+        life.owed += 1
+        inlet.owing = life
+        # While more of its messages wait here, one credit tells it of half a window's claims.
+        if life.owed >= inlet.batch or not queue:
+            self._pay(inlet)
         return HeldClaim(inlet, None, frame[LINE:], inlet.source)
 
-    def _reply(self, identity: bytes, kind: Kind, index: int, number: int) -> None:
-        # A sender that is gone needs no answer.
-        with contextlib.suppress(zmq.ZMQError):
+    def _pay(self, inlet: ZmqInlet) -> None:
+        """Send the credit that is owed."""
+        life, inlet.owing = inlet.owing, None
+        if life is not None:
+            life.owed = 0
+            self._reply(life.identity, Kind.CREDIT, inlet.index, life.claimed)
+
+    def _reply(self, identity: bytes, kind: Kind, index: int, number: int) -> bool:
+        """Answer a sender; False if it is gone, and needs no answer."""
+        try:
             self._sockets.router.send(identity, MORE | NOBLOCK)
             self._sockets.router.send(self._control(kind, index, number), NOBLOCK)
-
-    def _receive(self) -> None:
-        """Take in everything that the ROUTER has."""
-        router = self._sockets.router
-        self._sockets.authenticate()
-        while readable(router):
-            identity = router.recv(NOBLOCK)
-            frame = router.recv(NOBLOCK, copy=False)
-            if frame.more:
-                router.recv_multipart(NOBLOCK)
-            memory = frame.buffer
-            header = None if frame.more else read_header(memory, self._digest)
-            if header is None or not self._accept(header, identity, memory):
-                self.counters.rejected += 1
-
-    def _accept(self, header: Header, identity: bytes, frame: memoryview) -> bool:
-        """Take in one frame of a sender or reader; say whether it made sense."""
-        if header.kind == Kind.JOIN:
-            return self._joined(header)
-        inlet = self._inlet_of(header)
-        if inlet is None:
+        except zmq.ZMQError:
             return False
-        if header.kind == Kind.HELLO:
-            inlet.lives[identity] = Life(identity, header.number, header.number)
-            self._reply(identity, Kind.WELCOME, header.stream, header.number)
-            return True
-        life = inlet.lives.get(identity)
-        if header.kind != Kind.DATA or life is None or header.nbytes > inlet.channel.max_bytes:
-            return False
-        if not life.arrived < header.number <= life.claimed + inlet.channel.window:
-            return False
-        life.arrived = header.number
-        inlet.arrived += 1
-        inlet.queue.append((life, header.number, frame))
         return True
 
-    def _inlet_of(self, header: Header) -> ZmqInlet | None:
-        if header.stream >= len(self.wiring.channels):
-            return None
-        inbox = self._inboxes.get(self.wiring.channels[header.stream].name)
-        inlet = inbox.by_source.get(header.rank) if inbox is not None else None
-        return inlet if inlet is not None and inlet.index == header.stream else None
+    def _receive(self) -> None:
+        """Take in what the ROUTER has."""
+        router = self._sockets.router
+        if not readable(router):
+            if self._sockets.guarded:
+                self._admit()  # here, too, for endpoints that never wait
+            return
+        recv = router.recv
+        with contextlib.suppress(zmq.Again):  # Asking before every message costs more than the one miss.
+            for _ in range(MOST_AT_ONCE):
+                identity = recv(NOBLOCK)
+                frame = recv(NOBLOCK, copy=False)
+                if frame.more:
+                    router.recv_multipart(NOBLOCK, copy=False)
+                    refusal: str | None = OTHER_JOB
+                else:
+                    refusal = self._accept(identity, frame.buffer)
+                if refusal is not None:
+                    self.counters.reject(refusal)
+
+    def _accept(self, identity: bytes, frame: memoryview) -> str | None:
+        """Take in one frame of a sender or reader; say what was wrong with it, if anything."""
+        header = read_header(frame, self._digest)
+        if header is None:
+            return OTHER_JOB
+        _, kind, stream, rank, session, number, nbytes = header
+        if kind != DATA:
+            return self._asked(identity, header)
+        inlet = self._inlets.get((stream, rank))
+        life = inlet.lives.get(identity) if inlet is not None else None
+        if inlet is None or life is None or life.session != session:
+            return "no sender on that channel, or an earlier life of one, sent it"
+        if nbytes > inlet.max_bytes or not life.hear_of(number, inlet.window):
+            return f"rank {inlet.source} may not send that much on {inlet.channel.name!r}, or not this again"
+        inlet.arrived += 1
+        inlet.queue.append((life, number, frame))
+        return None
+
+    def _asked(self, identity: bytes, header: Header) -> str | None:
+        """Answer a sender that says HELLO or a reader that says JOIN."""
+        if header.kind == Kind.JOIN:
+            return self._joined(header)
+        inlet = self._inlets.get((header.stream, header.rank))
+        if inlet is None or header.kind != Kind.HELLO:
+            return "it is nothing that its rank may say here"
+
+        def greet(whom: bytes) -> bool:
+            return self._reply(whom, Kind.WELCOME, inlet.index, header.number)
+
+        if not inlet.begin(identity, header.session, header.number, greet):
+            return f"rank {inlet.source} began too often, or before what it had sent"
+        greet(identity)
+        return None
 
     # -- slots -----------------------------------------------------------------------------------------
 
@@ -312,19 +311,25 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         value = self._values.setdefault(index, bytearray())
         if len(value) != LINE + payload.nbytes:
             value = self._values[index] = bytearray(LINE + payload.nbytes)
-        write_header(value, self._header(Kind.VALUE, index, version + 1, payload.nbytes))
+        nbytes = payload.nbytes
+        write_header(value, (self._digest, Kind.VALUE, index, self.rank, self._session, version + 1, nbytes))
         value[LINE:] = payload
         self._sockets.publishers[index].send(value, NOBLOCK)
 
-    def _joined(self, header: Header) -> bool:
-        """Publish a value again if a reader lacks it."""
-        publisher = self._sockets.publishers.get(header.stream)
-        if publisher is None or header.rank not in self.wiring.slots[header.stream].readers:
-            return False
-        value = self._values.get(header.stream)
-        if value is not None and self._versions[self.wiring.slots[header.stream].name] + 1 > header.number:
+    def _joined(self, header: Header) -> str | None:
+        """Publish a value again if a reader lacks it; say what was wrong with the request, if anything."""
+        index = header.stream
+        publisher = self._sockets.publishers.get(index)
+        if publisher is None or header.rank not in self.wiring.slots[index].readers:
+            return "nobody of that rank reads anything there"
+        value, now = self._values.get(index), time.monotonic()
+        if value is None or self._versions[self.wiring.slots[index].name] < header.number:
+            return None
+        # All readers get it at once; one that still lacks it asks again.
+        if now >= self._again_at.get(index, 0.0):
+            self._again_at[index] = now + JOIN_FIRST_S / 2
             publisher.send(value, NOBLOCK)
-        return True
+        return None
 
     def _newest(self, view: ZmqSlotView, newer_than: int) -> HeldClaim | None:
         self._update(view)
@@ -340,8 +345,8 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         while readable(subscriber):
             frame = subscriber.recv(NOBLOCK, copy=False).buffer
             header = read_header(frame, self._digest)
-            if header is None or header.kind != Kind.VALUE or header.stream != view.index:
-                self.counters.rejected += 1
+            if header is None or not view.shows(header):
+                self.counters.reject(f"of what came as slot {view.slot.name!r}: {OTHER_JOB}")
             elif header.number - 1 > view.version:
                 view.version, view.value = header.number - 1, frame
         now = time.monotonic()
@@ -353,11 +358,20 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
     # -- waiting ---------------------------------------------------------------------------------------
 
     def _look(self) -> None:
+        self._hear_receivers()
         for outlet in self._outlets.values():
             self._refresh(outlet)
         self._receive()
+        for inbox in self._inboxes.values():
+            for inlet in inbox.inlets:
+                self._pay(inlet)
         for view in self._read.values():
             self._update(view)
+
+    def _admit(self) -> None:
+        """Answer who may connect, and count whom ZMQ or this endpoint turned away."""
+        for refusal in self._sockets.turned_away():
+            self.counters.reject(refusal)
 
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
         sockets = self._sockets

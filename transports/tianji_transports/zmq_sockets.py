@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import zmq
 from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
 
 from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
@@ -22,7 +23,9 @@ from tianji_transports.zmq_frames import LINE
 LINGER_MS = 200
 """How long a closing endpoint waits for its last credits to leave."""
 CONTROL_FRAMES = 1000
-"""Room in a queue beside the window of pushes; one frame for each claim is the most."""
+"""Room in a queue beside the window of pushes; one credit for each claim is the most."""
+WAITING_REQUESTS = 16
+"""HELLOs and JOINs that one connection may have unread beside its windows; what comes then waits in TCP."""
 POLLIN, NOBLOCK, MORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE)
 """As plain integers: an operation on pyzmq's flags costs more than the call they are for."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -31,6 +34,8 @@ MOST_MMAP_THRESHOLD = 32 * 1024 * 1024
 """glibc takes no larger one."""
 HANDSHAKE_BYTES = 4096
 """ZMQ holds its own handshake, and what CURVE adds to a frame, to the limit of a message's size."""
+MOST_HANDSHAKES = 1000
+"""Answered by one look."""
 ZAP_ADDRESS = "inproc://zeromq.zap.01"
 
 ByteSocket = zmq.Socket[bytes]
@@ -38,7 +43,7 @@ ByteSocket = zmq.Socket[bytes]
 
 def readable(socket: ByteSocket) -> bool:
     """Say whether a socket has something to receive."""
-    return bool(int(socket.getsockopt(zmq.EVENTS)) & POLLIN)
+    return bool(zmq.zmq_poll([(socket, POLLIN)], 0))
 
 
 def keep_freed_memory(nbytes: int) -> None:
@@ -72,6 +77,7 @@ class Sockets:
     ) -> None:
         self._wiring = wiring
         self._options = options
+        self._windows = sum(channel.window for channel in wiring.channels)
         self._identity = struct.pack("<BIQ", 1, rank, session)
         self._addresses: dict[int, str] = {}
         self._context = zmq.Context()
@@ -79,7 +85,8 @@ class Sockets:
         self.publishers: dict[int, ByteSocket] = {}
         self.subscribers: dict[int, ByteSocket] = {}
         self._gate: ByteSocket | None = None
-        self._poller = zmq.Poller()
+        self._monitors: list[ByteSocket] = []
+        self._polled: list[tuple[ByteSocket | int, int]] = []
         received = sum(
             channel.max_bytes * (channel.window * len(channel.senders) + channel.borrow)
             for channel in wiring.channels
@@ -92,10 +99,12 @@ class Sockets:
                 self._gate = self._context.socket(zmq.REP)
                 self._gate.linger = 0
                 self._gate.bind(ZAP_ADDRESS)
-                self._poller.register(self._gate, POLLIN)
+                self._polled.append((self._gate, POLLIN))
             self.router = self._socket(zmq.ROUTER)
+            # Whoever floods this endpoint fills no more memory than a sender may that keeps to its windows.
+            self.router.rcvhwm = self._windows + WAITING_REQUESTS
             self.router.router_mandatory = True
-            self._poller.register(self.router, POLLIN)
+            self._polled.append((self.router, POLLIN))
             ports = [self._bind(self.router)]
             for index in written:
                 self.publishers[index] = self._socket(zmq.PUB)
@@ -112,14 +121,18 @@ class Sockets:
         streams: list[Channel | Slot] = [*self._wiring.channels, *self._wiring.slots]
         largest = max((stream.max_bytes for stream in streams), default=0)
         socket.maxmsgsize = LINE + largest + HANDSHAKE_BYTES
-        windows = sum(channel.window for channel in self._wiring.channels)
-        socket.sndhwm = socket.rcvhwm = windows + CONTROL_FRAMES
+        socket.sndhwm = socket.rcvhwm = self._windows + CONTROL_FRAMES
         return socket
 
     def _bind(self, socket: ByteSocket) -> int:
         if self._options.public_key:
             socket.curve_server = True
             self._set_keys(socket)
+            # Whom the gate turns away is counted there; others do not even get to it.
+            monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+            monitor.linger = 0
+            self._monitors.append(monitor)
+            self._polled.append((monitor, POLLIN))
         return socket.bind_to_random_port(f"tcp://{self._options.host}")
 
     def _set_keys(self, socket: ByteSocket) -> None:
@@ -160,30 +173,41 @@ class Sockets:
             socket.connect(address)
         except zmq.ZMQError as error:
             raise TransportError(f"ZMQ cannot connect to {address!r}: {error}") from error
-        self._poller.register(socket, POLLIN)
+        self._polled.append((socket, POLLIN))
 
     def _drop(self, socket: ByteSocket) -> None:
-        self._poller.unregister(socket)
+        self._polled.remove((socket, POLLIN))
         socket.close(linger=0)
 
-    def authenticate(self) -> None:
-        """Answer ZMQ's question who may connect: whoever has the job's keys."""
-        while self._gate is not None and readable(self._gate):
+    @property
+    def guarded(self) -> bool:
+        """Only whoever has the job's keys may connect."""
+        return self._gate is not None
+
+    def turned_away(self) -> list[str]:
+        """Answer ZMQ's question who may connect (whoever has the job's keys), and say who may not and why."""
+        refusals = []
+        for monitor in self._monitors:
+            while readable(monitor):
+                recv_monitor_message(monitor, NOBLOCK)
+                refusals.append("of a connection: whoever made it does not speak CURVE, or not with this key")
+        for _ in range(MOST_HANDSHAKES if self._gate is not None else 0):
+            assert self._gate is not None
+            if not readable(self._gate):
+                break
             version, request, _, _, _, mechanism, *keys = self._gate.recv_multipart(NOBLOCK)
             known = mechanism == b"CURVE" and keys == [z85.decode(self._options.public_key)]
             verdict = (b"200", b"OK") if known else (b"400", b"not a member of this job")
             self._gate.send_multipart([version, request, *verdict, b"", b""], NOBLOCK)
+            if not known:
+                refusals.append("of a connection: whoever made it has not the key of this job")
+        return refusals
 
     def sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
         """Sleep until a socket or a descriptor in ``also`` is readable; say whether one of ``also`` is."""
-        for descriptor in also:
-            self._poller.register(descriptor, POLLIN)
-        try:
-            ready = dict(self._poller.poll(math.ceil(timeout_s * 1000)))
-        finally:
-            for descriptor in also:
-                self._poller.unregister(descriptor)
-        return any(descriptor in ready for descriptor in also)
+        polled = [*self._polled, *((descriptor, POLLIN) for descriptor in also)] if also else self._polled
+        ready = zmq.zmq_poll(polled, math.ceil(timeout_s * 1000))
+        return bool(also) and any(found in also for found, _ in ready)
 
     def close(self) -> None:
         """Close every socket; waits at most ``LINGER_MS`` for what is still to be sent."""

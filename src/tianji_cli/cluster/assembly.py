@@ -184,8 +184,9 @@ class Assembly:
             options: how the engine may reach other hosts.
         """
         plan, rank = self._job.plan, self._process.rank
-        wiring = self.wiring(edge_capabilities(plan.local, plan.remote, plan.hosts))
-        return open_endpoint(plan.local, plan.remote, plan.hosts, wiring, rank, self._incarnation, options)
+        hosts = {process.rank: process.host for process in plan.trainers}
+        wiring = self.wiring(edge_capabilities(plan.local, plan.remote, hosts))
+        return open_endpoint(plan.local, plan.remote, hosts, wiring, rank, self._incarnation, options)
 
     def wiring(self, capabilities: Capabilities) -> Wiring:
         """Say who sends what to whom, in all groups."""

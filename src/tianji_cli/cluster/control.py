@@ -6,7 +6,9 @@ and kept in a file that only its owner can read; whoever lacks it cannot speak t
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -36,6 +38,9 @@ ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 
 MOST_AT_ONCE: Final = 1000
 """Messages that one look takes: whoever floods the root must not keep it from the rest of its work."""
+
+MOST_WAITING: Final = 100
+"""Messages of one member that may wait here for the root to take them; more wait at the member."""
 
 Peer = int | str
 """A worker by its rank, or a station by its name."""
@@ -77,12 +82,14 @@ class ControlServer:
         self.last_rejection = ""
         self._key = key
         self._identities: dict[Peer, bytes] = {}
+        self._incarnations: dict[int, int] = {}
         self._context = zmq.Context()
         # libzmq asks here at every handshake whether a key is welcome, so no thread is needed for it.
         self._zap = self._context.socket(zmq.REP)
         self._zap.bind(ZAP_ENDPOINT)
         self._router = self._context.socket(zmq.ROUTER)
         self._router.linger = 500
+        self._router.rcvhwm = MOST_WAITING
         self._router.sndhwm = 0  # Pings pile up for a rank that is at work and listens as a worker.
         self._router.maxmsgsize = MAX_MESSAGE_BYTES
         self._router.router_mandatory = True
@@ -90,6 +97,9 @@ class ControlServer:
         self._router.curve_server = True
         self._router.curve_publickey = key.public.encode()
         self._router.curve_secretkey = key.secret.encode()
+        # Whoever does not speak CURVE at all is not even asked for its key.
+        self._strangers = self._router.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        self._strangers.linger = 0
         try:
             self._router.bind(f"tcp://{host}:{port or '*'}")
         except zmq.ZMQError as cause:
@@ -100,13 +110,15 @@ class ControlServer:
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
         """What to poll: ``receive`` has something to do when one is readable."""
-        return (self._zap, self._router)
+        return (self._zap, self._router, self._strangers)
 
-    def wait(self, timeout_s: float) -> None:
-        """Sleep until ``receive`` has something to do."""
+    def wait(self, timeout_s: float, also: Sequence[int] = ()) -> None:
+        """Sleep until ``receive`` has something to do, or one of some descriptors is readable."""
         poller = zmq.Poller()
         for socket in self.sockets:
             poller.register(socket, zmq.POLLIN)
+        for descriptor in also:
+            poller.register(descriptor, zmq.POLLIN)
         poller.poll(int(timeout_s * 1000) + 1)
 
     def receive(self) -> list[ToRoot]:
@@ -119,17 +131,30 @@ class ControlServer:
             except zmq.Again:
                 break
             try:
-                message = decode_to_root(b"".join(frames), self.ranks)
+                if len(frames) != 1:
+                    raise MalformedMessageError(f"it has {len(frames)} parts")
+                message = decode_to_root(frames[0], self.ranks)
+                self._bind(message, identity)
             except MalformedMessageError as cause:
-                self.rejected += 1
-                self.last_rejection = f"a control message was malformed and dropped: {cause}"
+                self._reject(f"a control message was malformed and dropped: {cause}")
                 continue
-            if isinstance(message, Register):
-                self._identities[message.rank] = identity
-            elif isinstance(message, Arrive):
-                self._identities[message.station] = identity
             messages.append(message)
         return messages
+
+    def _bind(self, message: ToRoot, identity: bytes) -> None:
+        """Remember who a worker or a station is; a former life does not get its rank back."""
+        if isinstance(message, Register):
+            if message.incarnation >= self._incarnations.get(message.rank, 0):
+                self._incarnations[message.rank] = message.incarnation
+                self._identities[message.rank] = identity
+        elif (
+            isinstance(message, Arrive) and self._identities.setdefault(message.station, identity) != identity
+        ):
+            raise MalformedMessageError("it arrives under the name of another station")
+
+    def _reject(self, why: str) -> None:
+        self.rejected += 1
+        self.last_rejection = why
 
     def send(self, peer: Peer, message: FromRoot) -> bool:
         """Send to a worker that has registered or a station that has arrived.
@@ -150,11 +175,18 @@ class ControlServer:
 
     def close(self) -> None:
         """Send what is queued, within half a second, and free the sockets."""
+        self._router.disable_monitor()
+        self._strangers.close()
         self._router.close()
         self._zap.close(linger=0)
         self._context.term()
 
     def _answer_handshakes(self) -> None:
+        for _ in range(MOST_AT_ONCE):
+            if not self._strangers.poll(0):
+                break
+            recv_monitor_message(self._strangers, zmq.NOBLOCK)
+            self._reject("a control connection that does not speak CURVE was refused")
         for _ in range(MOST_AT_ONCE):
             try:
                 version, request, _domain, _address, _identity, mechanism, *credentials = (
@@ -166,8 +198,7 @@ class ControlServer:
             status = (b"200", b"OK") if known else (b"400", b"unknown key")
             self._zap.send_multipart([version, request, *status, b"", b""])
             if not known:
-                self.rejected += 1
-                self.last_rejection = "a control connection without the job's key was refused"
+                self._reject("a control connection without the job's key was refused")
 
 
 class ControlClient:
@@ -225,7 +256,8 @@ class ControlClient:
                 frames = self._dealer.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return messages
-            messages.append(decode_from_root(b"".join(frames)))
+            with contextlib.suppress(MalformedMessageError):  # It is not worth the worker.
+                messages.append(decode_from_root(b"".join(frames)))
 
     def wait(self, timeout_s: float, also: tuple[int, ...] = ()) -> None:
         """Sleep until a message comes, the connection is lost, or a descriptor is readable."""

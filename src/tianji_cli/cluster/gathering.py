@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import zmq
-
 from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.messages import Arrive, Ended, FromStation, Refuse, Welcome
 from tianji_cli.cluster.plan import Host
@@ -73,11 +71,7 @@ class Gathering:
             launcher.dismiss()
 
     def _hear(self) -> list[FromStation]:
-        poller = zmq.Poller()
-        for socket in self._control.sockets:
-            poller.register(socket, zmq.POLLIN)
-        poller.register(self._signals.descriptor, zmq.POLLIN)
-        poller.poll(int(LOOK_EVERY_S * 1000))
+        self._control.wait(LOOK_EVERY_S, (self._signals.descriptor,))
         self._signals.clear()
         if self._signals.count:
             raise Interruption

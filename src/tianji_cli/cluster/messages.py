@@ -14,9 +14,15 @@ station: ``welcome`` or ``refuse``, ``begin`` and ``kill`` for each worker, ``pi
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+MOST_TEXT: Final = 64 << 10
+"""Characters of a traceback or of a log's end that are worth sending."""
+MOST_SHOWN: Final = 100
+MOST_BYTES: Final = 1 << 20
+"""Nothing that is said to the root is longer."""
 
 Natural = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
@@ -44,8 +50,8 @@ class Register(_Message):
 
     kind: Literal["register"] = "register"
     rank: int
-    incarnation: int
-    pid: int
+    incarnation: Natural
+    pid: Natural
     address: str
 
 
@@ -54,7 +60,7 @@ class Report(_Message):
 
     kind: Literal["report"] = "report"
     rank: int
-    incarnation: int
+    incarnation: Natural
     roles: list[dict[str, Any]]
     busy_s: list[Seconds]
     running_s: Seconds
@@ -100,7 +106,7 @@ class Arrive(_Message):
     host: Name
     cores: list[Natural]
     interface: Name
-    pid: int
+    pid: Natural
     version: str
 
 
@@ -117,7 +123,7 @@ class Began(_Message):
     kind: Literal["began"] = "began"
     station: Name
     number: Natural
-    pid: int
+    pid: Natural
 
 
 class Ended(_Message):
@@ -173,7 +179,7 @@ class Welcome(_Message):
     experiment: str
     config: str
     modules: dict[str, str]
-    actors: int
+    actors: Natural
 
 
 class Refuse(_Message):
@@ -227,6 +233,11 @@ class MalformedMessageError(Exception):
     """Bytes on the control channel are no message of its protocol."""
 
 
+def text(said: str) -> str:
+    """Make foreign text, such as an exception's, fit for a message: of bounded length, and Unicode."""
+    return said.encode("utf-8", "backslashreplace").decode()[-MOST_TEXT:]
+
+
 def encode(message: ToRoot | FromRoot) -> bytes:
     """Write a message as JSON. Not finite numbers in a role's report become null, which JSON can hold."""
     return message.model_dump_json().encode()
@@ -242,6 +253,8 @@ def decode_to_root(data: bytes, ranks: int) -> ToRoot:
     Raises:
         MalformedMessageError: it is none of the messages, or from no rank of the job.
     """
+    if len(data) > MOST_BYTES:
+        raise MalformedMessageError(f"{len(data)} bytes are more than anybody has to say")
     message = _decode(_TO_ROOT, data)
     if isinstance(message, FromStation):
         return message
@@ -263,5 +276,8 @@ def decode_from_root(data: bytes) -> FromRoot:
 def _decode(adapter: TypeAdapter[T], data: bytes) -> T:
     try:
         return adapter.validate_json(data)
-    except (ValidationError, ValueError) as cause:
-        raise MalformedMessageError(str(cause)) from cause
+    except ValidationError as cause:
+        # Without the input: it is a stranger's, and this is shown on a terminal.
+        first = cause.errors(include_input=False, include_url=False, include_context=False)[0]
+        where = ".".join(map(str, first["loc"]))[:MOST_SHOWN]
+        raise MalformedMessageError(f"{first['type']} at {where or 'its beginning'!r}") from cause

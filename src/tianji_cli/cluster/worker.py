@@ -30,6 +30,7 @@ from tianji_cli.cluster.messages import (
     Stopped,
     Terminate,
     WindDown,
+    text,
 )
 from tianji_cli.cluster.occupation import occupied
 from tianji_cli.cluster.pages import report_pages
@@ -109,7 +110,9 @@ def run_worker(assignment: Assignment, lifeline: int | None = None) -> None:
             _work(assignment, _Attendant(assignment, control, lifeline), control)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
             control.send(
-                Failed(rank=assignment.rank, cause=describe(error), traceback=traceback.format_exc())
+                Failed(
+                    rank=assignment.rank, cause=text(describe(error)), traceback=text(traceback.format_exc())
+                )
             )
             with contextlib.suppress(OSError):  # The disk may be what is full.
                 traceback.print_exc()

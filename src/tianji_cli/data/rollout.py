@@ -89,7 +89,7 @@ class RolloutStore:
         self.per_rollout = per_rollout
         self.receptions: dict[Source, Reception] = {}
         self.rejected = 0
-        self.last_refusal = ""
+        self.first_refusal = ""
         self._job = job
         self._actors = actors
         self._quota = per_rollout // number if in_step else None
@@ -129,7 +129,8 @@ class RolloutStore:
         else:
             claim.release()
         self.rejected += 1
-        self.last_refusal = f"a message from rank {claim.source} is no fragment of this job: {refusal}"
+        if not self.first_refusal:
+            self.first_refusal = f"a message from rank {claim.source} is no fragment of this job: {refusal}"
 
     def _refusal_of_size(self, claim: Claim) -> str | None:
         if claim.nbytes != self.layout.nbytes:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from tianji_algos.core import Agent
 from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.data.production import ProductionPage
-from tianji_cli.roles.role import Role, Trigger
+from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_envs.core import VectorEnvironment
 from tianji_transports.core import Full, Loan, Transport
 
@@ -156,6 +157,10 @@ class Actor(Role):
         self._made_with_version = 0
         claim.release()
         return True
+
+    def report(self) -> dict[str, Any]:
+        """What its endpoint, which other actors may share, has rejected."""
+        return {"rejected": {"endpoint": rejected_by(self._outbox.transport)}}
 
     def stop(self) -> None:
         """Give up the unfinished fragment: its samples count as dropped."""

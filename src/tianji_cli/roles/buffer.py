@@ -6,7 +6,7 @@ from dataclasses import astuple
 from typing import Any
 
 from tianji_cli.data.rollout import RolloutStore
-from tianji_cli.roles.role import Role
+from tianji_cli.roles.role import Role, rejected_by
 from tianji_transports.core import Transport
 
 
@@ -43,11 +43,13 @@ class Buffer(Role):
         self.turn()
 
     def report(self) -> dict[str, Any]:
-        """Receptions by source, and what was rejected."""
+        """Receptions by source, and what was rejected by whom: how many, and why the first."""
         return {
             "receptions": [
                 [*source, *astuple(reception)] for source, reception in self._store.receptions.items()
             ],
-            "rejected": self._store.rejected,
-            "last_refusal": self._store.last_refusal,
+            "rejected": {
+                "fragments": [self._store.rejected, self._store.first_refusal],
+                "endpoint": rejected_by(self._transport),
+            },
         }

@@ -149,12 +149,19 @@ class Overview:
         started = [page.first_step_ns for page in self.productions().values() if page.first_step_ns]
         return (time.monotonic_ns() - min(started)) / 1e9 if started else 0.0
 
-    @property
-    def rejected(self) -> tuple[int, str]:
-        """Fragments that the buffers rejected, and why the last one was."""
-        reports = self._role_reports("buffer")
-        reasons = [report["last_refusal"] for report in reports if report["last_refusal"]]
-        return sum(report["rejected"] for report in reports), reasons[-1] if reasons else ""
+    def rejections(self) -> list[tuple[str, int, str]]:
+        """What was rejected: by whom, how many, and why the first of them. Nobody is listed for nothing."""
+        found = []
+        for process in self._plan.processes:
+            report = self.workers[process.rank].report
+            by_whom: dict[str, tuple[int, str]] = {}
+            for role in report.roles if report is not None else ():
+                # Roles of a process share its endpoint, and each reports it.
+                by_whom |= {name: (count, why) for name, (count, why) in role.get("rejected", {}).items()}
+            for name, (count, why) in by_whom.items():
+                if count:
+                    found.append((f"the {name} of {process.title}", count, why))
+        return found
 
     def snapshot(self) -> Snapshot:
         """Describe the present moment; rates are over the time since the last snapshot."""

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tianji_transports.core import Transport
+
 
 @dataclass(frozen=True)
 class Trigger:
@@ -62,3 +64,8 @@ class Role(ABC):
 
     def close(self) -> None:  # noqa: B027 - most roles hold nothing
         """Free what the role holds. Called once, after ``stop`` or an error."""
+
+
+def rejected_by(transport: Transport) -> list[Any]:
+    """How many frames an endpoint has rejected, and why the first of them: for a role's report."""
+    return [transport.counters.rejected, transport.counters.first_rejection]

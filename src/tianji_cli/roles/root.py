@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import zmq
-
 from tianji_cli.beginning import BEGAN_S
 from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.crew import Crew, Departure
@@ -43,6 +41,7 @@ from tianji_cli.data.ledger import Source, settle
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.roles.overview import Overview
 from tianji_cli.roles.phase import Outcome, Phase
+from tianji_cli.roles.rejections import Rejections
 from tianji_cli.telemetry.snapshot import Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 
@@ -94,6 +93,7 @@ class Root:
         self._overview = overview
         self._signals = signals
         self._telemetry = telemetry
+        self._rejections = Rejections(overview, control, telemetry.event)
         self._log = log
         self._phase = Phase.STARTING
         self._outcome: Outcome | None = None
@@ -134,13 +134,8 @@ class Root:
     # --- waiting and hearing -------------------------------------------------------------------------
 
     def _sleep(self) -> None:
-        poller = zmq.Poller()
-        for socket in self._control.sockets:
-            poller.register(socket, zmq.POLLIN)
-        for descriptor in (self._signals.descriptor, *self._crew.descriptors):
-            poller.register(descriptor, zmq.POLLIN)
-        until = min(self._next_tick, self._deadline) - time.monotonic()
-        poller.poll(max(0, int(until * 1000) + 1))
+        until_s = min(self._next_tick, self._deadline) - time.monotonic()
+        self._control.wait(max(0.0, until_s), (self._signals.descriptor, *self._crew.descriptors))
         self._signals.clear()
 
     def _mind_interruption(self) -> None:
@@ -207,7 +202,9 @@ class Root:
             self._control.send(message.rank, Stop())
 
     def _note(self, report: Report) -> None:
-        if report.incarnation != self._incarnations[report.rank]:
+        roles = len(self._plan.processes[report.rank].roles)
+        fits = len(report.roles) == len(report.busy_s) == roles
+        if not fits or report.incarnation != self._incarnations[report.rank]:
             return
         self._heard[report.rank] = time.monotonic()
         if report.rank in self._late:
@@ -313,6 +310,7 @@ class Root:
         for rank, pid in self._crew.pids.items():
             self._overview.workers[rank].pid = pid
         self._telemetry.update(self._overview.snapshot())
+        self._rejections.report()
         self._announce_first_step()
         for rank in self._crew.ranks - self._late:
             if self._phase is Phase.TRAINING and now - self._heard[rank] > LATE_S:
@@ -385,11 +383,9 @@ class Root:
         )
         if account.unaccounted:
             self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
-        rejected, why = self._overview.rejected
-        if rejected + self._control.rejected:
-            self._telemetry.event(f"rejected: {why or self._control.last_rejection}")
+        self._rejections.report()
         return self._overview.summary(
-            self._outcome.status, self._outcome.reason, account, rejected + self._control.rejected
+            self._outcome.status, self._outcome.reason, account, self._rejections.total
         )
 
     def _cause(self, rank: int, what: str) -> str:

@@ -42,6 +42,20 @@ class RunDirectory:
     path: Path
 
     @classmethod
+    def next(cls, name: str, out: Path = DEFAULT_OUT) -> RunDirectory:
+        """Say which directory ``create`` would make now, and make nothing.
+
+        Raises:
+            RunDirectoryError: the name is no single path component.
+        """
+        if not name or name != Path(name).name or name.startswith("."):
+            raise RunDirectoryError(
+                f"experiment name {name!r} cannot name a directory: use letters, digits, '_' and '-'"
+            )
+        parent = out / name
+        return cls(parent / str(max(_numbers(parent), default=0) + 1))
+
+    @classmethod
     def create(cls, name: str, out: Path = DEFAULT_OUT) -> RunDirectory:
         """Make ``out/name/n`` for the next free n, with its subdirectories.
 
@@ -50,15 +64,11 @@ class RunDirectory:
         Raises:
             RunDirectoryError: the name is no single path component, or the directory cannot be made.
         """
-        if not name or name != Path(name).name or name.startswith("."):
-            raise RunDirectoryError(
-                f"experiment name {name!r} cannot name a directory: use letters, digits, '_' and '-'"
-            )
-        parent = out / name
+        first = cls.next(name, out).path
+        parent = first.parent
         try:
             parent.mkdir(parents=True, exist_ok=True)
-            first = max(_numbers(parent), default=0) + 1
-            for number in count(first):
+            for number in count(int(first.name)):
                 with contextlib.suppress(FileExistsError):
                     (parent / str(number)).mkdir()
                     break

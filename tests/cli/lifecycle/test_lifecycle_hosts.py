@@ -93,7 +93,7 @@ def test_the_user_s_own_modules_go_with_the_job(workplace: Any, start: Start, tm
     (workplace.place / "maze_rules.py").write_text(RULES)
     witness = tmp_path / "witness"
     workplace.environment["WITNESS"] = str(witness)
-    run, host = start({"environment": {"type": "maze:Maze", "id": ""}})
+    run, host = start({"environment": {"type": "maze:Maze", "id": ""}, "distribution": {"mode": "sync"}})
     run.finish()
     host.wait(0)
     used = {Path(line).parent for line in witness.read_text().split()}

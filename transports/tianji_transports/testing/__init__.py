@@ -5,15 +5,18 @@
     class TestMyEngine(TransportContract):
         engine = "my_module:MyTransport"
 
-Peers are real processes (threads, for an engine whose capabilities confine it to one process). An engine
-whose peers cannot die and come back one by one says so in its capabilities, and derives from
-``LivingTransportContract``. Needs pytest.
+Peers are real processes. An engine whose peers cannot die and come back one by one says so in its
+capabilities, and its tests derive from ``LivingTransportContract``; those of an engine that is confined to
+one process (peers are threads there) from ``OneProcessContract``. Needs pytest.
 """
 
 import pytest
 
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{name}" for name in ("channels", "close", "deaths", "slots", "verbs", "waiting"))
+    *(
+        f"{__name__}.{name}"
+        for name in ("channels", "close", "deaths", "slots", "soak", "stops", "verbs", "waiting")
+    )
 )
 
 from tianji_transports.registry import load  # noqa: E402
@@ -23,18 +26,24 @@ from tianji_transports.testing.close import CloseContract  # noqa: E402
 from tianji_transports.testing.deaths import DeathContract  # noqa: E402
 from tianji_transports.testing.job import Job, Peer  # noqa: E402
 from tianji_transports.testing.slots import SlotContract  # noqa: E402
+from tianji_transports.testing.stops import StopContract  # noqa: E402
 from tianji_transports.testing.waiting import WaitContract  # noqa: E402
 
-__all__ = ["Job", "LivingTransportContract", "Peer", "TransportContract", "verbs"]
+__all__ = ["Job", "LivingTransportContract", "OneProcessContract", "Peer", "TransportContract", "verbs"]
 
 
-class LivingTransportContract(ChannelContract, SlotContract, WaitContract, CloseContract):
-    """The contract but for deaths; set ``engine`` to the name of an engine."""
+class OneProcessContract(ChannelContract, SlotContract, WaitContract, CloseContract):
+    """What holds within one process, too; set ``engine`` to the name of an engine."""
 
-    def test_deaths_are_tested_where_the_capabilities_promise_to_survive_them(self) -> None:
-        """No engine escapes the tests of what it says it can do."""
+    def test_no_engine_escapes_the_tests_of_what_it_says_it_can_do(self) -> None:
+        """Stops are tested where there are processes, deaths where they are to be survived."""
         can = load(self.engine).capabilities
+        assert isinstance(self, StopContract) == can.cross_process
         assert isinstance(self, DeathContract) == (can.cross_process and can.peer_restart)
+
+
+class LivingTransportContract(OneProcessContract, StopContract):
+    """The contract but for deaths; set ``engine`` to the name of an engine."""
 
 
 class TransportContract(LivingTransportContract, DeathContract):

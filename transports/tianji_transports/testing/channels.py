@@ -54,6 +54,25 @@ class ChannelContract:
             for sender in senders:
                 sender.answer()
 
+    def test_sixteen_senders_at_once_keep_their_order(self) -> None:
+        """However many push into one channel, nothing is lost, doubled or overtaken."""
+        ranks, count = tuple(range(1, 17)), 25
+        with Job(self.engine, stream_to_0(ranks, window=4)) as job:
+            receiver = job.open(0)
+            senders = [job.start(rank) for rank in ranks]
+            for sender in senders:
+                sender.tell("stream", 0, "f", count, 2_000)
+            numbers = dict.fromkeys(ranks, 0)
+            for _ in range(len(ranks) * count):
+                held = verbs.claim(receiver, "f")
+                verbs.check(held.view(), held.source, numbers[held.source])
+                numbers[held.source] += 1
+                held.release()
+            assert numbers == dict.fromkeys(ranks, count)
+            assert receiver.probe("f") is None
+            for sender in senders:
+                sender.answer()
+
     def test_a_probe_for_one_source_leaves_the_others_messages(self) -> None:
         """``source`` selects."""
         with Job(self.engine, stream_to_0((1, 2))) as job:

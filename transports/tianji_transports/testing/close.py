@@ -66,6 +66,24 @@ class CloseContract:
             assert sender.answer().unconfirmed == {}
             assert receiver.close().unclaimed == {}
 
+    def test_what_a_closed_sender_had_pushed_is_whole_or_gone(self) -> None:
+        """A close without a drain may lose what nobody had claimed, from the end, and reports as much."""
+        with Job(self.engine, (Channel("f", 0, (1,), 100_000, window=4),)) as job:
+            receiver, sender = job.open(0), job.start(1)
+            sender.tell("stream", 0, "f", 4, 90_000)
+            verbs.receive(receiver, "f", 1, 0)
+            sender.answer()
+            sender.tell("close")
+            verbs.until(receiver, lambda: sender.answered() or None)
+            assert sender.answer().unconfirmed[0, "f"] >= 3
+            number = 1
+            while (held := receiver.probe("f")) is not None or receiver.wait(0.3):
+                if held is not None:
+                    verbs.check(held.view(), 1, number)
+                    held.release()
+                    number += 1
+            assert number <= 4
+
     def test_a_closed_endpoint_raises_whatever_is_asked_of_it(self) -> None:
         """Use after close is a distinct error; giving memory back is not use."""
         channels = (Channel("f", 0, (1,), 100), Channel("g", 1, (0,), 100))

@@ -9,7 +9,7 @@ import pytest
 from tianji_transports.core import FULL, Transport
 from tianji_transports.errors import PeerLostError
 from tianji_transports.testing import verbs
-from tianji_transports.testing.job import Job
+from tianji_transports.testing.job import Job, Peer
 from tianji_transports.wiring import Channel, Slot
 
 
@@ -63,6 +63,64 @@ class DeathContract:
             sender.tell("stream", 0, "f", 5)
             verbs.receive_stream(receiver, "f", 1, 0, 5)
             sender.answer()
+
+    def test_a_sender_killed_while_it_fills_a_loan_has_sent_nothing(self) -> None:
+        """What was only lent is never seen, and its memory is not missed by the lives that follow."""
+        with self._job((Channel("f", 0, (1,), 10_000, window=2),)) as job:
+            receiver = job.open(0)
+            for life in range(5):
+                sender = job.start(1, incarnation=life)
+                sender.tell("push", 0, "f", life)
+                verbs.receive(receiver, "f", 1, life)
+                sender.answer()
+                for _ in range(2):
+                    sender.tell("half_fill", 0, "f", 10_000)
+                    self._finish(receiver, sender)
+                job.kill(sender)
+                receiver.peer_lost(1)
+                assert receiver.probe("f") is None
+
+    @staticmethod
+    def _finish(receiver: Transport, sender: Peer) -> None:
+        """Wait at the receiver until the sender has done what it was told."""
+        verbs.until(receiver, lambda: sender.answered() or None)
+        sender.answer()
+
+    def test_a_sender_killed_in_a_large_message_leaves_whole_ones_or_none(self) -> None:
+        """Nobody claims the first half of a message whose second half died with its sender."""
+        nbytes = 24_000_000
+        with self._job((Channel("f", 0, (1,), nbytes + 1000, window=2),)) as job:
+            receiver = job.open(0)
+            for life in range(4):
+                sender = job.start(1, incarnation=life)
+                sender.tell("stream", 0, "f", 1000, nbytes)
+                verbs.receive(receiver, "f", 1, 0)
+                receiver.wait(0.004 * life)
+                job.kill(sender)
+                receiver.peer_lost(1)
+                number = 1
+                while (held := receiver.probe("f")) is not None or receiver.wait(0.3):
+                    if held is not None:
+                        verbs.check(held.view(), 1, number)
+                        held.release()
+                        number += 1
+
+    def test_a_receiver_killed_with_claims_takes_no_credit_with_it(self) -> None:
+        """However many lives die holding all that they may, the next one gets a whole window."""
+        with self._job((Channel("f", 0, (1,), 10_000, window=2, borrow=2),)) as job:
+            sender = job.open(1)
+            for life in range(6):
+                receiver = job.start(0, incarnation=life)
+                verbs.until(sender, lambda: self._alive(sender) or None)
+                receiver.tell("keep", "f", 2)
+                for number in range(2):
+                    verbs.push(sender, 0, "f", number, 10_000)
+                receiver.answer()
+                verbs.settle(sender, 0, "f", 0)
+                verbs.push(sender, 0, "f", 2, 10_000)
+                job.kill(receiver)
+                sender.peer_lost(0)
+                assert sender.unconfirmed(0, "f") == 0
 
     def test_a_killed_receiver_is_a_distinct_error_until_its_next_life(self) -> None:
         """Its credit is void; loans work again when it is back, with a whole window."""

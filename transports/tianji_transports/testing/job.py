@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, Pipe
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from tianji_transports import registry
 from tianji_transports.core import EngineOptions, Transport
@@ -21,13 +21,16 @@ from tianji_transports.wiring import Channel, Slot, Wiring
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tianji_transports.testing.job"])
 
+STATIONS = "TIANJI_STATIONS"
+"""Names the socket where processes that a launcher started wait to be peers; see ``stations``."""
+
 
 def serve(
     control: Connection, engine: str, wiring: Wiring, rank: int, incarnation: int, options: EngineOptions
 ) -> None:
     """Run one rank: do what the test says, and wait at the endpoint in between, as a role would."""
     endpoint = registry.create(engine, wiring, rank, incarnation, options)
-    with endpoint, control:
+    with endpoint:
         control.send(endpoint.address)
         verb = ""
         while True:
@@ -51,6 +54,65 @@ def obey(endpoint: Transport, verb: str, arguments: tuple[Any, ...]) -> Any:
     return getattr(verbs, verb)(endpoint, *arguments)
 
 
+class Runner(Protocol):
+    """What plays a peer's part.
+
+    Attributes:
+        pid: of the process.
+        control: the way to it.
+    """
+
+    pid: int
+    control: Connection
+
+    def is_alive(self) -> bool:
+        """Say whether the part is still played."""
+
+    def kill(self) -> None:
+        """Have it end at once."""
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end; say whether it came."""
+
+
+class OwnRunner:
+    """A process, or a thread, that is there for this one peer."""
+
+    def __init__(self, in_process: bool, arguments: tuple[Any, ...]) -> None:
+        self.control, theirs = Pipe()
+        self._theirs = theirs
+        self._in_process = in_process
+        self._task: Any
+        if in_process:
+            self._task = threading.Thread(target=serve, args=(theirs, *arguments))
+        else:
+            self._task = PROCESSES.Process(target=serve, args=(theirs, *arguments))
+        self._task.start()
+        self.pid = os.getpid() if in_process else self._task.pid
+        if not in_process:
+            theirs.close()
+
+    def is_alive(self) -> bool:
+        """Say whether it runs."""
+        return bool(self._task.is_alive())
+
+    def kill(self) -> None:
+        """Kill the process with SIGKILL."""
+        os.kill(self.pid, signal.SIGKILL)
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the end of the process or thread; say whether it came."""
+        self._task.join(timeout_s)
+        if self._task.is_alive():
+            return False
+        self.control.close()
+        if self._in_process:
+            self._theirs.close()
+        else:
+            self._task.close()
+        return True
+
+
 class Peer:
     """A rank in a process of its own (a thread, for an engine of one process) that does what it is told."""
 
@@ -58,17 +120,16 @@ class Peer:
         self, engine: str, wiring: Wiring, rank: int, incarnation: int, options: EngineOptions
     ) -> None:
         self.rank = rank
-        self._control, theirs = Pipe()
-        arguments = (theirs, engine, wiring, rank, incarnation, options)
         self.in_process = not registry.load(engine).capabilities.cross_process
-        self._runner: Any
-        if self.in_process:
-            self._runner = threading.Thread(target=serve, args=arguments)
+        arguments = (engine, wiring, rank, incarnation, options)
+        self._runner: Runner
+        if os.environ.get(STATIONS):
+            from tianji_transports.testing.stations import recruit  # noqa: PLC0415 - it needs MPI
+
+            self._runner = recruit(arguments)
         else:
-            self._runner = PROCESSES.Process(target=serve, args=arguments)
-        self._runner.start()
-        if not self.in_process:
-            theirs.close()
+            self._runner = OwnRunner(self.in_process, arguments)
+        self._control = self._runner.control
         self.address: str = self.answer()
 
     def tell(self, verb: str, *arguments: Any) -> None:
@@ -99,7 +160,7 @@ class Peer:
 
     def kill(self) -> None:
         """Kill the peer's process with SIGKILL and wait for its end."""
-        self.signal(signal.SIGKILL)
+        self._runner.kill()
         self._end()
 
     def stop(self) -> None:
@@ -109,11 +170,7 @@ class Peer:
         self._end()
 
     def _end(self) -> None:
-        self._runner.join(verbs.PATIENCE_S)
-        assert not self._runner.is_alive(), f"rank {self.rank} does not end"
-        self._control.close()
-        if not self.in_process:
-            self._runner.close()
+        assert self._runner.join(verbs.PATIENCE_S + 5), f"rank {self.rank} does not end"
 
 
 class Job:
@@ -157,12 +214,19 @@ class Job:
     def _introduce(self, rank: int, address: str) -> None:
         self._addresses[rank] = address
         news: Mapping[int, str] = {rank: address}
+        neighbours = self._neighbours(rank)
         for endpoint in self.endpoints:
-            if endpoint.rank != rank:
+            if endpoint.rank in neighbours:
                 endpoint.connect(news)
         for peer in self.peers:
-            if peer.rank != rank:
+            if peer.rank in neighbours:
                 peer.ask("connect", news)
+
+    def _neighbours(self, rank: int) -> set[int]:
+        """Ranks that share a channel or a slot's value with ``rank``; the others may go on undisturbed."""
+        edges = {(sender, channel.receiver) for channel in self.wiring.channels for sender in channel.senders}
+        edges |= {(slot.writer, reader) for slot in self.wiring.slots for reader in slot.readers}
+        return {one for edge in edges if rank in edge for one in edge} - {rank}
 
     def __enter__(self) -> Self:
         return self

@@ -53,6 +53,20 @@ class SlotContract:
             writer.answer()
             assert other.ask("read", "p", 0, count - 2) == count - 1
 
+    def test_every_one_of_several_readers_sees_whole_values_while_they_are_written(self) -> None:
+        """Each reads as fast as it can, every byte, and ends with the last version."""
+        readers, last = (1, 2, 3, 4), 100
+        with Job(self.engine, slots=written_by_0(*readers)) as job:
+            writer, peers = job.open(0), [job.start(rank) for rank in readers]
+            for peer in peers:
+                peer.tell("read_to", "p", 0, last)
+            for version in range(last + 1):
+                verbs.publish(writer, "p", version, MAX - version)
+                writer.wait(0.0)
+            verbs.until(writer, lambda: all(peer.answered() for peer in peers) or None)
+            for peer in peers:
+                assert 1 <= peer.answer() <= last + 1
+
     def test_a_held_value_stays_as_it_was(self) -> None:
         """A claim on a value is not overwritten by newer versions."""
         with Job(self.engine, slots=written_by_0(1)) as job:

@@ -6,9 +6,11 @@ claims it can tell a wrong, torn or stale one.
 
 from __future__ import annotations
 
+import hashlib
 import struct
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from tianji_transports.core import ANY, Claim, CloseReport, Loan, Transport
@@ -18,6 +20,8 @@ PATIENCE_S = 20.0
 LONG_S = 8.0
 """A time-out longer than anything takes: who sleeps to its end was not woken."""
 STAMP = struct.Struct("<iiq")
+NUMBER = struct.Struct("<QQ")
+PIECE = 1 << 20
 
 T = TypeVar("T")
 
@@ -154,6 +158,64 @@ def settle(endpoint: Transport, dest: int, channel: str, count: int) -> None:
     until(endpoint, lambda: endpoint.unconfirmed(dest, channel) == count or None)
 
 
+def pieces(memory: memoryview, rank: int, number: int) -> Iterator[tuple[memoryview, bytes]]:
+    """Divide message ``number`` of ``rank`` into pieces, each with its bytes, no two alike."""
+    block = 2 * hashlib.shake_128(f"{rank} {number}".encode()).digest(PIECE)
+    for index, begin in enumerate(range(0, memory.nbytes, PIECE)):
+        piece = memory[begin : begin + PIECE]
+        turn = 4099 * index % PIECE
+        yield piece, block[turn : turn + piece.nbytes]
+
+
+def push_random(endpoint: Transport, dest: int, channel: str, number: int, nbytes: int) -> None:
+    """Push a message no two pieces of which are alike."""
+    lent = loan(endpoint, dest, channel, nbytes)
+    for piece, right in pieces(lent.memory, endpoint.rank, number):
+        piece[:] = right
+    endpoint.push(lent)
+
+
+def receive_random(endpoint: Transport, channel: str, source: int, number: int) -> int:
+    """Claim what ``push_random`` pushed, check every byte of it, release it; its size."""
+    held = until(endpoint, lambda: endpoint.probe(channel, source), 5 * PATIENCE_S)
+    for piece, right in pieces(held.view(), source, number):
+        assert bytes(piece) == right, f"message {number} of rank {source} is wrong"
+    held.release()
+    return held.nbytes
+
+
+def push_numbers(endpoint: Transport, dest: int, channel: str, count: int) -> int:
+    """Push the numbers below ``count``, a message each; the checksum of all."""
+    checksum = 0
+    for number in range(count):
+        while not (lent := endpoint.loan(dest, channel, NUMBER.size)):
+            endpoint.wait(PATIENCE_S)
+        NUMBER.pack_into(lent.memory, 0, number, zlib.crc32(number.to_bytes(8, "little")))
+        checksum = zlib.crc32(lent.memory, checksum)
+        endpoint.push(lent)
+    return checksum
+
+
+def receive_numbers(endpoint: Transport, channel: str, count: int) -> int:
+    """Claim what ``push_numbers`` pushed, in order; the checksum of all."""
+    checksum = 0
+    for number in range(count):
+        while (held := endpoint.probe(channel)) is None:
+            endpoint.wait(PATIENCE_S)
+        view = held.view()
+        assert NUMBER.unpack(view)[0] == number
+        checksum = zlib.crc32(view, checksum)
+        held.release()
+    return checksum
+
+
+def half_fill(endpoint: Transport, dest: int, channel: str, nbytes: int) -> None:
+    """Get a loan, write half of it, and keep it."""
+    lent = loan(endpoint, dest, channel, nbytes)
+    fill(lent.memory[: nbytes // 2], endpoint.rank, 0)
+    endpoint.__dict__.setdefault("kept", []).append(lent)
+
+
 def publish(endpoint: Transport, slot: str, version: int, nbytes: int) -> None:
     """Publish a version, filled so that a torn one shows."""
     value = bytearray(nbytes)
@@ -176,6 +238,15 @@ def read(endpoint: Transport, slot: str, writer: int, newer_than: int = -1) -> i
     check(value.view(), writer, value.version)
     value.release()
     return value.version
+
+
+def read_to(endpoint: Transport, slot: str, writer: int, last: int) -> int:
+    """Read newer and newer values up to version ``last``, every byte of each; how many there were."""
+    version, values = -1, 0
+    while version != last:
+        version = read(endpoint, slot, writer, newer_than=version)
+        values += 1
+    return values
 
 
 def close(endpoint: Transport, drain_s: float = 0.0) -> CloseReport:

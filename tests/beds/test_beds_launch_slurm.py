@@ -1,0 +1,95 @@
+"""`tianji launch slurm` on a real Slurm: it trains over both nodes, stops in order, says what is wrong."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from beds.slurm import Slurm
+from beds.training import TIANJI, finished_summary, hosts_of, write_config
+
+
+def launch(slurm: Slurm, place: Path, config: Path, *options: str) -> int:
+    """Submit a job, and give its number."""
+    done = slurm.run(TIANJI, "launch", "slurm", config, "--nodes=2", "--out=out", *options, cwd=place)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("submitted job ")
+    return int(done.stdout.split()[2].rstrip(":"))
+
+
+def ended(slurm: Slurm, job: int) -> str:
+    """Wait for a job's end."""
+    deadline = time.monotonic() + 90
+    while (state := slurm.job_state(job)) in {"PENDING", "RUNNING", "COMPLETING"}:
+        assert time.monotonic() < deadline, f"job {job} is still {state}"
+        time.sleep(0.1)
+    return state
+
+
+def log(run: Path) -> str:
+    return "".join(path.read_text() for path in (run / "logs").glob("slurm-*.out"))
+
+
+@pytest.mark.parametrize("transport", ["mpi", "zmq", {"local": "shm", "remote": "zmq"}], ids=str)
+def test_a_launched_job_trains_over_both_nodes(
+    slurm: Slurm, tmp_path: Path, transport: str | dict[str, str]
+) -> None:
+    job = launch(slurm, tmp_path, write_config(tmp_path, transport))
+    run = tmp_path / "out/run/1"
+    assert ended(slurm, job) == "COMPLETED", log(run)
+    hosts = hosts_of(finished_summary(run))
+    assert hosts[0] == "n1"
+    assert set(hosts.values()) == {"n1", "n2"}, hosts
+
+
+@pytest.mark.parametrize("transport", ["mpi", "zmq"])
+def test_slurms_warning_ends_a_job_in_order_with_a_checkpoint(
+    slurm: Slurm, tmp_path: Path, transport: str
+) -> None:
+    endless = "experiment.stop={env_steps=1000000000}"
+    job = launch(slurm, tmp_path, write_config(tmp_path, transport), "--set", endless)
+    run = tmp_path / "out/run/1"
+    deadline = time.monotonic() + 60
+    while not trained(run):
+        assert slurm.job_state(job) in {"PENDING", "RUNNING"}, log(run)
+        assert time.monotonic() < deadline, log(run)
+        time.sleep(0.1)
+    # What Slurm itself does at the time that --signal=B:TERM@60 names.
+    slurm.run("scancel", "--batch", "--signal=TERM", str(job))
+    assert ended(slurm, job) == "FAILED"
+    assert slurm.exit_status(job) == 130, log(run)
+    assert json.loads((run / "summary.json").read_text())["status"] == "stopped"
+    assert (run / "checkpoints/last/model.safetensors").is_file()
+
+
+def trained(run: Path) -> bool:
+    metrics = run / "metrics.jsonl"
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines if line.endswith("}")]
+    return bool(rows) and rows[-1]["updates"] > 0
+
+
+def test_a_host_that_cannot_join_ends_the_job(slurm: Slurm, tmp_path: Path) -> None:
+    launch(slurm, tmp_path, write_config(tmp_path, "zmq"))
+    slurm.cancel_all()
+    # As on a cluster whose second node does not see the run directory.
+    run = tmp_path / "out/run/1"
+    for used in ("metrics.jsonl", "summary.json"):
+        (run / used).unlink(missing_ok=True)
+    script = (run / "job.sbatch").read_text()
+    assert script.count('--key "$run/job.key"') == 1
+    (run / "job.sbatch").write_text(script.replace('--key "$run/job.key"', '--key "$run/nowhere.key"'))
+    job = int(slurm.run("sbatch", "--parsable", run / "job.sbatch", cwd=tmp_path).stdout)
+    assert ended(slurm, job) == "FAILED", log(run)
+    assert "nowhere.key" in log(run)
+
+
+def test_a_job_that_slurm_refuses_leaves_no_run(slurm: Slurm, tmp_path: Path) -> None:
+    config = write_config(tmp_path, "zmq")
+    command = (TIANJI, "launch", "slurm", config, "--nodes=2", "--partition=none", "--out=out")
+    refused = slurm.run(*command, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert "invalid partition specified: none" in refused.stderr
+    assert not list((tmp_path / "out/run").iterdir())

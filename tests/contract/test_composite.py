@@ -1,0 +1,15 @@
+from tianji_transports.testing import TransportContract
+
+ARRANGEMENTS = "tianji_transports.testing.arrangements"
+
+
+class TestOneHost(TransportContract):
+    engine = f"{ARRANGEMENTS}:OneHost"
+
+
+class TestManyHosts(TransportContract):
+    engine = f"{ARRANGEMENTS}:ManyHosts"
+
+
+class TestHostsOfTwo(TransportContract):
+    engine = f"{ARRANGEMENTS}:HostsOfTwo"

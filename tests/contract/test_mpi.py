@@ -1,0 +1,5 @@
+from tianji_transports.testing import LivingTransportContract
+
+
+class TestMpi(LivingTransportContract):
+    engine = "mpi"

@@ -1,0 +1,5 @@
+from tianji_transports.testing import TransportContract
+
+
+class TestUcx(TransportContract):
+    engine = "ucx"

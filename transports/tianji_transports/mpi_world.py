@@ -1,0 +1,135 @@
+"""This process's place in the MPI job: when MPI begins, how it ends, and what is left on the way.
+
+MPI begins with the first endpoint, or with ``initialise`` in a process that has none: every process of the
+job has to take part, because MPI's own start waits for all of them. It ends in ``finalise``, which runs at
+exit and in which all processes of the job take part, too: what was sent and never received is received and
+thrown away there, since MPI cannot end with it. A process that must not wait for the others, because
+something went wrong in it, calls ``abort``; one that ends with an uncaught exception does so by itself.
+
+Nothing here touches MPI before it is asked to, so that the engine can be imported anywhere.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from typing import NoReturn
+
+import mpi4py
+
+mpi4py.rc.initialize = False
+mpi4py.rc.finalize = False
+
+from mpi4py import MPI  # noqa: E402 - after it was told not to initialise
+
+from tianji_transports.errors import TransportError  # noqa: E402
+
+__all__ = ["MPI", "abort", "discard", "finalise", "initialise", "largest_tag", "leave", "reap"]
+
+FINALISE_S = 60.0
+"""How long a process that has ended waits for the others of the job."""
+PAUSE_S = 0.001
+LEAST_LARGEST_TAG = 32767
+"""What the standard guarantees."""
+
+_adrift: list[tuple[MPI.Request, object]] = []
+"""Sends that closed endpoints left behind, with the memory that MPI may still read."""
+
+
+def initialise() -> MPI.Intracomm:
+    """Begin MPI, unless it has begun, and give the communicator of all processes of the job.
+
+    Raises:
+        TransportError: MPI does not start, or has ended already.
+    """
+    if MPI.Is_finalized():
+        raise TransportError("MPI has ended in this process and cannot begin again")
+    if not MPI.Is_initialized():
+        try:
+            MPI.Init_thread(MPI.THREAD_FUNNELED)
+        except MPI.Exception as error:
+            raise TransportError(f"MPI does not start: {error}") from error
+    if not _hooked:
+        _hooked.append(os.getpid())
+        MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
+        atexit.register(_at_exit)
+    return MPI.COMM_WORLD
+
+
+_hooked: list[int] = []
+
+
+def largest_tag() -> int:
+    """Ask MPI for its largest tag."""
+    largest = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB)
+    return largest if isinstance(largest, int) else LEAST_LARGEST_TAG
+
+
+def leave(request: MPI.Request, memory: object) -> None:
+    """Take over a send that its endpoint does not wait for."""
+    _adrift.append((request, memory))
+
+
+def reap() -> int:
+    """Let go of the sends that have been received meanwhile; how many are left."""
+    _adrift[:] = [(request, memory) for request, memory in _adrift if not _is_over(request)]
+    return len(_adrift)
+
+
+def _is_over(request: MPI.Request) -> bool:
+    if not request.Test():
+        return False
+    if isinstance(request, MPI.Prequest):
+        request.Free()
+    return True
+
+
+def discard(message: MPI.Message, nbytes: int) -> None:
+    """Receive a matched message and throw it away."""
+    message.Recv([bytearray(nbytes), MPI.BYTE])
+
+
+def finalise(timeout_s: float = FINALISE_S) -> None:
+    """End MPI together with every other process of the job; endpoints have to be closed before.
+
+    Every process receives and throws away what is still on its way until all sends of all processes are
+    over (Hoefler, Siebert and Lumsdaine, PPoPP 2010: a barrier that does not block, entered by whoever has
+    nothing in flight). If the others do not come in time, the job is aborted: they are dead or stuck.
+    """
+    if not MPI.Is_initialized() or MPI.Is_finalized():
+        return
+    world, status = MPI.COMM_WORLD, MPI.Status()
+    deadline = time.monotonic() + timeout_s
+    barrier: MPI.Request | None = None
+    while barrier is None or not barrier.Test():
+        idle = True
+        while (message := world.Improbe(MPI.ANY_SOURCE, MPI.ANY_TAG, status)) is not None:
+            discard(message, status.Get_count(MPI.BYTE))
+            idle = False
+        if barrier is None and reap() == 0:
+            barrier = world.Ibarrier()
+        if time.monotonic() > deadline:
+            abort(1, f"the other processes of the job did not end within {timeout_s:g} s")
+        if idle:
+            time.sleep(PAUSE_S)
+    MPI.Finalize()
+
+
+def abort(status: int, reason: str) -> NoReturn:
+    """End every process of the job at once; ``mpiexec`` exits with ``status``."""
+    rank = MPI.COMM_WORLD.Get_rank() if MPI.Is_initialized() and not MPI.Is_finalized() else None
+    print(f"rank {rank}: {reason}; the job is aborted", file=sys.stderr, flush=True)  # noqa: T201
+    if rank is not None:
+        MPI.COMM_WORLD.Abort(status)
+    raise SystemExit(status)
+
+
+def _at_exit() -> None:
+    if _hooked != [os.getpid()] or MPI.Is_finalized():
+        return
+    uncaught = getattr(sys, "last_value", None)
+    if uncaught is not None:
+        abort(1, f"{type(uncaught).__name__}: {uncaught}")
+    finalise()

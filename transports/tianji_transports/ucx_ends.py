@@ -1,0 +1,251 @@
+"""What an endpoint of the ``ucx`` engine keeps for each channel and slot, and the memory that it reuses."""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+
+from tianji_transports.ends import Inlet, Outlet, SlotView
+from tianji_transports.ucx_frames import LINE
+from tianji_transports.ucx_library import Array
+from tianji_transports.ucx_port import Lane
+from tianji_transports.wiring import Slot
+
+
+class Buffer:
+    """Memory that UCX sends from or receives into, and its handles for as much of it as was used last.
+
+    Attributes:
+        memory: all of it; aligned to a page.
+        whole: UCX's handle for all of it, to receive into.
+    """
+
+    __slots__ = ("_array", "_nbytes", "_part", "memory", "uses", "whole")
+
+    def __init__(self, nbytes: int) -> None:
+        self.memory = memoryview(mmap.mmap(-1, max(1, nbytes)))
+        self.whole = Array(self.memory)
+        self.uses = 0
+        self._nbytes = -1
+        self._part = self.memory
+        self._array = self.whole
+
+    def part(self, nbytes: int) -> memoryview:
+        """The first ``nbytes``."""
+        if nbytes != self._nbytes:
+            self._part = self.memory[:nbytes]
+            self._array = Array(self._part)
+            self._nbytes = nbytes
+        return self._part
+
+    def array(self, nbytes: int) -> Any:
+        """UCX's handle for the first ``nbytes``."""
+        self.part(nbytes)
+        return self._array
+
+
+@dataclass(eq=False)
+class UcxOutlet(Outlet):
+    """The sender's end.
+
+    Attributes:
+        index: of the channel in the wiring.
+        tag: of its messages.
+        endpoint: to where the receiver wants messages; None before its WELCOME.
+        session: that life.
+        free: memory for loans.
+        flying: memory that UCX may still read, with its request.
+    """
+
+    index: int = field(kw_only=True)
+    tag: Any = field(kw_only=True)
+    endpoint: Any = None
+    session: int = -1
+    free: list[Buffer] = field(default_factory=list)
+    flying: deque[tuple[Any, Buffer]] = field(default_factory=deque)
+
+    def take_back(self, handle: Buffer) -> None:
+        """Return an unsent message's memory."""
+        self.free.append(handle)
+
+    def reap(self) -> None:
+        """Take back the memory that UCX has read."""
+        flying = self.flying
+        while flying and flying[0][0].completed:
+            self.free.append(flying.popleft()[1])
+
+    def credit(self, number: int) -> None:
+        """Learn that every push up to ``number`` was claimed."""
+        if self.confirmed < number <= self.pushed:
+            self.confirmed = number
+
+
+@dataclass(eq=False)
+class Life:
+    """One life of a sender, as its receiver sees it.
+
+    Attributes:
+        inlet: whose.
+        session: which.
+        begun: arrived up to this number, received or not.
+        claimed: number of the last message claimed.
+        told: number of the last credit sent.
+        endpoint: where credits go; None when it is over.
+        lane: where its messages come in.
+        credit: tag of its credits.
+        coming: messages that began to arrive, in order.
+    """
+
+    inlet: UcxInlet
+    session: int
+    begun: int
+    claimed: int
+    told: int
+    endpoint: Any
+    lane: Lane
+    credit: Any
+    coming: deque[Message] = field(default_factory=deque)
+
+    def arrivals(self) -> None:
+        """Hand over what has arrived completely."""
+        coming, inlet = self.coming, self.inlet
+        while coming and coming[0].request.completed:
+            message = coming.popleft()
+            message.request = None  # a request keeps the whole worker alive
+            inlet.queue.append(message)
+            inlet.arrived += 1
+
+
+@dataclass(eq=False)
+class Message:
+    """A message of a channel: whose, where, how long, and the request that receives it until it is here."""
+
+    life: Life
+    buffer: Buffer
+    nbytes: int
+    request: Any = None
+
+
+@dataclass(eq=False)
+class UcxInlet(Inlet):
+    """The receiver's end.
+
+    Attributes:
+        index: of the channel in the wiring.
+        pool: memory of the channel, for all its senders.
+        queue: messages that are here.
+        lives: by session.
+    """
+
+    index: int = field(kw_only=True)
+    pool: list[Buffer] = field(kw_only=True)
+    queue: deque[Message] = field(default_factory=deque)
+    lives: dict[int, Life] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Say how many claims go by between two credits."""
+        super().__post_init__()
+        self.batch = max(1, self.channel.window // 2)
+
+    def reclaim(self, handle: Buffer) -> None:
+        """Take a released message's memory back."""
+        self.pool.append(handle)
+        assert self.inbox is not None
+        self.inbox.held -= 1
+
+
+@dataclass(eq=False)
+class UcxSlotView(SlotView):
+    """The reading end of a slot.
+
+    Attributes:
+        index: of the slot in the wiring.
+        session: the writer's life that was connected to last.
+        endpoint: to it.
+        value: memory with the newest value.
+        nbytes: of the value.
+        lent: memory that a claim holds.
+        coming: the value that is arriving: its request, memory, size with its line.
+        pool: memory to receive into.
+    """
+
+    index: int = field(kw_only=True)
+    session: int = -1
+    endpoint: Any = None
+    value: Buffer | None = None
+    nbytes: int = 0
+    lent: Buffer | None = None
+    coming: tuple[Any, Buffer, int] | None = None
+    pool: list[Buffer] = field(default_factory=list)
+
+    def replace(self, value: Buffer, nbytes: int) -> None:
+        """Put a newer value in the place of the last one."""
+        if self.value is not None and self.value is not self.lent:
+            self.pool.append(self.value)
+        self.value, self.nbytes = value, nbytes
+
+    def reclaim(self, handle: Buffer) -> None:
+        """Take a released value's memory back."""
+        super().reclaim(handle)
+        self.lent = None
+        if handle is not self.value:
+            self.pool.append(handle)
+
+
+@dataclass(eq=False)
+class Reader:
+    """A reader of a slot, as its writer sees it: who, what it has, and whether it waits for more."""
+
+    rank: int
+    endpoint: Any
+    session: int
+    has: int
+    ready: bool
+
+
+@dataclass(eq=False)
+class SlotHome:
+    """The writing end of a slot: the newest value, and who has read what.
+
+    Attributes:
+        slot: what is written.
+        index: of the slot in the wiring.
+        tag: of its values.
+        number: version + 1 of the newest value; 0 before there is one.
+        value: its memory; the first ``LINE`` bytes are its number.
+        nbytes: of line and value.
+        readers: by rank.
+        flying: values that UCX may still read, with their requests.
+        pool: memory for values.
+    """
+
+    slot: Slot
+    index: int
+    tag: Any
+    number: int = 0
+    value: Buffer | None = None
+    nbytes: int = 0
+    readers: dict[int, Reader] = field(default_factory=dict)
+    flying: list[tuple[Any, Buffer]] = field(default_factory=list)
+    pool: list[Buffer] = field(default_factory=list)
+
+    def blank(self) -> Buffer:
+        """Memory for the next value that nobody reads."""
+        return self.pool.pop() if self.pool else Buffer(LINE + self.slot.max_bytes)
+
+    def reap(self) -> None:
+        """Take back the memory that UCX has read."""
+        if not self.flying:
+            return
+        still = []
+        for request, buffer in self.flying:
+            if request.completed:
+                buffer.uses -= 1
+                if buffer.uses == 0 and buffer is not self.value:
+                    self.pool.append(buffer)
+            else:
+                still.append((request, buffer))
+        self.flying = still

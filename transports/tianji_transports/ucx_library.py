@@ -1,0 +1,71 @@
+"""Load UCX the way this project needs it, without touching what the user set in the environment.
+
+``import ucxx`` puts settings of its own into the environment, which child processes would take for the
+user's; here they are taken out again once the library has read them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from tianji_transports.errors import TransportError
+
+SETTINGS: Final = {
+    # UCX would print which variables nobody read, ours and ucxx's among them.
+    "UCX_WARN_UNUSED_ENV_VARS": "n",
+    # Rendezvous lets a receiver read a sender's memory (CMA, RDMA). UCX aborts the whole process if that
+    # sender was killed meanwhile, and over TCP a rendezvous moves only while both sides are inside UCX.
+    # Eager messages do neither, and are the faster ones through shared memory and over TCP alike.
+    "UCX_RNDV_THRESH": "inf",
+}
+"""What this engine sets unless the user did."""
+
+
+def _load() -> tuple[Any, Any]:
+    """Import ucxx's core and its arrays with ``SETTINGS``, and leave the environment as it was."""
+    before = {name: value for name, value in os.environ.items() if name.startswith("UCX_")}
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    try:
+        from ucxx._lib import libucxx  # noqa: PLC0415 - reads the environment while it is imported
+        from ucxx._lib.arr import Array  # noqa: PLC0415
+    finally:
+        for name in [name for name in os.environ if name.startswith("UCX_") and name not in before]:
+            del os.environ[name]
+    return libucxx, Array
+
+
+_USERS: Final = frozenset(name for name in os.environ if name.startswith("UCX_"))
+"""Variables that were set before this module was imported: the user's."""
+libucxx, Array = _load()
+
+
+def new_context() -> Any:
+    """Open UCX with tags and wake-ups.
+
+    Raises:
+        TransportError: UCX cannot be initialised, most often because of a ``UCX_`` variable.
+    """
+    settings = {
+        name.removeprefix("UCX_"): value
+        for name, value in SETTINGS.items()
+        if name not in _USERS and name not in os.environ and name != "UCX_WARN_UNUSED_ENV_VARS"
+    }
+    with translated("UCX cannot start"):
+        return libucxx.UCXContext(settings, (libucxx.Feature.TAG, libucxx.Feature.WAKEUP))
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Turn what ucxx raises into ``TransportError``.
+
+    Args:
+        what: what did not work, for the message.
+    """
+    try:
+        yield
+    except (libucxx.UCXError, RuntimeError, OSError) as error:
+        raise TransportError(f"{what}: {error}") from error
