@@ -52,7 +52,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check types, strictly."""
-    install(session, "-e", ".[dev]")
+    install(session, "-e", WITH_ENGINES)
     session.run("mypy")
 
 

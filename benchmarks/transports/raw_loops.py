@@ -1,10 +1,10 @@
-"""The `shm` and `zmq` engines beside the plainest loops over their libraries, in one go.
+"""The `shm`, `zmq` and `ucx` engines beside the plainest loops over their libraries, in one go.
 
 Two processes, one sender and one receiver. The sender writes every byte of every message in place; the
 receiver reads in place and checks the number at head and tail of each message (all bytes in a run of its
 own that is not timed). Loops are interleaved and repeated; medians are compared.
 
-    python benchmarks/transports/raw_loops.py [--nbytes N] [--rounds R] [--seconds S] [--json PATH]
+    python benchmarks/transports/raw_loops.py [--nbytes N ...] [--rounds R] [--seconds S] [--json PATH]
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import Any
 import iceoryx2
 import numpy as np
 import zmq
+from raw_ucx import raw_ucxx
 
 from tianji_transports import registry
 from tianji_transports.wiring import Channel, Wiring
@@ -216,6 +217,8 @@ def engine(name: str, role: str, job: str, nbytes: int, window: int, peer: Conne
 
 
 def open_loop(loop: str, role: str, job: str, nbytes: int, window: int, peer: Connection) -> Any:
+    if loop == "raw ucxx":
+        return raw_ucxx(role, nbytes, window, peer, write)
     raw = {
         "raw iceoryx2": raw_iceoryx2,
         "raw push-pull": raw_push_pull,
@@ -306,6 +309,7 @@ def environment() -> dict[str, str]:
         "python": platform.python_version(),
         "machine": f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}",
         "iceoryx2": version("iceoryx2"),
+        "ucxx": version("ucxx-cu12"),
         "pyzmq": f"{version('pyzmq')} (libzmq {zmq.zmq_version()})",
     }
 
@@ -336,6 +340,9 @@ LOOPS = {
     "raw push-pull": "raw push-pull",
     "raw dealer-router": "raw dealer-router",
     "zmq": "raw dealer-router",
+    "raw ucxx": "raw ucxx",
+    "ucx": "raw ucxx",
+    "ucx polling": "raw ucxx",
 }
 """Every loop, and the raw one that it is compared with."""
 

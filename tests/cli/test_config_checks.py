@@ -116,3 +116,29 @@ def test_of_settings_that_do_not_fit_the_one_that_was_set_last_is_named(
         load_config(write(tmp_path / "good.toml", {}), [override])
     (problem,) = refused.value.problems
     assert (problem.where, problem.key) == ("--set", key)
+
+
+@pytest.mark.parametrize(
+    ("transport", "why"),
+    [
+        ('"shm"', "'shm' does not reach from one host to another"),
+        ('{ local = "zmq", remote = "inproc" }', "'inproc' does not reach from one host to another"),
+        ('{ local = "zmq", remote = "ucx" }', "cannot sleep in one wait"),
+    ],
+)
+def test_engines_that_cannot_span_hosts_are_refused(tmp_path: Path, transport: str, why: str) -> None:
+    settings = [f"distribution.transport={transport}", "distribution.hosts=2"]
+    with pytest.raises(ConfigError, match="distribution.hosts") as caught:
+        load_config(write(tmp_path / "hosts.toml", {}), settings)
+    assert why in str(caught.value)
+    assert 'transport = { local = "shm", remote = "zmq" } would be right' in str(caught.value)
+    load_config(write(tmp_path / "hosts.toml", {}), settings[:1])
+
+
+@pytest.mark.parametrize(
+    "transport", ['"zmq"', '"ucx"', '{ local = "shm", remote = "zmq" }', '{ local = "shm", remote = "ucx" }']
+)
+def test_engines_that_span_hosts_are_accepted(tmp_path: Path, transport: str) -> None:
+    load_config(
+        write(tmp_path / "hosts.toml", {}), [f"distribution.transport={transport}", "distribution.hosts=2"]
+    )

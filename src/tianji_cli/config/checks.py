@@ -23,7 +23,13 @@ from tianji_cli.config.schema import (
 )
 from tianji_cli.config.source import Tree
 from tianji_transports import registry as transports
-from tianji_transports.errors import TransportError
+from tianji_transports.composite import edge_capabilities
+from tianji_transports.errors import (
+    BrokenEngineError,
+    MissingExtraError,
+    TransportError,
+    UnknownTransportError,
+)
 
 _ROLLOUT: Final = ("training", "rollout_steps")
 _END: Final = ("experiment", "stop", "env_steps")
@@ -94,14 +100,21 @@ def _check_end(tree: Tree, rollout: int, stop: Stop) -> None:
 
 
 def _check_hosts(tree: Tree, distribution: Distribution) -> None:
-    if distribution.hosts == 1 or crosses_hosts(distribution.transport.remote):
+    if distribution.hosts == 1:
         return
-    remote = distribution.transport.remote
-    tree.problem(
-        tree.latest([("distribution", "transport"), ("distribution", "hosts")]),
-        f"{remote!r} does not reach from one host to another, and distribution.hosts is {distribution.hosts}",
-        'transport = { local = "shm", remote = "zmq" } would be right',
-    )
+    transport = distribution.transport
+    path = tree.latest([("distribution", "transport"), ("distribution", "hosts")])
+    right = 'transport = { local = "shm", remote = "zmq" } would be right'
+    if not crosses_hosts(transport.remote):
+        what = f"{transport.remote!r} does not reach from one host to another"
+        tree.problem(path, f"{what}, and distribution.hosts is {distribution.hosts}", right)
+        return
+    try:
+        edge_capabilities(transport.local, transport.remote, {0: "here", 1: "here", 2: "there"})
+    except (MissingExtraError, UnknownTransportError, BrokenEngineError):
+        return  # Noted as a problem of its own.
+    except TransportError as cause:
+        tree.problem(path, str(cause), right)
 
 
 def crosses_hosts(engine: str) -> bool:
