@@ -67,6 +67,7 @@ def raw_ucxx(
             write(ring[index], number)
             flying.append(endpoint.tag_send(arrays[index], message))
 
+        send.rest = progress  # type: ignore[attr-defined]
         yield send
     else:
         memory = memoryview(mmap.mmap(-1, nbytes))

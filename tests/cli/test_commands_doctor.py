@@ -100,3 +100,19 @@ def test_what_was_removed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "remove_stale", lambda: ["tianji-0-aaaa", "tianji-0-bbbb"])
     (finding,) = doctor.stale()
     assert finding.found == "removed: tianji-0-aaaa, tianji-0-bbbb"
+
+
+def test_ucx_shows_its_version_its_variables_and_what_it_can_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UCX_TLS", "tcp,self")
+    found = {finding.subject: finding.found for finding in doctor.ucx()}
+    assert found["UCX"].startswith("1.")
+    assert found["UCX variables"] == "UCX_TLS=tcp,self"
+    assert found["UCX inside a host"] == "nothing but TCP"
+    assert found["UCX between hosts"].startswith("tcp/")
+    assert found["InfiniBand"] == "no device"
+
+
+def test_a_missing_ucx_is_answered_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tianji_transports.ucx_library", None)
+    (finding,) = doctor.ucx()
+    assert "pip install 'tianji[ucx]'" in finding.found

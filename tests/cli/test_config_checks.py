@@ -128,7 +128,7 @@ def test_of_settings_that_do_not_fit_the_one_that_was_set_last_is_named(
 )
 def test_engines_that_cannot_span_hosts_are_refused(tmp_path: Path, transport: str, why: str) -> None:
     settings = [f"distribution.transport={transport}", "distribution.hosts=2"]
-    with pytest.raises(ConfigError, match="distribution.hosts") as caught:
+    with pytest.raises(ConfigError) as caught:
         load_config(write(tmp_path / "hosts.toml", {}), settings)
     assert why in str(caught.value)
     assert 'transport = { local = "shm", remote = "zmq" } would be right' in str(caught.value)

@@ -14,24 +14,20 @@ from tianji_transports.core import Capabilities, EngineOptions
 from tianji_transports.endpoint import Endpoint
 from tianji_transports.ends import HeldClaim, HeldLoan
 from tianji_transports.errors import TransportError
-from tianji_transports.ucx_ends import (
-    Buffer,
-    Life,
-    Message,
-    Reader,
-    SlotHome,
-    UcxInlet,
-    UcxOutlet,
-    UcxSlotView,
-)
+from tianji_transports.ucx_ends import Buffer, Life, Message, UcxInlet, UcxOutlet, UcxSlotView
 from tianji_transports.ucx_frames import LINE, NUMBER, Kind, job_bits, new_session, tag_of, tag_parts
 from tianji_transports.ucx_port import SMALL, Lane, Port, Tag, address_text, parse_address
+from tianji_transports.ucx_slots import Publisher
 from tianji_transports.wiring import Channel, Slot, Wiring
+
+AT_ONCE = 64
+"""Rounds in which UCX takes in a message that is just arriving, a few fragments each."""
 
 
 class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
     """An endpoint of the UCX engine."""
 
+    spin_s = 100e-6
     capabilities: ClassVar[Capabilities] = Capabilities(
         cross_host=True, lends=True, max_borrowed=0, peer_restart=True, max_bytes=1 << 32
     )
@@ -44,17 +40,14 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         self._session = new_session(incarnation)
         self._peers: dict[int, int] = {}
         self._pools: dict[str, list[Buffer]] = {}
-        self._homes: dict[int, SlotHome] = {}
         self._lives: dict[int, Life] = {}
         self._arriving: list[Life] = []
         self._small = Buffer(SMALL)
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._port = Port(self._job)
+        self._publisher = Publisher(wiring, rank, self._port, lambda index: self._tag(Kind.VALUE, index))
         try:
             self._open()
-            for index, slot in enumerate(wiring.slots):
-                if slot.writer == rank:
-                    self._homes[index] = SlotHome(slot, index, self._tag(Kind.VALUE, index))
             self._address = address_text(self._session, self._port.lobby.address)
             loops = any(outlet.dest == rank for outlet in self._outlets.values())
             if loops or any(view.slot.writer == rank for view in self._read.values()):
@@ -101,8 +94,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         for outlet in self._outlets.values():
             if outlet.dest == rank:
                 self._leave(outlet)
-        for home in self._homes.values():
-            home.readers.pop(rank, None)
+        self._publisher.peer_lost(rank)
         for view in self._read.values():
             if view.slot.writer == rank:
                 self._give_up(view)
@@ -148,7 +140,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         """Tell who we are, and where to answer."""
         self._port.tell(endpoint, self._tag(kind, index), NUMBER.pack(number) + self._port.lobby.address)
 
-    def _refresh(self, outlet: UcxOutlet) -> None:
+    def _refresh(self, outlet: UcxOutlet) -> None:  # noqa: ARG002 - UCX brings news of all at once
         self._progress()
 
     def _allocate(self, outlet: UcxOutlet, nbytes: int) -> HeldLoan[UcxOutlet]:
@@ -203,8 +195,11 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         return True
 
     def _arrivals(self) -> None:
-        """Look what has arrived completely."""
+        """Look what has arrived completely; what is just coming in through shared memory is almost here."""
         for life in self._arriving:
+            for _ in range(AT_ONCE):
+                if not life.lane.worker.progress_once():
+                    break
             life.arrivals()
         self._arriving = [life for life in self._arriving if life.coming]
 
@@ -240,7 +235,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         if kind == Kind.HELLO:
             return self._hello(session, rank, stream, number, address)
         if kind in (Kind.JOIN, Kind.ACK):
-            return self._joined(session, rank, stream, number, address)
+            return self._publisher.joined(session, rank, stream, number, address)
         return self._answered(Kind(kind), session, rank, stream, number, address)
 
     def _answered(
@@ -295,7 +290,8 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         if not inlet.queue:
             self._progress()
             if not inlet.queue:
-                self._settle_credits(inlet)
+                for life in inlet.lives.values():
+                    self._credit(life)
                 return None
         message = inlet.queue.popleft()
         life = message.life
@@ -306,62 +302,16 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         return HeldClaim(inlet, message.buffer, message.buffer.memory[: message.nbytes], inlet.source)
 
     def _credit(self, life: Life) -> None:
-        life.told = life.claimed
-        if life.endpoint is not None:
+        """Tell a sender of claims that it does not know of: it may be waiting."""
+        if life.told != life.claimed and life.endpoint is not None:
+            life.told = life.claimed
             self._port.tell(life.endpoint, life.credit, NUMBER.pack(life.claimed))
-
-    def _settle_credits(self, inlet: UcxInlet) -> None:
-        """Tell senders of claims that they do not know of: they may be waiting."""
-        for life in inlet.lives.values():
-            if life.told != life.claimed:
-                self._credit(life)
 
     # -- slots -----------------------------------------------------------------------------------------
 
     def _publish(self, slot: Slot, payload: memoryview, version: int) -> None:
-        home = self._homes[self.wiring.slots.index(slot)]
-        home.reap()
-        value, old = home.blank(), home.value
-        NUMBER.pack_into(value.memory, 0, version + 1)
-        value.memory[LINE : LINE + payload.nbytes] = payload
-        home.value, home.nbytes, home.number = value, LINE + payload.nbytes, version + 1
-        if old is not None and old.uses == 0:
-            home.pool.append(old)
-        for reader in home.readers.values():
-            self._serve(home, reader)
+        self._publisher.publish(self.wiring.slots.index(slot), payload, version)
         self._progress()
-
-    def _serve(self, home: SlotHome, reader: Reader) -> None:
-        """Send the newest value to a reader that has taken in the last one."""
-        if not reader.ready or home.value is None or reader.has >= home.number:
-            return
-        reader.ready = False
-        try:
-            request = reader.endpoint.tag_send(home.value.array(home.nbytes), home.tag)
-        except RuntimeError as error:
-            raise TransportError(f"UCX cannot send to rank {reader.rank}: {error}") from error
-        home.value.uses += 1
-        home.flying.append((request, home.value))
-
-    def _joined(self, session: int, rank: int, stream: int, number: int, address: bytes) -> bool:
-        """Take in what a reader has: it waits for something newer."""
-        home = self._homes.get(stream)
-        if home is None or rank not in home.slot.readers:
-            return False
-        reader = home.readers.get(rank)
-        if address:
-            try:
-                endpoint = self._port.endpoint(rank, session, address)
-            except TransportError:
-                return False  # it is over already
-            self._port.forget(rank, session)
-            reader = home.readers[rank] = Reader(rank, endpoint, session, number, True)
-        elif reader is None or reader.session != session:
-            return False
-        reader.has, reader.ready = number, True
-        home.reap()
-        self._serve(home, reader)
-        return True
 
     def _value(self, lane: Lane, probe: Any, session: int, rank: int, stream: int) -> bool:
         """Begin to receive a value."""
@@ -412,13 +362,12 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         self._progress()
         for view in self._read.values():
             self._received(view)
-        for inbox in self._inboxes.values():
-            for inlet in inbox.inlets:
-                self._settle_credits(inlet)
-        for lane in self._port.lanes:
-            self.counters.rejected += lane.drop_foreign(self._port.ours)
+        for life in self._lives.values():
+            self._credit(life)
 
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
+        for lane in self._port.lanes:
+            self.counters.rejected += lane.drop_foreign(self._port.ours)
         return self._port.sleep(timeout_s, also, self._in_flight())
 
     def _in_flight(self) -> bool:
@@ -429,11 +378,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
             outlet.reap()
             if outlet.flying:
                 return True
-        for home in self._homes.values():
-            home.reap()
-            if home.flying:
-                return True
-        return False
+        return self._publisher.in_flight()
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -447,7 +392,5 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
             self._leave(outlet)
         for view in self._read.values():
             self._give_up(view)
-        for home in self._homes.values():
-            self._port.lobby.abandon(home.flying)
-        self._homes.clear()
+        self._publisher.close()
         self._port.close()

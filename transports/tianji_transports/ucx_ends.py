@@ -7,12 +7,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-
 from tianji_transports.ends import Inlet, Outlet, SlotView
-from tianji_transports.ucx_frames import LINE
 from tianji_transports.ucx_library import Array
 from tianji_transports.ucx_port import Lane
-from tianji_transports.wiring import Slot
 
 
 class Buffer:
@@ -193,59 +190,3 @@ class UcxSlotView(SlotView):
         self.lent = None
         if handle is not self.value:
             self.pool.append(handle)
-
-
-@dataclass(eq=False)
-class Reader:
-    """A reader of a slot, as its writer sees it: who, what it has, and whether it waits for more."""
-
-    rank: int
-    endpoint: Any
-    session: int
-    has: int
-    ready: bool
-
-
-@dataclass(eq=False)
-class SlotHome:
-    """The writing end of a slot: the newest value, and who has read what.
-
-    Attributes:
-        slot: what is written.
-        index: of the slot in the wiring.
-        tag: of its values.
-        number: version + 1 of the newest value; 0 before there is one.
-        value: its memory; the first ``LINE`` bytes are its number.
-        nbytes: of line and value.
-        readers: by rank.
-        flying: values that UCX may still read, with their requests.
-        pool: memory for values.
-    """
-
-    slot: Slot
-    index: int
-    tag: Any
-    number: int = 0
-    value: Buffer | None = None
-    nbytes: int = 0
-    readers: dict[int, Reader] = field(default_factory=dict)
-    flying: list[tuple[Any, Buffer]] = field(default_factory=list)
-    pool: list[Buffer] = field(default_factory=list)
-
-    def blank(self) -> Buffer:
-        """Memory for the next value that nobody reads."""
-        return self.pool.pop() if self.pool else Buffer(LINE + self.slot.max_bytes)
-
-    def reap(self) -> None:
-        """Take back the memory that UCX has read."""
-        if not self.flying:
-            return
-        still = []
-        for request, buffer in self.flying:
-            if request.completed:
-                buffer.uses -= 1
-                if buffer.uses == 0 and buffer is not self.value:
-                    self.pool.append(buffer)
-            else:
-                still.append((request, buffer))
-        self.flying = still

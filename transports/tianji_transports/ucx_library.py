@@ -7,8 +7,10 @@ user's; here they are taken out again once the library has read them.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tianji_transports.errors import TransportError
@@ -69,3 +71,41 @@ def translated(what: str) -> Iterator[None]:
         yield
     except (libucxx.UCXError, RuntimeError, OSError) as error:
         raise TransportError(f"{what}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Fabric:
+    """What UCX can use on this machine, as far as the environment lets it.
+
+    Attributes:
+        version: of UCX.
+        local: transports that messages take inside a host.
+        remote: transports and devices that they take between hosts.
+        infiniband: InfiniBand and RoCE devices.
+    """
+
+    version: str
+    local: tuple[str, ...]
+    remote: tuple[str, ...]
+    infiniband: tuple[str, ...]
+
+
+def describe() -> Fabric:
+    """Ask UCX what there is.
+
+    Raises:
+        TransportError: UCX cannot be initialised.
+    """
+    lanes = re.findall(r"flags \S+ (\w+)/(\S+)", new_context().info)
+    remote = [(kind, device) for kind, device in lanes if kind not in _INSIDE]
+    devices = sorted({device for kind, device in remote if kind not in ("tcp", *_COPIES)})
+    return Fabric(
+        version=".".join(map(str, libucxx.get_ucx_version())),
+        local=tuple(sorted({kind for kind, _ in lanes if kind in _INSIDE and kind != "self"})),
+        remote=tuple(f"{kind}/{device}" for kind, device in remote if kind not in _COPIES and device != "lo"),
+        infiniband=tuple(devices),
+    )
+
+
+_INSIDE: Final = ("self", "sysv", "posix", "cma", "xpmem", "knem")
+_COPIES: Final = ("cuda_copy", "cuda_ipc", "gdr_copy", "rocm_copy", "rocm_ipc")

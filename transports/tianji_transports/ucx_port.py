@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import select
 import time
 from collections import deque
@@ -30,8 +31,16 @@ FLUSH_S: Final = 0.2
 SMALL: Final = 8192
 """Bytes of a small message, at most: a number and a worker's address."""
 
+SEAL: Final = 8
+"""Bytes of the checksum before an address."""
+
 Tag = libucxx.UCXXTag
 ANY_TAG: Final = libucxx.UCXXTagMask(0)
+
+
+def sealed(worker_address: bytes) -> bytes:
+    """Put a checksum before an address: UCX crashes on what is none."""
+    return hashlib.sha256(worker_address).digest()[:SEAL] + worker_address
 
 
 class Lane:
@@ -46,7 +55,7 @@ class Lane:
         with translated("UCX cannot open a worker"):
             self.worker: Any = libucxx.UCXWorker(context)
             self.worker.init_blocking_progress_mode()
-            self.address = bytes(self.worker.address)
+            self.address = sealed(bytes(self.worker.address))
             self.descriptor = int(self.worker.epoll_file_descriptor)
         self._abandoned: list[tuple[Any, Any]] = []
 
@@ -142,8 +151,11 @@ class Port:
         Raises:
             TransportError: nobody can be reached there, or nobody any more.
         """
+        worker_address = address[SEAL:]
+        if sealed(worker_address) != address:
+            raise TransportError(f"what came for the address of rank {rank} is none")
         with translated(f"UCX cannot reach rank {rank}"):
-            remote = libucxx.UCXAddress.create_from_buffer(address)
+            remote = libucxx.UCXAddress.create_from_buffer(worker_address)
             return libucxx.UCXEndpoint.create_from_worker_address(self.lobby.worker, remote, False)
 
     def forget(self, rank: int, session: int | None = None) -> None:

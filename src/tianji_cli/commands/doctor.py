@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.commands.table import print_table
 from tianji_transports import registry as transports
+from tianji_transports.errors import TransportError
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lives, no temporary file
 GIB: Final = 1 << 30
@@ -208,11 +209,34 @@ def engines() -> Iterator[Finding]:
             yield Finding(subject, "does not load", grade, str(engine.error))
 
 
+def ucx() -> Iterator[Finding]:
+    """What UCX found on this machine, and what the environment tells it."""
+    settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("UCX_"))
+    try:
+        from tianji_transports import ucx_library  # noqa: PLC0415 - an extra, and takes a third of a second
+
+        found = ucx_library.describe()
+    except ImportError as error:
+        yield Finding("UCX", f"not to be had ({error}); optional: pip install 'tianji[ucx]'")
+        return
+    except TransportError as error:
+        remedy = "unset the UCX_ variables that are not meant" if settings else "reinstall it"
+        yield Finding("UCX", str(error), "warning", remedy)
+        return
+    yield Finding("UCX", found.version)
+    yield Finding("UCX variables", ", ".join(settings) or "none set")
+    yield Finding("UCX inside a host", ", ".join(found.local) or "nothing but TCP")
+    yield Finding("UCX between hosts", ", ".join(found.remote) or "nothing")
+    adapters = ", ".join(found.infiniband) or "no device"
+    yield Finding("InfiniBand", adapters)
+
+
 _LOOKS: Final[Sequence[Callable[[], Iterator[Finding]]]] = (
     stale,
     system,
     shared_memory,
     torch,
     engines,
+    ucx,
     packages,
 )
