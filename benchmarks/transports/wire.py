@@ -1,12 +1,14 @@
 """The `zmq` and `ucx` engines across 1 Gbit/s Ethernet, beside raw loops over their libraries. As root.
 
-Two network namespaces with a shaped link between them stand for two hosts, whose link carries 125 MB/s at
-most. One sender, one receiver; the sender writes every byte in place, the receiver checks the number at
-head and tail of each message (all bytes in a run of its own that is not timed). Engines sleep in `wait`, as
-roles do; the raw UCX loop polls. Loops take turns and are repeated; medians are compared. A figure is kept
-only if the link's own counters saw all its bytes.
+Two network namespaces with a shaped link between them stand for two hosts, whose link carries 125 MB/s
+at most. `zmq encrypted` runs CURVE, as every job does off loopback. One sender, one receiver; the sender
+writes every byte in place, the receiver checks the number at head and tail of each message (all bytes in
+a run of its own that is not timed). Engines sleep in `wait`, as roles do; the raw UCX loop polls. Loops
+take turns and are repeated; medians are compared. A figure is kept only if the link's own counters saw
+all its bytes.
 
     python benchmarks/transports/wire.py [--nbytes N...] [--rounds R] [--seconds S] [--json PATH]
+
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ from beds.namespaces import LINK_BYTES_PER_S, Host, Wire
 from beds.unavailable import BedUnavailableError
 from raw_loops import MB, PATIENCE_S, environment, head_and_tail_are, is_whole, write
 
-LOOPS = ("raw zmq", "zmq", "raw ucx", "ucx")
+LOOPS = ("raw zmq", "zmq", "zmq encrypted", "raw ucx", "ucx")
+KEYS = "BENCH_CURVE_KEYS"
 TARGET_MB_PER_S = 115.0
 MOST_MESSAGES = 2_000
 
@@ -128,7 +131,9 @@ def engine(
     from tianji_transports.wiring import Channel, Wiring  # noqa: PLC0415
 
     wiring = Wiring(job, (Channel("f", 0, (1,), nbytes, window),))
-    endpoint = registry.create(name, wiring, int(sends), options=EngineOptions(host=own))
+    name, _, encrypted = name.partition(" ")
+    options = EngineOptions(own, *(os.environ[KEYS].split() if encrypted else ()))
+    endpoint = registry.create(name, wiring, int(sends), options=options)
     peer.send(endpoint.address)
     endpoint.connect({int(not sends): peer.recv()})
     if sends:
@@ -223,26 +228,10 @@ def run(wire: Wire, loop: str, nbytes: int, options: argparse.Namespace) -> floa
 
     def start(role: str, host: Host, *connections: Connection) -> subprocess.Popen[bytes]:
         descriptors = [connection.fileno() for connection in connections]
-        command = [
-            sys.executable,
-            __file__,
-            "--role",
-            role,
-            "--loop",
-            loop,
-            "--job",
-            job,
-            "--own",
-            host.address,
-        ]
-        command += [
-            "--nbytes",
-            str(nbytes),
-            "--window",
-            str(options.window),
-            "--seconds",
-            str(options.seconds),
-        ]
+        settings = {"role": role, "loop": loop, "job": job, "own": host.address, "nbytes": nbytes}
+        settings |= {"window": options.window, "seconds": options.seconds}
+        command = [sys.executable, __file__]
+        command += [word for name, value in settings.items() for word in (f"--{name}", str(value))]
         command += ["--descriptors", *map(str, descriptors)]
         return subprocess.Popen(host.command(*command), pass_fds=descriptors)
 
@@ -283,6 +272,7 @@ def main() -> None:
         connections = [Connection(descriptor) for descriptor in options.descriptors]
         {"send": send_all, "receive": receive_all}[options.role](options, *connections)
         return
+    os.environ[KEYS] = b" ".join(zmq.curve_keypair()).decode()
     rates: dict[tuple[str, int], list[float]] = {
         (loop, nbytes): [] for nbytes in options.nbytes for loop in options.loops
     }
@@ -305,7 +295,7 @@ def report(rates: dict[tuple[str, int], list[float]], path: str | None) -> None:
             "mb_per_s": median,
             "min_mb_per_s": min(rates[loop, nbytes]),
             "max_mb_per_s": max(rates[loop, nbytes]),
-            "raw_ratio": median / raw if (raw := medians.get((f"raw {loop}", nbytes))) else None,
+            "raw_ratio": median / raw if (raw := medians.get((f"raw {loop.split()[0]}", nbytes))) else None,
             "reached": median >= TARGET_MB_PER_S,
         }
         for (loop, nbytes), median in medians.items()
@@ -321,11 +311,11 @@ def report(rates: dict[tuple[str, int], list[float]], path: str | None) -> None:
         Path(path).write_text(text, encoding="utf-8")
     for key, value in about.items():
         print(f"# {key}: {value}")
-    print(f"{'loop':8} {'bytes':>8} {'MB/s':>7} {'min':>7} {'max':>7} {'of raw':>7}")
+    print(f"{'loop':13} {'bytes':>8} {'MB/s':>7} {'min':>7} {'max':>7} {'of raw':>7}")
     for row in rows:
         ratio = f"{row['raw_ratio']:7.2f}" if row["raw_ratio"] else ""
         print(
-            f"{row['loop']:8} {row['nbytes']:8} {row['mb_per_s']:7.1f} {row['min_mb_per_s']:7.1f}"
+            f"{row['loop']:13} {row['nbytes']:8} {row['mb_per_s']:7.1f} {row['min_mb_per_s']:7.1f}"
             f" {row['max_mb_per_s']:7.1f} {ratio}"
         )
 
