@@ -1,15 +1,16 @@
 """The `mpi` engine beside the plainest loop over mpi4py, in one MPI job.
 
-Two processes, one sender and one receiver, started under mpiexec by this script itself. The sender writes every
-byte of every message; the receiver has each message moved into memory of its own, the same for all, and checks
-the number at head and tail (all bytes in a run of its own that is not timed). Loops take turns and are repeated;
-medians are compared.
+Two processes, one sender and one receiver, started under mpiexec by this script itself. The sender writes
+every byte of every message; the receiver has each message moved into memory of its own, the same for all,
+and checks the number at head and tail (all bytes in a run of its own that is not timed). Loops take turns and
+are repeated; medians are compared.
 
     python benchmarks/transports/raw_mpi.py [--nbytes N...] [--rounds R] [--seconds S] [--json PATH]
 
-The raw loops never sleep and know no credit: the sender fills a ring of `window` buffers and sends the next one
-with `Isend` (or `Issend`), and `Test`s the oldest request until its buffer may be written again; the receiver
-calls `Improbe` until there is a message and `Recv`s it. The engine waits in `wait`, as roles do.
+The raw loops never sleep and know no credit: the sender fills a ring of `window` buffers and sends the next
+one with `Isend` (or `Issend`), and `Test`s the oldest request until its buffer may be written again; the
+receiver calls `Improbe` until there is a message and `Recv`s it. The engine waits in `wait`, as roles do
+(`mpi`), or never (`mpi polling`).
 """
 
 from __future__ import annotations
@@ -177,14 +178,13 @@ def report(rows: list[Row], path: str | None) -> None:
         Path(path).write_text(text + "\n", encoding="utf-8")
     for key, value in environment().items():
         print(f"# {key}: {value}")
-    print(
-        f"{'loop':18} {'bytes':>8} {'msgs/s':>9} {'MB/s':>9} {'min':>9} {'max':>9} {'of raw':>7} {'by round':>9}"
-    )
+    names = ("bytes", "msgs/s", "MB/s", "min", "max", "of raw", "by round")
+    print(f"{'loop':12}" + "".join(f"{name:>10}" for name in names))
     for entry in table:
         print(
-            f"{entry['loop']:18} {entry['nbytes']:8} {entry['msgs_per_s']:9.0f} {entry['mb_per_s']:9.1f}"
-            f" {entry['min_mb_per_s']:9.1f} {entry['max_mb_per_s']:9.1f} {entry['raw_ratio']:7.2f}"
-            f" {entry['median_round_ratio']:9.2f}"
+            f"{entry['loop']:12}{entry['nbytes']:10}{entry['msgs_per_s']:10.0f}{entry['mb_per_s']:10.1f}"
+            f"{entry['min_mb_per_s']:10.1f}{entry['max_mb_per_s']:10.1f}{entry['raw_ratio']:10.2f}"
+            f"{entry['median_round_ratio']:10.2f}"
         )
 
 

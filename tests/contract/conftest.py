@@ -1,6 +1,6 @@
 """Runs the contract of `mpi` under mpiexec, where every rank is a process of one MPI job.
 
-A session outside starts one inside with the same tests and takes its reports for its own, one after the other.
+A session outside starts one inside with the same tests and takes its reports for its own, one by one.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ _config: list[pytest.Config] = []
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Inside, keep what turns reports into bytes, and wait for the peers."""
     if REPORTS in os.environ:
-        from tianji_transports.testing.stations import invite
+        from tianji_transports.testing.stations import invite  # noqa: PLC0415 - needs MPI
 
         _config[:] = [session.config]
         invite()
@@ -147,6 +147,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if inside is not None and inside.close() != 0 and session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
     if REPORTS in os.environ:
-        from tianji_transports.testing.stations import dismiss
+        from tianji_transports.testing.stations import dismiss  # noqa: PLC0415
 
         dismiss()

@@ -141,7 +141,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
             frame = self._tags.read_frame(memory, nbytes)
             if frame is not None:
                 return process, frame
-            self.counters.rejected += 1
+            self.counters.reject(f"{nbytes} bytes of process {process} are no frame of this job")
         return None
 
     # -- sending ---------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
         while (heard := self._hear(outlet.back)) is not None:
             process, frame = heard
             if frame.rank != outlet.dest or frame.kind not in (Kind.WELCOME, Kind.BYE):
-                self.counters.rejected += 1
+                self.counters.reject(f"rank {frame.rank} does not receive {outlet.channel.name!r}")
             elif frame.kind == Kind.WELCOME:
                 outlet.write_off()
                 outlet.before = outlet.pushed
@@ -222,8 +222,11 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
         inlets = inbox.inlets
         port = inlets[0].port
         if not port.matched:
-            found = self._match(port)
-            return None if found is None else self._hand_out(found)
+            claim = self._match(port)
+            if claim is not None:
+                claim.inlet.claimed += 1
+                self._fresh = claim
+            return claim
         count = len(inlets)
         index = next(i for step in range(count) if inlets[i := (inbox.turn + step) % count].queue)
         inbox.turn = index + 1
@@ -241,7 +244,11 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
                     inlet.arrived += 1
                     return MpiClaim(inlet, message, nbytes)
                 discard(message, nbytes)
-                self.counters.rejected += 1
+                self.counters.reject(
+                    f"process {status.Get_source()} does not send this channel"
+                    if inlet is None
+                    else f"{nbytes} bytes of rank {inlet.source}; {port.max_bytes} is the limit"
+                )
                 message = self._probe_again(port.tag)
         except MPI.Exception as error:
             raise lost(error, "receive") from error
@@ -276,7 +283,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
             process, frame = heard
             reader = head.readers.get(frame.rank)
             if reader is None or frame.kind not in (Kind.WELCOME, Kind.BYE):
-                self.counters.rejected += 1
+                self.counters.reject(f"rank {frame.rank} does not read slot {head.slot.name!r}")
             else:
                 reader.process = process if frame.kind == Kind.WELCOME else NOWHERE
         head.serve()
@@ -289,12 +296,12 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
         if self._slots or self._fresh.message is not None:
             self._tend()
         try:
-            self.counters.rejected += view.update(self._tags, self._status)
+            view.update(self._tags, self._status, self.counters)
         except MPI.Exception as error:
             raise lost(error, f"receive slot {view.slot.name!r}") from error
 
     def _tend(self, *, now: bool = False) -> None:
-        """Receive a claim that is kept, so that its sender learns of it; look after the slots now and then."""
+        """Receive a claim that is kept: its sender has to learn of it. Look after the slots now and then."""
         self._fresh.fetch()
         self._untended += 1
         if now or self._untended >= TEND_EVERY:

@@ -179,7 +179,6 @@ class MpiClaim(HeldClaim):
         self.inlet = inlet
         self.message = message
         self._lender = inlet
-        self._handle: memoryview | None = None
 
     def fetch(self) -> None:
         """Receive the message, unless that was done."""
@@ -187,8 +186,8 @@ class MpiClaim(HeldClaim):
         if message is None:
             return
         try:
-            self._handle = self.inlet.port.memory()
-            self._memory = self._handle[: self.nbytes]
+            self._handle = memory = self.inlet.port.memory()
+            self._memory = memory[: self.nbytes]
             message.Recv([self._memory, MPI.BYTE])
         except MPI.Exception as error:
             raise lost(error, f"receive {self.nbytes} bytes of rank {self.source}") from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from tianji_transports.core import Counters
 from tianji_transports.ends import HeldClaim, SlotView
 from tianji_transports.mpi_ends import NOWHERE, pages
 from tianji_transports.mpi_tags import LINE, Tags
@@ -125,9 +126,8 @@ class MpiSlotView(SlotView):
     lent: memoryview | None = None
     free: list[memoryview] = field(default_factory=list)
 
-    def update(self, tags: Tags, status: MPI.Status) -> int:
-        """Receive what there is and keep the newest; how many messages were no value of this slot."""
-        rejected = 0
+    def update(self, tags: Tags, status: MPI.Status, counters: Counters) -> None:
+        """Receive what there is and keep the newest."""
         while self.process != NOWHERE:
             message = MPI.COMM_WORLD.Improbe(self.process, self.tag, status)
             if message is None:
@@ -135,19 +135,18 @@ class MpiSlotView(SlotView):
             nbytes = status.Get_count(MPI.BYTE)
             if not LINE <= nbytes <= LINE + self.slot.max_bytes:
                 discard(message, nbytes)
-                rejected += 1
+                counters.reject(f"{nbytes} bytes are no value of slot {self.slot.name!r}")
                 continue
             memory = self.free.pop() if self.free else pages(LINE + self.slot.max_bytes)
             message.Recv([memory, nbytes, MPI.BYTE])
             version = tags.read_version(memory)
             if version is None or version <= self.version:
-                rejected += 1
+                counters.reject(f"version {version} of slot {self.slot.name!r} is of another job or old")
                 self.free.append(memory)
                 continue
             if self.value is not None and self.value is not self.lent:
                 self.free.append(self.value)
             self.value, self.nbytes, self.version = memory, nbytes, version
-        return rejected
 
     def claim(self) -> HeldClaim:
         """Lend the newest value."""

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import sys
 import time
+from pathlib import Path
 from typing import NoReturn
 
 import mpi4py
@@ -30,7 +32,10 @@ __all__ = ["MPI", "abort", "discard", "finalise", "initialise", "largest_tag", "
 
 FINALISE_S = 60.0
 """How long a process that has ended waits for the others of the job."""
+ABORT_S = 5.0
+"""How long the launcher takes at most to end a process that has aborted the job."""
 PAUSE_S = 0.001
+SHARED_MEMORY = re.compile(r"/dev/shm/mpich_shm_\w+$")  # noqa: S108 - MPICH's, not ours
 LEAST_LARGEST_TAG = 32767
 """What the standard guarantees."""
 
@@ -52,6 +57,7 @@ def initialise() -> MPI.Intracomm:
         except MPI.Exception as error:
             raise TransportError(f"MPI does not start: {error}") from error
     if not _hooked:
+        _unlink_shared_memory()
         _hooked.append(os.getpid())
         MPI.COMM_WORLD.Set_errhandler(MPI.ERRORS_RETURN)
         atexit.register(_at_exit)
@@ -59,6 +65,17 @@ def initialise() -> MPI.Intracomm:
 
 
 _hooked: list[int] = []
+
+
+def _unlink_shared_memory() -> None:
+    """Take the name off MPICH's shared memory, which every process of the host has mapped by now.
+
+    MPICH does so when it ends, and so never if the job is killed or aborted.
+    """
+    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+        found = SHARED_MEMORY.search(line)
+        if found is not None:
+            Path(found[0]).unlink(missing_ok=True)
 
 
 def largest_tag() -> int:
@@ -122,7 +139,10 @@ def abort(status: int, reason: str) -> NoReturn:
     rank = MPI.COMM_WORLD.Get_rank() if MPI.Is_initialized() and not MPI.Is_finalized() else None
     print(f"rank {rank}: {reason}; the job is aborted", file=sys.stderr, flush=True)  # noqa: T201
     if rank is not None:
-        MPI.COMM_WORLD.Abort(status)
+        try:
+            MPI.COMM_WORLD.Abort(status)
+        finally:  # It returns before the launcher has ended this process.
+            time.sleep(ABORT_S)
     raise SystemExit(status)
 
 

@@ -1,8 +1,8 @@
 """The engine for fast fabrics: UCX, whose tags name job, stream and sender of every message.
 
 Inside a host UCX moves messages through shared memory, between hosts over RDMA or TCP, whatever is there.
-An endpoint is one UCX worker. Messages are described in ``ucx_frames``. A message is received into reused
-memory as soon as it begins to arrive, so that nothing waits for a sender that is busy, suspended or dead.
+Messages are described in ``ucx_frames``, an endpoint's workers in ``ucx_port``. A message is received into
+reused memory as soon as it begins to arrive, so that nothing waits for a busy, suspended or dead sender.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         self._pools: dict[str, list[Buffer]] = {}
         self._lives: dict[int, Life] = {}
         self._arriving: list[Life] = []
-        self._small = Buffer(SMALL)
+        self._small, self._opening = Buffer(SMALL), Buffer(NUMBER.size)
         self._lanes: dict[tuple[int, int], Lane] = {}
         self._port = Port(self._job)
         self._publisher = Publisher(wiring, rank, self._port, lambda index: self._tag(Kind.VALUE, index))
@@ -87,7 +87,6 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
 
     def peer_lost(self, rank: int) -> None:
         """Be told that a peer is dead; see ``Endpoint.peer_lost``."""
-        self._progress()
         super().peer_lost(rank)
         for source, session in [lane for lane in self._lanes if lane[0] == rank]:
             self._end(source, session)
@@ -107,7 +106,9 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         self._port.lobby.abandon(outlet.flying)
         outlet.flying.clear()
         self._port.bury(outlet.endpoint)
-        outlet.endpoint, outlet.present = None, False
+        if outlet.opening is not None:
+            self._port.lobby.abandon([(outlet.opening, self._opening)])
+        outlet.endpoint, outlet.opening, outlet.present = None, None, False
 
     def _give_up(self, view: UcxSlotView) -> None:
         """Expect nothing more of a writer's life."""
@@ -140,8 +141,10 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         """Tell who we are, and where to answer."""
         self._port.tell(endpoint, self._tag(kind, index), NUMBER.pack(number) + self._port.lobby.address)
 
-    def _refresh(self, outlet: UcxOutlet) -> None:  # noqa: ARG002 - UCX brings news of all at once
+    def _refresh(self, outlet: UcxOutlet) -> None:
         self._progress()
+        if outlet.opening is not None:
+            outlet.check_open()
 
     def _allocate(self, outlet: UcxOutlet, nbytes: int) -> HeldLoan[UcxOutlet]:
         outlet.reap()
@@ -151,7 +154,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
     def _send(self, loan: HeldLoan[UcxOutlet]) -> None:
         outlet, buffer = loan.outlet, loan.handle
         try:
-            request = outlet.endpoint.tag_send(buffer.array(loan.memory.nbytes), outlet.tag)
+            request = outlet.endpoint.tag_send(buffer.array, outlet.tag)
         except RuntimeError as error:
             raise TransportError(f"UCX cannot send to rank {outlet.dest}: {error}") from error
         outlet.flying.append((request, buffer))
@@ -160,20 +163,21 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
 
     def _progress(self) -> None:
         """Take in everything that UCX has."""
-        port = self._port
-        ours, mask = port.ours, port.mask
-        for lane in port.lanes:
-            worker = lane.worker
-            if worker is None:
-                continue  # the lobby had news of a newer life
-            if worker.progress_once():
-                port.moved()
-            while (probe := worker.tag_probe(ours, mask, True)).matched:
-                life = self._lives.get(probe.sender_tag.value)
-                if not (self._data(life, lane, probe) if life is not None else self._control(lane, probe)):
-                    self.counters.rejected += 1
+        for lane in self._port.lanes:
+            if lane.worker is not None:  # the lobby may have had news of a newer life
+                self._take_in(lane)
         if self._arriving:
             self._arrivals()
+
+    def _take_in(self, lane: Lane) -> None:
+        """Take in what one worker has."""
+        port, worker = self._port, lane.worker
+        if worker.progress_once():
+            port.moved()
+        while (probe := worker.tag_probe(port.ours, port.mask, True)).matched:
+            life = self._lives.get(probe.sender_tag.value)
+            if not (self._data(life, lane, probe) if life is not None else self._control(lane, probe)):
+                self.counters.rejected += 1
 
     def _data(self, life: Life, lane: Lane, probe: Any) -> bool:
         """Begin to receive a message; say whether it made sense."""
@@ -205,16 +209,15 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
 
     def _end(self, rank: int, session: int) -> None:
         """End a life of a sender: what it had not sent completely will never come."""
-        lost = []
+        lane, lost = self._lanes.pop((rank, session)), []
+        for _ in range(AT_ONCE):
+            self._take_in(lane)
         for tag, life in list(self._lives.items()):
-            if (life.inlet.source, life.session) == (rank, session):
-                life.arrivals()
-                lost += [(message.request, message.buffer) for message in life.coming]
-                life.coming.clear()
-                life.endpoint = None
+            if life.lane is lane:
+                lost += life.end()
                 del self._lives[tag]
         self._arriving = [life for life in self._arriving if life.coming]
-        self._port.close_lane(self._lanes.pop((rank, session)), lost)
+        self._port.close_lane(lane, lost)
 
     def _control(self, lane: Lane, probe: Any) -> bool:
         """Take in any other message; say whether it made sense."""
@@ -236,12 +239,14 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
             return self._hello(session, rank, stream, number, address)
         if kind in (Kind.JOIN, Kind.ACK):
             return self._publisher.joined(session, rank, stream, number, address)
-        return self._answered(Kind(kind), session, rank, stream, number, address)
+        return self._answered(lane, Kind(kind), session, rank, stream, number, address)
 
     def _answered(
-        self, kind: Kind, session: int, rank: int, stream: int, number: int, address: bytes
+        self, lane: Lane, kind: Kind, session: int, rank: int, stream: int, number: int, address: bytes
     ) -> bool:
-        """Take in what a receiver tells its sender."""
+        """Take in what a receiver tells its sender, or the sender's first message in its lane."""
+        if lane is not self._port.lobby:
+            return self._lanes.get((rank, session)) is lane
         if stream >= len(self.wiring.channels):
             return False
         outlet = self._outlets.get((rank, self.wiring.channels[stream].name))
@@ -253,7 +258,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
             except TransportError:
                 return False  # it is over already
             outlet.write_off()
-            outlet.present, outlet.lost = True, False
+            outlet.opening = outlet.endpoint.tag_send(self._opening.whole, self._tag(kind, stream))
         elif kind == Kind.CREDIT:
             outlet.credit(number)
         else:
@@ -360,6 +365,8 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
 
     def _look(self) -> None:
         self._progress()
+        for outlet in self._outlets.values():
+            outlet.check_open()
         for view in self._read.values():
             self._received(view)
         for life in self._lives.values():
@@ -372,13 +379,9 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
 
     def _in_flight(self) -> bool:
         """Say whether something that was sent or is being received is not complete."""
-        if self._arriving or any(view.coming is not None for view in self._read.values()):
-            return True
-        for outlet in self._outlets.values():
-            outlet.reap()
-            if outlet.flying:
-                return True
-        return self._publisher.in_flight()
+        coming = self._arriving or any(view.coming is not None for view in self._read.values())
+        leaving = any(outlet.in_flight() for outlet in self._outlets.values())
+        return bool(coming) or leaving or self._publisher.in_flight()
 
     # -- the end ---------------------------------------------------------------------------------------
 
@@ -386,8 +389,8 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         for life in self._lives.values():
             self._tell(life.endpoint, Kind.BYE, life.inlet.index, 0)
         # Whoever still has a claim or a loan must not keep UCX alive with it.
-        for rank, session in list(self._lanes):
-            self._end(rank, session)
+        for key in list(self._lanes):
+            self._end(*key)
         for outlet in self._outlets.values():
             self._leave(outlet)
         for view in self._read.values():

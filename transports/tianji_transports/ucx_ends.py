@@ -18,30 +18,26 @@ class Buffer:
     Attributes:
         memory: all of it; aligned to a page.
         whole: UCX's handle for all of it, to receive into.
+        array: UCX's handle for the part that was asked for last.
+        uses: how many sends of it are not complete, where that is counted.
     """
 
-    __slots__ = ("_array", "_nbytes", "_part", "memory", "uses", "whole")
+    __slots__ = ("_nbytes", "_part", "array", "memory", "uses", "whole")
 
     def __init__(self, nbytes: int) -> None:
         self.memory = memoryview(mmap.mmap(-1, max(1, nbytes)))
-        self.whole = Array(self.memory)
+        self.whole = self.array = Array(self.memory)
         self.uses = 0
-        self._nbytes = -1
         self._part = self.memory
-        self._array = self.whole
+        self._nbytes = -1
 
     def part(self, nbytes: int) -> memoryview:
-        """The first ``nbytes``."""
+        """The first ``nbytes``; ``array`` is UCX's handle for them from here on."""
         if nbytes != self._nbytes:
             self._part = self.memory[:nbytes]
-            self._array = Array(self._part)
+            self.array = Array(self._part)
             self._nbytes = nbytes
         return self._part
-
-    def array(self, nbytes: int) -> Any:
-        """UCX's handle for the first ``nbytes``."""
-        self.part(nbytes)
-        return self._array
 
 
 @dataclass(eq=False)
@@ -52,7 +48,8 @@ class UcxOutlet(Outlet):
         index: of the channel in the wiring.
         tag: of its messages.
         endpoint: to where the receiver wants messages; None before its WELCOME.
-        session: that life.
+        session: the receiver's life.
+        opening: the first message to there, until it has left; then the receiver is there.
         free: memory for loans.
         flying: memory that UCX may still read, with its request.
     """
@@ -61,6 +58,7 @@ class UcxOutlet(Outlet):
     tag: Any = field(kw_only=True)
     endpoint: Any = None
     session: int = -1
+    opening: Any = None
     free: list[Buffer] = field(default_factory=list)
     flying: deque[tuple[Any, Buffer]] = field(default_factory=deque)
 
@@ -73,6 +71,17 @@ class UcxOutlet(Outlet):
         flying = self.flying
         while flying and flying[0][0].completed:
             self.free.append(flying.popleft()[1])
+
+    def in_flight(self) -> bool:
+        """Say whether UCX has not sent everything yet."""
+        self.reap()
+        return bool(self.flying) or self.opening is not None
+
+    def check_open(self) -> None:
+        """Look whether the way to the receiver is open: UCX connects only while somebody is inside it."""
+        if self.opening is not None and self.opening.completed:
+            self.opening = None
+            self.present, self.lost = True, False
 
     def credit(self, number: int) -> None:
         """Learn that every push up to ``number`` was claimed."""
@@ -114,6 +123,14 @@ class Life:
             message.request = None  # a request keeps the whole worker alive
             inlet.queue.append(message)
             inlet.arrived += 1
+
+    def end(self) -> list[tuple[Any, Buffer]]:
+        """Expect nothing more; give what was arriving: requests that will not complete, and their memory."""
+        self.arrivals()
+        lost = [(message.request, message.buffer) for message in self.coming]
+        self.coming.clear()
+        self.endpoint = None
+        return lost
 
 
 @dataclass(eq=False)

@@ -118,7 +118,7 @@ class Port:
         self.lanes: tuple[Lane, ...] = ()
         self.lobby = self.open_lane()
         self._endpoints: dict[tuple[int, int], Any] = {}
-        self._graveyard: list[Any] = []
+        self._closing: list[tuple[Any, Any]] = []
         self._free: list[tuple[memoryview, dict[int, Any]]] = []
         self._flying: deque[tuple[Any, tuple[memoryview, dict[int, Any]]]] = deque()
         self._pause_s = SHORT_SLEEP_S
@@ -164,9 +164,11 @@ class Port:
             self.bury(self._endpoints.pop(key))
 
     def bury(self, endpoint: Any) -> None:
-        """Keep an endpoint to somebody dead: to close it would wait for the dead."""
+        """Close an endpoint, without waiting for a peer that may be dead."""
+        self._closing = [(request, closing) for request, closing in self._closing if not request.completed]
         if endpoint is not None:
-            self._graveyard.append(endpoint)
+            # ucxx waits for the peer when an endpoint that was not asked to close is deleted.
+            self._closing.append((endpoint.close(), endpoint))
 
     # -- messages --------------------------------------------------------------------------------------
 
@@ -218,15 +220,19 @@ class Port:
     def close(self) -> None:
         """Send what is still to be sent, as far as it goes soon, and give everything back."""
         lobby, deadline = self.lobby, time.monotonic() + FLUSH_S
-        while self._flying and time.monotonic() < deadline:
+        for key in list(self._endpoints):
+            self.bury(self._endpoints.pop(key))
+        while self._flying or self._closing:
             if not lobby.worker.progress_once():
+                if time.monotonic() > deadline:
+                    break
                 select.select([], [], [], SHORT_SLEEP_S)
             while self._flying and self._flying[0][0].completed:
                 self._flying.popleft()
+            self.bury(None)
         lobby.abandon(self._flying)
         self._flying.clear()
-        self._endpoints.clear()
-        self._graveyard.clear()
+        self._closing.clear()
         for lane in self.lanes:
             self.close_lane(lane)
         del self.lobby, self._context

@@ -109,8 +109,9 @@ class Publisher:
         if not reader.ready or home.value is None or reader.has >= home.number:
             return
         reader.ready = False
+        home.value.part(home.nbytes)
         try:
-            request = reader.endpoint.tag_send(home.value.array(home.nbytes), home.tag)
+            request = reader.endpoint.tag_send(home.value.array, home.tag)
         except RuntimeError as error:
             raise TransportError(f"UCX cannot send to rank {reader.rank}: {error}") from error
         home.value.uses += 1
