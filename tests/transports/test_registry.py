@@ -29,7 +29,7 @@ def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
 
 
 def test_a_name_like_no_other_is_answered_with_all() -> None:
-    with pytest.raises(UnknownTransportError, match="inproc, shm, zmq"):
+    with pytest.raises(UnknownTransportError, match="inproc, mpi, shm, ucx, zmq"):
         registry.load("carrier pigeon")
 
 

@@ -25,7 +25,8 @@ from tianji_transports.mpi_tags import FRAME_BYTES, Frame, Kind, Tags, format_ad
 from tianji_transports.mpi_world import MPI, discard, initialise, largest_tag, leave, reap
 from tianji_transports.wiring import Channel, Slot, Wiring
 
-FIRST_NAP_S, LAST_NAP_S, NAP_GROWTH = 50e-6, 2e-3, 1.3
+FIRST_NAP_S, LAST_NAP_S, NAP_GROWTH = 50e-6, 5e-3, 1.3
+"""A nap is at most a quarter of the time that nothing has come for."""
 SELECTABLE = 1024
 """``select`` takes descriptors below this; it alone sleeps for less than a millisecond."""
 BYTE, ANY_SOURCE = MPI.BYTE, MPI.ANY_SOURCE

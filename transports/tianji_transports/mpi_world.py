@@ -32,6 +32,8 @@ __all__ = ["MPI", "abort", "discard", "finalise", "initialise", "largest_tag", "
 
 FINALISE_S = 60.0
 """How long a process that has ended waits for the others of the job."""
+LAST_WORDS_S = 0.5
+"""How long the launcher has to pass on what a process has printed before it aborts the job: then it is lost."""
 ABORT_S = 5.0
 """How long the launcher takes at most to end a process that has aborted the job."""
 PAUSE_S = 0.001
@@ -139,6 +141,7 @@ def abort(status: int, reason: str) -> NoReturn:
     rank = MPI.COMM_WORLD.Get_rank() if MPI.Is_initialized() and not MPI.Is_finalized() else None
     print(f"rank {rank}: {reason}; the job is aborted", file=sys.stderr, flush=True)  # noqa: T201
     if rank is not None:
+        time.sleep(LAST_WORDS_S)
         try:
             MPI.COMM_WORLD.Abort(status)
         finally:  # It returns before the launcher has ended this process.

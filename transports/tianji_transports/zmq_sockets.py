@@ -129,7 +129,9 @@ class Sockets:
             socket.curve_server = True
             self._set_keys(socket)
             # Whom the gate turns away is counted there; others do not even get to it.
-            monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+            # Who hangs up first when two do not speak alike is chance, and decides which event it is.
+            events = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+            monitor = socket.get_monitor_socket(events)
             monitor.linger = 0
             self._monitors.append(monitor)
             self._polled.append((monitor, POLLIN))

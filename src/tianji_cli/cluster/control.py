@@ -98,7 +98,9 @@ class ControlServer:
         self._router.curve_publickey = key.public.encode()
         self._router.curve_secretkey = key.secret.encode()
         # Whoever does not speak CURVE at all is not even asked for its key.
-        self._strangers = self._router.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+        # Who hangs up first when two do not speak alike is chance, and decides which event it is.
+        events = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        self._strangers = self._router.get_monitor_socket(events)
         self._strangers.linger = 0
         try:
             self._router.bind(f"tcp://{host}:{port or '*'}")
