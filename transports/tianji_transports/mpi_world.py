@@ -33,7 +33,7 @@ __all__ = ["MPI", "abort", "discard", "finalise", "initialise", "largest_tag", "
 FINALISE_S = 60.0
 """How long a process that has ended waits for the others of the job."""
 LAST_WORDS_S = 0.5
-"""How long the launcher has to pass on what a process has printed before it aborts the job: then it is lost."""
+"""How long the launcher has to pass on what was printed before a process aborts the job; the rest is lost."""
 ABORT_S = 5.0
 """How long the launcher takes at most to end a process that has aborted the job."""
 PAUSE_S = 0.001
