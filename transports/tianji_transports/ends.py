@@ -196,7 +196,8 @@ class HeldClaim(Claim):
         """Borrow the payload without a copy, read-only, until ``release``."""
         if self._lender is None:
             raise TransportError("this claim was released: its memory may hold another message already")
-        return self._memory.toreadonly()
+        memory = self._memory
+        return memory if memory.readonly else memory.toreadonly()
 
     def take(self, into: memoryview) -> int:
         """Copy the payload into ``into`` and release it."""

@@ -33,7 +33,7 @@ PIP_NAMES: Mapping[str, str] = {
 
 
 LOADS_FIRST = "ucx"
-"""MPICH's wheel brings an older UCX of its own, and a process can hold one: MPICH can do with the newer one."""
+"""MPICH's wheel brings an older UCX, and a process can hold one: MPICH can do with the newer."""
 
 
 @dataclass(frozen=True)

@@ -22,24 +22,18 @@ from tianji_transports.endpoint import Endpoint
 from tianji_transports.ends import HeldClaim, HeldLoan, Inbox
 from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Channel, Slot, Wiring
-from tianji_transports.zmq_ends import (
-    JOIN_FIRST_S,
-    SHARED_BYTES,
-    Buffer,
-    ZmqInlet,
-    ZmqOutlet,
-    ZmqSlotView,
-)
+from tianji_transports.zmq_ends import JOIN_FIRST_S, SHARED_BYTES, Buffer, ZmqInlet, ZmqOutlet, ZmqSlotView
 from tianji_transports.zmq_frames import (
     LINE,
     Header,
     Kind,
     control_frame,
     digest,
+    read_fields,
     read_header,
     write_header,
 )
-from tianji_transports.zmq_sockets import MORE, NOBLOCK, Sockets, readable
+from tianji_transports.zmq_sockets import MORE, NOBLOCK, RCVMORE, Sockets, readable
 
 AGAIN_S = 1.0
 """Pause between two HELLOs or JOINs in the long run: a reconnection may have swallowed one, or its answer."""
@@ -64,6 +58,10 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         self._digest = digest(wiring)
         self._session = secrets.randbits(63) + 1
         self._inlets: dict[tuple[int, int], ZmqInlet] = {}
+        received = (channel.max_bytes for channel in wiring.channels if channel.receiver == rank)
+        self._copies = (
+            max(received, default=0) < SHARED_BYTES
+        )  # ZMQ's own frame costs more than a small copy.
         self._values: dict[int, bytearray] = {}
         self._again_at: dict[int, float] = {}
         written = [index for index, slot in enumerate(wiring.slots) if slot.writer == rank]
@@ -136,8 +134,9 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
 
     def _refresh(self, outlet: ZmqOutlet) -> None:
         if outlet.present and not outlet.lost:
-            # Half a window is left: what the receiver says can wait until there is more of it.
-            if 2 * (outlet.pushed - outlet.confirmed + outlet.loaned) >= outlet.window:
+            # While half a window is left, what the receiver says can wait; then a look now and again will do.
+            used = outlet.pushed - outlet.confirmed + outlet.loaned
+            if used >= outlet.window or (2 * used >= outlet.window and outlet.pushed % outlet.stride == 0):
                 self._hear(outlet.dest)
             return
         self._hear(outlet.dest)
@@ -180,7 +179,9 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
             buffer = outlet.free.pop()
         else:
             buffer = Buffer(memoryview(mmap.mmap(-1, LINE + outlet.max_bytes)))
-        return HeldLoan(outlet, buffer.memory[LINE : LINE + nbytes], buffer)
+        if buffer.nbytes != nbytes:
+            buffer.size(nbytes)
+        return HeldLoan(outlet, buffer.payload, buffer)
 
     def _send(self, loan: HeldLoan[ZmqOutlet]) -> None:
         outlet, buffer, nbytes = loan.outlet, loan.handle, loan.memory.nbytes
@@ -192,11 +193,11 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         dealer = self._sockets.dealers[outlet.dest]
         try:
             if nbytes < SHARED_BYTES:
-                dealer.send(buffer.memory[: LINE + nbytes], NOBLOCK)
+                dealer.send(buffer.framed, NOBLOCK)
                 outlet.free.append(buffer)
             else:
                 outlet.flying.append((number, buffer))
-                dealer.send(buffer.framed(LINE + nbytes), NOBLOCK, copy=False)
+                dealer.send(buffer.shared(), NOBLOCK, copy=False)
         except zmq.ZMQError as error:
             raise TransportError(f"ZMQ cannot send to rank {outlet.dest}: {error}") from error
 
@@ -257,27 +258,31 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
             if self._sockets.guarded:
                 self._admit()  # here, too, for endpoints that never wait
             return
-        recv = router.recv
+        recv, copies = router.recv, self._copies
         with contextlib.suppress(zmq.Again):  # Asking before every message costs more than the one miss.
             for _ in range(MOST_AT_ONCE):
                 identity = recv(NOBLOCK)
-                frame = recv(NOBLOCK, copy=False)
-                if frame.more:
+                if copies:
+                    memory, more = memoryview(recv(NOBLOCK)), router.get(RCVMORE)
+                else:
+                    frame = recv(NOBLOCK, copy=False)
+                    memory, more = frame.buffer, frame.more
+                if more:
                     router.recv_multipart(NOBLOCK, copy=False)
                     refusal: str | None = OTHER_JOB
                 else:
-                    refusal = self._accept(identity, frame.buffer)
+                    refusal = self._accept(identity, memory)
                 if refusal is not None:
                     self.counters.reject(refusal)
 
     def _accept(self, identity: bytes, frame: memoryview) -> str | None:
         """Take in one frame of a sender or reader; say what was wrong with it, if anything."""
-        header = read_header(frame, self._digest)
-        if header is None:
+        fields = read_fields(frame, self._digest)
+        if fields is None:
             return OTHER_JOB
-        _, kind, stream, rank, session, number, nbytes = header
+        _, kind, stream, rank, session, number, nbytes = fields
         if kind != DATA:
-            return self._asked(identity, header)
+            return self._asked(identity, Header._make(fields))
         inlet = self._inlets.get((stream, rank))
         life = inlet.lives.get(identity) if inlet is not None else None
         if inlet is None or life is None or life.session != session:

@@ -10,7 +10,7 @@ from typing import Final
 import zmq
 
 from tianji_transports.ends import Inlet, Outlet, SlotView
-from tianji_transports.zmq_frames import Header, Kind
+from tianji_transports.zmq_frames import LINE, Header, Kind
 
 SHARED_BYTES: Final = 64 * 1024
 """Frames from this size on are sent without a copy; a copy of a smaller one costs less than the counting."""
@@ -26,15 +26,27 @@ class Buffer:
 
     A frame that is sent again only counts one reference more. A new one for every message would have
     pyzmq's collector thread woken for every message.
+
+    Views are kept for the size that was asked for last: to slice memory anew costs as much as to send it.
     """
 
     memory: memoryview
+    nbytes: int = -1
+    payload: memoryview = field(init=False)
+    framed: memoryview = field(init=False)
     frame: zmq.Frame | None = None
 
-    def framed(self, nbytes: int) -> zmq.Frame:
-        """The first ``nbytes``, to be sent without a copy."""
-        if self.frame is None or len(self.frame) != nbytes:
-            self.frame = zmq.Frame(self.memory[:nbytes], copy=False)
+    def size(self, nbytes: int) -> None:
+        """Make the views fit a payload of so many bytes."""
+        self.nbytes = nbytes
+        self.payload = self.memory[LINE : LINE + nbytes]
+        self.framed = self.memory[: LINE + nbytes]
+        self.frame = None
+
+    def shared(self) -> zmq.Frame:
+        """Header and payload, to be sent without a copy."""
+        if self.frame is None:
+            self.frame = zmq.Frame(self.framed, copy=False)
         return self.frame
 
 
@@ -55,6 +67,11 @@ class ZmqOutlet(Outlet):
     flying: deque[tuple[int, Buffer]] = field(default_factory=deque)
     session: int = 0
     hello_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Say how many pushes may pass between two looks for credit, while some of the window is left."""
+        super().__post_init__()
+        self.stride = max(1, self.channel.window // 8)
 
     def take_back(self, handle: Buffer) -> None:
         """Return an unsent message's memory."""

@@ -59,12 +59,16 @@ class Header(NamedTuple):
     nbytes: int
 
 
+Fields = tuple[int, int, int, int, int, int, int]
+"""A header's fields in their order, as a plain tuple: naming them costs more than reading them."""
+
+
 def digest(wiring: Wiring) -> int:
     """What all endpoints of a job agree on."""
     return int.from_bytes(hashlib.sha256(repr(wiring).encode()).digest()[:8], "little")
 
 
-def write_header(into: memoryview | bytearray, header: tuple[int, int, int, int, int, int, int]) -> None:
+def write_header(into: memoryview | bytearray, header: Fields) -> None:
     """Write a header at the start of a frame's memory; a plain tuple of its fields costs least."""
     _HEADER.pack_into(into, 0, *header)
 
@@ -74,7 +78,7 @@ def control_frame(header: Header) -> bytes:
     return _HEADER.pack(*header)
 
 
-def read_header(frame: memoryview | bytes, expected_digest: int) -> Header | None:
+def read_fields(frame: memoryview | bytes, expected_digest: int) -> Fields | None:
     """Read a frame's header.
 
     Returns:
@@ -83,7 +87,13 @@ def read_header(frame: memoryview | bytes, expected_digest: int) -> Header | Non
     size = len(frame)
     if size < LINE:
         return None
-    fields = _HEADER.unpack_from(frame)
-    if fields[0] != expected_digest or fields[-1] != size - LINE:
+    fields: Fields = _HEADER.unpack_from(frame)
+    if fields[0] != expected_digest or fields[6] != size - LINE:
         return None
-    return Header._make(fields)
+    return fields
+
+
+def read_header(frame: memoryview | bytes, expected_digest: int) -> Header | None:
+    """Read a frame's header with names."""
+    fields = read_fields(frame, expected_digest)
+    return None if fields is None else Header._make(fields)

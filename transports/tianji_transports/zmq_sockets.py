@@ -26,7 +26,7 @@ CONTROL_FRAMES = 1000
 """Room in a queue beside the window of pushes; one credit for each claim is the most."""
 WAITING_REQUESTS = 16
 """HELLOs and JOINs that one connection may have unread beside its windows; what comes then waits in TCP."""
-POLLIN, NOBLOCK, MORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE)
+POLLIN, NOBLOCK, MORE, RCVMORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.RCVMORE)
 """As plain integers: an operation on pyzmq's flags costs more than the call they are for."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
