@@ -152,8 +152,6 @@ def torch() -> Iterator[Finding]:
         yield Finding("CUDA", "this torch is built without it")
     else:
         yield Finding("CUDA", "a driver is loaded" if driver.exists() else "no NVIDIA driver is loaded")
-    threads = os.environ.get("OMP_NUM_THREADS")
-    yield Finding("OMP_NUM_THREADS", threads or "not set (each role gets as many threads as it has cores)")
 
 
 def packages() -> Iterator[Finding]:
