@@ -51,9 +51,13 @@ def run_under_mpiexec(processes: int, run: RunDirectory, *, resumed: bool) -> in
         signal.signal(number, lambda number, _frame: launcher.send_signal(number))
     status = launcher.wait()
     try:
-        said = json.loads(run.summary.read_text(encoding="utf-8"))["status"]
+        summary = json.loads(run.summary.read_text(encoding="utf-8"))
+        said, reason = summary["status"], summary["reason"]
     except (OSError, ValueError, KeyError):
         raise RunFailed(_cause(status, run)) from None
+    if said == "failed" and status != EXIT_STATUS["failed"]:
+        # A rank has died, and its launcher passes no more on of what the root writes to stderr.
+        raise RunFailed(reason)
     return EXIT_STATUS[said]
 
 

@@ -103,7 +103,8 @@ def test_a_killed_rank_ends_the_job_with_its_cause_and_a_checkpoint_to_go_on_fro
     (actor,) = [rank for rank in ranks.values() if "tianji: actor 1" in " ".join(rank.cmdline())]
     actor.kill()
     run.command.wait(1)
-    assert "killed by SIGKILL" in run.command.stderr or "has died" in run.command.stderr
+    # Whether mpiexec leaves the root the time to say more is chance.
+    assert "killed by SIGKILL" in run.command.last_words or "has died" in run.command.last_words
     wait_for(ranks)
     saved = run.saved_env_steps
     again = workplace.resume(run, "--set", f"experiment.stop.env_steps={saved + 4000}")
