@@ -3,10 +3,6 @@ from tianji_transports.testing import TransportContract
 ARRANGEMENTS = "tianji_transports.testing.arrangements"
 
 
-class TestOneHost(TransportContract):
-    engine = f"{ARRANGEMENTS}:OneHost"
-
-
 class TestManyHosts(TransportContract):
     engine = f"{ARRANGEMENTS}:ManyHosts"
 

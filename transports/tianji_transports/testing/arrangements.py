@@ -27,12 +27,6 @@ class Arrangement(CompositeTransport):
         super().__init__(ShmTransport, ZmqTransport, hosts, wiring, rank, incarnation, options)
 
 
-class OneHost(Arrangement):
-    """Every rank on the same host."""
-
-    per_host = RANKS
-
-
 class ManyHosts(Arrangement):
     """Every rank on a host of its own."""
 
