@@ -1,3 +1,4 @@
+import signal
 import struct
 from collections.abc import Iterator
 
@@ -87,6 +88,26 @@ def test_a_rejected_frame_does_not_disturb_the_others(context: "zmq.Context[zmq.
                 verbs.receive(receiver, "f", 1, number)
             sender.answer()
             verbs.until(receiver, lambda: receiver.probe("f") or receiver.counters.rejected == 20 or None)
+
+
+@pytest.mark.parametrize("before", [1050, 1700])
+def test_a_large_window_has_room_whatever_was_sent_before(before: int) -> None:
+    """ZMQ frees room in its queues in large steps: what left before a stop may still count as there."""
+    window, nbytes = 4000, 16_384
+    with Job("zmq", (Channel("f", 0, (1,), nbytes, window),)) as job:
+        sender, receiver = job.open(1), job.start(0)
+        receiver.tell("receive_stream", "f", 1, 0, before)
+        verbs.stream(sender, 0, "f", before)
+        receiver.answer()
+        verbs.until(sender, lambda: sender.unconfirmed(0, "f") == 0 or None)
+        receiver.signal(signal.SIGSTOP)
+        try:
+            for number in range(before, before + window):
+                verbs.push(sender, 0, "f", number, nbytes)
+        finally:
+            receiver.signal(signal.SIGCONT)
+        receiver.ask("receive_stream", "f", 1, before, window)
+        assert sender.close(20.0).unconfirmed == {}
 
 
 class TestZmqWithKeys(TransportContract):

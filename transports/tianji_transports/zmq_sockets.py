@@ -121,7 +121,8 @@ class Sockets:
         streams: list[Channel | Slot] = [*self._wiring.channels, *self._wiring.slots]
         largest = max((stream.max_bytes for stream in streams), default=0)
         socket.maxmsgsize = LINE + largest + HANDSHAKE_BYTES
-        socket.sndhwm = socket.rcvhwm = self._windows + CONTROL_FRAMES
+        # ZMQ learns what left a queue after half of its limit has: up to that much counts as still there.
+        socket.sndhwm = socket.rcvhwm = 2 * (self._windows + CONTROL_FRAMES)
         return socket
 
     def _bind(self, socket: ByteSocket) -> int:
