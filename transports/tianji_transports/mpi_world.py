@@ -12,6 +12,7 @@ Nothing here touches MPI before it is asked to, so that the engine can be import
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import re
 import sys
@@ -19,7 +20,14 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-import mpi4py
+# MPICH's wheel brings an older UCX than the `ucx` engine's, and a process can hold one: MPICH can do with the
+# newer, and not the other way round.
+with contextlib.suppress(ImportError, OSError):
+    import libucx
+
+    libucx.load_library()
+
+import mpi4py  # noqa: E402
 
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = False
