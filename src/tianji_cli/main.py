@@ -15,6 +15,7 @@ from typing import Annotated
 
 import typer
 
+from tianji_cli.commands import bench_app
 from tianji_cli.errors import ConfigError, TianjiError, describe
 from tianji_cli.interruption import INTERRUPTED, Interruption
 
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 launch = typer.Typer(help="Start a job on a cluster.", no_args_is_help=True)
 app.add_typer(launch, name="launch")
+app.add_typer(bench_app.app, name="bench")
 
 JsonOption = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write the figures as JSON; - is stdout.")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tianji_cli.commands import list as listing
-from tianji_cli.commands.table import plain_table, print_table
+from tianji_cli.telemetry.table import plain_table, print_table
 
 
 @pytest.mark.parametrize(

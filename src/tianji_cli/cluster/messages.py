@@ -9,7 +9,7 @@ last word. Root to worker: ``addresses``, ``peer_lost``, ``wind_down``, ``stop``
 
 Station to root: ``arrive``, ``present`` once a second, ``began`` and ``ended`` for each worker. Root to
 station: ``welcome`` or ``refuse``, ``begin`` and ``kill`` for each worker, ``ping`` from time to time,
-``dismiss``.
+``dismiss``. The partners of a benchmark are stations too: the root may ``ask``, and they ``answer``.
 """
 
 from __future__ import annotations
@@ -145,6 +145,16 @@ class Ended(_Message):
     output: str = ""
 
 
+class Answer(_Message):
+    """What came of the ``number``-th thing that the root asked for; ``error`` says why nothing did."""
+
+    kind: Literal["answer"] = "answer"
+    station: Name
+    number: Natural
+    result: dict[str, Any] = {}
+    error: str = ""
+
+
 class Addresses(_Message):
     """Where the peers are; also sent again when one was restarted."""
 
@@ -197,6 +207,14 @@ class Begin(_Message):
     assignment: str
 
 
+class Ask(_Message):
+    """Do a step of a benchmark (``tianji_cli.bench.trial``), the ``number``-th that is asked for."""
+
+    kind: Literal["ask"] = "ask"
+    number: Natural
+    step: dict[str, Any]
+
+
 class Kill(_Message):
     """End the ``number``-th worker at once."""
 
@@ -219,10 +237,10 @@ class Dismiss(_Message):
 T = TypeVar("T")
 
 FromWorker = Register | Report | Finished | Failed | Stopped | Terminate
-FromStation = Arrive | Present | Began | Ended
+FromStation = Arrive | Present | Began | Ended | Answer
 ToRoot = FromWorker | FromStation
 ToWorker = Addresses | PeerLost | WindDown | Stop
-ToStation = Welcome | Refuse | Begin | Kill | Ping | Dismiss
+ToStation = Welcome | Refuse | Begin | Kill | Ping | Dismiss | Ask
 FromRoot = ToWorker | ToStation
 
 _TO_ROOT: TypeAdapter[ToRoot] = TypeAdapter(Annotated[ToRoot, Field(discriminator="kind")])

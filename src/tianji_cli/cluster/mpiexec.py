@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -38,18 +39,8 @@ def run_under_mpiexec(processes: int, run: RunDirectory, *, resumed: bool) -> in
         UsageError: there is no mpiexec, or no mpi4py.
         RunFailed: mpiexec ended the job before the root could, because a rank died.
     """
-    command = [*_launcher(), "-n", str(processes), sys.executable, "-m", "tianji_cli", *sys.argv[1:]]
-    if not resumed:
-        command += ["--run", str(run.path)]
     run.summary.unlink(missing_ok=True)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
-    launcher = subprocess.Popen(command, preexec_fn=_prepare_launcher)  # noqa: PLW1509 - no thread is there yet
-    for number in (signal.SIGTERM, signal.SIGHUP):  # A Ctrl-C reaches mpiexec through the terminal.
-        signal.signal(number, lambda number, _frame: launcher.send_signal(number))
-    status = launcher.wait()
+    status = run_again_under_mpiexec(processes, [] if resumed else ["--run", str(run.path)])
     try:
         summary = json.loads(run.summary.read_text(encoding="utf-8"))
         said, reason = summary["status"], summary["reason"]
@@ -59,6 +50,30 @@ def run_under_mpiexec(processes: int, run: RunDirectory, *, resumed: bool) -> in
         # A rank has died, and its launcher passes no more on of what the root writes to stderr.
         raise RunFailed(reason)
     return EXIT_STATUS[said]
+
+
+def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:
+    """Run this very command in so many ranks, and stay until they have ended.
+
+    Args:
+        processes: how many.
+        more: further arguments.
+
+    Returns:
+        What mpiexec exits with.
+
+    Raises:
+        UsageError: there is no mpiexec, or no mpi4py.
+    """
+    command = [*_launcher(), "-n", str(processes), sys.executable, "-m", "tianji_cli", *sys.argv[1:], *more]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    launcher = subprocess.Popen(command, preexec_fn=_prepare_launcher)  # noqa: PLW1509 - no thread is there yet
+    for number in (signal.SIGTERM, signal.SIGHUP):  # A Ctrl-C reaches mpiexec through the terminal.
+        signal.signal(number, lambda number, _frame: launcher.send_signal(number))
+    return launcher.wait()
 
 
 def _launcher() -> list[str]:

@@ -17,7 +17,7 @@ import psutil
 from packaging.requirements import Requirement
 
 from tianji_cli.cluster.cleanup import remove_stale
-from tianji_cli.commands.table import print_table
+from tianji_cli.telemetry.table import print_table
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
 

@@ -55,6 +55,19 @@ def number(value: float) -> str:
     return f"{value:.1f}" if size >= 10 else f"{value:.3f}" if size < 1 else f"{value:.2f}"
 
 
+def size(nbytes: float) -> str:
+    """Write the size of a message, whose units are powers of two: 64 B, 512 KB, 8 MB.
+
+    >>> size(64), size(512 * 1024), size(8 * 1024**2)
+    ('64 B', '512 KB', '8 MB')
+    """
+    for unit in ("B", "KB"):
+        if nbytes < 1024:
+            return f"{nbytes:g} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:g} MB"
+
+
 def share(fraction: float) -> str:
     """Write a share of one as per cent: 93 %."""
     return f"{100 * fraction:.0f} %"

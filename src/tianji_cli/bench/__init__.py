@@ -1,0 +1,1 @@
+"""The paper's communication experiments, and the usual micro-benchmarks, over any transport."""

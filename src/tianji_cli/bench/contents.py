@@ -1,0 +1,98 @@
+"""What messages of a benchmark hold, so that a lost, reordered or damaged one is always noticed.
+
+Every 8-byte word is the *stamp*: the sender's rank, the number of the run and that of the message. The
+second word is the sender's clock when it pushed. Both sides keep it cheap: the writer fills memory once,
+and in timed runs the reader looks at the head, the tail and ``PLACES`` words between.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+WORD: Final = 8
+LEAST_BYTES: Final = 4 * WORD
+"""Room for a stamp, the clock, and something to damage."""
+PLACES: Final = 6
+NUMBER_BITS: Final = 40
+RUN_BITS: Final = 8
+CLOCK: Final = 1
+"""Index of the word that holds the sender's clock in nanoseconds."""
+
+
+class DamagedMessageError(Exception):
+    """A message is not the one that had to come next."""
+
+
+def stamp(rank: int, run: int, number: int) -> int:
+    """Make the word that the ``number``-th message of a rank is made of."""
+    return (rank << RUN_BITS | run % (1 << RUN_BITS)) << NUMBER_BITS | number
+
+
+def explain(word: int) -> str:
+    """Say which message a stamp belongs to."""
+    rank, run = word >> NUMBER_BITS >> RUN_BITS, (word >> NUMBER_BITS) % (1 << RUN_BITS)
+    return f"message {word % (1 << NUMBER_BITS)} of rank {rank} in run {run}"
+
+
+def write(memory: memoryview, word: int) -> NDArray[np.uint64]:
+    """Write every byte of a message.
+
+    Args:
+        memory: of a size that ``WORD`` divides.
+        word: the stamp.
+
+    Returns:
+        The words, so that the one at ``CLOCK`` can be set when the message is pushed.
+    """
+    words = np.frombuffer(memory, np.uint64)
+    words.fill(word)
+    return words
+
+
+class Inspector:
+    """Compares messages of one size with their stamps.
+
+    Args:
+        nbytes: of each message.
+        thorough: look at every byte, not at some places only.
+    """
+
+    def __init__(self, nbytes: int, *, thorough: bool) -> None:
+        words = nbytes // WORD
+        self._nbytes = nbytes
+        self._thorough = thorough
+        # The head is looked at first, since it says which message this is.
+        between = np.linspace(CLOCK + 1, words - 1, PLACES + 1).astype(int)
+        self._places = tuple(sorted({int(place) for place in between}))
+
+    def inspect(self, memory: memoryview, word: int) -> int:
+        """Check a message and read the sender's clock, in nanoseconds.
+
+        Raises:
+            DamagedMessageError: it is another message, or an altered one.
+        """
+        if memory.nbytes != self._nbytes:
+            raise DamagedMessageError(
+                f"{explain(word)} has {memory.nbytes} bytes where {self._nbytes} were sent"
+            )
+        words = memory.cast("Q")
+        if words[0] != word:
+            raise DamagedMessageError(
+                f"{explain(word)} should come next, and the head says {explain(words[0])}"
+            )
+        if self._thorough:
+            wrong = np.flatnonzero(np.frombuffer(memory, np.uint64)[CLOCK + 1 :] != word)
+            if wrong.size:
+                raise self._altered(words, word, int(wrong[0]) + CLOCK + 1)
+        for place in self._places:
+            if words[place] != word:
+                raise self._altered(words, word, place)
+        return words[CLOCK]
+
+    def _altered(self, words: memoryview, word: int, place: int) -> DamagedMessageError:
+        return DamagedMessageError(
+            f"{explain(word)} is altered at byte {place * WORD}: {words[place]:#x}, not {word:#x}"
+        )

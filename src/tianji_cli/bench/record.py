@@ -1,0 +1,94 @@
+"""One line of a result: what was measured, under which conditions, and how far repeated runs lay apart.
+
+All experiments fill the same record, so that there is one table, one CSV and one JSON for all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final, Literal
+
+KB: Final = 1024
+"""Bytes of a message's kilobyte, as the paper's 512 KB."""
+MB: Final = 1e6
+"""Bytes in the MB of a throughput."""
+
+Experiment = Literal["comm", "latency", "bandwidth", "weights"]
+Work = Literal["sleep", "busy"]
+Store = Literal["copy", "inplace"]
+
+
+@dataclass(frozen=True)
+class Record:
+    """Medians over the repeats of one setting. A figure that an experiment does not have is None.
+
+    Attributes:
+        experiment: which one.
+        backend: engine of the edges, or two of them, inside and between hosts (``shm+zmq``).
+        msg_kb: size of a message in KB of 1024 bytes.
+        actors: processes beside the one that measures: senders, the one that echoes, or readers.
+        hosts: hosts that all of them are on.
+        sample_time_s: what an actor takes for a sample.
+        work: how it passes that time.
+        store: whether the receiver copies messages into its own memory.
+        messages: of one run.
+        window: messages that one sender may have unclaimed.
+        repeats: runs that the medians are of.
+        collection_s: from the start until the last message is stored (or the last round trip is over).
+        collection_min_s: shortest run.
+        collection_max_s: longest run.
+        msgs_per_s: messages in ``collection_s``.
+        mb_per_s: MB of 1e6 bytes.
+        send_s: mean time to push a message, without waits for credit (T_sd in Equation 1).
+        receive_s: mean time to receive and store one (T_rv).
+        predicted_s: collection time by Equation 1, from terms measured in a run of their own.
+        p50_us: latency from push to stored; half a round trip; time until the slowest reader has a value.
+        p95_us: 95th percentile.
+        p99_us: 99th percentile.
+        cpu_s: CPU seconds of both sides together.
+        receiver_cpu_s: of the receiver.
+        senders_cpu_s: of all senders together.
+        refused: loans refused for want of credit.
+        verified: every message was there, in order and as it was written; there is no record otherwise.
+        raw_msgs_per_s: the same by a plain loop over the engine's library.
+        raw_ratio: ``msgs_per_s`` over that.
+    """
+
+    experiment: Experiment
+    backend: str
+    msg_kb: float
+    actors: int
+    hosts: int
+    sample_time_s: float
+    work: Work
+    store: Store
+    messages: int
+    window: int
+    repeats: int
+    collection_s: float
+    collection_min_s: float
+    collection_max_s: float
+    msgs_per_s: float
+    mb_per_s: float | None
+    send_s: float | None
+    receive_s: float | None
+    predicted_s: float | None
+    p50_us: float | None
+    p95_us: float | None
+    p99_us: float | None
+    cpu_s: float
+    receiver_cpu_s: float
+    senders_cpu_s: float
+    refused: int | None
+    verified: bool
+    raw_msgs_per_s: float | None = None
+    raw_ratio: float | None = None
+
+    @property
+    def spread(self) -> float:
+        """How far the slowest run lies from the fastest, as a share of the median."""
+        return (self.collection_max_s - self.collection_min_s) / self.collection_s
+
+    def document(self) -> dict[str, Any]:
+        """The row of the JSON file."""
+        return asdict(self)

@@ -1,0 +1,211 @@
+"""`tianji bench`: measures the transports, on this host or over the ranks of an MPI launcher."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tianji_cli.bench.case import Case, Request, default_backends, message_bytes
+from tianji_cli.bench.ensemble import Ensemble, local_ensemble, mpi_ensemble
+from tianji_cli.bench.environment import busy_share, describe, warnings
+from tianji_cli.bench.equation import Terms
+from tianji_cli.bench.figures import FIGURE_KB, Figure, figure_named
+from tianji_cli.bench.partner import take_part
+from tianji_cli.bench.progress import Progress
+from tianji_cli.bench.raw.memcpy import memcpy_mb_per_s
+from tianji_cli.bench.record import Experiment, Store, Work
+from tianji_cli.bench.report import document, print_header, print_records, write_all
+from tianji_cli.bench.sweep import Sweep
+from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.cluster.mpi_ranks import Launch, World, launched
+from tianji_cli.cluster.mpiexec import run_again_under_mpiexec
+from tianji_cli.telemetry.quantities import size
+from tianji_cli.telemetry.report import write_json
+
+SIZES_KB: Final[Mapping[Experiment, Sequence[float]]] = {
+    "comm": (FIGURE_KB,),
+    "latency": (0.0625, 0.25, 1, 4, 16, 64, 256, 1024),
+    "bandwidth": (0.0625, 0.25, 1, 4, 16, 64, 256, 1024, 4096),
+    "weights": (64, 256, 1024, 4096, 16384, 65536),
+}
+"""What is measured unless the user says so."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says; None and () leave it to the experiment or the figure.
+
+    Attributes:
+        experiment: what is measured.
+        backends: engines.
+        sizes_kb: of messages, in KB of 1024 bytes.
+        actors: numbers of partners.
+        sample_times_s: what actors take for a sample.
+        messages: of one run.
+        work: how an actor passes the time of a sample.
+        store: whether the receiver copies messages into its own memory.
+        window: messages that a sender may have unclaimed.
+        repeats: runs of each case.
+        figure: the paper's.
+        raw: measure raw loops beside.
+        link_mb_per_s: what the link between two hosts carries, to be drawn.
+    """
+
+    experiment: Experiment
+    backends: Sequence[str] = ()
+    sizes_kb: Sequence[float] = ()
+    actors: Sequence[int] = ()
+    sample_times_s: Sequence[float] = ()
+    messages: int | None = None
+    work: Work = "sleep"
+    store: Store = "copy"
+    window: int = 8
+    repeats: int = 3
+    figure: str | None = None
+    raw: bool = False
+    link_mb_per_s: float | None = None
+
+    def request(self, hosts: Sequence[str], *, can_start: bool) -> Request:
+        """Fill in what the user left open.
+
+        Args:
+            hosts: where each process is, the leading one first.
+            can_start: there may be as many more on this host as are wanted.
+
+        Raises:
+            UsageError: it cannot be measured with these processes.
+            TransportError: an engine is not to be had.
+        """
+        crossing = len(set(hosts)) > 1
+        most = None if can_start else len(hosts) - 1
+        if self.figure is not None:
+            preset = figure_named(self.figure, len(set(hosts)), most)
+        else:
+            counts = (1,) if can_start or self.experiment in {"latency", "bandwidth"} else (len(hosts) - 1,)
+            preset = Figure(SIZES_KB[self.experiment], counts, (0.0,), "")
+        request = Request(
+            experiment=self.experiment,
+            backends=list(dict.fromkeys(self.backends)) or default_backends(crossing),
+            sizes_kb=list(dict.fromkeys(self.sizes_kb)) or preset.sizes_kb,
+            actors=list(dict.fromkeys(self.actors)) or preset.actors,
+            messages=self.messages,
+            sample_times_s=list(dict.fromkeys(self.sample_times_s)) or preset.sample_times_s,
+            window=self.window,
+            work=self.work,
+            store=self.store,
+            repeats=self.repeats,
+            raw=self.raw,
+            figure=self.figure,
+        )
+        request.check(hosts, can_start=can_start)
+        return request
+
+
+def bench(options: Options, *, out: Path | None, json_to: str | None, quiet: bool) -> int:
+    """Measure, and show what was measured.
+
+    Started by mpiexec or srun with several tasks, all ranks come here: the first leads. A request that names
+    ``mpi`` starts itself under mpiexec.
+
+    Args:
+        options: what is asked for.
+        out: directory for CSV, JSON and PNG files.
+        json_to: file for the figures as JSON, ``-`` for stdout.
+        quiet: show no progress.
+
+    Returns:
+        The exit status, 0.
+
+    Raises:
+        UsageError: it cannot be measured here; TransportError: an engine is not to be had.
+        TrialFailed: a message was missing or wrong, or a process died: there are no figures.
+    """
+    launch = launched()
+    if launch is not None and launch.rank > 0:
+        return _serve(launch)
+    with ExitStack() as stack:
+        world = stack.enter_context(World(launch)) if launch is not None and launch.size > 1 else None
+        remove_stale()
+        if world is None:
+            request = options.request([_HERE], can_start=True)
+            if any("mpi" in case.engines for case in request.cases):
+                status = run_again_under_mpiexec(max(request.actors) + 1)
+                return status if status >= 0 else 128 - status
+            ensemble = stack.enter_context(local_ensemble(max(request.actors)))
+        else:
+            request = options.request([host.name for host in world.hosts], can_start=False)
+            ensemble = stack.enter_context(mpi_ensemble(world))
+        _measure(ensemble, request, options, out=out, json_to=json_to, quiet=quiet)
+    return 0
+
+
+_HERE: Final = "here"
+
+
+def _serve(launch: Launch) -> int:
+    """Be one of the ranks but the first."""
+    world = World(launch)
+    root = world.brief(None)
+    if root is not None and not take_part(root, f"rank {world.rank}"):
+        world.abort("the leading process is gone")
+    return 0
+
+
+def _measure(
+    ensemble: Ensemble,
+    request: Request,
+    options: Options,
+    *,
+    out: Path | None,
+    json_to: str | None,
+    quiet: bool,
+) -> None:
+    busy = busy_share()
+    memcpy = {kb: memcpy_mb_per_s(message_bytes(kb)) for kb in request.sizes_kb} if request.raw else {}
+    with Progress(0, quiet) as progress:
+        sweep = Sweep(ensemble, request, progress)
+        progress.total = sweep.steps
+        records = sweep.measure()
+    environment = describe(request.backends, ensemble.hosts, ensemble.clock_error_us, busy)
+    for kb, rate in memcpy.items():
+        environment[f"memcpy of one core, {size(message_bytes(kb))}"] = f"{rate:.0f} MB/s"
+    cautions = warnings(busy, records)
+    if json_to != "-":
+        print_header(environment, cautions)
+        print_records(records)
+        _print_crossings(sweep.terms)
+    if json_to is not None:
+        write_json(document(environment, records, cautions), json_to)
+    if out is not None:
+        name = f"figure-{request.figure}" if request.figure else request.experiment
+        crossings = {
+            f"{case.backend} {case.sample_time_s:g}": terms.crossing for case, terms in sweep.terms.items()
+        }
+        write_all(
+            out,
+            name,
+            environment,
+            records,
+            cautions,
+            link_mb_per_s=options.link_mb_per_s,
+            crossings=crossings if len(request.sizes_kb) == 1 else None,
+        )
+
+
+def _print_crossings(terms: Mapping[Case, Terms]) -> None:
+    """Say where the critical path moves from the actors to the buffer, by Equation 1."""
+    for case, found in terms.items():
+        if case.sample_time_s:
+            what = f"{case.backend}, {size(case.nbytes)}, sample time {case.sample_time_s:g} s"
+            measured = (
+                f"T_sp {1e3 * found.sample_s:.3f} ms, T_sd {1e6 * found.send_s:.1f} us, "
+                f"T_rv {1e6 * found.receive_s:.1f} us"
+            )
+            sys.stdout.write(
+                f"{what}: the critical path moves from the actors to the buffer at "
+                f"{found.crossing} actors ({measured})\n"
+            )

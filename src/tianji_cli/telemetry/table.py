@@ -1,0 +1,67 @@
+"""A table on stdout: ruled on a terminal, plain columns in a pipe, where nothing is cut off."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Sequence
+
+
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], title: str, *, right: Collection[int] = ()
+) -> None:
+    """Print rows for people; a pipe gets one line a row, columns two blanks apart, and no title.
+
+    A terminal that is too narrow for the numbers of a table gets what a pipe gets: a line that the terminal
+    wraps can still be read, digits of one number on two lines cannot.
+
+    Args:
+        headings: of the columns.
+        rows: their cells.
+        title: above the table.
+        right: columns of numbers, which end below one another.
+    """
+    if not sys.stdout.isatty():
+        sys.stdout.write(plain_table(headings, rows, right=right))
+        return
+    from rich.console import Console  # noqa: PLC0415 - a pipe does without
+    from rich.measure import Measurement  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    table = Table(title=title, title_justify="left")
+    for column, heading in enumerate(headings):
+        if column in right:
+            table.add_column(heading, justify="right", no_wrap=True)
+        else:
+            table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))  # Text: "tianji[box2d]" is no markup
+    console = Console()
+    if Measurement.get(console, console.options.update(width=sys.maxsize), table).minimum > console.width:
+        sys.stdout.write(f"{title}\n{plain_table(headings, rows, right=right)}")
+    else:
+        console.print(table)
+
+
+def plain_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[int] = ()
+) -> str:
+    """Write rows as columns, two blanks apart.
+
+    >>> print(plain_table(["name", "is"], [["ppo", "an agent"]]), end="")
+    name  is
+    ppo   an agent
+    >>> print(plain_table(["name", "steps"], [["ppo", "12"]], right=[1]), end="")
+    name  steps
+    ppo      12
+    """
+    lines = [headings, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
+    return "".join(
+        "  ".join(
+            cell.rjust(width) if column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        + "\n"
+        for line in lines
+    )

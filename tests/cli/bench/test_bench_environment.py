@@ -1,0 +1,136 @@
+"""What heads a measurement, and when it is called worth little."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+from cli.bench.made_up import record
+
+from tianji_cli.bench.environment import busy_share, cpu_model, describe, warnings
+
+
+def test_the_conditions_name_versions_cores_and_load() -> None:
+    found = describe(["shm", "zmq"], ["here"], None, 0.04)
+    assert found["tianji"] == metadata.version("tianji")
+    assert found["iceoryx2"] == metadata.version("iceoryx2")
+    assert found["pyzmq"] == f"{zmq.__version__}, libzmq {zmq.zmq_version()}"
+    assert found["cores"].startswith(f"{len(os.sched_getaffinity(0))} usable of ")
+    assert found["load"].startswith("4 % of the cores at work with something else")
+    assert found["CPU"]
+    assert found["hosts"] == "1"
+    assert "clocks" not in found
+
+
+def test_only_libraries_of_the_engines_asked_for_are_named() -> None:
+    assert "pyzmq" not in describe(["shm"], ["here"], None, 0.0)
+    assert "iceoryx2" not in describe(["zmq"], ["here"], None, 0.0)
+    both = describe(["shm+zmq"], ["here"], None, 0.0)
+    assert {"iceoryx2", "pyzmq"} <= both.keys()
+    assert not {"mpi4py", "UCX"} & both.keys()
+
+
+def test_libraries_of_mpi_and_ucx_are_named_without_starting_mpi() -> None:
+    code = (
+        "from tianji_cli.bench.environment import describe; found = describe(['mpi', 'ucx'], ['a'], None, 0);"
+        "from mpi4py import MPI; assert not MPI.Is_initialized();"
+        "print(found['mpi4py']); print(found['UCX'])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=60
+    )
+    mpi, ucx = done.stdout.splitlines()
+    assert mpi.startswith(f"{metadata.version('mpi4py')}, ")
+    assert "MPI" in mpi.partition(", ")[2]
+    assert "ucxx" in ucx
+
+
+def test_settings_of_the_libraries_are_shown_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("UCX_TLS", "MPIR_CVAR_X", "FI_PROVIDER", "SLURM_JOB_ID"):
+        monkeypatch.setenv(name, "x,y")
+    monkeypatch.setenv("SLURM_JWT", "secret")
+    monkeypatch.setenv("MY_UCX_TLS", "not theirs")
+    settings = describe(["zmq"], ["here"], None, 0.0)["settings"]
+    for name in ("UCX_TLS", "MPIR_CVAR_X", "FI_PROVIDER", "SLURM_JOB_ID"):
+        assert f"{name}=x,y" in settings.split()
+    assert "secret" not in settings
+    assert "not theirs" not in settings
+
+
+def test_no_settings_are_said_to_be_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in list(os.environ):
+        if name.startswith(("UCX_", "MPI", "OMPI_", "FI_", "SLURM_")):
+            monkeypatch.delenv(name)
+    assert describe(["zmq"], ["here"], None, 0.0)["settings"] == "none"
+
+
+def test_hosts_are_named_once_with_the_error_of_their_clocks() -> None:
+    found = describe(["zmq"], ["a", "b", "a"], 45.4, 0.0)
+    assert found["hosts"] == "2: a, b"
+    assert found["clocks"] == "offset measured and removed, +- 45 us"
+
+
+def test_the_processor_is_named_as_the_kernel_names_it(tmp_path: Path) -> None:
+    info = tmp_path / "cpuinfo"
+    info.write_text("processor\t: 0\nmodel name\t: Fast One @ 3 GHz\nmodel name\t: Other\n")
+    assert cpu_model(info) == "Fast One @ 3 GHz"
+    info.write_text("processor\t: 0\nCPU part\t: 0xd0c\n")
+    assert cpu_model(info) == os.uname().machine
+
+
+def test_the_busy_share_is_that_of_usable_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_percent", lambda **_: [100.0, 20.0, 40.0])
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2})
+    assert busy_share() == pytest.approx(0.3)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {40, 41})
+    assert busy_share() == pytest.approx(160 / 300)
+
+
+def test_the_busy_share_is_a_share() -> None:
+    assert 0 <= busy_share() <= 1
+
+
+def test_a_quiet_machine_with_like_runs_is_not_warned_of() -> None:
+    assert warnings(0.10, [record()]) == []
+
+
+def test_a_busy_machine_is_said_to_be_too_busy() -> None:
+    (warning,) = warnings(0.37, [])
+    assert warning == (
+        "this machine is too busy to measure: 37 % of its cores were at work with something else"
+    )
+
+
+def test_runs_that_lie_apart_are_named() -> None:
+    noisy = record(backend="zmq", collection_min_s=0.8, collection_max_s=1.23)
+    assert warnings(0.0, [record(), noisy]) == [
+        "too noisy: repeated runs of zmq at 512 KB, 1 actor lay 43 % apart"
+    ]
+
+
+def test_the_three_noisiest_are_named_and_others_counted() -> None:
+    records = [
+        record(actors=number, collection_min_s=1.0, collection_max_s=1.0 + number / 10)
+        for number in range(1, 8)
+    ]
+    said = warnings(0.0, records)
+    assert [line.partition(" lay ")[0].rpartition(", ")[2] for line in said[:3]] == [
+        "7 actors",
+        "6 actors",
+        "5 actors",
+    ]
+    assert said[3:] == ["too noisy: 2 more cases, each above 25 %"]
+
+
+def test_neither_matplotlib_nor_torch_is_imported_by_what_heads_and_prints_results() -> None:
+    code = (
+        "import sys, tianji_cli.bench.environment, tianji_cli.bench.report, tianji_cli.bench.progress;"
+        "assert not {'matplotlib', 'torch', 'zmq', 'mpi4py', 'ucxx'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

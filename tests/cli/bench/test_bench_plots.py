@@ -1,0 +1,142 @@
+"""Figures are drawn from records, in the engines' own colours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli.bench.made_up import record, sweep
+from PIL import Image
+
+from tianji_cli.bench.curves import (
+    ENGINES,
+    collection_bars,
+    engine_styles,
+    panels_of,
+    plot_predictions,
+    plot_throughput,
+    throughput_bars,
+)
+from tianji_cli.bench.plots import draw
+from tianji_cli.bench.record import Record
+
+SHM, ZMQ = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
+
+
+def over_actors(hosts: int = 1, times: tuple[float, ...] = (0.001, 0.01)) -> list[Record]:
+    return [
+        record(
+            backend=backend,
+            actors=actors,
+            hosts=hosts,
+            sample_time_s=time,
+            predicted_s=10_000 * max(time / actors, receive),
+            collection_s=10_500 * max(time / actors, receive),
+            collection_min_s=10_000 * max(time / actors, receive),
+            collection_max_s=11_000 * max(time / actors, receive),
+        )
+        for time in times
+        for actors in (1, 2, 4, 8, 16, 32)
+        for backend, receive in (("shm", 1e-4), ("zmq", 3e-4))
+    ]
+
+
+def colours(path: Path) -> set[tuple[int, ...]]:
+    with Image.open(path) as image:
+        assert image.width == 1050
+        return {colour for _, colour in image.convert("RGB").getcolors(maxcolors=1 << 20)}
+
+
+@pytest.mark.parametrize(
+    ("name", "records"),
+    [
+        ("5a", sweep("comm")),
+        ("5b", over_actors()),
+        ("5c", over_actors(hosts=2)),
+        ("5d", sweep("comm", hosts=2)),
+        ("comm", [record(), record(backend="zmq", collection_s=1.02)]),
+        ("comm", sweep("comm", actors=4)),
+        ("comm", over_actors(times=(0.0,))),
+        ("latency", sweep("latency")),
+        ("bandwidth", sweep("bandwidth", raw_msgs_per_s=10.0)),
+        ("weights", sweep("weights") + sweep("weights", actors=4)),
+    ],
+)
+def test_every_figure_shows_every_engine_in_its_colour(
+    name: str, records: list[Record], tmp_path: Path
+) -> None:
+    draw(name, records, tmp_path / "x.png")
+    assert {SHM, ZMQ} <= colours(tmp_path / "x.png")
+
+
+@pytest.mark.parametrize("name", ["5a", "5b", "5d", "comm", "latency", "bandwidth", "weights"])
+def test_a_single_record_is_drawn_too(name: str, tmp_path: Path) -> None:
+    draw(name, [record()], tmp_path / "x.png")
+    assert SHM in colours(tmp_path / "x.png")
+
+
+def test_figures_that_are_missing_leave_gaps(tmp_path: Path) -> None:
+    records = [record(p50_us=None, mb_per_s=None, predicted_s=None, msg_kb=kb) for kb in (1.0, 2.0)]
+    for name in ("5a", "5b", "latency"):
+        draw(name, [*records, record(msg_kb=4.0)], tmp_path / "x.png")
+
+
+def test_a_sample_time_has_a_panel_of_its_own(tmp_path: Path) -> None:
+    draw("5b", over_actors(times=(0.01,)), tmp_path / "one.png")
+    draw("5b", over_actors(), tmp_path / "two.png")
+    with Image.open(tmp_path / "one.png") as one, Image.open(tmp_path / "two.png") as two:
+        assert two.height > 1.4 * one.height
+
+
+def test_equation_1_is_drawn_with_its_kink_marked_and_named() -> None:
+    _, (axes,) = panels_of(1)
+    records = [row for row in over_actors(times=(0.001,)) if row.backend == "shm"]
+    plot_predictions(axes, records, {"shm 0.001": 10})
+    (mark,) = [line for line in axes.lines if line.get_marker() == "*"]
+    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([10], [1.0])
+    (dashed,) = [line for line in axes.lines if line is not mark]
+    assert list(dashed.get_xdata()) == [1, 2, 4, 8, 10, 16, 32]
+    assert list(dashed.get_ydata()) == [10.0, 5.0, 2.5, 1.25, 1.0, 1.0, 1.0]
+    assert "shm: 10 actors" in [text.get_text() for text in axes.texts]
+
+
+def test_a_kink_beyond_the_actors_measured_is_named_and_not_marked() -> None:
+    _, (axes,) = panels_of(1)
+    plot_predictions(axes, over_actors(times=(0.01,)), {"shm 0.01": 100})
+    assert not [line for line in axes.lines if line.get_marker() == "*"]
+    assert "shm: 100 actors" in [text.get_text() for text in axes.texts]
+
+
+def test_without_terms_no_equation_is_drawn() -> None:
+    _, (axes,) = panels_of(1)
+    plot_predictions(axes, [record(predicted_s=None)], {"shm 0": 3})
+    assert not [*axes.lines, *axes.texts]
+
+
+def test_raw_loops_and_the_links_own_limit_are_drawn_beside_throughput() -> None:
+    _, (axes,) = panels_of(1)
+    plot_throughput(axes, sweep("comm", ("shm",), raw_msgs_per_s=1e6), 12_500.0)
+    flat = [line for line in axes.lines if list(line.get_ydata()) == [12_500.0, 12_500.0]]
+    assert len(flat) == 1
+    raw = [1024.0 * 2**power for power in range(8)]  # 1e6 messages/s of 1 KB are 1024 MB/s
+    assert raw in [list(line.get_ydata()) for line in axes.lines]
+    assert [text.get_text() for text in axes.texts] == ["link: 12500 MB/s"]
+
+
+def test_error_bars_reach_to_the_fastest_and_the_slowest_run() -> None:
+    measured = record(collection_s=2.0, collection_min_s=1.0, collection_max_s=4.0, mb_per_s=100.0)
+    assert collection_bars(measured) == (1.0, 2.0)
+    assert throughput_bars(measured) == (50.0, 100.0)
+
+
+def test_an_engine_has_its_colour_whoever_is_beside_it() -> None:
+    alone, together = engine_styles(["ucx"]), engine_styles(["zzz", "ucx", "zmq", "shm", "shm+zmq"])
+    assert alone["ucx"] == together["ucx"] == ENGINES["ucx"]
+    assert list(together) == ["shm", "zmq", "ucx", "shm+zmq", "zzz"]
+    assert len(set(together.values())) == 5
+
+
+def test_the_same_records_make_the_same_picture(tmp_path: Path) -> None:
+    for name in "ab":
+        draw("5a", sweep("comm"), tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
