@@ -84,7 +84,8 @@ def build(session: nox.Session) -> None:
 def bench(session: nox.Session) -> None:
     """Measure the transports beside raw loops, an actor alone, and how long the command line takes."""
     install(session, "-e", WITH_ENGINES)
-    for script in ("transports/raw_loops.py", "actor.py", "startup.py"):
+    session.run("tianji", "bench", "comm", "--raw")
+    for script in ("actor.py", "startup.py"):
         session.run("python", f"benchmarks/{script}", *session.posargs)
 
 

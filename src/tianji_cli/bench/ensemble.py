@@ -63,6 +63,7 @@ class Ensemble:
     Attributes:
         members: all partners.
         host: where this process is.
+        interface: address of this host that others reach.
         clock_error_us: how exactly the clocks of other hosts are known; None without any.
     """
 
@@ -70,6 +71,7 @@ class Ensemble:
         self.members: Sequence[Member] = ()
         self.host = this_host().name
         self.clock_error_us: float | None = None
+        self.interface = interface
         self._server = server
         self._options = engine_options(interface, server.address.key)
         self._asked = 0

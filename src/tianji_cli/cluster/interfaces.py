@@ -79,6 +79,18 @@ def own_address() -> str:
     return next((address for address in addresses if not is_loopback(address)), LOOPBACK)
 
 
+def link_mb_per_s(address: str) -> float | None:
+    """Ask the driver of the interface with an address what its link carries, in MB (1e6 bytes) per second.
+
+    None if it does not say; virtual interfaces name a number that means nothing.
+    """
+    states = psutil.net_if_stats()
+    for name, entries in psutil.net_if_addrs().items():
+        if any(entry.address == address for entry in entries) and name in states:
+            return states[name].speed / 8 or None
+    return None
+
+
 def is_loopback(host: str) -> bool:
     """Say whether an address stays inside this host."""
     try:

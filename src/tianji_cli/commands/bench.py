@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -21,8 +22,10 @@ from tianji_cli.bench.record import Experiment, Store, Work
 from tianji_cli.bench.report import document, print_header, print_records, write_all
 from tianji_cli.bench.sweep import Sweep
 from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.cluster.interfaces import link_mb_per_s
 from tianji_cli.cluster.mpi_ranks import Launch, World, launched
 from tianji_cli.cluster.mpiexec import run_again_under_mpiexec
+from tianji_cli.errors import TianjiError
 from tianji_cli.telemetry.quantities import size
 from tianji_cli.telemetry.report import write_json
 
@@ -52,7 +55,7 @@ class Options:
         repeats: runs of each case.
         figure: the paper's.
         raw: measure raw loops beside.
-        link_mb_per_s: what the link between two hosts carries, to be drawn.
+        link_mb_per_s: what the link between two hosts carries; None asks its driver.
     """
 
     experiment: Experiment
@@ -85,7 +88,7 @@ class Options:
         if self.figure is not None:
             preset = figure_named(self.figure, len(set(hosts)), most)
         else:
-            counts = (1,) if can_start or self.experiment in {"latency", "bandwidth"} else (len(hosts) - 1,)
+            counts = _counts(self.experiment, most)
             preset = Figure(SIZES_KB[self.experiment], counts, (0.0,), "")
         request = Request(
             experiment=self.experiment,
@@ -103,6 +106,15 @@ class Options:
         )
         request.check(hosts, can_start=can_start)
         return request
+
+
+def _counts(experiment: Experiment, most: int | None) -> Sequence[int]:
+    """How many partners take part unless the user says so: all that a launcher has started, where it has."""
+    if experiment in {"latency", "bandwidth"}:
+        return (1,)
+    if most is not None:
+        return (most,)
+    return (1, 4) if experiment == "weights" else (1,)
 
 
 def bench(options: Options, *, out: Path | None, json_to: str | None, quiet: bool) -> int:
@@ -127,6 +139,7 @@ def bench(options: Options, *, out: Path | None, json_to: str | None, quiet: boo
     launch = launched()
     if launch is not None and launch.rank > 0:
         return _serve(launch)
+    _check_places(out, json_to)
     with ExitStack() as stack:
         world = stack.enter_context(World(launch)) if launch is not None and launch.size > 1 else None
         remove_stale()
@@ -144,6 +157,25 @@ def bench(options: Options, *, out: Path | None, json_to: str | None, quiet: boo
 
 
 _HERE: Final = "here"
+
+
+def _check_places(out: Path | None, json_to: str | None) -> None:
+    """Refuse, before anything is measured, to write where nothing can be written.
+
+    Raises:
+        TianjiError: it says where.
+    """
+    folder = None if json_to is None or json_to == "-" else Path(json_to).parent
+    try:
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        raise TianjiError(
+            f"cannot write into {out}: {cause.strerror}; --out takes another directory"
+        ) from cause
+    for option, place in (("--out", out), ("--json", folder)):
+        if place is not None and not (place.is_dir() and os.access(place, os.W_OK)):
+            raise TianjiError(f"cannot write into {place}: {option} takes another place")
 
 
 def _serve(launch: Launch) -> int:
@@ -173,6 +205,9 @@ def _measure(
     environment = describe(request.backends, ensemble.hosts, ensemble.clock_error_us, busy)
     for kb, rate in memcpy.items():
         environment[f"memcpy of one core, {size(message_bytes(kb))}"] = f"{rate:.0f} MB/s"
+    link = options.link_mb_per_s or link_mb_per_s(ensemble.interface)
+    if len(ensemble.hosts) > 1:
+        environment["link"] = f"{link:g} MB/s" if link else "of unknown speed (--link-mb names it)"
     cautions = warnings(busy, records)
     if json_to != "-":
         print_header(environment, cautions)
@@ -191,7 +226,7 @@ def _measure(
             environment,
             records,
             cautions,
-            link_mb_per_s=options.link_mb_per_s,
+            link_mb_per_s=link if len(ensemble.hosts) > 1 else None,
             crossings=crossings if len(request.sizes_kb) == 1 else None,
         )
 

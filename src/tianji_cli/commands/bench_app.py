@@ -86,7 +86,9 @@ def comm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
     repeats: Repeats = 3,
     link_mb: Annotated[
         float | None,
-        typer.Option(metavar="MB/S", min=0.0, help="What the link of figure 5d carries, to be drawn."),
+        typer.Option(
+            metavar="MB/S", min=0.0, help="What the link between hosts carries, if its driver does not know."
+        ),
     ] = None,
     out: Out = None,
     json: Json = None,
