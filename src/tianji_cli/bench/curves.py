@@ -277,8 +277,8 @@ def logarithmic(axes: Axes, label: str) -> None:
     axes.set_ylabel(label)
 
 
-def legend(figure: Figure, records: Sequence[Record]) -> None:
-    """Put engines, and what varies beside them, above the panels, where no curve can run through them."""
+def legend(figure: Figure, records: Sequence[Record], marks: Sequence[Line2D] = ()) -> None:
+    """Put engines, what varies beside them and further marks above the panels, where no curve runs."""
     engines = [
         Line2D([], [], color=color, marker=marker, label=backend)
         for backend, (color, marker) in engine_styles([record.backend for record in records]).items()
@@ -289,6 +289,7 @@ def legend(figure: Figure, records: Sequence[Record]) -> None:
         others = []
     if any(record.raw_msgs_per_s is not None for record in records):
         others.append(Line2D([], [], color=GREY, linestyle=RAW, linewidth=0.9, label="raw loop"))
+    others += marks
     rows = [[*engines, *others]] if len(engines) + len(others) <= IN_A_ROW else [engines, others]
     rows = [row[first : first + IN_A_ROW] for row in rows for first in range(0, len(row), IN_A_ROW)]
     columns = max(map(len, rows))

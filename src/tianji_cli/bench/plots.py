@@ -138,13 +138,13 @@ def _draw_actors(records: Sequence[Record], link: float | None, crossings: Mappi
     counts = sorted({record.actors for record in records})
     powers_axis(panels[-1], counts, str)
     panels[-1].set_xlabel("Actors")
+    marks = []
     if any(record.predicted_s is not None for record in records):
-        marks = [Line2D([], [], color=GREY, linestyle="--", linewidth=0.9, label="Equation 1")]
+        marks.append(Line2D([], [], color=GREY, linestyle="--", linewidth=0.9, label="Equation 1"))
         if crossings:
             marks.append(crossing_mark(GREY))
-            marks[-1].set_label("critical path moves\nfrom actors to buffer")
-        panels[0].legend(handles=marks, loc="upper right", borderaxespad=0.2)  # curves fall
-    legend(figure, records)
+            marks[-1].set_label("the buffer limits")
+    legend(figure, records, marks)
     return figure
 
 
