@@ -64,7 +64,6 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
         self._tags = Tags(wiring, largest_tag())
         self._status = MPI.Status()
         self._improbe = self._world.Improbe
-        self._frames: list[tuple[MPI.Request, bytes]] = []
         self._ports: dict[str, Port] = {}
         self._heads: dict[str, MpiSlotHead] = {}
         self._slots = any(slot.writer == rank for slot in wiring.slots)
@@ -129,8 +128,9 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
 
     def _tell(self, process: int, tag: int, kind: Kind, number: int = 0) -> None:
         frame = self._tags.frame(kind, self.rank, number)
-        self._frames = [(request, sent) for request, sent in self._frames if not request.Test()]
-        self._frames.append((self._world.Isend([frame, MPI.BYTE], process, tag), frame))
+        reap()
+        # Synchronous, too: MPI cannot end with a frame on its way, and only so is it known when none is.
+        leave(self._world.Issend([frame, MPI.BYTE], process, tag), frame)
 
     def _hear(self, tag: int) -> tuple[int, Frame] | None:
         """Receive the next frame of a tag and say which process it came from; malformed ones are dropped."""
@@ -360,8 +360,6 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
                 view.close(self._status)
             for head in self._heads.values():
                 head.close()
-            for request, frame in self._frames:
-                leave(request, frame)
             reap()
         except MPI.Exception as error:
             raise lost(error, f"close the endpoint of rank {self.rank}") from error

@@ -27,7 +27,7 @@ with contextlib.suppress(ImportError, OSError):
 
     libucx.load_library()
 
-import mpi4py  # noqa: E402
+import mpi4py
 
 mpi4py.rc.initialize = False
 mpi4py.rc.finalize = False
@@ -50,7 +50,7 @@ LEAST_LARGEST_TAG = 32767
 """What the standard guarantees."""
 
 _adrift: list[tuple[MPI.Request, object]] = []
-"""Sends that closed endpoints left behind, with the memory that MPI may still read."""
+"""Sends that no endpoint waits for, with the memory that MPI may still read."""
 
 
 def initialise() -> MPI.Intracomm:

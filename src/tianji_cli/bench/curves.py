@@ -225,8 +225,9 @@ def collection_bars(record: Record) -> tuple[float, float]:
 def throughput_bars(record: Record) -> tuple[float, float]:
     """Reach from the throughput of the longest run to that of the shortest."""
     assert record.mb_per_s is not None
-    slowest = record.mb_per_s * record.collection_s / record.collection_max_s
-    fastest = record.mb_per_s * record.collection_s / record.collection_min_s
+    # The quotient first: of equal times it is exactly one, and a bar has no negative length.
+    slowest = record.mb_per_s * (record.collection_s / record.collection_max_s)
+    fastest = record.mb_per_s * (record.collection_s / record.collection_min_s)
     return record.mb_per_s - slowest, fastest - record.mb_per_s
 
 
