@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from tianji_cli.bench.contents import LEAST_BYTES, stamp, write
-from tianji_cli.bench.exchange import ANSWER_WINDOW, Exchange, Receiver, RunEnded, StampInspector, sent_by_all
+from tianji_cli.bench.contents import LEAST_BYTES, StampInspector, stamp, write
+from tianji_cli.bench.exchange import ANSWER_WINDOW, Exchange, Receiver, RunEnded, sent_by_all
 from tianji_cli.bench.experiment import Outcome, Told, Watch
 from tianji_cli.bench.trial import LEAD, Run, Sent, Trial
 from tianji_transports.core import Transport
@@ -51,7 +51,7 @@ def lead(endpoint: Transport, trial: Trial, run: Run, watch: Watch) -> Outcome:
     """
     (partner,) = trial.partners
     exchange = Exchange.leading(endpoint, watch, f"a message of rank {partner}")
-    receiver = Receiver(trial, run)
+    receiver = Receiver(trial, run, run.messages)
     data, acks = stamp(partner, run.number, 0), stamp(LEAD, run.number, 0)
 
     def receive(window: range) -> None:

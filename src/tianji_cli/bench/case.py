@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 
 from tianji_cli.bench.contents import LEAST_BYTES, WORD
 from tianji_cli.bench.record import KB, Experiment, Store, Work
+from tianji_cli.cluster.mpiexec import has_mpiexec
 from tianji_cli.errors import UsageError
 from tianji_transports import registry
 from tianji_transports.composite import edge_capabilities
+from tianji_transports.errors import TransportError
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,6 @@ class Request:
 
         Raises:
             UsageError: it says what cannot, and what could.
-            TransportError: an engine is not to be had, or does not reach from host to host.
         """
         if not all(math.isfinite(seconds) for seconds in self.sample_times_s):
             raise UsageError("--sample-time takes a finite number of seconds, such as 0.001")
@@ -132,7 +133,13 @@ class Request:
                 f"mpiexec -n {most + 1}"
             )
         for case in self.cases:
-            if not edge_capabilities(*case.engines, dict(enumerate(hosts))).cross_process:
+            if case.backend.count("+") > 1 or "" in case.backend.split("+"):
+                raise UsageError(f"--backend {case.backend}: write one engine, or two as in shm+zmq")
+            try:
+                can = edge_capabilities(*case.engines, dict(enumerate(hosts)))
+            except TransportError as cause:
+                raise UsageError(f"--backend {case.backend}: {cause}") from cause
+            if not can.cross_process:
                 raise UsageError(
                     f"transport {case.backend!r} stays inside a process; this measures what goes between two"
                 )
@@ -172,6 +179,8 @@ def default_backends(crossing: bool) -> list[str]:
         crossing: it has to reach from host to host.
     """
     loads = {row.name: row.capabilities for row in registry.available()}
+    if not crossing and not has_mpiexec():  # Without it mpi cannot be started here.
+        loads.pop("mpi", None)
     return [
         name
         for name in ("shm", "zmq", "mpi", "ucx")

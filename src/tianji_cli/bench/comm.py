@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from tianji_cli.bench.contents import CLOCK, LEAST_BYTES, Inspector, stamp, write
-from tianji_cli.bench.experiment import Deadline, Outcome, Told, TrialFailed, Watch, rest
+from tianji_cli.bench.contents import CLOCK, LEAST_BYTES, Inspector, StampInspector, stamp, write
+from tianji_cli.bench.experiment import PATIENCE_S, Deadline, Outcome, Told, TrialFailed, Watch, rest
 from tianji_cli.bench.slots import Slots
 from tianji_cli.bench.trial import LEAD, Run, Sent, Trial
 from tianji_transports.core import Loan, Transport
@@ -47,14 +47,17 @@ def lead(endpoint: Transport, trial: Trial, run: Run, watch: Watch) -> Outcome:
         DamagedMessageError: a message is missing, reordered or altered.
     """
     buffer = Buffer(endpoint, trial, run)
-    deadline = Deadline("messages of the actors")
+    deadline = Deadline("messages of the actors", PATIENCE_S + 2 * trial.sample_time_s)
     latencies_ns = np.zeros(run.messages, np.int64)
-    stored = busy_ns = 0
+    stored = busy_ns = seen = 0
     cpu, began = time.process_time(), _now()
     watch.start(run)
     while stored < run.messages:
         looked = _now()
         if not buffer.receive():
+            if stored != seen:
+                deadline.renew()
+                seen = stored
             rest(endpoint, watch.descriptors, deadline)
             watch.look()
             continue
@@ -62,10 +65,9 @@ def lead(endpoint: Transport, trial: Trial, run: Run, watch: Watch) -> Outcome:
         busy_ns += received - looked
         latencies_ns[stored] = received - buffer.pushed_ns + watch.offsets_ns[buffer.source]
         stored += 1
-        deadline.renew()
     seconds, cpu = (_now() - began) / 1e9, time.process_time() - cpu
     watch.enough()
-    sent = _receive_the_rest(buffer, watch)
+    sent = _receive_the_rest(buffer, watch, LAST_PATIENCE_S + trial.sample_time_s)
     return Outcome(seconds, stored, latencies_ns, busy_ns / stored / 1e9, cpu, sent)
 
 
@@ -80,7 +82,8 @@ class Buffer:
     Attributes:
         received: messages of each rank so far.
         source: whom the last one came from.
-        pushed_ns: when that one was pushed, by its sender's clock.
+        pushed_ns: when that one was pushed, by its sender's clock; nothing of use in a thorough run, in
+            which messages carry no clock.
     """
 
     def __init__(self, endpoint: Transport, trial: Trial, run: Run) -> None:
@@ -88,7 +91,8 @@ class Buffer:
         self.received = dict.fromkeys(trial.partners, 0)
         self.source, self.pushed_ns = LEAD, 0
         self._first = {rank: stamp(rank, run.number, 0) for rank in trial.partners}
-        self._inspect = Inspector(trial.nbytes, thorough=run.thorough).inspect
+        kind = StampInspector if run.thorough else Inspector
+        self._inspect = kind(trial.nbytes, thorough=run.thorough).inspect
         self._slots = Slots(trial.nbytes, run.messages) if trial.store == "copy" else None
 
     def receive(self) -> bool:
@@ -113,9 +117,9 @@ class Buffer:
         return True
 
 
-def _receive_the_rest(buffer: Buffer, watch: Watch) -> Mapping[int, Sent]:
+def _receive_the_rest(buffer: Buffer, watch: Watch, patience_s: float) -> Mapping[int, Sent]:
     """Claim what was pushed after the last message that counts, until every actor's last one is here."""
-    deadline = Deadline("the actors to stop", LAST_PATIENCE_S)
+    deadline = Deadline("the actors to stop", patience_s)
     while True:
         sent = watch.sent()
         while buffer.receive():
@@ -143,6 +147,7 @@ def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, told: Told) -
     neither as making nor as sending.
     """
     sample = _sampler(trial, run)
+    timed = not run.thorough
     look_every = 1 if trial.sample_time_s else LOOK_EVERY
     word = stamp(rank, run.number, 0)
     pushed = make_ns = send_ns = 0
@@ -158,7 +163,9 @@ def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, told: Told) -
         lent = _now()
         sample()
         words = write(loan.memory, word + pushed)
-        words[CLOCK] = made = _now()
+        made = _now()
+        if timed:
+            words[CLOCK] = made
         endpoint.push(loan)
         gone = _now()
         make_ns += made - lent
@@ -166,14 +173,14 @@ def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, told: Told) -
         pushed += 1
         if pushed % look_every == 0 and told.enough():
             break
-    cpu = time.process_time() - cpu
+    cpu, refused = time.process_time() - cpu, endpoint.counters.refusals - refused
     _stay_until_claimed(endpoint, trial, told)
     return Sent(
         messages=pushed,
         make_s=make_ns / max(pushed, 1) / 1e9,
         send_s=send_ns / max(pushed, 1) / 1e9,
         cpu_s=cpu,
-        refused=endpoint.counters.refusals - refused,
+        refused=refused,
     )
 
 

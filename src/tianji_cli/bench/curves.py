@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -162,7 +162,7 @@ def plot_throughput(axes: Axes, records: Sequence[Record], link: float | None) -
     logarithmic(axes, "Throughput (MB/s)")
 
 
-def plot_predictions(axes: Axes, records: Sequence[Record], crossings: Mapping[str, int]) -> None:
+def plot_predictions(axes: Axes, records: Sequence[Record]) -> None:
     """Draw Equation 1 in the engines' colours, and name its crossings below where the curves fall."""
     named = []
     for line in lines_of(records):
@@ -170,7 +170,7 @@ def plot_predictions(axes: Axes, records: Sequence[Record], crossings: Mapping[s
         if not points:
             continue
         first = line.records[0]
-        crossing = crossings.get(f"{first.backend} {first.sample_time_s:g}")
+        crossing = first.crossing_actors
         if crossing is not None:
             named.append((f"{first.backend}: {crossing} actor{'s' if crossing > 1 else ''}", line.color))
             if min(points) <= crossing <= max(points):

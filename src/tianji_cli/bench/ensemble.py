@@ -34,7 +34,7 @@ START_S: Final = 60.0
 ANSWER_S: Final = 60.0
 """How long a partner may take for a step that is no run."""
 END_S: Final = 5.0
-"""How long a child may take to end once it is dismissed."""
+"""How long all children may take to end once they are dismissed."""
 LOOK_S: Final = 0.5
 CLOCK_LOOKS: Final = 30
 """Round trips that a clock's offset is taken from: the fastest of them says it best."""
@@ -92,9 +92,14 @@ class Ensemble:
     # -- speaking --------------------------------------------------------------------------------------
 
     def tell(self, member: Member, step: Step) -> int:
-        """Ask for a step; the number of the question."""
+        """Ask for a step; the number of the question.
+
+        Raises:
+            TrialFailed: the partner cannot be reached.
+        """
         self._asked += 1
-        self._server.send(member.name, Ask(number=self._asked, step=step.model_dump()))
+        if not self._server.send(member.name, Ask(number=self._asked, step=step.model_dump())):
+            raise TrialFailed(f"{member.name} cannot be reached any more")
         return self._asked
 
     def answer(self, number: int) -> dict[str, Any] | None:
@@ -149,13 +154,15 @@ class Ensemble:
 
     def dismiss(self) -> None:
         """Tell all partners that it is over, and bury those of this process."""
-        for member in self.members:
-            self._server.send(member.name, Dismiss())
+        heard = {member: self._server.send(member.name, Dismiss()) for member in self.members}
+        deadline = time.monotonic() + END_S
         for member in self.members:
             if member.process is None:
                 continue
+            if not heard[member]:
+                member.process.kill()
             try:
-                member.process.wait(END_S)
+                member.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 member.process.kill()
                 member.process.wait()
@@ -190,8 +197,16 @@ class Ensemble:
                 }
             )
             yield Stage(self, side, members, offsets_ns)
+            self._note_drift(members, offsets_ns)
             # A sender may have to be there until what it sent is gone, so it ends first.
             self.ask({member: Close() for member in members.values()})
+
+    def _note_drift(self, members: Mapping[int, Member], offsets_ns: Mapping[int, int]) -> None:
+        """What clocks have moved apart during a trial is an error of its latencies."""
+        for rank, member in members.items():
+            if member.host != self.host:
+                drift_us = abs(self._offset_ns(member) - offsets_ns[rank]) / 1e3
+                self.clock_error_us = max(self.clock_error_us or 0.0, drift_us)
 
     def _offset_ns(self, member: Member) -> int:
         """Measure what a partner's clock is ahead of this one's; hosts have one clock each."""
@@ -255,7 +270,7 @@ def _start_partner(name: str, root: RootAddress, lifeline: int) -> subprocess.Po
 
 @contextmanager
 def mpi_ensemble(world: World) -> Iterator[Ensemble]:
-    """Lead the other ranks of an MPI job, which ``serve_rank``."""
+    """Lead the other ranks of an MPI job, which ``take_part``."""
     hosts = [host.name for host in world.hosts]
     interface = LOOPBACK if len(set(hosts)) == 1 else own_address()
     server = ControlServer(JobKey.new(), interface)

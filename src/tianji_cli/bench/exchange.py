@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Self, TypeVar
 
-from tianji_cli.bench.contents import CLOCK, LEAST_BYTES, Inspector
+from tianji_cli.bench.contents import LEAST_BYTES, StampInspector
 from tianji_cli.bench.experiment import Deadline, Told, Watch, rest
 from tianji_cli.bench.slots import Slots
 from tianji_cli.bench.trial import Run, Sent, Trial
@@ -98,28 +98,18 @@ class Exchange:
                 raise RunEnded
 
 
-class StampInspector(Inspector):
-    """Compares messages that carry no clock: the stamp has its place, too."""
-
-    def inspect(self, memory: memoryview, word: int) -> int:
-        """Check a message; see ``Inspector.inspect``."""
-        clock = super().inspect(memory, word)
-        if clock != word:
-            raise self._altered(memory.cast("Q"), word, CLOCK)
-        return clock
-
-
 class Receiver:
     """Stores messages as the trial says, and checks them.
 
     Args:
         trial: says how they are stored.
         run: says how thoroughly they are checked.
+        slots: that messages are copied into, in turn.
     """
 
-    def __init__(self, trial: Trial, run: Run) -> None:
+    def __init__(self, trial: Trial, run: Run, slots: int) -> None:
         self.inspect = StampInspector(trial.nbytes, thorough=run.thorough).inspect
-        self._slots = Slots(trial.nbytes, trial.window) if trial.store == "copy" else None
+        self._slots = Slots(trial.nbytes, slots) if trial.store == "copy" else None
 
     def store(self, claim: Claim) -> memoryview:
         """Get the payload to where it is read; the caller releases the claim afterwards."""

@@ -12,6 +12,7 @@ unclaimed behind. Who waits passes the descriptors of ``watch`` or ``told`` to `
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -119,24 +120,29 @@ class Deadline:
 
     def __init__(self, what: str, patience_s: float = PATIENCE_S) -> None:
         self._what = what
-        self._patience_s = self._left_s = patience_s
+        self._patience_s = patience_s
+        self._until_s = time.monotonic() + patience_s
 
-    def passed(self, seconds: float) -> None:
-        """Note that nothing came for so long.
+    def check(self) -> None:
+        """Look at the clock.
 
         Raises:
-            TrialFailed: it was too long.
+            TrialFailed: nothing has come for too long.
         """
-        self._left_s -= seconds
-        if self._left_s <= 0:
+        if time.monotonic() > self._until_s:
             raise TrialFailed(f"nothing came for {self._patience_s:g} s; waited for {self._what}")
 
     def renew(self) -> None:
         """Note that something has come."""
-        self._left_s = self._patience_s
+        self._until_s = time.monotonic() + self._patience_s
 
 
 def rest(endpoint: Transport, descriptors: Sequence[int], deadline: Deadline | None = None) -> None:
-    """Sleep until the endpoint or one of the descriptors has news; nothing at all counts for the deadline."""
-    if not endpoint.wait(WAIT_S, descriptors) and deadline is not None:
-        deadline.passed(WAIT_S)
+    """Sleep until the endpoint or one of the descriptors has news, for ``WAIT_S`` at most.
+
+    Raises:
+        TrialFailed: the deadline has passed.
+    """
+    endpoint.wait(WAIT_S, descriptors)
+    if deadline is not None:
+        deadline.check()

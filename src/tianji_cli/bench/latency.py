@@ -45,7 +45,7 @@ def lead(endpoint: Transport, trial: Trial, run: Run, watch: Watch) -> Outcome:
     """
     (partner,) = trial.partners
     exchange = Exchange.leading(endpoint, watch, f"an answer of rank {partner}")
-    receiver = Receiver(trial, run)
+    receiver = Receiver(trial, run, trial.window)
     there, back = stamp(LEAD, run.number, 0), stamp(partner, run.number, 0)
 
     def round_trip(number: int) -> int:
@@ -80,7 +80,7 @@ def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, told: Told) -
         DamagedMessageError: a message is another one than had to come, or altered.
     """
     exchange = Exchange.following(endpoint, told, f"a message of rank {LEAD}")
-    receiver = Receiver(trial, run)
+    receiver = Receiver(trial, run, trial.window)
     there, back = stamp(LEAD, run.number, 0), stamp(rank, run.number, 0)
     answered = 0
     refused, cpu = endpoint.counters.refusals, time.process_time()

@@ -25,13 +25,13 @@ from tianji_cli.cluster.control import ControlClient, RootAddress
 from tianji_cli.cluster.interfaces import LOOPBACK, address_towards, is_loopback, parse_address
 from tianji_cli.cluster.keys import JobKey
 from tianji_cli.cluster.lifeline import Lifeline
-from tianji_cli.cluster.messages import Answer, Arrive, Ask, Dismiss, Present
+from tianji_cli.cluster.messages import Answer, Arrive, Ask, Dismiss
 from tianji_cli.cluster.plan import this_host
 from tianji_cli.cluster.signals import STOP_SIGNALS
 from tianji_cli.errors import describe
 from tianji_transports.core import EngineOptions
 
-PRESENT_EVERY_S: Final = 1.0
+LOOK_S: Final = 10.0
 
 
 def engine_options(interface: str, key: JobKey) -> EngineOptions:
@@ -39,6 +39,10 @@ def engine_options(interface: str, key: JobKey) -> EngineOptions:
     if is_loopback(interface):
         return EngineOptions(interface)
     return EngineOptions(interface, key.public, key.secret)
+
+
+class Dismissed(Exception):  # noqa: N818 - no error: the leading process has said so
+    """The benchmark is over in the middle of a run."""
 
 
 class Partner:
@@ -82,24 +86,26 @@ class Partner:
                 version=version("tianji"),
             )
         )
-        told = time.monotonic()
         while not self._dismissed:
-            self._control.wait(PRESENT_EVERY_S)
+            self._control.wait(LOOK_S)
             severed = self._control.severed  # Before looking for what may have been said last.
             self._hear()
             while self._asked:
                 self._answer(*self._asked.pop(0))
             if severed and not self._dismissed:
                 return False
-            if time.monotonic() - told > PRESENT_EVERY_S:
-                told = time.monotonic()
-                self._control.send(Present(station=self._name))
         return True
 
     def enough(self) -> bool:
-        """Say whether the run shall end."""
+        """Say whether the run shall end.
+
+        Raises:
+            Dismissed: the whole benchmark is over, or the leading process gone; nobody waits for the run.
+        """
         self._hear()
-        return self._ended_run >= self._run or self._dismissed
+        if self._dismissed or self._control.severed:
+            raise Dismissed
+        return self._ended_run >= self._run
 
     def _hear(self) -> None:
         for message in self._control.receive():
@@ -115,6 +121,8 @@ class Partner:
     def _answer(self, number: int, step: Step) -> None:
         try:
             answer = Answer(station=self._name, number=number, result=self._do(step))
+        except Dismissed:
+            return
         except DamagedMessageError as damage:
             answer = Answer(station=self._name, number=number, error=str(damage))
         except Exception as error:  # noqa: BLE001 - the leading process ends the benchmark with it

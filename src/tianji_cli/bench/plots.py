@@ -7,7 +7,7 @@ median to the 95th percentile.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -49,7 +49,6 @@ def draw(
     path: Path,
     *,
     link_mb_per_s: float | None = None,
-    crossings: Mapping[str, int] | None = None,
 ) -> None:
     """Draw records into a PNG file.
 
@@ -58,15 +57,13 @@ def draw(
         records: what was measured.
         path: of the file.
         link_mb_per_s: what the link between two hosts carries, in MB of 1e6 bytes a second.
-        crossings: fewest actors with which the critical path is the buffer's, by
-            ``f"{backend} {sample_time_s:g}"``.
 
     Raises:
         OSError: the file cannot be written.
     """
     png = io.BytesIO()
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        figure = _DRAWINGS[name](records, link_mb_per_s, crossings or {})
+        figure = _DRAWINGS[name](records, link_mb_per_s)
         figure.savefig(png, format="png")
     write_whole(path, png.getvalue())
 
@@ -74,9 +71,8 @@ def draw(
 # -- figures -------------------------------------------------------------------------------------------
 
 
-def _draw_sizes(records: Sequence[Record], link: float | None, crossings: Mapping[str, int]) -> Figure:
+def _draw_sizes(records: Sequence[Record], link: float | None) -> Figure:
     """5a: collection time and throughput against the size of a message."""
-    del crossings
     figure, (above, below) = panels_of(2)
     plot_sizes(above, records, collection_s, collection_bars)
     logarithmic(above, "Collection time (s)")
@@ -86,9 +82,8 @@ def _draw_sizes(records: Sequence[Record], link: float | None, crossings: Mappin
     return figure
 
 
-def _draw_bandwidth(records: Sequence[Record], link: float | None, crossings: Mapping[str, int]) -> Figure:
+def _draw_bandwidth(records: Sequence[Record], link: float | None) -> Figure:
     """5d and ``bandwidth``: throughput against the size of a message."""
-    del crossings
     figure, (axes,) = panels_of(1)
     plot_throughput(axes, records, link)
     size_axis(axes, records)
@@ -96,9 +91,9 @@ def _draw_bandwidth(records: Sequence[Record], link: float | None, crossings: Ma
     return figure
 
 
-def _draw_latency(records: Sequence[Record], link: float | None, crossings: Mapping[str, int]) -> Figure:
+def _draw_latency(records: Sequence[Record], link: float | None) -> Figure:
     """Half a round trip against the size of a message."""
-    del link, crossings
+    del link
     figure, (axes,) = panels_of(1)
     plot_sizes(axes, records, median_of(1.0), up_to_p95(1.0))
     logarithmic(axes, "Half a round trip (µs)")
@@ -108,9 +103,9 @@ def _draw_latency(records: Sequence[Record], link: float | None, crossings: Mapp
     return figure
 
 
-def _draw_weights(records: Sequence[Record], link: float | None, crossings: Mapping[str, int]) -> Figure:
+def _draw_weights(records: Sequence[Record], link: float | None) -> Figure:
     """Time until the slowest reader has the parameters, a line for each number of them."""
-    del link, crossings
+    del link
     figure, (axes,) = panels_of(1)
     plot_sizes(axes, records, median_of(1e-3), up_to_p95(1e-3))
     logarithmic(axes, "Time until all have it (ms)")
@@ -120,7 +115,7 @@ def _draw_weights(records: Sequence[Record], link: float | None, crossings: Mapp
     return figure
 
 
-def _draw_actors(records: Sequence[Record], link: float | None, crossings: Mapping[str, int]) -> Figure:
+def _draw_actors(records: Sequence[Record], link: float | None) -> Figure:
     """5b and 5c: collection time against actors, a panel for each sample time, beside Equation 1."""
     del link
     settings = sorted({(record.sample_time_s, record.msg_kb) for record in records})
@@ -129,7 +124,7 @@ def _draw_actors(records: Sequence[Record], link: float | None, crossings: Mappi
         here = [record for record in records if (record.sample_time_s, record.msg_kb) == setting]
         for line in lines_of(here):
             plot_line(axes, line, lambda record: record.actors, collection_s, collection_bars)
-        plot_predictions(axes, here, crossings)
+        plot_predictions(axes, here)
         logarithmic(axes, "Collection time (s)")
         if here[0].sample_time_s == 0:  # curves do not fall: there is no empty corner for what is written
             low, high = axes.get_ylim()
@@ -141,7 +136,7 @@ def _draw_actors(records: Sequence[Record], link: float | None, crossings: Mappi
     marks = []
     if any(record.predicted_s is not None for record in records):
         marks.append(Line2D([], [], color=GREY, linestyle="--", linewidth=0.9, label="Equation 1"))
-        if crossings:
+        if any(record.crossing_actors is not None for record in records):
             marks.append(crossing_mark(GREY))
             marks[-1].set_label("the buffer limits")
     legend(figure, records, marks)
@@ -156,12 +151,12 @@ def _title_of(axes: Axes, records: Sequence[Record]) -> None:
     axes.set_title(", ".join(said), fontsize=8, loc="right", pad=3)
 
 
-def _draw_comm(records: Sequence[Record], link: float | None, crossings: Mapping[str, int]) -> Figure:
+def _draw_comm(records: Sequence[Record], link: float | None) -> Figure:
     """Any setting: against what varies, or engine beside engine if nothing does."""
     if len({record.msg_kb for record in records}) > 1:
-        return _draw_sizes(records, link, crossings)
+        return _draw_sizes(records, link)
     if len({record.actors for record in records}) > 1:
-        return _draw_actors(records, link, crossings)
+        return _draw_actors(records, link)
     return _draw_engines(records)
 
 

@@ -50,8 +50,12 @@ class Record:
         senders_cpu_s: of all senders together.
         refused: loans refused for want of credit.
         verified: every message was there, in order and as it was written; there is no record otherwise.
-        raw_msgs_per_s: the same by a plain loop over the engine's library.
-        raw_ratio: ``msgs_per_s`` over that.
+        term_sample_s: T_sp that ``predicted_s`` is made of.
+        term_send_s: its T_sd.
+        term_receive_s: its T_rv, which counts the engine's own threads where they are the limit.
+        crossing_actors: fewest actors with which the critical path is the buffer's, by Equation 1.
+        raw_msgs_per_s: by a plain loop over the engine's library: one sender that takes no time for samples.
+        raw_ratio: ``msgs_per_s`` over that, where there is one such actor, too.
     """
 
     experiment: Experiment
@@ -81,6 +85,10 @@ class Record:
     senders_cpu_s: float
     refused: int | None
     verified: bool
+    term_sample_s: float | None = None
+    term_send_s: float | None = None
+    term_receive_s: float | None = None
+    crossing_actors: int | None = None
     raw_msgs_per_s: float | None = None
     raw_ratio: float | None = None
 

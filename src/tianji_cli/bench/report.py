@@ -108,7 +108,6 @@ def write_all(
     warnings: Sequence[str],
     *,
     link_mb_per_s: float | None = None,
-    crossings: Mapping[str, int] | None = None,
 ) -> None:
     """Write ``<name>.csv``, ``<name>.json`` and ``<name>.png`` into a directory, which is made if missing.
 
@@ -119,7 +118,6 @@ def write_all(
         records: what was measured.
         warnings: what speaks against it.
         link_mb_per_s: what the link between two hosts carries.
-        crossings: see ``plots.draw``.
 
     Raises:
         TianjiError: they cannot be written.
@@ -136,7 +134,6 @@ def write_all(
             records,
             out / f"{name}.png",
             link_mb_per_s=link_mb_per_s,
-            crossings=crossings,
         )
     except OSError as cause:
         raise TianjiError(

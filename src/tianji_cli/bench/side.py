@@ -42,7 +42,7 @@ class Side:
         self._experiment: Any = loop if trial.raw else EXPERIMENTS[trial.experiment]
         self._end: Any
         if trial.raw:
-            self._end = open_end(trial.local, trial, rank, options.host)
+            self._end = open_end(trial.local, trial, rank, options)
         else:
             wiring = self._experiment.wiring(trial)
             self._end = open_endpoint(trial.local, trial.remote, trial.hosts, wiring, rank, options=options)

@@ -7,7 +7,7 @@ the sweep: there are no figures of a machine on which a message was lost.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -29,7 +29,9 @@ from tianji_transports.errors import TransportError
 WARM_MESSAGES: Final = 100
 """Sent, and checked to the last byte, before each timed run: memory is touched and peers are known then."""
 TERM_RUNS: Final = 3
-TERM_MESSAGES: Final = 2000
+TERM_MESSAGES: Final = (100, 2000)
+TERM_BYTES: Final = 1e9
+"""Of each run that terms are measured in: long enough for its beginning not to count."""
 HELD_BACK: Final = 1.25
 """An actor whose messages take this many times what they cost it has waited for the receiving side."""
 TERM_S: Final = 1.0
@@ -54,10 +56,6 @@ class Findings:
     outcomes: list[Outcome] = field(default_factory=list)
     raw: list[Outcome] = field(default_factory=list)
 
-    def predicted_s(self, case: Case) -> float | None:
-        """What Equation 1 predicts, where it applies."""
-        return None if self.terms is None else self.terms.collection_s(case.messages, case.actors)
-
 
 class Sweep:
     """Measures with the processes of an ensemble.
@@ -73,17 +71,13 @@ class Sweep:
         self._request = request
         self._progress = progress
         self._terms: dict[Case, Terms] = {}
+        self._raws: dict[tuple[Case, int], Outcome] = {}
         self._trials = 0
 
     @property
     def steps(self) -> int:
         """How often ``progress`` will be told that something is done."""
         return len(self._request.cases) * (1 + self._request.repeats)
-
-    @property
-    def terms(self) -> Mapping[Case, Terms]:
-        """What Equation 1 predicts with: by case, with one actor."""
-        return self._terms
 
     def measure(self) -> list[Record]:
         """Measure everything.
@@ -103,7 +97,7 @@ class Sweep:
                 with self._step(case, f"run {repeat} of {self._request.repeats}"):
                     found.outcomes.append(self._timed(case, case.messages))
                     if self._request.raw and case.backend in LOOPS:
-                        found.raw.append(self._timed(case.alone, case.messages, raw=True))
+                        found.raw.append(self._raw(case, repeat))
                 self._progress.done(f"{found.outcomes[-1].seconds:.3f} s")
         return [self._record(case, found) for case, found in findings.items()]
 
@@ -126,15 +120,21 @@ class Sweep:
             stage.run(min(messages, WARM_MESSAGES), thorough=True)
             return stage.run(messages)
 
+    def _raw(self, case: Case, repeat: int) -> Outcome:
+        """Run the raw loop of a case, once in a repeat for all cases that have the same."""
+        alike = replace(case.alone, sample_time_s=0.0, work="sleep")
+        if (alike, repeat) not in self._raws:
+            self._raws[alike, repeat] = self._timed(alike, alike.messages, raw=True)
+        return self._raws[alike, repeat]
+
     def _terms_of(self, case: Case) -> Terms:
         """Measure the terms of Equation 1: the actor's at its pace, the buffer's at its own."""
         if case not in self._terms:
-            paced = TERM_MESSAGES
-            if case.sample_time_s:
-                paced = max(10, min(paced, round(TERM_S / case.sample_time_s)))
-            made = self._several(case, min(paced, case.messages))
+            most = int(max(TERM_MESSAGES[0], min(TERM_MESSAGES[1], TERM_BYTES / case.nbytes)))
             hurried = replace(case, sample_time_s=0.0)
-            stored = made if hurried == case else self._several(hurried, min(TERM_MESSAGES, case.messages))
+            stored = made = self._several(hurried, most)
+            if hurried != case:
+                made = self._several(case, max(10, min(most, round(TERM_S / case.sample_time_s))))
             sent = [outcome.sent[1] for outcome in made]
             self._terms[case] = Terms(
                 median(said.make_s for said in sent),
@@ -180,8 +180,8 @@ class Sweep:
     # -- results ---------------------------------------------------------------------------------------
 
     def _record(self, case: Case, found: Findings) -> Record:
-        outcomes = found.outcomes
-        seconds = [outcome.seconds for outcome in outcomes]
+        outcomes, terms = found.outcomes, found.terms
+        seconds = [_seconds(case, outcome) for outcome in outcomes]
         rate = case.messages / median(seconds)
         raw_rate = case.messages / median(outcome.seconds for outcome in found.raw) if found.raw else None
         comparable = case.actors == 1 and case.sample_time_s == 0
@@ -209,7 +209,7 @@ class Sweep:
             receive_s=median(outcome.receive_s for outcome in outcomes)
             if case.experiment == "comm"
             else None,
-            predicted_s=found.predicted_s(case),
+            predicted_s=None if terms is None else terms.collection_s(case.messages, case.actors),
             p50_us=percentiles[0],
             p95_us=percentiles[1],
             p99_us=percentiles[2],
@@ -218,9 +218,20 @@ class Sweep:
             senders_cpu_s=median(_cpu_of_partners(outcome) for outcome in outcomes),
             refused=round(median(sum(said.refused for said in o.sent.values()) for o in outcomes)),
             verified=True,
+            term_sample_s=None if terms is None else terms.sample_s,
+            term_send_s=None if terms is None else terms.send_s,
+            term_receive_s=None if terms is None else terms.receive_s,
+            crossing_actors=None if terms is None else terms.crossing,
             raw_msgs_per_s=raw_rate,
             raw_ratio=rate / raw_rate if raw_rate and comparable else None,
         )
+
+
+def _seconds(case: Case, outcome: Outcome) -> float:
+    """Time of a run; what happens between two trips or two versions does not count."""
+    if case.experiment == "latency":
+        return float(2 * outcome.latencies_ns.sum() / 1e9)
+    return float(outcome.latencies_ns.sum() / 1e9) if case.experiment == "weights" else outcome.seconds
 
 
 def _reception_s(outcome: Outcome) -> float:

@@ -17,11 +17,12 @@ from tianji_cli.bench.contents import (
     LEAST_BYTES,
     DamagedMessageError,
     Inspector,
+    StampInspector,
     explain,
     stamp,
     write,
 )
-from tianji_cli.bench.exchange import ANSWER_WINDOW, Exchange, RunEnded, StampInspector, sent_by_all
+from tianji_cli.bench.exchange import ANSWER_WINDOW, Exchange, RunEnded, sent_by_all
 from tianji_cli.bench.experiment import Outcome, Told, Watch
 from tianji_cli.bench.trial import LEAD, Run, Sent, Trial
 from tianji_transports.core import Transport

@@ -76,14 +76,23 @@ def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:
     return launcher.wait()
 
 
+def has_mpiexec() -> bool:
+    """Say whether MPI jobs can be started here."""
+    return _find_mpiexec() is not None
+
+
+def _find_mpiexec() -> str | None:
+    # The one beside this Python belongs to its mpi4py.
+    beside = Path(sys.executable).with_name("mpiexec")
+    return str(beside) if beside.exists() else shutil.which("mpiexec")
+
+
 def _launcher() -> list[str]:
     try:
         registry.load("mpi")
     except TransportError as cause:
         raise UsageError(str(cause)) from cause
-    # The one beside this Python belongs to its mpi4py.
-    beside = Path(sys.executable).with_name("mpiexec")
-    mpiexec = str(beside) if beside.exists() else shutil.which("mpiexec")
+    mpiexec = _find_mpiexec()
     if mpiexec is None:
         raise UsageError("transport 'mpi' needs mpiexec: pip install 'tianji[mpi]', or load a cluster's MPI")
     shown = subprocess.run([mpiexec, "--version"], capture_output=True, text=True, check=False).stdout

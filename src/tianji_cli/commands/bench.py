@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -10,21 +11,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tianji_cli.bench.case import Case, Request, default_backends, message_bytes
+from tianji_cli.bench.case import Request, default_backends, message_bytes
 from tianji_cli.bench.ensemble import Ensemble, local_ensemble, mpi_ensemble
 from tianji_cli.bench.environment import busy_share, describe, warnings
-from tianji_cli.bench.equation import Terms
 from tianji_cli.bench.figures import FIGURE_KB, Figure, figure_named
 from tianji_cli.bench.partner import take_part
 from tianji_cli.bench.progress import Progress
 from tianji_cli.bench.raw.memcpy import memcpy_mb_per_s
-from tianji_cli.bench.record import Experiment, Store, Work
+from tianji_cli.bench.record import KB, Experiment, Record, Store, Work
 from tianji_cli.bench.report import document, print_header, print_records, write_all
 from tianji_cli.bench.sweep import Sweep
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.cluster.interfaces import link_mb_per_s
 from tianji_cli.cluster.mpi_ranks import Launch, World, launched
 from tianji_cli.cluster.mpiexec import run_again_under_mpiexec
+from tianji_cli.cluster.signals import STOP_SIGNALS
 from tianji_cli.errors import TianjiError
 from tianji_cli.telemetry.quantities import size
 from tianji_cli.telemetry.report import write_json
@@ -81,7 +82,6 @@ class Options:
 
         Raises:
             UsageError: it cannot be measured with these processes.
-            TransportError: an engine is not to be had.
         """
         crossing = len(set(hosts)) > 1
         most = None if can_start else len(hosts) - 1
@@ -133,15 +133,15 @@ def bench(options: Options, *, out: Path | None, json_to: str | None, quiet: boo
         The exit status, 0.
 
     Raises:
-        UsageError: it cannot be measured here; TransportError: an engine is not to be had.
+        UsageError: it cannot be measured here.
         TrialFailed: a message was missing or wrong, or a process died: there are no figures.
     """
     launch = launched()
     if launch is not None and launch.rank > 0:
         return _serve(launch)
-    _check_places(out, json_to)
     with ExitStack() as stack:
         world = stack.enter_context(World(launch)) if launch is not None and launch.size > 1 else None
+        _check_places(out, json_to)
         remove_stale()
         if world is None:
             request = options.request([_HERE], can_start=True)
@@ -180,6 +180,10 @@ def _check_places(out: Path | None, json_to: str | None) -> None:
 
 def _serve(launch: Launch) -> int:
     """Be one of the ranks but the first."""
+    for number in STOP_SIGNALS:
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # They reach the leading process as well, whose business they are.
     world = World(launch)
     root = world.brief(None)
     if root is not None and not take_part(root, f"rank {world.rank}"):
@@ -212,14 +216,11 @@ def _measure(
     if json_to != "-":
         print_header(environment, cautions)
         print_records(records)
-        _print_crossings(sweep.terms)
+        _print_crossings(records)
     if json_to is not None:
         write_json(document(environment, records, cautions), json_to)
     if out is not None:
         name = f"figure-{request.figure}" if request.figure else request.experiment
-        crossings = {
-            f"{case.backend} {case.sample_time_s:g}": terms.crossing for case, terms in sweep.terms.items()
-        }
         write_all(
             out,
             name,
@@ -227,20 +228,23 @@ def _measure(
             records,
             cautions,
             link_mb_per_s=link if len(ensemble.hosts) > 1 else None,
-            crossings=crossings if len(request.sizes_kb) == 1 else None,
         )
 
 
-def _print_crossings(terms: Mapping[Case, Terms]) -> None:
+def _print_crossings(records: Sequence[Record]) -> None:
     """Say where the critical path moves from the actors to the buffer, by Equation 1."""
-    for case, found in terms.items():
-        if case.sample_time_s:
-            what = f"{case.backend}, {size(case.nbytes)}, sample time {case.sample_time_s:g} s"
-            measured = (
-                f"T_sp {1e3 * found.sample_s:.3f} ms, T_sd {1e6 * found.send_s:.1f} us, "
-                f"T_rv {1e6 * found.receive_s:.1f} us"
-            )
-            sys.stdout.write(
-                f"{what}: the critical path moves from the actors to the buffer at "
-                f"{found.crossing} actors ({measured})\n"
-            )
+    said = set()
+    for record in records:
+        where = (record.backend, record.msg_kb, record.sample_time_s)
+        if record.crossing_actors is None or not record.sample_time_s or where in said:
+            continue
+        said.add(where)
+        assert record.term_sample_s is not None
+        assert record.term_send_s is not None
+        assert record.term_receive_s is not None
+        sys.stdout.write(
+            f"{record.backend}, {size(record.msg_kb * KB)}, sample time {record.sample_time_s:g} s: "
+            "the critical path moves from the actors to the buffer at "
+            f"{record.crossing_actors} actors (T_sp {1e3 * record.term_sample_s:.3f} ms, "
+            f"T_sd {1e6 * record.term_send_s:.1f} us, T_rv {1e6 * record.term_receive_s:.1f} us)\n"
+        )

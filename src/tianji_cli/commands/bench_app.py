@@ -87,7 +87,9 @@ def comm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
     link_mb: Annotated[
         float | None,
         typer.Option(
-            metavar="MB/S", min=0.0, help="What the link between hosts carries, if its driver does not know."
+            metavar="MB/S",
+            min=0.001,
+            help="What the link between hosts carries, if its driver does not know.",
         ),
     ] = None,
     out: Out = None,

@@ -21,6 +21,7 @@ from tianji_cli.bench.experiment import TrialFailed
 from tianji_cli.bench.raw import loop
 from tianji_cli.bench.raw.end import RawEnd, open_end
 from tianji_cli.bench.trial import LEAD, Run, Sent, Trial
+from tianji_transports.core import EngineOptions
 
 SIZES = (64, 512 * 1024)
 STORES = ("copy", "inplace")
@@ -122,7 +123,7 @@ def open_pair(pipes: Pipes, trial: Trial, rank: int) -> RawEnd:
     """Open in the order of a benchmark: the receiver first."""
     if rank != LEAD:
         assert pipes.reader.recv() == "open"
-    end = open_end(trial.local, trial, rank, "127.0.0.1")
+    end = open_end(trial.local, trial, rank, EngineOptions())
     if rank == LEAD:
         pipes.writer.send("open")
     pipes.writer.send(end.address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,8 +91,9 @@ def test_a_sample_time_has_a_panel_of_its_own(tmp_path: Path) -> None:
 
 def test_equation_1_is_drawn_with_its_kink_marked_and_named() -> None:
     _, (axes,) = panels_of(1)
-    records = [row for row in over_actors(times=(0.001,)) if row.backend == "shm"]
-    plot_predictions(axes, records, {"shm 0.001": 10})
+    rows = over_actors(times=(0.001,))
+    records = [replace(row, crossing_actors=10) for row in rows if row.backend == "shm"]
+    plot_predictions(axes, records)
     (mark,) = [line for line in axes.lines if line.get_marker() == "*"]
     assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([10], [1.0])
     (dashed,) = [line for line in axes.lines if line is not mark]
@@ -102,14 +104,14 @@ def test_equation_1_is_drawn_with_its_kink_marked_and_named() -> None:
 
 def test_a_kink_beyond_the_actors_measured_is_named_and_not_marked() -> None:
     _, (axes,) = panels_of(1)
-    plot_predictions(axes, over_actors(times=(0.01,)), {"shm 0.01": 100})
+    plot_predictions(axes, [replace(row, crossing_actors=100) for row in over_actors(times=(0.01,))])
     assert not [line for line in axes.lines if line.get_marker() == "*"]
     assert "shm: 100 actors" in [text.get_text() for text in axes.texts]
 
 
 def test_without_terms_no_equation_is_drawn() -> None:
     _, (axes,) = panels_of(1)
-    plot_predictions(axes, [record(predicted_s=None)], {"shm 0": 3})
+    plot_predictions(axes, [record(predicted_s=None, crossing_actors=3)])
     assert not [*axes.lines, *axes.texts]
 
 

@@ -21,6 +21,7 @@ from tianji_cli.bench.raw.end import LOOPS, open_end
 from tianji_cli.bench.raw.memcpy import memcpy_mb_per_s
 from tianji_cli.bench.slots import RING_BYTES, Slots
 from tianji_cli.errors import UsageError
+from tianji_transports.core import EngineOptions
 from tianji_transports.shm_page import SHM, job_stem, remove_stale
 
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
@@ -98,7 +99,7 @@ def test_what_both_sides_leave_when_killed_is_found_and_removed(play: Play, job:
 
 def test_an_engine_without_a_raw_loop_is_a_usage_error(job: str) -> None:
     with pytest.raises(UsageError, match="transport 'inproc' has no raw loop; there are: shm, zmq, ucx, mpi"):
-        open_end("inproc", trial_of("inproc", job, SIZES[0]), 0, "127.0.0.1")
+        open_end("inproc", trial_of("inproc", job, SIZES[0]), 0, EngineOptions())
 
 
 def test_slots_are_as_many_as_needed_and_lie_apart() -> None:

@@ -20,6 +20,7 @@ from tianji_transports.wiring import Channel, Wiring
 
 if TYPE_CHECKING:
     from tianji_cli.bench.trial import Trial
+    from tianji_transports.core import EngineOptions
 
 WAIT_S: Final = 0.05
 """How long an attempt may take, if the library sleeps in it."""
@@ -40,7 +41,7 @@ class RawEnd(ABC):
     Args:
         trial: size of the messages, and how many may be on their way.
         rank: ``LEAD`` receives, the other rank sends.
-        interface: where to listen.
+        options: where to listen, and with which key.
 
     Attributes:
         address: where the peer reaches it; empty if the job's name is enough.
@@ -49,7 +50,7 @@ class RawEnd(ABC):
     address: str = ""
 
     @abstractmethod
-    def __init__(self, trial: Trial, rank: int, interface: str) -> None: ...
+    def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None: ...
 
     @abstractmethod
     def connect(self, peer: str) -> None:
@@ -88,14 +89,14 @@ def wiring(trial: Trial) -> Wiring:
     return Wiring(trial.job, (Channel("raw", LEAD, (SENDER,), trial.nbytes, trial.window),))
 
 
-def open_end(engine: str, trial: Trial, rank: int, interface: str) -> RawEnd:
+def open_end(engine: str, trial: Trial, rank: int, options: EngineOptions) -> RawEnd:
     """Open a rank's end of an engine's raw loop; no other engine's library is imported.
 
     Args:
         engine: a name in ``LOOPS``. Third-party engines have no raw loop, nor have two engines together.
         trial: what is measured.
         rank: ``LEAD`` receives, the other rank sends.
-        interface: where to listen.
+        options: where to listen, and with which key.
 
     Raises:
         UsageError: the engine has no raw loop.
@@ -105,4 +106,4 @@ def open_end(engine: str, trial: Trial, rank: int, interface: str) -> RawEnd:
         raise UsageError(f"transport {engine!r} has no raw loop; there are: {', '.join(LOOPS)}")
     registry.load(engine)
     kind = cast(type[RawEnd], resolve_name(LOOPS[engine]))
-    return kind(trial, rank, interface)
+    return kind(trial, rank, options)

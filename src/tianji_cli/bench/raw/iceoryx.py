@@ -14,6 +14,7 @@ import iceoryx2
 
 from tianji_cli.bench.raw.end import RawEnd, fill, wiring
 from tianji_cli.bench.trial import LEAD, Trial
+from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
 from tianji_transports.shm_page import LINE, Page
 from tianji_transports.shm_ports import Ports
@@ -25,8 +26,8 @@ class IceoryxEnd(RawEnd):
     Its names are under the job's page of the ``shm`` engine, so that nothing stays that nobody would remove.
     """
 
-    def __init__(self, trial: Trial, rank: int, interface: str) -> None:
-        del interface
+    def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None:
+        del options
         self._nbytes = trial.nbytes
         self._window = trial.window
         self._batch = max(1, trial.window // 2)

@@ -9,6 +9,7 @@ from collections import deque
 
 from tianji_cli.bench.raw.end import RawEnd, fill, wiring
 from tianji_cli.bench.trial import Trial
+from tianji_transports.core import EngineOptions
 from tianji_transports.mpi_ends import pages
 from tianji_transports.mpi_tags import Tags, format_address, parse_address
 from tianji_transports.mpi_world import MPI, initialise, largest_tag, leave
@@ -17,8 +18,8 @@ from tianji_transports.mpi_world import MPI, initialise, largest_tag, leave
 class IsendEnd(RawEnd):
     """One end: a tag of the job's own in the communicator of all processes."""
 
-    def __init__(self, trial: Trial, rank: int, interface: str) -> None:
-        del rank, interface
+    def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None:
+        del rank, options
         self._world = initialise()
         self._isend, self._improbe = self._world.Isend, self._world.Improbe
         self.address = format_address(self._world.Get_rank())

@@ -52,7 +52,7 @@ def _receive_later(end: RawEnd, into: memoryview | None, watch: Watch, deadline:
         now = monotonic()
         if now - looked >= WAIT_S:
             watch.look()
-            deadline.passed(now - looked)
+            deadline.check()
             looked = now
     deadline.renew()
     return memory
@@ -62,8 +62,9 @@ def _await_the_sender(end: RawEnd, watch: Watch) -> Mapping[int, Sent]:
     """Hear what the sender says of the run; acknowledgements that it needs to end leave meanwhile."""
     deadline = Deadline("the sender of the raw loop to end")
     while (sent := watch.sent()) is None:
-        if end.flush() and not any(select.select(watch.descriptors, (), (), WAIT_S)):
-            deadline.passed(WAIT_S)
+        if end.flush():
+            select.select(watch.descriptors, (), (), WAIT_S)
+        deadline.check()
     return sent
 
 

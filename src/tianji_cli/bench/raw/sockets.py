@@ -9,6 +9,7 @@ import zmq
 
 from tianji_cli.bench.raw.end import WAIT_S, RawEnd, fill
 from tianji_cli.bench.trial import LEAD, Trial
+from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
 from tianji_transports.zmq_sockets import keep_freed_memory
 
@@ -16,22 +17,29 @@ from tianji_transports.zmq_sockets import keep_freed_memory
 class SocketEnd(RawEnd):
     """One end: a plain socket without encryption; attempts sleep in ZMQ."""
 
-    def __init__(self, trial: Trial, rank: int, interface: str) -> None:
+    def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None:
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER if rank == LEAD else zmq.DEALER)
         self._socket.linger = 0
         self._socket.sndhwm = self._socket.rcvhwm = trial.window
         self._socket.sndtimeo = self._socket.rcvtimeo = int(WAIT_S * 1000)
         self._leads = rank == LEAD
+        if options.secret_key:  # As the engine: off loopback, whoever lacks the key gets no byte in.
+            self._socket.curve_publickey = options.public_key.encode()
+            self._socket.curve_secretkey = options.secret_key.encode()
+            if self._leads:
+                self._socket.curve_server = True
+            else:
+                self._socket.curve_serverkey = options.public_key.encode()
         if self._leads:
             # The engine does so, too, and for the whole process: the order of the two must not matter.
             keep_freed_memory(trial.nbytes * (trial.window + 1))
             try:
-                port = self._socket.bind_to_random_port(f"tcp://{interface}")
+                port = self._socket.bind_to_random_port(f"tcp://{options.host}")
             except zmq.ZMQError as error:
                 self.close()
-                raise TransportError(f"ZMQ cannot listen on {interface!r}: {error}") from error
-            self.address = f"tcp://{interface}:{port}"
+                raise TransportError(f"ZMQ cannot listen on {options.host!r}: {error}") from error
+            self.address = f"tcp://{options.host}:{port}"
             return
         # ZMQ sends from this memory, of a window of messages and of those that its thread has taken out.
         ring = [memoryview(mmap.mmap(-1, trial.nbytes)) for _ in range(4 * trial.window)]

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from tianji_cli.bench.raw.end import RawEnd, fill
 from tianji_cli.bench.trial import LEAD, Trial
+from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
 from tianji_transports.ucx_library import Array, libucxx, new_context, translated
 from tianji_transports.ucx_port import SEAL, Lane, sealed
@@ -30,8 +31,8 @@ DIRECT_BYTES: Final = 8192
 class TagEnd(RawEnd):
     """One end: a worker of its own, and an endpoint to the peer's."""
 
-    def __init__(self, trial: Trial, rank: int, interface: str) -> None:
-        del interface
+    def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None:
+        del options
         self._lane = Lane(new_context())
         self._worker: Any = self._lane.worker
         self._endpoint: Any = None
