@@ -22,7 +22,8 @@ from tianji_transports.wiring import Channel, Wiring
 
 SAMPLES: Final = "samples"
 LOOK_EVERY: Final = 64
-"""Messages between two looks at the control channel, if none of them takes time to make."""
+LOOK_S: Final = 0.05
+"""Messages, or the time of samples, between two looks at the control channel."""
 CLAIM_S: Final = 5.0
 """How long an actor that has stopped waits for its last messages to be claimed."""
 LAST_PATIENCE_S: Final = 2 * CLAIM_S
@@ -148,7 +149,9 @@ def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, told: Told) -
     """
     sample = _sampler(trial, run)
     timed = not run.thorough
-    look_every = 1 if trial.sample_time_s else LOOK_EVERY
+    look_every = LOOK_EVERY
+    if trial.sample_time_s:
+        look_every = max(1, min(LOOK_EVERY, int(LOOK_S / trial.sample_time_s)))
     word = stamp(rank, run.number, 0)
     pushed = make_ns = send_ns = 0
     refused, cpu = endpoint.counters.refusals, time.process_time()
