@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import sys
 from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
@@ -48,7 +47,7 @@ def describe(
     memory = psutil.virtual_memory()
     described = {
         "tianji": metadata.version("tianji"),
-        "python": f"{platform.python_version()} ({sys.executable})",
+        "python": platform.python_version(),
         "kernel": platform.platform(),
         "CPU": cpu_model(),
         "cores": f"{len(usable)} usable of {os.cpu_count()} (affinity {ranges(usable)})",

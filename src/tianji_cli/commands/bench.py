@@ -146,7 +146,10 @@ def bench(options: Options, *, out: Path | None, json_to: str | None, quiet: boo
         if world is None:
             request = options.request([_HERE], can_start=True)
             if any("mpi" in case.engines for case in request.cases):
-                status = run_again_under_mpiexec(max(request.actors) + 1)
+                # There, as many actors as ranks would be the default.
+                counts = [word for count in request.actors for word in ("--actors", str(count))]
+                more = counts if options.experiment in {"comm", "weights"} else []
+                status = run_again_under_mpiexec(max(request.actors) + 1, more)
                 return status if status >= 0 else 128 - status
             ensemble = stack.enter_context(local_ensemble(max(request.actors)))
         else:

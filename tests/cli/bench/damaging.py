@@ -9,6 +9,7 @@ from tianji_cli.bench.comm import SAMPLES
 from tianji_cli.bench.contents import WORD
 from tianji_cli.bench.trial import LEAD
 from tianji_transports.core import Loan, Transport
+from tianji_transports.mpi import MpiTransport
 from tianji_transports.shm import ShmTransport
 from tianji_transports.ucx import UcxTransport
 from tianji_transports.zmq import ZmqTransport
@@ -79,6 +80,10 @@ class FlipsShm(_Flips, ShmTransport):
 
 
 class FlipsZmq(_Flips, ZmqTransport):
+    """Alters a bit in the middle."""
+
+
+class FlipsMpi(_Flips, MpiTransport):
     """Alters a bit in the middle."""
 
 
