@@ -29,7 +29,8 @@ from tianji_transports.errors import TransportError
 WARM_MESSAGES: Final = 100
 """Sent, and checked to the last byte, before each timed run: memory is touched and peers are known then."""
 TERM_RUNS: Final = 3
-TERM_MESSAGES: Final = (100, 2000)
+TERM_MESSAGES: Final = 100
+MOST_TERM_MESSAGES: Final = 2000
 TERM_BYTES: Final = 1e9
 """Of each run that terms are measured in: long enough for its beginning not to count."""
 HELD_BACK: Final = 1.25
@@ -130,7 +131,7 @@ class Sweep:
     def _terms_of(self, case: Case) -> Terms:
         """Measure the terms of Equation 1: the actor's at its pace, the buffer's at its own."""
         if case not in self._terms:
-            most = int(max(TERM_MESSAGES[0], min(TERM_MESSAGES[1], TERM_BYTES / case.nbytes)))
+            most = max(TERM_MESSAGES, min(MOST_TERM_MESSAGES, case.messages, int(TERM_BYTES / case.nbytes)))
             hurried = replace(case, sample_time_s=0.0)
             stored = made = self._several(hurried, most)
             if hurried != case:
