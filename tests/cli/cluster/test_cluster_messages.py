@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from tianji_cli.cluster.messages import (
     Addresses,
+    Answer,
     Arrive,
+    Ask,
     Began,
     Ended,
     Failed,
@@ -37,6 +39,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
+plain_data = st.dictionaries(st.text(), st.integers() | st.text() | st.booleans() | st.none(), max_size=3)
 reports = st.builds(
     Report,
     kind=st.just("report"),
@@ -54,9 +57,11 @@ stations = st.one_of(
     st.from_type(Began),
     st.builds(Arrive, kind=st.just("arrive"), cores=st.lists(st.integers(0, 2**20))),
     st.builds(Ended, kind=st.just("ended"), pages=st.lists(pages, max_size=3)),
+    st.builds(Answer, kind=st.just("answer"), result=plain_data),
 )
 to_root = st.one_of(reports, stopped, stations, *(st.builds(kind, rank=ranks) for kind in plain))
-from_root = st.one_of(*(st.from_type(kind) for kind in typing.get_args(FromRoot)))
+asks = st.builds(Ask, kind=st.just("ask"), step=plain_data)
+from_root = st.one_of(asks, *(st.from_type(kind) for kind in typing.get_args(FromRoot) if kind is not Ask))
 
 
 @given(to_root)
