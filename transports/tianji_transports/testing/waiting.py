@@ -16,6 +16,8 @@ class WaitContract:
     """Sleeping, whatever the engine."""
 
     engine: ClassVar[str]
+    most_idle: ClassVar[float] = 0.03
+    """Share of a core that a waiting endpoint may take while nothing comes."""
 
     def test_a_message_wakes(self) -> None:
         """Whether it comes before or after the sleep begins."""
@@ -83,7 +85,7 @@ class WaitContract:
             assert there.answer() == 0
 
     def test_waiting_burns_no_core(self) -> None:
-        """Under 3% of one while nothing comes, with peers around."""
+        """Under ``most_idle`` of one while nothing comes, with peers around."""
         channels = (Channel("f", 0, (1,), 1000), Channel("b", 1, (0,), 1000))
         slots = (Slot("p", 0, (1,), 1000), Slot("q", 1, (0,), 1000))
         with Job(self.engine, channels, slots) as job:
@@ -95,7 +97,7 @@ class WaitContract:
             began, cpu = time.monotonic(), time.process_time()
             while (slept := time.monotonic() - began) < 2.0:
                 endpoint.wait(2.0 - slept)
-            assert time.process_time() - cpu < 0.03 * 2.0
+            assert time.process_time() - cpu < self.most_idle * 2.0
 
     def test_a_message_left_alone_wakes_once(self) -> None:
         """Who does not ask for what was reported is not kept awake by it; something new wakes again."""
