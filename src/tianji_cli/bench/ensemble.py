@@ -6,6 +6,7 @@ They stay for all trials: under an MPI launcher they are its ranks, otherwise ch
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -95,10 +96,13 @@ class Ensemble:
         """Ask for a step; the number of the question.
 
         Raises:
-            TrialFailed: the partner cannot be reached.
+            TrialFailed: the partner cannot be reached; it says how the partner ended if that is known.
         """
         self._asked += 1
         if not self._server.send(member.name, Ask(number=self._asked, step=step.model_dump())):
+            if member.process is not None:  # A process ends a moment after its connections.
+                select.select([member.pidfd], (), (), LOOK_S)
+            self.look()
             raise TrialFailed(f"{member.name} cannot be reached any more")
         return self._asked
 

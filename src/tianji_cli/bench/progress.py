@@ -81,12 +81,14 @@ class _Lines:
         self._shown_s = float("-inf")
 
     def show(self, done: int, total: int, what: str, last: Last) -> None:
+        """Write a line, unless the last one is too recent."""
         now = time.monotonic()
         if now - self._shown_s >= INTERVAL_S:
             self._shown_s = now
             self._write(f"{_share(done, total)} {what}{_behind(last)}")
 
     def close(self, done: int, total: int, last: Last) -> None:
+        """Write the last state, however recent the line before it."""
         if done:
             self._write(f"{_share(done, total)}{_behind(last)}")
 
@@ -119,6 +121,7 @@ class _Live:
         self._task = self._bar.add_task("", total=None)
 
     def show(self, done: int, total: int, what: str, last: Last) -> None:
+        """Draw the line anew."""
         what += _behind(last[1:])
         self._bar.update(self._task, completed=done, total=total or None, description=what)
         if self._bar.live.is_started:
@@ -129,6 +132,7 @@ class _Live:
         self._console.show_cursor(True)
 
     def close(self, done: int, total: int, last: Last) -> None:  # noqa: ARG002 - the line goes away
+        """Take the line away."""
         self._bar.stop()
 
 

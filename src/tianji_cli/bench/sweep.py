@@ -29,14 +29,16 @@ from tianji_transports.errors import TransportError
 WARM_MESSAGES: Final = 100
 """Sent, and checked to the last byte, before each timed run: memory is touched and peers are known then."""
 TERM_RUNS: Final = 3
-TERM_MESSAGES: Final = 100
-MOST_TERM_MESSAGES: Final = 2000
+"""Runs whose median is a term of Equation 1."""
+TERM_S: Final = 1.0
+"""Of a run at an actor's pace: long enough for the mean time of a sample."""
 TERM_BYTES: Final = 1e9
-"""Of each run that terms are measured in: long enough for its beginning not to count."""
+"""Of a run at full speed: long enough for its beginning not to count ..."""
+LEAST_TERM_MESSAGES: Final = 100
+MOST_TERM_MESSAGES: Final = 2000
+"""... but no fewer messages than the one and no more than the other."""
 HELD_BACK: Final = 1.25
 """An actor whose messages take this many times what they cost it has waited for the receiving side."""
-TERM_S: Final = 1.0
-"""Long enough for the mean time of a sample."""
 
 
 class Progress(Protocol):
@@ -131,7 +133,8 @@ class Sweep:
     def _terms_of(self, case: Case) -> Terms:
         """Measure the terms of Equation 1: the actor's at its pace, the buffer's at its own."""
         if case not in self._terms:
-            most = max(TERM_MESSAGES, min(MOST_TERM_MESSAGES, case.messages, int(TERM_BYTES / case.nbytes)))
+            affordable = min(case.messages, int(TERM_BYTES / case.nbytes))
+            most = max(LEAST_TERM_MESSAGES, min(MOST_TERM_MESSAGES, affordable))
             hurried = replace(case, sample_time_s=0.0)
             stored = made = self._several(hurried, most)
             if hurried != case:

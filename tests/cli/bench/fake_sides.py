@@ -16,7 +16,7 @@ from types import ModuleType
 
 from tianji_cli.bench import bandwidth, latency, weights
 from tianji_cli.bench.contents import CLOCK, WORD, DamagedMessageError
-from tianji_cli.bench.experiment import Outcome, TrialFailed
+from tianji_cli.bench.experiment import Outcome, TrialFailed, rest
 from tianji_cli.bench.trial import LEAD, Run, Sent, Trial
 from tianji_transports import registry
 from tianji_transports.core import Full, Loan, Transport
@@ -228,6 +228,13 @@ class Bed:
         run = Run(number=self.runs, messages=messages, thorough=thorough)
         outcome: Outcome = EXPERIMENTS[self.trial.experiment].lead(self.endpoint, self.trial, run, self.watch)
         return outcome
+
+    def call_off(self) -> Mapping[int, Sent]:
+        """End the run that failed; what the partners say of it."""
+        self.watch.enough()
+        while (sent := self.watch.sent()) is None:
+            rest(self.endpoint, self.watch.descriptors)
+        return sent
 
     def assert_all_claimed(self) -> None:
         """Check that no message was left behind on this side, and none of its own is unclaimed."""

@@ -15,7 +15,7 @@ from cli.bench.fake_sides import (
     trial_of,
 )
 
-from tianji_cli.bench import bandwidth, experiment
+from tianji_cli.bench import bandwidth
 from tianji_cli.bench.contents import DamagedMessageError
 from tianji_cli.bench.experiment import TrialFailed
 from tianji_cli.bench.trial import Run
@@ -73,14 +73,10 @@ def test_the_sender_catches_a_damaged_acknowledgement() -> None:
         bed.run(MESSAGES)
 
 
-def test_a_lost_acknowledgement_ends_the_run_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The default patience of Deadline is bound where it is defined.
-    monkeypatch.setattr(experiment.Deadline.__init__, "__defaults__", (1.0,))
+@pytest.mark.usefixtures("impatient")
+def test_a_lost_acknowledgement_ends_the_run_on_both_sides() -> None:
     with opened(trial_of("bandwidth", window=WINDOW), spoiling(Loses), "shm") as bed:
         with pytest.raises(TrialFailed, match="waited for a message of rank 1"):
             bed.run(MESSAGES)
-        bed.watch.enough()
-        while (sent := bed.watch.sent()) is None:
-            experiment.rest(bed.endpoint, bed.watch.descriptors)
-        assert sent[1].messages == WINDOW * DAMAGED
+        assert bed.call_off()[1].messages == WINDOW * DAMAGED
         bed.assert_all_claimed()

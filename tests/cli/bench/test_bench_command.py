@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cli.sessions import PATIENCE_S, SHM, in_session, kill_session, stale_shared_memory, until
 
 TIANJI = Path(sys.executable).with_name("tianji")
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 TESTS = Path(__file__).parents[2]
-SHM = Path("/dev/shm")
-PATIENCE_S = 60.0
 FOUR = ("shm", "zmq", "ucx", "mpi")
 KEYS = {
     *("backend", "msg_kb", "actors", "sample_time_s", "messages", "collection_s", "msgs_per_s", "mb_per_s"),
@@ -33,28 +29,6 @@ QUICK = ["--msg-kb", "4", "--messages", "300", "--repeats", "1"]
 
 def backends(*names: str) -> list[str]:
     return [word for name in names for word in ("--backend", name)]
-
-
-def in_session(session: int) -> dict[int, str]:
-    """Living processes of a session: pid -> title."""
-    found = {}
-    for place in Path("/proc").iterdir():
-        if place.name.isdecimal():
-            with contextlib.suppress(OSError):
-                fields = (place / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session and fields[0] != "Z":
-                    title = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-                    found[int(place.name)] = title
-    return found
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.01)
-    pytest.fail(f"{what}: not within {PATIENCE_S:g} s")
 
 
 class Bench:
@@ -94,6 +68,7 @@ class Bench:
         until(lambda: set(SHM.iterdir()) - self.before, "shared memory")
 
     before: frozenset[Path] = frozenset()
+    stale_before: frozenset[str] = frozenset()
 
 
 Start = Callable[..., Bench]
@@ -104,24 +79,21 @@ def start() -> Iterator[Start]:
     started: list[Bench] = []
 
     def begin(*arguments: str, launcher: tuple[str, ...] = ()) -> Bench:
-        before = frozenset(SHM.iterdir())
+        before, stale_before = frozenset(SHM.iterdir()), frozenset(stale_shared_memory())
         bench = Bench(list(arguments), list(launcher))
-        bench.before = before
+        bench.before, bench.stale_before = before, stale_before
         started.append(bench)
         return bench
 
     yield begin
     for bench in started:
-        for pid in in_session(bench.process.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_session(bench.process.pid)
         bench.process.communicate()
 
 
 def assert_nothing_left(bench: Bench) -> None:
     until(lambda: not in_session(bench.process.pid), "the end of every process")
-    left = {place.name for place in set(SHM.iterdir()) - bench.before if "tianji" in place.name}
-    assert left == set()
+    assert stale_shared_memory() <= bench.stale_before
 
 
 # -- what is measured ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from cli.bench.fake_sides import (
     trial_of,
 )
 
-from tianji_cli.bench import experiment, latency
+from tianji_cli.bench import latency
 from tianji_cli.bench.contents import DamagedMessageError
 from tianji_cli.bench.experiment import TrialFailed
 from tianji_transports.core import Transport
@@ -66,16 +66,12 @@ def test_a_thorough_run_looks_at_every_byte() -> None:
         bed.run(MESSAGES, thorough=True)
 
 
-def test_a_lost_message_ends_the_run_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The default patience of Deadline is bound where it is defined.
-    monkeypatch.setattr(experiment.Deadline.__init__, "__defaults__", (1.0,))
+@pytest.mark.usefixtures("impatient")
+def test_a_lost_message_ends_the_run_on_both_sides() -> None:
     with opened(trial_of("latency"), spoiling(Loses), "shm") as bed:
         with pytest.raises(TrialFailed, match="waited for an answer of rank 1"):
             bed.run(MESSAGES)
-        bed.watch.enough()
-        while (sent := bed.watch.sent()) is None:
-            experiment.rest(bed.endpoint, bed.watch.descriptors)
-        assert sent[1].messages == DAMAGED - 1
+        assert bed.call_off()[1].messages == DAMAGED - 1
         # The answer that the partner had prepared is given back: the next run has all credit.
         assert bed.run(MESSAGES).sent[1].refused == 0
         bed.assert_all_claimed()

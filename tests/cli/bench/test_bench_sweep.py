@@ -1,5 +1,6 @@
 """Which runs are made, in which order, and what becomes of them."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,8 +11,10 @@ from hypothesis import strategies as st
 from tianji_cli.bench.case import Request, message_bytes
 from tianji_cli.bench.ensemble import local_ensemble
 from tianji_cli.bench.equation import Terms
+from tianji_cli.bench.experiment import TrialFailed
 from tianji_cli.bench.figures import FIGURES, figure_named
 from tianji_cli.bench.sweep import Sweep
+from tianji_cli.bench.trial import ReadClock
 from tianji_cli.errors import UsageError
 
 SMALL = Request("comm", ["shm", "zmq"], [4.0], [1, 2], 100, repeats=2, raw=True)
@@ -64,6 +67,16 @@ def test_engines_take_turns_within_every_repeat_and_each_is_checked_first() -> N
     # A raw loop has one sender: there is a ratio where the case has, too.
     assert [record.raw_ratio is None for record in records] == [False, False, True, True]
     assert records[0].raw_msgs_per_s == records[2].raw_msgs_per_s
+
+
+def test_a_partner_that_died_between_two_steps_is_named_with_its_end() -> None:
+    with local_ensemble(1) as ensemble:
+        (member,) = ensemble.members
+        assert member.process is not None
+        member.process.kill()
+        with pytest.raises(TrialFailed, match="partner 1 was killed by SIGKILL"):
+            # Until its connection is known to be gone.
+            all(ensemble.tell(member, ReadClock()) for _ in itertools.count())
 
 
 def test_a_prediction_is_made_of_the_terms_beside_it() -> None:

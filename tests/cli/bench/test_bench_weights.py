@@ -16,7 +16,7 @@ from cli.bench.fake_sides import (
     trial_of,
 )
 
-from tianji_cli.bench import experiment, weights
+from tianji_cli.bench import weights
 from tianji_cli.bench.contents import DamagedMessageError
 from tianji_cli.bench.experiment import TrialFailed
 from tianji_transports.core import Transport
@@ -85,14 +85,10 @@ def test_a_damaged_answer_is_caught() -> None:
         bed.run(VERSIONS)
 
 
-def test_a_lost_version_ends_the_run_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The default patience of Deadline is bound where it is defined.
-    monkeypatch.setattr(experiment.Deadline.__init__, "__defaults__", (1.0,))
+@pytest.mark.usefixtures("impatient")
+def test_a_lost_version_ends_the_run_on_both_sides() -> None:
     with opened(trial_of("weights"), spoiling(Loses), "shm") as bed:
         with pytest.raises(TrialFailed, match="waited for rank 1 to have a version"):
             bed.run(VERSIONS)
-        bed.watch.enough()
-        while (sent := bed.watch.sent()) is None:
-            experiment.rest(bed.endpoint, bed.watch.descriptors)
-        assert sent[1].messages == DAMAGED - 1
+        assert bed.call_off()[1].messages == DAMAGED - 1
         bed.assert_all_claimed()

@@ -1,24 +1,19 @@
 """Runs of the real command, each in a session of its own, so that whatever one leaves behind is found."""
 
-import contextlib
-import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
+from cli.sessions import PATIENCE_S, in_session, kill_session, stale_shared_memory, until
 
 TIANJI = Path(sys.executable).with_name("tianji")
-SHM = Path("/dev/shm")
-PATIENCE_S = 60.0
-"""No claim is about speed: this only keeps a test that fails from taking forever."""
 
 ACCOUNTS = ("received", "in_flight", "lost", "dropped")
 
@@ -47,29 +42,6 @@ def merged(base: Config, *changes: Config) -> Config:
             nested = isinstance(value, dict) and isinstance(table, dict) and key != "stop"
             result[key] = merged(table, value) if nested else value
     return result
-
-
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Poll for what another process does."""
-    deadline = time.monotonic() + PATIENCE_S
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.01)
-    pytest.fail(f"{what}: not within {PATIENCE_S:g} s")
-
-
-def in_session(session: int) -> dict[int, str]:
-    """Living processes of a session: pid -> title."""
-    found = {}
-    for place in Path("/proc").iterdir():
-        if place.name.isdecimal():
-            with contextlib.suppress(OSError):
-                fields = (place / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session and fields[0] != "Z":
-                    title = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-                    found[int(place.name)] = title
-    return found
 
 
 class Command:
@@ -142,9 +114,7 @@ class Command:
         until(lambda: not in_session(self.pid), f"{in_session(self.pid)} end")
 
     def end(self) -> None:
-        for pid in in_session(self.pid):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_session(self.pid)
         self.process.wait()
 
 
@@ -207,6 +177,7 @@ class Workplace:
         self.place = place
         self.commands: list[Command] = []
         self.environment: dict[str, str] = {}
+        self.base = BASE
         (place / "tmp").mkdir()
 
     def command(self, *arguments: str) -> Command:
@@ -216,14 +187,12 @@ class Workplace:
 
     def config(self, *changes: Config) -> Path:
         path = self.place / "run.toml"
-        path.write_text(tomli_w.dumps(merged(BASE, *changes)))
+        path.write_text(tomli_w.dumps(merged(self.base, *changes)))
         return path
 
     until = staticmethod(until)
 
-    @staticmethod
-    def stale_shared_memory() -> set[str]:
-        return stale_shared_memory()
+    stale_shared_memory = staticmethod(stale_shared_memory)
 
     def module(self, source: str) -> None:
         """Write my_env.py beside the config."""
@@ -237,27 +206,6 @@ class Workplace:
 
     def resume(self, run: Run, *options: str) -> Run:
         return Run(run.path, self.command("train", "--resume", str(run.path), "--quiet", *options))
-
-
-def stale_shared_memory() -> set[str]:
-    """Names of jobs of this user that no living process holds."""
-    stems = {path.name[: len(f"tianji-{os.getuid()}-") + 12] for path in SHM.glob(f"tianji-{os.getuid()}-*")}
-    stale = set()
-    for stem in stems:
-        try:
-            descriptor = os.open(SHM / f"{stem}.page", os.O_RDWR)
-        except FileNotFoundError:
-            if list(SHM.glob(f"{stem}*")):
-                stale.add(stem)
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            stale.add(stem)
-        except BlockingIOError:
-            pass
-        finally:
-            os.close(descriptor)
-    return stale
 
 
 @pytest.fixture(autouse=True)

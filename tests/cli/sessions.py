@@ -1,0 +1,69 @@
+"""Commands that a test starts in a session of their own: who lives in it, and what they leave behind."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SHM = Path("/dev/shm")
+PATIENCE_S = 60.0
+"""No claim is about speed: this only keeps a test that fails from taking forever."""
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Poll for what another process does."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    pytest.fail(f"{what}: not within {PATIENCE_S:g} s")
+
+
+def in_session(session: int) -> dict[int, str]:
+    """Living processes of a session: pid -> title."""
+    found = {}
+    for place in Path("/proc").iterdir():
+        if place.name.isdecimal():
+            with contextlib.suppress(OSError):
+                fields = (place / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session and fields[0] != "Z":
+                    title = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                    found[int(place.name)] = title
+    return found
+
+
+def kill_session(session: int) -> None:
+    """Kill every process of a session."""
+    for pid in in_session(session):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def stale_shared_memory() -> set[str]:
+    """Names of jobs of this user that no living process holds."""
+    stems = {path.name[: len(f"tianji-{os.getuid()}-") + 12] for path in SHM.glob(f"tianji-{os.getuid()}-*")}
+    stale = set()
+    for stem in stems:
+        try:
+            descriptor = os.open(SHM / f"{stem}.page", os.O_RDWR)
+        except FileNotFoundError:
+            if list(SHM.glob(f"{stem}*")):
+                stale.add(stem)
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stale.add(stem)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)
+    return stale
