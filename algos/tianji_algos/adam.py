@@ -22,7 +22,7 @@ class Adam:
         flat: the parameters ``[P]``, updated in place; ``flat.grad`` is their gradient.
         learning_rate: step size; may be set anew at any time.
         eps: added to the root of the second moment.
-        max_grad_norm: longer gradients are shortened to this norm.
+        max_grad_norm: longer gradients are shortened to this norm; None leaves them as they are.
 
     Attributes:
         learning_rate: step size of the next step.
@@ -32,7 +32,7 @@ class Adam:
     """
 
     def __init__(
-        self, flat: torch.nn.Parameter, learning_rate: float, eps: float, max_grad_norm: float
+        self, flat: torch.nn.Parameter, learning_rate: float, eps: float, max_grad_norm: float | None
     ) -> None:
         if flat.grad is None:
             flat.grad = torch.zeros_like(flat)
@@ -41,7 +41,7 @@ class Adam:
         self.mean = torch.zeros_like(flat.grad)
         self.square = torch.zeros_like(flat.grad)
         self._eps = eps
-        self._max_grad_norm = max_grad_norm
+        self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
         self._parameters = flat.detach()
         self._gradient = flat.grad
         self._denominator = torch.empty_like(flat.grad)
@@ -59,3 +59,7 @@ class Adam:
         step_size = self.learning_rate / (1.0 - _BETA_1**self.steps)
         self._parameters.addcdiv_(self.mean, self._denominator, value=-step_size)
         return norm
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Name the moments, in place, for a checkpoint."""
+        return {"adam.mean": self.mean, "adam.square": self.square}

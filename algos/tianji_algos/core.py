@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
+from tianji_algos.batch import Batch
 from tianji_algos.fields import FieldSpec
 
 Fields = Mapping[str, npt.NDArray[Any]]
@@ -84,30 +85,22 @@ class Model(torch.nn.Module, ABC):
 
 
 class Embryo(ABC):
-    """An update rule around a model: turns fragments into gradient updates.
+    """An update rule around a model.
 
-    Built as ``EmbryoType(spaces, model, settings, seed)``; the model is on its final device by then.
+    Built as ``EmbryoType(spaces, model, settings, seed)``; the model is on its final device by then. Derive
+    from ``RolloutEmbryo`` or ``ReplayEmbryo``, which say where the batches come from.
 
     Attributes:
         model: the network being trained.
-        uses_per_sample: how often one sample is used (the serial replay ratio ``rho``).
     """
 
     settings_type: ClassVar[type[BaseModel]]
     """What the config's ``[training]`` section holds beside ``type``."""
 
     model: Model
-    uses_per_sample: float
 
     @abstractmethod
-    def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Any]:
-        """Prepare a rollout and yield one minibatch per gradient update.
-
-        ``fragments`` may be released once the first minibatch was yielded: what is needed is copied by then.
-        """
-
-    @abstractmethod
-    def update(self, minibatch: Any) -> int:
+    def update(self, batch: Any) -> int:
         """Make one gradient update; returns the number of samples it used."""
 
     @abstractmethod
@@ -129,6 +122,42 @@ class Embryo(ABC):
         Raises:
             ValueError: the state belongs to another model or algorithm; says which tensor does not fit.
         """
+
+
+class RolloutEmbryo(Embryo):
+    """Learns on-policy: each rollout is cut into minibatches, used a few times and forgotten.
+
+    Its settings have ``rollout_steps``.
+
+    Attributes:
+        uses_per_sample: how often one sample is used (the serial replay ratio ``rho``).
+    """
+
+    uses_per_sample: float
+
+    @abstractmethod
+    def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Any]:
+        """Prepare a rollout and yield one minibatch per gradient update.
+
+        ``fragments`` may be released once the first minibatch was yielded: what is needed is copied by then.
+        """
+
+
+class ReplayEmbryo(Embryo):
+    """Learns off-policy from batches that a replay draws.
+
+    Its settings have ``batch_size``, ``replay_ratio``, ``warmup_steps``, ``publish_every``, ``n_step`` and
+    ``gamma``: the replay prepares n-step transitions.
+    """
+
+    @abstractmethod
+    def update(self, batch: Batch) -> int:
+        """Make one gradient update; returns the number of samples it used."""
+
+    @property
+    @abstractmethod
+    def priorities(self) -> npt.NDArray[np.float32]:
+        """Absolute TD error ``[B]`` of each sample of the last update; reused by the next."""
 
 
 class Agent(ABC):
@@ -154,8 +183,13 @@ class Agent(ABC):
 
     @classmethod
     @abstractmethod
-    def fields(cls, spaces: Spaces) -> tuple[FieldSpec, ...]:
-        """Fields this agent adds to a fragment beside ``COMMON_FIELDS``; ``action`` is one of them."""
+    def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:
+        """Fields this agent adds to a fragment beside ``COMMON_FIELDS``; ``action`` is one of them.
+
+        Args:
+            spaces: of one environment.
+            settings: an instance of ``settings_type``.
+        """
 
     @abstractmethod
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
@@ -169,12 +203,23 @@ class Agent(ABC):
             The actions in the environment's own form, ``[N, ...]``; reused by the next call.
         """
 
-    def act_last(self, observation: npt.NDArray[Any], into: Fields) -> None:  # noqa: B027 - most record nothing
-        """Write the bootstrap row of this agent's fields: what follows a fragment's last step.
+    def finish(self, fields: Fields) -> None:  # noqa: B027 - most record nothing
+        """Complete a full fragment, in place, before it is sent.
 
         Args:
-            observation: after the last step, ``[N, ...]``.
-            into: row T of each of this agent's ``bootstrap`` fields, ``[N, ...]``, to be written in place.
+            fields: all of it: ``[T, N, ...]`` each and ``[T + 1, N, ...]`` with ``bootstrap``, where row T
+                belongs to ``observation[T]``, which the last step led to.
+        """
+
+    def schedule(self, env_steps: int) -> None:  # noqa: B027 - most explore alike from start to end
+        """Set whatever is scheduled over training for about so many env steps of the whole job."""
+
+    def explore_as(self, first: int, of: int) -> None:  # noqa: B027 - most explore alike everywhere
+        """Say which of the job's training environments this agent serves.
+
+        Args:
+            first: number of its first environment; the others follow.
+            of: how many there are in the job.
         """
 
     @abstractmethod

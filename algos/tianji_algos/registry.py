@@ -38,6 +38,15 @@ class _BuiltIn:
 
 _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
     {
+        ("agent", "dqn"): _BuiltIn(
+            target="tianji_algos.dqn.agent:DQNAgent",
+            settings="tianji_algos.dqn.settings:DQNAgentSettings",
+            default_model="mlp_q",
+            default_embryo="dqn",
+        ),
+        ("embryo", "dqn"): _BuiltIn(
+            target="tianji_algos.dqn.embryo:DQNEmbryo", settings="tianji_algos.dqn.settings:DQNSettings"
+        ),
         ("agent", "ppo"): _BuiltIn(
             target="tianji_algos.ppo.agent:PPOAgent",
             settings="tianji_algos.ppo.settings:PPOAgentSettings",
@@ -50,6 +59,9 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
         ("model", "mlp_actor_critic"): _BuiltIn(
             target="tianji_algos.models.mlp:MLPActorCritic",
             settings="tianji_algos.models.settings:MLPActorCriticSettings",
+        ),
+        ("model", "mlp_q"): _BuiltIn(
+            target="tianji_algos.models.mlp_q:MLPQ", settings="tianji_algos.models.settings:MLPQSettings"
         ),
     }
 )

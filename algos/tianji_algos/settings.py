@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict
+
+Schedule = Literal["constant", "linear"]
+"""How a hyperparameter changes over training."""
 
 
 class Settings(BaseModel):

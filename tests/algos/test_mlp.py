@@ -12,10 +12,10 @@ import torch
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.flat import flatten_parameters
-from tianji_algos.models.actor_critic import TorchBackprop, TorchExecutor
 from tianji_algos.models.mlp import MLPActorCritic, MLPBackprop
 from tianji_algos.models.observations import ObservationEncoder
 from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.models.through_torch import TorchBackprop, TorchExecutor
 
 Floats = npt.NDArray[np.float32]
 

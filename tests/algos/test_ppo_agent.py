@@ -42,7 +42,7 @@ def observations(spaces: Spaces, rows: int = ENVS) -> npt.NDArray[np.float32]:
 
 def test_what_is_recorded_is_what_the_network_says_of_the_action(spaces: Spaces) -> None:
     model, agent = build(spaces)
-    fields = allocate(PPOAgent.fields(spaces), 2, ENVS)
+    fields = allocate(PPOAgent.fields(spaces, PPOAgentSettings()), 2, ENVS)
     row = {name: field[1] for name, field in fields.items()}
     given = agent.act(observations(spaces), row)
     assert given.shape == (ENVS, *(spaces.action.shape or ()))
@@ -62,20 +62,21 @@ def test_what_is_recorded_is_what_the_network_says_of_the_action(spaces: Spaces)
 
 def test_the_bootstrap_row_gets_the_value_after_the_last_step(spaces: Spaces) -> None:
     model, agent = build(spaces)
-    specs = PPOAgent.fields(spaces)
+    specs = PPOAgent.fields(spaces, PPOAgentSettings())
     assert [spec.name for spec in specs if spec.bootstrap] == ["value"]
-    row = {"value": np.zeros(ENVS, np.float32)}
-    agent.act_last(observations(spaces), row)
+    fields = {"value": np.zeros((3, ENVS), np.float32), "observation": np.stack([observations(spaces)] * 3)}
+    agent.finish(fields)
     with torch.no_grad():
         _, value = model(torch.from_numpy(observations(spaces)))
-    np.testing.assert_allclose(row["value"], value, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(fields["value"][-1], value, rtol=1e-4, atol=1e-5)
+    assert not fields["value"][:-1].any()
 
 
 def test_the_same_seed_explores_alike_and_another_does_not(spaces: Spaces) -> None:
     _, agent = build(spaces)
 
     def explore() -> npt.NDArray[np.generic]:
-        fields = allocate(PPOAgent.fields(spaces), 8, ENVS)
+        fields = allocate(PPOAgent.fields(spaces, PPOAgentSettings()), 8, ENVS)
         for t in range(8):
             agent.act(observations(spaces), {name: field[t] for name, field in fields.items()})
         return fields["action"]
@@ -125,7 +126,7 @@ class Corridor:
 
 
 def collect(agent: PPOAgent, world: Corridor, spaces: Spaces) -> Fields:
-    fields = dict(allocate(PPOAgent.fields(spaces), STEPS, ENVS))
+    fields = dict(allocate(PPOAgent.fields(spaces, PPOAgentSettings()), STEPS, ENVS))
     fields["observation"] = np.zeros((STEPS + 1, ENVS, 4), np.float32)
     fields["reward"] = np.zeros((STEPS, ENVS), np.float32)
     fields["terminated"] = np.ones((STEPS, ENVS), np.uint8)
@@ -136,7 +137,8 @@ def collect(agent: PPOAgent, world: Corridor, spaces: Spaces) -> Fields:
         row = {name: fields[name][t] for name in ("action", "log_prob", "value")}
         action = agent.act(fields["observation"][t], row)
         fields["reward"][t] = world.reward(action)
-    agent.act_last(world.observe(), {"value": fields["value"][STEPS]})
+    fields["observation"][STEPS] = world.observe()
+    agent.finish(fields)
     return fields
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Executor, Model
+from tianji_algos.models.through_torch import TorchBackprop, TorchExecutor
 
 Floats = npt.NDArray[np.float32]
 
@@ -40,47 +41,3 @@ class ActorCritic(Model):
     def backprop(self) -> Backprop:
         """Train through torch's autograd. Built once parameters and gradients are in their final memory."""
         return TorchBackprop(self)
-
-
-class TorchExecutor(Executor):
-    """Runs any actor-critic's forward pass in torch.
-
-    Args:
-        model: run as it is; ``adopt`` writes into its parameters.
-    """
-
-    def __init__(self, model: ActorCritic) -> None:
-        self._model = model
-        self._device = next(model.parameters()).device
-
-    def adopt(self, parameters: Floats) -> None:
-        """Copy new parameters into the network."""
-        self._model.read_parameters(parameters)
-
-    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        """Give policy ``[N, outputs]`` and value ``[N]``."""
-        with torch.inference_mode():
-            policy, value = self._model(torch.from_numpy(observation).to(self._device))
-        return policy.cpu().numpy(), value.cpu().numpy()
-
-
-class TorchBackprop:
-    """Differentiates any actor-critic with autograd.
-
-    Args:
-        model: its parameters' ``grad`` is written.
-    """
-
-    def __init__(self, model: ActorCritic) -> None:
-        self._model = model
-        self._device = next(model.parameters()).device
-
-    def __call__(self, observation: npt.NDArray[Any], loss_gradient: LossGradient) -> None:
-        """Write the gradient of a loss on ``observation [B, ...]``."""
-        for parameter in self._model.parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-        policy, value = self._model(torch.from_numpy(observation).to(self._device))
-        d_policy, d_value = loss_gradient(policy.detach().cpu().numpy(), value.detach().cpu().numpy())
-        gradients = [torch.from_numpy(d).to(self._device) for d in (d_policy, d_value)]
-        torch.autograd.backward([policy, value], gradients)

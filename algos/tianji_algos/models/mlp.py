@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,7 +13,14 @@ from torch import nn
 from tianji_algos.core import Executor, Spaces
 from tianji_algos.distributions import Gaussian, distribution_for
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
-from tianji_algos.models.dense import DenseNetwork
+from tianji_algos.models.layers import (
+    build_layers,
+    dense_network,
+    flat_views,
+    gradient_views,
+    select_layers,
+    value_views,
+)
 from tianji_algos.models.observations import ObservationEncoder
 from tianji_algos.models.settings import MLPActorCriticSettings
 
@@ -69,11 +74,7 @@ class MLPActorCritic(ActorCritic):
 
     def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - memory follows the first call
         """Act in numpy with a copy of the parameters."""
-        executor = MLPExecutor(self)
-        flat = np.empty(self.parameter_count, np.float32)
-        self.write_parameters(flat)
-        executor.adopt(flat)
-        return executor
+        return MLPExecutor(self)
 
     def backprop(self) -> Backprop:
         """Train in numpy on a CPU, in torch elsewhere."""
@@ -81,21 +82,8 @@ class MLPActorCritic(ActorCritic):
         return MLPBackprop(self) if on_cpu else super().backprop()
 
     def _network(self, output_gains: Sequence[float]) -> nn.Sequential:
-        """Build layers with orthogonal weights and zero biases; each output has a gain of its own."""
-        widths = [self.encoder.features, *self.settings.hidden, len(output_gains)]
-        layers: list[nn.Module] = []
-        for k, (inputs, outputs) in enumerate(pairwise(widths)):
-            layer = nn.Linear(inputs, outputs)
-            nn.init.zeros_(layer.bias)
-            layers.append(layer)
-            if k < len(self.settings.hidden):
-                nn.init.orthogonal_(layer.weight, math.sqrt(2.0))
-                layers.append(nn.Tanh() if self.settings.activation == "tanh" else nn.ReLU())
-            else:
-                nn.init.orthogonal_(layer.weight)
-                with torch.no_grad():
-                    layer.weight.mul_(torch.tensor(output_gains)[:, None])
-        return nn.Sequential(*layers)
+        settings = self.settings
+        return build_layers(self.encoder.features, settings.hidden, settings.activation, output_gains)
 
 
 class _NumpyActorCritic:
@@ -105,15 +93,8 @@ class _NumpyActorCritic:
         activation = model.settings.activation
         self.encode = model.encoder
         self.mean_outputs = model.policy_outputs
-        self.names = {
-            prefix: layer_names(arrays, prefix)
-            for prefix in ("policy", "value")
-            if f"{prefix}.0.weight" in arrays
-        }
-        self.networks = [
-            DenseNetwork([arrays[w] for w, _ in names], [arrays[b] for _, b in names], activation)
-            for names in self.names.values()
-        ]
+        self.prefixes = ("policy",) if model.value is None else ("policy", "value")
+        self.networks = [dense_network(arrays, prefix, activation) for prefix in self.prefixes]
         self.log_std = arrays.get("log_std")
         self._gaussian = np.empty((0, 0), np.float32)
 
@@ -139,12 +120,7 @@ class MLPExecutor(Executor):
     """
 
     def __init__(self, model: MLPActorCritic) -> None:
-        self._flat = np.empty(model.parameter_count, np.float32)
-        views: dict[str, Floats] = {}
-        start = 0
-        for name, parameter in model.named_parameters():
-            views[name] = self._flat[start : start + parameter.numel()].reshape(tuple(parameter.shape))
-            start += parameter.numel()
+        self._flat, views = flat_views(model)
         self._networks = _NumpyActorCritic(model, views)
 
     def adopt(self, parameters: Floats) -> None:
@@ -164,16 +140,9 @@ class MLPBackprop:
     """
 
     def __init__(self, model: MLPActorCritic) -> None:
-        values: dict[str, Floats] = {}
-        gradients: dict[str, Floats] = {}
-        for name, parameter in model.named_parameters():
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            values[name] = parameter.detach().numpy()
-            gradients[name] = parameter.grad.numpy()
-        self._networks = _NumpyActorCritic(model, values)
-        self._d_weights = [[gradients[w] for w, _ in names] for names in self._networks.names.values()]
-        self._d_biases = [[gradients[b] for _, b in names] for names in self._networks.names.values()]
+        gradients = gradient_views(model)
+        self._networks = _NumpyActorCritic(model, value_views(model))
+        self._gradients = [select_layers(gradients, prefix) for prefix in self._networks.prefixes]
         self._d_log_std = gradients.get("log_std")
 
     def __call__(self, observation: npt.NDArray[Any], loss_gradient: LossGradient) -> None:
@@ -186,13 +155,7 @@ class MLPBackprop:
         d_outputs = [d_policy.T[:means], d_value[None]]
         if len(self._networks.networks) == 1:
             d_outputs = [np.concatenate(d_outputs)]
-        for network, d_output, d_weights, d_biases in zip(
-            self._networks.networks, d_outputs, self._d_weights, self._d_biases, strict=True
+        for network, d_output, (d_weights, d_biases) in zip(
+            self._networks.networks, d_outputs, self._gradients, strict=True
         ):
             network.backward(d_output, d_weights, d_biases)
-
-
-def layer_names(arrays: Mapping[str, Floats], prefix: str) -> list[tuple[str, str]]:
-    """List the names of each layer's weight and bias in order."""
-    weights = [name for name in arrays if name.startswith(f"{prefix}.") and name.endswith(".weight")]
-    return [(name, name.removesuffix("weight") + "bias") for name in weights]

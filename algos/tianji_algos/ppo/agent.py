@@ -44,7 +44,11 @@ class PPOAgent(Agent):
         self._action = np.empty((num_envs, *self._distribution.action_shape), self._distribution.action_dtype)
 
     @classmethod
-    def fields(cls, spaces: Spaces) -> tuple[FieldSpec, ...]:
+    def fields(
+        cls,
+        spaces: Spaces,
+        settings: PPOAgentSettings,  # noqa: ARG003 - the same in every configuration
+    ) -> tuple[FieldSpec, ...]:
         """Record ``action`` as drawn (not clipped), ``log_prob`` and, with a bootstrap row, ``value``."""
         distribution = distribution_for(spaces.action)
         real = np.dtype(np.float32)
@@ -62,10 +66,10 @@ class PPOAgent(Agent):
         into["value"][...] = value
         return self._distribution.for_environment(self._action)
 
-    def act_last(self, observation: npt.NDArray[Any], into: Fields) -> None:
+    def finish(self, fields: Fields) -> None:
         """Write the value of the observation after the last step."""
-        _, value = self._executor(observation)
-        into["value"][...] = value
+        _, value = self._executor(fields["observation"][-1])
+        fields["value"][-1] = value
 
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Choose the likeliest actions."""

@@ -10,19 +10,19 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.adam import Adam
-from tianji_algos.core import Embryo, Fields, Spaces
+from tianji_algos.core import Fields, RolloutEmbryo, Spaces
 from tianji_algos.distributions import distribution_for
-from tianji_algos.errors import StateMismatchError
 from tianji_algos.flat import flatten_parameters
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.ppo.loss import DIAGNOSTICS, Minibatch, PPOLoss
 from tianji_algos.ppo.rollout import Rollout
 from tianji_algos.ppo.settings import PPOSettings
+from tianji_algos.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
 
 Floats = npt.NDArray[np.float32]
 
 
-class PPOEmbryo(Embryo):
+class PPOEmbryo(RolloutEmbryo):
     """Trains an actor-critic on rollouts with the clipped surrogate loss and Adam.
 
     Args:
@@ -64,18 +64,18 @@ class PPOEmbryo(Embryo):
                 if limit is not None and self._latest[DIAGNOSTICS.index("approx_kl")] > limit:
                     return
 
-    def update(self, minibatch: Minibatch) -> int:
+    def update(self, batch: Minibatch) -> int:
         """Make one step of Adam on the clipped gradient."""
 
         def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
-            d_policy, d_value, self._latest = self._loss.gradient(policy, value, minibatch)
+            d_policy, d_value, self._latest = self._loss.gradient(policy, value, batch)
             return d_policy, d_value
 
-        self._backprop(minibatch.observation, loss_gradient)
+        self._backprop(batch.observation, loss_gradient)
         self._sums[-1] += self._adam.step()
         self._sums[:-1] += self._latest
         self._updates += 1
-        return len(minibatch.log_prob)
+        return len(batch.log_prob)
 
     def metrics(self) -> dict[str, float]:
         """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
@@ -103,7 +103,6 @@ class PPOEmbryo(Embryo):
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Give parameters, Adam's moments, and the state of the random stream and the schedules."""
-        tensors = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
         rest = {
             "algorithm": "ppo",
             "adam_steps": self._adam.steps,
@@ -111,7 +110,7 @@ class PPOEmbryo(Embryo):
             "learning_rate": self._adam.learning_rate,
             "clip_range": self._loss.clip_range,
         }
-        return tensors, rest
+        return copy_tensors(self._tensors()), rest
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned.
@@ -119,12 +118,8 @@ class PPOEmbryo(Embryo):
         Raises:
             StateMismatchError: the state is not PPO's, or a tensor is missing, unknown or of another shape.
         """
-        if rest.get("algorithm") != "ppo":
-            raise StateMismatchError(f"this state belongs to {rest.get('algorithm')!r}, not to 'ppo'")
-        self._check(tensors)
-        with torch.no_grad():
-            for name, tensor in self._tensors().items():
-                tensor.copy_(tensors[name])
+        check_algorithm(rest, "ppo")
+        restore_tensors(self._tensors(), tensors)
         self._adam.steps = rest["adam_steps"]
         self._rng.bit_generator.state = rest["rng"]
         self._adam.learning_rate = rest["learning_rate"]
@@ -132,15 +127,4 @@ class PPOEmbryo(Embryo):
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the state, in place."""
-        named = {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
-        return named | {"adam.mean": self._adam.mean, "adam.square": self._adam.square}
-
-    def _check(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        expected = {name: tuple(tensor.shape) for name, tensor in self._tensors().items()}
-        for name in sorted(expected.keys() | tensors.keys()):
-            if name not in tensors or name not in expected:
-                missing = "missing from the state" if name in expected else "unknown to this model"
-                raise StateMismatchError(f"tensor {name!r} is {missing}")
-            found = tuple(tensors[name].shape)
-            if found != expected[name]:
-                raise StateMismatchError(f"tensor {name!r} is {found}, and {expected[name]} in this model")
+        return tensors_of("model", self.model) | self._adam.tensors()

@@ -6,9 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tianji_algos.settings import Settings
-
-Schedule = Literal["constant", "linear"]
+from tianji_algos.settings import Schedule, Settings
 
 
 class PPOAgentSettings(Settings):

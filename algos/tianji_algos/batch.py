@@ -1,0 +1,33 @@
+"""What a replay gives an off-policy update rule. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """n-step transitions for one gradient update, ``[B, ...]`` each, in memory that the next batch reuses.
+
+    An update bootstraps as ``reward + discount * value(next_observation)``.
+
+    Attributes:
+        observation: where each transition begins.
+        fields: the agent's fields of its first step, by name; ``action`` is one of them.
+        reward: discounted sum of the rewards of its steps.
+        next_observation: where it leads to, at most n steps later.
+        discount: of ``next_observation``: ``gamma`` to the number of steps, or 0 if the episode terminated.
+        weight: importance weight, 1 where samples are drawn uniformly.
+    """
+
+    observation: npt.NDArray[Any]
+    fields: Mapping[str, npt.NDArray[Any]]
+    reward: npt.NDArray[np.float32]
+    next_observation: npt.NDArray[Any]
+    discount: npt.NDArray[np.float32]
+    weight: npt.NDArray[np.float32]

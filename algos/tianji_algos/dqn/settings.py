@@ -1,0 +1,94 @@
+"""Settings of DQN. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from tianji_algos.settings import Schedule, Settings
+
+
+class DQNAgentSettings(Settings):
+    """How DQN's agent explores; section ``[agent]`` of a config.
+
+    Attributes:
+        epsilon_schedule: "linear" falls over training, alike in every environment; "per_actor" stays, and
+            differs from one environment of the job to the next (Horgan et al., 2018, section 4.1).
+        epsilon_start: "linear": share of random actions at first.
+        epsilon_end: "linear": share of random actions from ``epsilon_steps`` on.
+        epsilon_steps: "linear": env steps of the whole job over which epsilon falls.
+        epsilon_base: "per_actor": epsilon of the first environment.
+        epsilon_alpha: "per_actor": environment i of n explores with
+            ``epsilon_base ** (1 + epsilon_alpha * i / (n - 1))``.
+        priorities: record the absolute one-step TD error as the field ``priority``, so that a replay need
+            not treat new samples as the most surprising of all (Horgan et al., 2018, algorithm 1).
+        priority_gamma: discount of that error.
+        priority_reward_scale: of its rewards; ``[training]`` has it as ``reward_scale``.
+    """
+
+    epsilon_schedule: Literal["linear", "per_actor"] = "linear"
+    epsilon_start: float = Field(1.0, ge=0, le=1)
+    epsilon_end: float = Field(0.05, ge=0, le=1)
+    epsilon_steps: int = Field(10_000, ge=1)
+    epsilon_base: float = Field(0.4, gt=0, lt=1)
+    epsilon_alpha: float = Field(7.0, ge=0)
+    priorities: bool = False
+    priority_gamma: float = Field(0.99, ge=0, le=1)
+    priority_reward_scale: float = Field(1.0, gt=0)
+
+
+class DQNSettings(Settings):
+    """Hyperparameters of DQN; section ``[training]`` of a config.
+
+    Attributes:
+        replay_ratio: rho, how often each sample is used, on average.
+        batch_size: samples per gradient update.
+        warmup_steps: env steps in the replay before the first update.
+        n_step: steps until the return is bootstrapped.
+        gamma: discount.
+        double: the online network chooses the action that the target network values (van Hasselt et al.,
+            2016).
+        target_update: "hard" copies the online network now and then, "soft" follows it with every update.
+        target_every: "hard": updates from one copy to the next.
+        target_tau: "soft": share of the way that the target network goes with every update.
+        loss: "huber", or "mse" for half the squared error.
+        huber_delta: "huber": TD error from which the Huber loss is linear.
+        learning_rate: of Adam.
+        learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``.
+        schedule_steps: env steps after which a linear schedule has reached 0.
+        adam_eps: Adam's term against division by zero.
+        max_grad_norm: gradients are scaled down to this norm; None leaves them as they are.
+        reward_scale: rewards are multiplied by it.
+        publish_every: updates from one policy that actors get to the next.
+    """
+
+    replay_ratio: float = Field(1.0, gt=0)
+    batch_size: int = Field(256, ge=1)
+    warmup_steps: int = Field(1000, ge=1)
+    n_step: int = Field(1, ge=1)
+    gamma: float = Field(0.99, ge=0, le=1)
+    double: bool = True
+    target_update: Literal["hard", "soft"] = "hard"
+    target_every: int = Field(200, ge=1)
+    target_tau: float = Field(0.005, gt=0, lt=1)
+    loss: Literal["huber", "mse"] = "huber"
+    huber_delta: float = Field(1.0, gt=0)
+    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate_schedule: Schedule = "constant"
+    schedule_steps: int | None = Field(None, ge=1)
+    adam_eps: float = Field(1e-8, gt=0)
+    max_grad_norm: float | None = Field(10.0, gt=0)
+    reward_scale: float = Field(1.0, gt=0)
+    publish_every: int = Field(10, ge=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.warmup_steps < self.batch_size:
+            raise ValueError(
+                f"the first update needs batch_size = {self.batch_size} samples, "
+                f"and warmup_steps ({self.warmup_steps}) are fewer"
+            )
+        if self.learning_rate_schedule == "linear" and self.schedule_steps is None:
+            raise ValueError("a linear schedule needs schedule_steps, the env steps after which it reaches 0")
+        return self

@@ -1,0 +1,49 @@
+"""The target network: an online network's earlier self, which training bootstraps from."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.flat import flatten_parameters
+from tianji_algos.models.q_network import QNetwork
+
+
+class TargetNetwork:
+    """Follows an online network; is never trained.
+
+    Args:
+        online: the network to follow.
+        flat: its parameters, as ``flatten_parameters`` gave them.
+
+    Attributes:
+        model: the network with parameters of its own.
+    """
+
+    def __init__(self, online: QNetwork, flat: torch.Tensor) -> None:
+        self.model: QNetwork = copy.deepcopy(online)
+        self._online = online
+        self._online_flat = flat.detach()
+        self._flat = flatten_parameters(self.model).detach()
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        self.model.requires_grad_(requires_grad=False)
+        self._evaluate = self.model.evaluation()
+
+    def __call__(self, observation: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Give ``Q [B, A]``, reused by the next call."""
+        (q,) = self._evaluate(observation)
+        return q
+
+    def follow(self, tau: float) -> None:
+        """Go a share ``tau`` of the way to the online network; 1 copies it."""
+        if tau < 1.0:
+            self._flat.lerp_(self._online_flat, tau)
+        else:
+            self._flat.copy_(self._online_flat)
+        for own, source in zip(self.model.buffers(), self._online.buffers(), strict=True):
+            own.copy_(source)

@@ -1,0 +1,91 @@
+"""Fully connected layers as torch keeps them, and the same numbers as the arrays that numpy computes with."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from tianji_algos.core import Model
+from tianji_algos.models.dense import DenseNetwork
+
+Floats = npt.NDArray[np.float32]
+
+
+def build_layers(
+    inputs: int, hidden: Sequence[int], activation: str, output_gains: Sequence[float]
+) -> nn.Sequential:
+    """Build layers with orthogonal weights and zero biases, an activation after each hidden one.
+
+    Args:
+        inputs: width of the input.
+        hidden: widths of the hidden layers.
+        activation: "tanh" or "relu".
+        output_gains: scale of each output's initial weights; empty leaves the output layer out.
+    """
+    layers: list[nn.Module] = []
+    for before, after in pairwise((inputs, *hidden)):
+        layers += [_linear(before, after, math.sqrt(2.0)), nn.Tanh() if activation == "tanh" else nn.ReLU()]
+    if output_gains:
+        output = _linear((inputs, *hidden)[-1], len(output_gains), 1.0)
+        with torch.no_grad():
+            output.weight.mul_(torch.tensor(output_gains)[:, None])
+        layers.append(output)
+    return nn.Sequential(*layers)
+
+
+def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs)
+    nn.init.zeros_(layer.bias)
+    nn.init.orthogonal_(layer.weight, gain)
+    return layer
+
+
+def flat_views(model: Model) -> tuple[Floats, dict[str, Floats]]:
+    """Allocate a model's parameters anew as one flat array, with the values that they have now.
+
+    Returns:
+        The array ``[parameter_count]`` and views of it by the parameters' names.
+    """
+    flat = np.empty(model.parameter_count, np.float32)
+    model.write_parameters(flat)
+    views: dict[str, Floats] = {}
+    start = 0
+    for name, parameter in model.named_parameters():
+        views[name] = flat[start : start + parameter.numel()].reshape(tuple(parameter.shape))
+        start += parameter.numel()
+    return flat, views
+
+
+def value_views(model: Model) -> dict[str, Floats]:
+    """View a model's parameters where they are, by their names; they are on a CPU."""
+    return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
+
+
+def gradient_views(model: Model) -> dict[str, Floats]:
+    """View the gradients of a model's parameters where they are, by the parameters' names."""
+    gradients: dict[str, Floats] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+        gradients[name] = parameter.grad.numpy()
+    return gradients
+
+
+def select_layers(arrays: Mapping[str, Floats], prefix: str) -> tuple[list[Floats], list[Floats]]:
+    """Select the weights and the biases of the layers under ``prefix``, in order."""
+    weights = [name for name in arrays if name.startswith(f"{prefix}.") and name.endswith(".weight")]
+    biases = [name.removesuffix("weight") + "bias" for name in weights]
+    return [arrays[name] for name in weights], [arrays[name] for name in biases]
+
+
+def dense_network(
+    arrays: Mapping[str, Floats], prefix: str, activation: str, activate_output: bool = False
+) -> DenseNetwork:
+    """Make the network of the layers under ``prefix``."""
+    return DenseNetwork(*select_layers(arrays, prefix), activation, activate_output)

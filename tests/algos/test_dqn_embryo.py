@@ -1,0 +1,298 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from tianji_algos.batch import Batch
+from tianji_algos.core import Spaces, build_model
+from tianji_algos.dqn.agent import DQNAgent
+from tianji_algos.dqn.embryo import DQNEmbryo
+from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
+from tianji_algos.errors import StateMismatchError, UnsupportedSpaceError
+from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.q_network import QNetwork
+from tianji_algos.models.settings import MLPQSettings
+
+Floats = npt.NDArray[np.float32]
+
+SMALL: dict[str, Any] = {"batch_size": 16, "warmup_steps": 16, "learning_rate": 1e-2, "target_every": 1000}
+SOFT: dict[str, Any] = {"target_update": "soft", "target_tau": 0.25}
+ROWS = 16
+
+
+class TorchQ(QNetwork):
+    """A model of a user's own: forward() and nothing else."""
+
+    settings_type = MLPQSettings
+
+    def __init__(self, spaces: Spaces, settings: MLPQSettings) -> None:
+        super().__init__()
+        self.inner = MLPQ(spaces, settings)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        return self.inner(observation)
+
+
+def build(
+    spaces: Spaces,
+    seed: int = 0,
+    model_type: type[QNetwork] = MLPQ,
+    network: dict[str, Any] | None = None,
+    **settings: Any,
+) -> DQNEmbryo:
+    model = build_model(model_type, spaces, MLPQSettings(hidden=(8,), **(network or {})), seed)
+    assert isinstance(model, QNetwork)
+    return DQNEmbryo(spaces, model, DQNSettings(**(SMALL | settings)), seed)
+
+
+def make_batch(seed: int = 0, rows: int = ROWS) -> Batch:
+    rng = np.random.default_rng(seed)
+    return Batch(
+        observation=rng.standard_normal((rows, 4)).astype(np.float32),
+        fields={"action": rng.integers(2, size=rows).astype(np.uint8)},
+        reward=rng.standard_normal(rows).astype(np.float32),
+        next_observation=rng.standard_normal((rows, 4)).astype(np.float32),
+        discount=rng.choice([0.0, 0.9, 0.99], rows).astype(np.float32),
+        weight=rng.random(rows).astype(np.float32),
+    )
+
+
+def parameters(embryo: DQNEmbryo) -> Floats:
+    flat = np.empty(embryo.model.parameter_count, np.float32)
+    embryo.model.write_parameters(flat)
+    return flat
+
+
+def target_parameters(embryo: DQNEmbryo) -> Floats:
+    tensors, _ = embryo.state()
+    return np.concatenate(
+        [t.reshape(-1).numpy() for name, t in tensors.items() if name.startswith("target.")]
+    )
+
+
+def reference_td_error(embryo: DQNEmbryo, batch: Batch, target: MLPQ) -> Floats:
+    """One sample at a time, as the papers write it; only with the target network the online one's twin."""
+    settings = embryo.settings
+    errors = []
+    with torch.no_grad():
+        for i in range(len(batch.reward)):
+            observation = torch.from_numpy(batch.observation[i : i + 1])
+            following = torch.from_numpy(batch.next_observation[i : i + 1])
+            valued = target(following)[0]
+            best = int((embryo.model(following) if settings.double else valued[None])[0].argmax())
+            aim = settings.reward_scale * batch.reward[i] + batch.discount[i] * float(valued[best])
+            errors.append(float(embryo.model(observation)[0][int(batch.fields["action"][i])]) - aim)
+    return np.array(errors, np.float32)
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_the_td_error_is_the_naive_one(cartpole_spaces: Spaces, double: bool) -> None:
+    embryo = build(cartpole_spaces, double=double, reward_scale=0.5)
+    twin = build_model(MLPQ, cartpole_spaces, MLPQSettings(hidden=(8,)), 0)
+    assert isinstance(twin, MLPQ)
+    for seed in range(5):  # from the second update on the networks differ
+        expected = reference_td_error(embryo, make_batch(seed), twin)
+        assert embryo.update(make_batch(seed)) == ROWS
+        np.testing.assert_allclose(embryo.priorities, np.abs(expected), rtol=1e-3, atol=1e-5)
+
+
+def test_double_and_plain_targets_differ_once_the_networks_do(cartpole_spaces: Spaces) -> None:
+    double, plain = build(cartpole_spaces), build(cartpole_spaces, double=False)
+    seen = []
+    for _ in range(2):
+        for seed in range(20):
+            for embryo in (double, plain):
+                embryo.update(make_batch(seed))
+            seen.append(np.array_equal(double.priorities, plain.priorities))
+    assert seen[0]
+    assert not all(seen)
+
+
+@pytest.mark.parametrize("network", [{}, {"dueling": True}, {"dueling": True, "stream_hidden": (6,)}])
+@pytest.mark.parametrize("settings", [{}, {"loss": "mse"}, SOFT, {"max_grad_norm": None}])
+def test_a_users_torch_model_trains_like_the_built_in_one(
+    cartpole_spaces: Spaces, network: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    ours = build(cartpole_spaces, network=network, **settings)
+    theirs = build(cartpole_spaces, network=network, model_type=TorchQ, **settings)
+    before = parameters(ours)
+    np.testing.assert_array_equal(before, parameters(theirs))
+    for embryo in (ours, theirs):
+        for seed in range(5):
+            embryo.update(make_batch(seed))
+    assert (parameters(ours) != before).any()
+    np.testing.assert_allclose(parameters(ours), parameters(theirs), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(target_parameters(ours), target_parameters(theirs), rtol=1e-3, atol=1e-4)
+
+
+def test_the_target_network_is_copied_every_so_many_updates(cartpole_spaces: Spaces) -> None:
+    embryo = build(cartpole_spaces, target_every=3)
+    expected = parameters(embryo)
+    for update in range(1, 8):
+        embryo.update(make_batch(update))
+        if update % 3 == 0:
+            expected = parameters(embryo)
+        np.testing.assert_array_equal(target_parameters(embryo), expected)
+        assert (update % 3 == 0) == np.array_equal(parameters(embryo), expected)
+
+
+def test_the_target_network_follows_softly_with_every_update(cartpole_spaces: Spaces) -> None:
+    embryo = build(cartpole_spaces, **SOFT)
+    expected = parameters(embryo)
+    for update in range(4):
+        embryo.update(make_batch(update))
+        expected = 0.75 * expected + 0.25 * parameters(embryo)
+        np.testing.assert_allclose(target_parameters(embryo), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_buffers_go_with_the_target_network(cartpole_spaces: Spaces) -> None:
+    class Counted(TorchQ):
+        def __init__(self, spaces: Spaces, settings: MLPQSettings) -> None:
+            super().__init__(spaces, settings)
+            self.register_buffer("seen", torch.zeros(1))
+
+    embryo = build(cartpole_spaces, model_type=Counted, target_every=2)
+    embryo.model.get_buffer("seen").fill_(5.0)
+    for update, expected in ((1, 0.0), (2, 5.0)):
+        embryo.update(make_batch(update))
+        assert embryo.state()[0]["target.seen"].tolist() == [expected]
+
+
+def test_samples_after_which_an_episode_terminated_are_worth_their_reward(cartpole_spaces: Spaces) -> None:
+    batch = make_batch()
+    batch.discount[:] = 0.0
+    embryo, disturbed = build(cartpole_spaces), build(cartpole_spaces)
+    embryo.update(batch)
+    batch.next_observation[:] = 1e3
+    disturbed.update(batch)
+    np.testing.assert_array_equal(parameters(embryo), parameters(disturbed))
+
+
+def test_metrics_are_means_since_the_last_call(cartpole_spaces: Spaces) -> None:
+    embryo = build(cartpole_spaces)
+    assert embryo.metrics() == {}
+    errors = []
+    for seed in range(3):
+        embryo.update(make_batch(seed))
+        errors.append(float(embryo.priorities.mean()))
+    metrics = embryo.metrics()
+    assert metrics.keys() == {"loss", "mean_q", "td_error", "gradient_norm", "learning_rate"}
+    assert metrics["td_error"] == pytest.approx(np.mean(errors), rel=1e-4)
+    assert metrics["gradient_norm"] > 0.0
+    assert metrics["learning_rate"] == 1e-2
+    assert embryo.metrics() == {}
+
+
+def test_a_linear_learning_rate_falls_to_zero_and_a_constant_one_does_not(cartpole_spaces: Spaces) -> None:
+    linear = build(cartpole_spaces, learning_rate_schedule="linear", schedule_steps=1000)
+    constant = build(cartpole_spaces)
+    seen = []
+    for env_steps in (0, 250, 1000, 5000):
+        for embryo in (linear, constant):
+            embryo.schedule(env_steps)
+            embryo.update(make_batch())
+            seen.append(embryo.metrics()["learning_rate"])
+    assert seen == pytest.approx([1e-2, 1e-2, 7.5e-3, 1e-2, 0.0, 1e-2, 0.0, 1e-2])
+
+
+@pytest.mark.parametrize("settings", [{"target_every": 3}, SOFT])
+def test_a_state_that_went_through_files_continues_bit_for_bit(
+    cartpole_spaces: Spaces, settings: dict[str, Any]
+) -> None:
+    settings = settings | {"learning_rate_schedule": "linear", "schedule_steps": 1000}
+    straight = build(cartpole_spaces, **settings)
+    straight.schedule(100)
+    for seed in range(4):
+        straight.update(make_batch(seed))
+    tensors, rest = straight.state()
+    resumed = build(cartpole_spaces, seed=7, **settings)
+    resumed.load_state(tensors, json.loads(json.dumps(rest)))
+    for seed in range(4, 9):
+        for embryo in (straight, resumed):
+            embryo.update(make_batch(seed))
+        np.testing.assert_array_equal(parameters(straight), parameters(resumed))
+        np.testing.assert_array_equal(target_parameters(straight), target_parameters(resumed))
+
+
+def test_a_state_does_not_change_while_training_goes_on(cartpole_spaces: Spaces) -> None:
+    embryo = build(cartpole_spaces, **SOFT)
+    tensors, _ = embryo.state()
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    embryo.update(make_batch())
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_a_state_that_does_not_fit_is_refused_by_the_name_of_the_tensor(cartpole_spaces: Spaces) -> None:
+    tensors, rest = build(cartpole_spaces).state()
+    dueling = build(cartpole_spaces, network={"dueling": True})
+    before = parameters(dueling)
+    with pytest.raises(StateMismatchError, match=r"tensor 'adam\.mean' is \(\d+,\), and \(\d+,\) in this"):
+        dueling.load_state(tensors, rest)
+    np.testing.assert_array_equal(parameters(dueling), before)
+    partial = {name: tensor for name, tensor in tensors.items() if name != "target.trunk.0.bias"}
+    with pytest.raises(StateMismatchError, match=r"'target\.trunk\.0\.bias' is missing"):
+        build(cartpole_spaces).load_state(partial, rest)
+    with pytest.raises(StateMismatchError, match="belongs to 'ppo', not to 'dqn'"):
+        build(cartpole_spaces).load_state(tensors, {**rest, "algorithm": "ppo"})
+
+
+def test_continuous_actions_are_refused(cartpole_spaces: Spaces, pendulum_spaces: Spaces) -> None:
+    model = build_model(MLPQ, cartpole_spaces, MLPQSettings(), 0)
+    assert isinstance(model, MLPQ)
+    with pytest.raises(UnsupportedSpaceError, match="Discrete"):
+        DQNEmbryo(pendulum_spaces, model, DQNSettings(), 0)
+
+
+class Corridor:
+    """Sixteen walkers on five places; only the door at the right end pays, and ends the episode."""
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(0)
+        self._place = self._rng.integers(4, size=ROWS)
+
+    def observe(self) -> Floats:
+        return np.eye(5, dtype=np.float32)[self._place, :4]
+
+    def step(self, action: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        self._place = np.maximum(0, self._place + np.where(action == 1, 1, -1))
+        return np.asarray(self._place == 4)
+
+    def reset(self, arrived: npt.NDArray[np.bool_]) -> None:
+        self._place[arrived] = self._rng.integers(4, size=int(arrived.sum()))
+
+
+def test_agent_and_embryo_learn_together_to_walk_to_the_door(cartpole_spaces: Spaces) -> None:
+    embryo = build(cartpole_spaces, target_every=20, gamma=0.9)
+    actor_model = build_model(MLPQ, cartpole_spaces, MLPQSettings(hidden=(8,)), 1)
+    assert isinstance(actor_model, MLPQ)
+    explores = DQNAgentSettings(epsilon_start=1.0, epsilon_end=0.2, epsilon_steps=4000)
+    agent = DQNAgent(cartpole_spaces, actor_model, explores, ROWS, 0)
+    world, row = Corridor(), {"action": np.zeros(ROWS, np.uint8)}
+    for step in range(400):
+        agent.schedule(step * ROWS)
+        agent.adopt(parameters(embryo))
+        before = world.observe()
+        arrived = world.step(agent.act(before, row))
+        embryo.update(
+            Batch(
+                observation=before,
+                fields=row,
+                reward=arrived.astype(np.float32),
+                next_observation=world.observe(),
+                discount=np.where(arrived, 0.0, 0.9).astype(np.float32),
+                weight=np.ones(ROWS, np.float32),
+            )
+        )
+        world.reset(arrived)
+    agent.adopt(parameters(embryo))
+    places = np.eye(5, dtype=np.float32)[:4, :4]
+    assert agent.act_greedily(places).tolist() == [1, 1, 1, 1]
+    with torch.no_grad():
+        q = embryo.model(torch.from_numpy(places)).numpy()
+    np.testing.assert_allclose(q[:, 1], [0.9**3, 0.9**2, 0.9, 1.0], atol=0.1)
