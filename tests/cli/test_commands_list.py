@@ -79,8 +79,11 @@ def test_an_installed_agent_is_listed_with_its_distribution(
 
 def test_json_goes_to_a_file_beside_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     listing.list_things("agents", str(tmp_path / "agents.json"))
-    assert json.loads((tmp_path / "agents.json").read_text())["agents"][0]["name"] == "ppo"
-    assert capsys.readouterr().out.splitlines()[1].startswith("ppo ")
+    assert [row["name"] for row in json.loads((tmp_path / "agents.json").read_text())["agents"]] == [
+        "dqn",
+        "ppo",
+    ]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", "dqn", "ppo"]
 
 
 def test_a_pipe_gets_one_line_a_row_however_long(capsys: pytest.CaptureFixture[str]) -> None:

@@ -81,11 +81,12 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
                 "send_size": send_size,
                 **some(window=st.integers(1, 9), cores=st.integers(1, 9)),
             },
+            "mode": (mode := draw(st.sampled_from(["sync", "async"]))),
+            "buffer": some(rollouts=st.integers(1, 9) if mode == "async" else st.just(1)),
             **some(
                 transport=st.sampled_from(
                     ["inproc", "zmq", {"local": "inproc", "remote": "zmq"}, {"local": "zmq", "remote": "zmq"}]
                 ),
-                mode=st.sampled_from(["sync", "async"]),
                 pin_cores=st.booleans(),
                 learner=st.fixed_dictionaries({"cores": st.integers(1, 9)}),
                 max_restarts_per_minute=st.integers(0, 99),
@@ -94,8 +95,55 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@given(table=tables())
-@settings(max_examples=150, deadline=None, derandomize=True)
+@st.composite
+def replay_tables(draw: st.DrawFn) -> dict[str, Any]:
+    """Any config of a learner that draws from a replay, whose settings fit."""
+
+    def some(**keys: st.SearchStrategy[Any]) -> dict[str, Any]:
+        return {key: draw(values) for key, values in keys.items() if draw(st.booleans())}
+
+    actors, send_size, num_envs, window = (draw(st.integers(1, most)) for most in (5, 40, 40, 4))
+    batch = draw(st.integers(1, 2000))
+    warmup = batch + draw(st.integers(0, 2000))
+    fragment = send_size * num_envs
+    sampler = draw(st.sampled_from(["uniform", "prioritised", "fresh"]))
+    prioritised = sampler == "prioritised"
+    return {
+        "experiment": {"stop": {"env_steps": warmup + draw(st.integers(1, 10**9))}},
+        "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": num_envs},
+        "agent": {"type": "dqn", **some(priorities=st.booleans() if prioritised else st.just(False))},
+        "training": {
+            "batch_size": batch,
+            "warmup_steps": warmup,
+            "replay_ratio": draw(st.floats(0.01, 100)),
+            **some(n_step=st.integers(1, 127), publish_every=st.integers(1, 99), double=st.booleans()),
+        },
+        "distribution": {
+            "actor": {"num": actors, "send_size": send_size, "window": window},
+            "buffer": {
+                "capacity": max(warmup, actors * window * fragment) + draw(st.integers(0, 10**6)),
+                "sampler": sampler,
+                **some(
+                    colocate=st.booleans(),
+                    cores=st.integers(1, 9),
+                    priority_exponent=st.floats(0, 1),
+                    importance_exponent=st.floats(0, 1),
+                    importance_steps=st.integers(1, 10**9),
+                    priority_updates=st.sampled_from(["async", "sync"] if prioritised else ["async"]),
+                    memory=st.sampled_from(["auto", "ram", "mmap"]),
+                    save_with_checkpoint=st.booleans(),
+                ),
+            },
+            **some(
+                balance=st.sampled_from(["held", "free"]),
+                balance_tolerance=st.integers(fragment + 100 * batch, 10**9),
+            ),
+        },
+    }
+
+
+@given(table=tables() | replay_tables())
+@settings(max_examples=200, deadline=None, derandomize=True)
 def test_a_dumped_config_loads_to_an_equal_one(
     table: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> None:

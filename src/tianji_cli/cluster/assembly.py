@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,16 +11,17 @@ import numpy as np
 
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model
+from tianji_algos.fields import FieldSpec
 from tianji_cli.cluster.plan import Plan, PlannedProcess
+from tianji_cli.cluster.supply import FRAGMENTS, Crew, Supply, Terms, supply_of
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.data import published
 from tianji_cli.data.checkpoint import CheckpointWriter, load_parameters, load_training
 from tianji_cli.data.episodes import Episodes
 from tianji_cli.data.fragment import FragmentLayout, common_fields, job_number
 from tianji_cli.data.production import ProductionFile, ProductionPage
 from tianji_cli.data.progress import Progress, StopRule
-from tianji_cli.data.rollout import RolloutStore
 from tianji_cli.roles.actor import Actor, Outbox
-from tianji_cli.roles.buffer import Buffer
 from tianji_cli.roles.evaluator import MAX_PARALLEL, Evaluator
 from tianji_cli.roles.learner import Learner, LearnerDuties
 from tianji_cli.roles.role import Role
@@ -29,10 +29,7 @@ from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import Capabilities, EngineOptions, Transport
-from tianji_transports.wiring import Channel, Slot, Wiring
-
-FRAGMENTS = "fragments"
-"""Name of the channel that carries fragments from the actors of a group to its buffer."""
+from tianji_transports.wiring import Slot, Wiring
 
 
 @dataclass(frozen=True)
@@ -94,10 +91,20 @@ class Assembly:
     def layout(self) -> FragmentLayout:
         """How a fragment is divided: the same in every process, since all derive it from the same things."""
         agent = algorithms.load("agent", self._config.agent.type)
-        fields = common_fields(self.spaces.observation) + agent.fields(self.spaces)
+        fields = common_fields(self.spaces.observation) + agent.fields(
+            self.spaces, self._config.agent.settings
+        )
         return FragmentLayout(
             self._config.distribution.actor.send_size, self._config.environment.num_envs, fields
         )
+
+    @cached_property
+    def _agent_fields(self) -> tuple[FieldSpec, ...]:
+        section = self._config.agent
+        fields: tuple[FieldSpec, ...] = algorithms.load("agent", section.type).fields(
+            self.spaces, section.settings
+        )
+        return fields
 
     def model(self) -> Model:
         """Build the network; initial parameters follow from the seed alone."""
@@ -135,19 +142,17 @@ class Assembly:
             production: has a page for each of its actors.
         """
         process, config = self._process, self._config
+        supply = self._supply(process.group)
         built: list[Role] = []
         number_of_actor = iter(process.actors)
-        store: RolloutStore | None = None
         for name in process.roles:
             if name == "actor":
                 number = next(number_of_actor)
-                built.append(self._actor(transport, number, ProductionPage(production, number)))
+                built.append(self._actor(transport, number, ProductionPage(production, number), supply))
             elif name == "buffer":
-                store = self._store(transport.capabilities)
-                built.append(Buffer(transport, FRAGMENTS, store))
+                built.append(supply.buffer(transport))
             elif name == "learner":
-                assert store is not None
-                built.append(self._learner(transport, store))
+                built.append(self._learner(transport, supply))
         assert built, f"rank {process.rank} of {config.experiment.name} carries no role of a group"
         return built
 
@@ -190,17 +195,30 @@ class Assembly:
 
     def wiring(self, capabilities: Capabilities) -> Wiring:
         """Say who sends what to whom, in all groups."""
-        parameters = self.model().parameter_count * np.dtype(np.float32).itemsize
+        policy = published.nbytes(self.model().parameter_count)
         channels, slots = [], []
         for learner in self._job.plan.carrying("learner"):
-            carriers = self._carriers(learner.group)
-            senders = tuple(process.rank for process in carriers)
-            per_process = max(len(process.actors) for process in carriers)
-            window = self._window_of_each(learner.group) * per_process
-            borrow = self._slots_needed(learner.group) if self._borrows(capabilities) else 1
-            channels.append(Channel(FRAGMENTS, learner.rank, senders, self.layout.nbytes, window, borrow))
-            slots.append(Slot(policy_slot(learner.group), learner.rank, senders, parameters))
+            channels += self._supply(learner.group).channels(capabilities)
+            carriers = Crew.of(self._job.plan, learner.group).carriers
+            readers = tuple(process.rank for process in carriers)
+            slots.append(Slot(policy_slot(learner.group), learner.rank, readers, policy))
         return Wiring(self._job.id, tuple(channels), tuple(slots))
+
+    def _supply(self, group: int | None) -> Supply:
+        config = self._config
+        return supply_of(
+            Terms(
+                config,
+                job_number(self._job.id),
+                self.layout,
+                tuple(field.name for field in self._agent_fields),
+                Crew.of(self._job.plan, group),
+                self.seed,
+                self._job.directory,
+                resumed=self._job.resumed,
+                env_steps=self._progress.env_steps,
+            )
+        )
 
     @cached_property
     def _progress(self) -> Progress:
@@ -211,61 +229,26 @@ class Assembly:
         progress.sessions += 1
         return progress
 
-    @property
-    def _per_rollout(self) -> int:
-        return self._config.fragments_per_rollout
-
-    def _carriers(self, group: int | None) -> Sequence[PlannedProcess]:
-        return [process for process in self._job.plan.carrying("actor") if process.group == group]
-
-    def _window_of_each(self, group: int | None) -> int:
-        """Fragments an actor may have unclaimed: more than its share of a rollout would only grow stale."""
-        actors = sum(len(process.actors) for process in self._carriers(group))
-        return min(self._config.distribution.actor.window, math.ceil(self._per_rollout / actors))
-
-    def _window(self, group: int | None) -> int:
-        return self._window_of_each(group) * sum(len(p.actors) for p in self._carriers(group))
-
-    def _slots_needed(self, group: int | None) -> int:
-        return RolloutStore.slots_needed(self._per_rollout, self._window(group))
-
-    def _borrows(self, capabilities: Capabilities) -> bool:
-        """Keep claims instead of copies where the engine lends as many as a store may hold."""
-        most = max(self._slots_needed(process.group) for process in self._job.plan.carrying("learner"))
-        return capabilities.lends and (capabilities.max_borrowed == 0 or most <= capabilities.max_borrowed)
-
-    def _actor(self, transport: Transport, number: int, page: ProductionPage) -> Actor:
+    def _actor(self, transport: Transport, number: int, page: ProductionPage, supply: Supply) -> Actor:
         config, process = self._config, self._process
-        learner = next(p for p in self._job.plan.carrying("learner") if p.group == process.group)
-        carried = sum(len(p.actors) for p in self._carriers(process.group))
-        environment = self.environment(config.environment.num_envs)
+        num_envs = config.environment.num_envs
+        environment = self.environment(num_envs)
+        agent = self.agent(self.model(), num_envs, self.seed("policy", number))
+        agent.explore_as(number * num_envs, self._job.plan.num_actors * num_envs)
         return Actor(
             number,
             self._incarnation,
             job_number(self._job.id),
-            agent=self.agent(self.model(), config.environment.num_envs, self.seed("policy", number)),
+            agent=agent,
             environment=environment,
             layout=self.layout,
-            outbox=Outbox(transport, learner.rank, FRAGMENTS, policy_slot(process.group)),
+            outbox=Outbox(transport, supply.buffer_rank, FRAGMENTS, policy_slot(process.group)),
             page=page,
             seed=self.seed("environment", number),
-            per_version=self._per_rollout // carried if config.distribution.mode == "sync" else None,
+            per_version=supply.per_version,
         )
 
-    def _store(self, capabilities: Capabilities) -> RolloutStore:
-        group = self._process.group
-        actors: Mapping[int, Sequence[int]] = {p.rank: p.actors for p in self._carriers(group)}
-        return RolloutStore(
-            self.layout,
-            job_number(self._job.id),
-            actors,
-            per_rollout=self._per_rollout,
-            window=self._window(group),
-            lends=self._borrows(capabilities),
-            in_step=self._config.distribution.mode == "sync",
-        )
-
-    def _learner(self, transport: Transport, store: RolloutStore) -> Learner:
+    def _learner(self, transport: Transport, supply: Supply) -> Learner:
         config, last = self._config, self._job.checkpoints / "last"
         model = self.model().to(self._process.device)
         embryo = self.embryo(model)
@@ -278,7 +261,7 @@ class Assembly:
         stop = config.experiment.stop
         return Learner(
             embryo,
-            store,
+            supply.feed(transport, embryo),
             transport,
             policy_slot(self._process.group),
             duties=LearnerDuties(

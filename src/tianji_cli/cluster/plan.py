@@ -1,8 +1,8 @@
 """The plan of a job: which process carries which roles, on which host and cores. Pure data, no processes.
 
 Rank 0 is the root. Then come the learner with its buffer and the actors of each group, and last the
-evaluator, which starts when training is over. With ``transport = "inproc"`` all roles of a group share
-one process.
+evaluator, which starts when training is over. A buffer that is not colocated has the rank before its
+learner's. With ``transport = "inproc"`` all roles of a group share one process.
 
 Groups take turns over the hosts, so that a group's traffic stays on its host as long as there are as many
 groups as hosts. With more hosts than groups, a group has several: its learner is on the first of them, and
@@ -159,13 +159,15 @@ class _Planner:
         self._hosts = hosts
         distribution = config.distribution
         self._shared = distribution.transport.local == "inproc"
+        self._parted = not (distribution.buffer.colocate or self._shared)
+        self._buffer_cores = distribution.buffer.cores if self._parted else 0
         self._processes: list[PlannedProcess] = []
         learners = [0] * len(hosts)
         for group in range(distribution.groups):
             learners[self._home(group)] += 1
         pinned = [host.cores if distribution.pin_cores else () for host in hosts]
         self._placements = {
-            host.name: _Placement(cores, number * distribution.learner.cores)
+            host.name: _Placement(cores, number * distribution.learner.cores, number * self._buffer_cores)
             for host, cores, number in zip(hosts, pinned, learners, strict=True)
         }
         self._by_rank: Sequence[Host] | None = None
@@ -192,6 +194,9 @@ class _Planner:
         distribution = self._config.distribution
         home = self._hosts[self._home(group)]
         roles: tuple[str, ...] = ("buffer", "learner")
+        if self._parted:
+            self._add(("buffer",), group, home, self._buffer_cores)
+            roles = ("learner",)
         if self._shared:
             roles = ("actor",) * len(actors) + roles  # Roles stop in this order, senders first.
         self._add(roles, group, home, distribution.learner.cores, actors=actors if self._shared else ())
@@ -205,7 +210,7 @@ class _Planner:
         mine = [host for i, host in enumerate(self._hosts) if i % groups == group] or [
             self._hosts[self._home(group)]
         ]
-        taken = self._config.distribution.learner.cores
+        taken = self._config.distribution.learner.cores + self._buffer_cores
         free = [max(len(host.cores) - (taken if host is mine[0] else 0), 0) for host in mine]
         shares = _shares(number, free if any(free) else [1] * len(mine))
         return [host for host, share in zip(mine, shares, strict=True) for _ in range(share)]
@@ -223,7 +228,8 @@ class _Planner:
             host = self._by_rank[rank]
         placement = self._placements[host.name]
         learns = "learner" in roles
-        pins = () if not cores else placement.learner(cores) if learns else placement.actor(cores)
+        take = placement.learner if learns else placement.buffer if roles == ("buffer",) else placement.actor
+        pins = take(cores) if cores else ()
         device = self._config.distribution.device if learns else "cpu"
         self._processes.append(
             PlannedProcess(rank, roles, group, host.name, pins, max(cores, 1), device, actors)
@@ -243,17 +249,30 @@ def _shares(number: int, weights: Sequence[int]) -> list[int]:
 
 
 class _Placement:
-    """Hands out the cores of a host: learners get theirs first, actors share what is left."""
+    """Hands out the cores of a host: learners get theirs first, then buffers, and actors share what is left.
 
-    def __init__(self, cores: Sequence[int], for_learners: int) -> None:
+    Where nothing would be left for actors, buffers share with them.
+    """
+
+    def __init__(self, cores: Sequence[int], for_learners: int, for_buffers: int) -> None:
         enough = len(cores) > for_learners
         self._learners = list(cores[:for_learners]) if enough else []
-        self._actors = list(cores[for_learners:]) if enough else []
+        rest = list(cores[for_learners:]) if enough else []
+        own = for_buffers if len(rest) > for_buffers else 0
+        self._buffers = rest[:own]
+        self._actors = rest[own:]
         self._next_actor = 0
 
     def learner(self, number: int) -> tuple[int, ...]:
         """Take the next cores for a learner."""
         taken, self._learners = self._learners[:number], self._learners[number:]
+        return tuple(taken)
+
+    def buffer(self, number: int) -> tuple[int, ...]:
+        """Take the next cores for a buffer, or the actors' where it has none of its own."""
+        if not self._buffers:
+            return tuple(self._actors)
+        taken, self._buffers = self._buffers[:number], self._buffers[number:]
         return tuple(taken)
 
     def actor(self, number: int) -> tuple[int, ...]:

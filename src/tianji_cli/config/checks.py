@@ -1,7 +1,8 @@
 """Refuses settings that are right one by one and could never work together.
 
-A learner gathers whole fragments of T x N env steps until a rollout is full. So a rollout that is no
-whole number of fragments, or one whose share no actor can deliver, would be waited for in vain.
+An on-policy learner gathers whole fragments of T x N env steps until a rollout is full. So a rollout that
+is no whole number of fragments, or one whose share no actor can deliver, would be waited for in vain. What
+a replay and its learner need of one another is in ``replay_checks``.
 """
 
 from __future__ import annotations
@@ -11,6 +12,13 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Final
 
+from tianji_cli.config.replay_checks import (
+    check_replay,
+    check_replay_end,
+    check_replay_learner,
+    check_replay_sizes,
+    check_rollouts,
+)
 from tianji_cli.config.schema import (
     Component,
     Distribution,
@@ -18,6 +26,7 @@ from tianji_cli.config.schema import (
     Experiment,
     JobConfig,
     OnPolicySettings,
+    ReplaySettings,
     Section,
     Stop,
 )
@@ -33,6 +42,7 @@ from tianji_transports.errors import (
 
 _ROLLOUT: Final = ("training", "rollout_steps")
 _END: Final = ("experiment", "stop", "env_steps")
+_OF_REPLAY: Final = ("batch_size", "replay_ratio", "warmup_steps", "publish_every", "n_step", "gamma")
 
 
 def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
@@ -49,30 +59,53 @@ def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
     if not isinstance(training, Component):
         return
     settings = training.settings
-    if not isinstance(settings, OnPolicySettings) or not isinstance(settings.rollout_steps, int):
-        what = f"the settings of {training.type!r} do not say how much a rollout is"
-        tree.problem(("training", "type"), what, "give them a field rollout_steps: int")
-        return
-    rollout = settings.rollout_steps
-    environment, experiment = sections.get("environment"), sections.get("experiment")
-    if isinstance(environment, Environment) and isinstance(distribution, Distribution):
-        _check_fragments(tree, rollout, environment, distribution)
-    if isinstance(experiment, Experiment):
-        _check_end(tree, rollout, experiment.stop)
+    if isinstance(settings, ReplaySettings):
+        if check_replay_learner(tree, training.type, settings):
+            _check_with_replay(tree, settings, sections)
+    elif isinstance(settings, OnPolicySettings) and isinstance(settings.rollout_steps, int):
+        _check_with_rollouts(tree, training.type, settings.rollout_steps, sections)
+    else:
+        what = f"the settings of {training.type!r} do not say what it learns from"
+        remedy = f"give them rollout_steps: int, or what a replay's learner has: {', '.join(_OF_REPLAY)}"
+        tree.problem(("training", "type"), what, remedy)
 
 
 def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     """Say what will run but badly on a host of so many cores (those this process may use by default)."""
     if cores is None:
         cores = len(os.sched_getaffinity(0))
-    distribution = config.distribution
+    distribution, buffer = config.distribution, config.distribution.buffer
     wanted = (
         distribution.learner.num * distribution.learner.cores
         + distribution.actor.num * distribution.actor.cores
+        + (0 if buffer.colocate else buffer.num * buffer.cores)
     ) * distribution.groups
     if distribution.transport.local == "inproc" or wanted <= cores:
         return []
-    return [f"learners and actors ask for {wanted} cores and there are {cores}: they will take turns"]
+    who = "learners and actors" if buffer.colocate else "learners, buffers and actors"
+    return [f"{who} ask for {wanted} cores and there are {cores}: they will take turns"]
+
+
+def _check_with_rollouts(tree: Tree, training: str, rollout: int, sections: Mapping[str, Section]) -> None:
+    distribution, environment = sections.get("distribution"), sections.get("environment")
+    experiment = sections.get("experiment")
+    if isinstance(distribution, Distribution):
+        check_rollouts(tree, training, distribution)
+        if isinstance(environment, Environment):
+            _check_fragments(tree, rollout, environment, distribution)
+    if isinstance(experiment, Experiment):
+        _check_end(tree, rollout, experiment.stop)
+
+
+def _check_with_replay(tree: Tree, settings: ReplaySettings, sections: Mapping[str, Section]) -> None:
+    distribution, environment = sections.get("distribution"), sections.get("environment")
+    agent, experiment = sections.get("agent"), sections.get("experiment")
+    if isinstance(distribution, Distribution):
+        check_replay(tree, distribution, agent if isinstance(agent, Component) else None)
+        if isinstance(environment, Environment):
+            check_replay_sizes(tree, settings, distribution, environment)
+    if isinstance(experiment, Experiment):
+        check_replay_end(tree, settings, experiment.stop)
 
 
 def _check_fragments(tree: Tree, rollout: int, environment: Environment, distribution: Distribution) -> None:

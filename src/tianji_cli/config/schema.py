@@ -182,27 +182,45 @@ class Actor(Section):
 
 
 class Buffer(Section):
-    """Where fragments wait for the learner.
+    """Where fragments wait for the learner: a few rollouts on-policy, a replay memory off-policy.
 
     Attributes:
         num: buffers of a group.
-        colocate: takes turns with the learner in one process.
+        colocate: takes turns with the learner in one process; else it has a process of its own and
+            assembles batches ahead of the learner (replay only).
+        cores: cores, and threads, of a buffer in a process of its own.
+        rollouts: k, rollouts from whose fragments an on-policy learner draws each of its own: 1 for the
+            newest experience alone; one in k samples is new otherwise (the paper's Lagk, section D.1).
+        capacity: N_s, env steps that a replay holds, rounded up to whole fragments; the oldest make room.
+        sampler: what a replay draws: "uniform"; "prioritised" in proportion to the last TD errors
+            (Schaul et al., 2016); "fresh" what was never used first, then uniform.
+        priority_exponent: alpha of prioritised sampling; 0 is uniform.
+        importance_exponent: beta of its importance weights; 1 corrects the bias in full.
+        importance_steps: env steps over which beta rises to 1; None keeps it.
+        priority_updates: with "sync" a buffer in a process of its own draws the next batch only when the
+            last one's priorities are there; with "async" it does not wait for them.
+        memory: where a replay is: "ram", "mmap" (a file in the run directory), or "auto": in the file
+            once memory does not hold it.
+        save_with_checkpoint: write the replay with each checkpoint, so that a resumed run has it.
     """
 
     num: Count = 1
     colocate: bool = True
+    cores: Count = 1
+    rollouts: Count = 1
+    capacity: Count = 100_000
+    sampler: Literal["uniform", "prioritised", "fresh"] = "uniform"
+    priority_exponent: Annotated[float, Field(ge=0, le=1)] = 0.6
+    importance_exponent: Annotated[float, Field(ge=0, le=1)] = 0.4
+    importance_steps: Count | None = None
+    priority_updates: Literal["async", "sync"] = "async"
+    memory: Literal["auto", "ram", "mmap"] = "auto"
+    save_with_checkpoint: bool = False
 
     @field_validator("num")
     @classmethod
     def _one(cls, num: int) -> int:
         return _only_one(num, "buffer")
-
-    @field_validator("colocate")
-    @classmethod
-    def _with_the_learner(cls, colocate: bool) -> bool:
-        if not colocate:
-            raise ValueError("a buffer in a process of its own is not supported yet; true is")
-        return colocate
 
 
 class Distribution(Section):
@@ -211,6 +229,10 @@ class Distribution(Section):
     Attributes:
         transport: engines of the edges.
         mode: in "sync" actors wait for each new version; in "async" nobody waits for anybody.
+        balance: "held" paces whichever side is ahead, so that consumption stays at the replay ratio times
+            production (replay only); with "free" either side runs as fast as it can.
+        balance_tolerance: env steps that one side may be ahead; None for what a fragment and
+            a batch are worth together, twice the least with which one side may always go on.
         hosts: how many take part: the one where `tianji train` runs, and those that `tianji join` it.
         groups: learner sets with their own buffers and actors.
         device: where the learner computes, in torch's words.
@@ -220,6 +242,8 @@ class Distribution(Section):
 
     transport: Transport = Transport(local="shm", remote="shm")
     mode: Literal["async", "sync"] = "async"
+    balance: Literal["held", "free"] = "held"
+    balance_tolerance: Count | None = None
     hosts: Count = 1
     groups: Count = 1
     device: str = "cpu"
@@ -244,11 +268,40 @@ class Distribution(Section):
 
 @runtime_checkable
 class OnPolicySettings(Protocol):
-    """Settings of an update rule that learns from rollouts, as every one does so far."""
+    """Settings of an update rule that learns from rollouts."""
 
     @property
     def rollout_steps(self) -> int:
         """Env steps, over all actors of a learner, that are gathered for one round of updates."""
+
+
+@runtime_checkable
+class ReplaySettings(Protocol):
+    """Settings of an update rule that learns from batches of a replay."""
+
+    @property
+    def batch_size(self) -> int:
+        """B_s, samples of one update."""
+
+    @property
+    def replay_ratio(self) -> float:
+        """``rho``: uses of each sample in updates, on average."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """Env steps that are received before the first update."""
+
+    @property
+    def publish_every(self) -> int:
+        """Updates between two published policies."""
+
+    @property
+    def n_step(self) -> int:
+        """Steps whose rewards a sample sums up."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount of one step."""
 
 
 class JobConfig(Section):
@@ -267,8 +320,20 @@ class JobConfig(Section):
         return self.distribution.actor.send_size * self.environment.num_envs
 
     @property
+    def learns_from_replay(self) -> bool:
+        """The learner draws batches from a replay; it trains on rollouts otherwise."""
+        return isinstance(self.training.settings, ReplaySettings)
+
+    @property
     def fragments_per_rollout(self) -> int:
         """Fragments, over all actors of a learner, that are gathered for one round of updates."""
         settings = self.training.settings
         assert isinstance(settings, OnPolicySettings), "checks refuses any other"
         return settings.rollout_steps // self.fragment_steps
+
+    @property
+    def replay_settings(self) -> ReplaySettings:
+        """Settings of the update rule, which learns from a replay."""
+        settings = self.training.settings
+        assert isinstance(settings, ReplaySettings), "ask learns_from_replay before"
+        return settings

@@ -10,11 +10,9 @@ replaced in one step, so a reader finds a whole checkpoint at any moment.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -27,6 +25,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from tianji_algos.core import Model
+from tianji_cli.data.linked_directories import LinkedDirectories
 from tianji_cli.errors import TianjiError
 
 Floats = npt.NDArray[np.float32]
@@ -72,8 +71,7 @@ class CheckpointWriter:
         self._directory = directory
         self._model = model
         self._keep = keep
-        directory.mkdir(parents=True, exist_ok=True)
-        self._remove_leftovers()
+        self._places = LinkedDirectories(directory, ("last", "best"))
 
     def write(self, state: TrainingState) -> None:
         """Write a checkpoint under its number of env steps, and let ``last`` and ``best`` lead to it.
@@ -83,7 +81,7 @@ class CheckpointWriter:
         """
         name = f"{state.progress['env_steps']:012d}"
         try:
-            with self._whole_directory("last", name) as place:
+            with self._places.fill("last", name) as place:
                 save_file(named_tensors(self._model, state.parameters), place / "model.safetensors")
                 save_file(_contiguous(state.tensors), place / "training.safetensors")
                 document = {
@@ -94,7 +92,7 @@ class CheckpointWriter:
                 }
                 (place / "state.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
             best = state.parameters if state.best_parameters is None else state.best_parameters
-            with self._whole_directory("best", f"best-{name}") as place:
+            with self._places.fill("best", f"best-{name}") as place:
                 save_file(named_tensors(self._model, best), place / "model.safetensors")
             self._remove_old()
         except (OSError, SafetensorError) as cause:
@@ -108,55 +106,12 @@ class CheckpointWriter:
         """
         return load_parameters(self._directory / "best", self._model)
 
-    @contextlib.contextmanager
-    def _whole_directory(self, link: str, name: str) -> Iterator[Path]:
-        """Let the caller fill a directory, then let it appear under its name, and let ``link`` lead to it."""
-        temporary = self._directory / f".{name}.{os.getpid()}"
-        twin = self._directory / f".twin-{name}.{os.getpid()}"
-        temporary.mkdir()
-        try:
-            yield temporary
-            for path in temporary.iterdir():
-                _sync(path)
-            _sync(temporary)
-            final = self._directory / name
-            if final.exists():
-                # A link is replaced in one step, a directory is not: the link leads to a twin meanwhile.
-                shutil.copytree(temporary, twin, copy_function=os.link)
-                self._link(link, twin.name)
-                shutil.rmtree(final)
-            temporary.rename(final)
-            self._link(link, name)
-            _sync(self._directory)
-        finally:
-            self._remove_leftovers()
-
-    def _targets(self) -> set[str]:
-        """Names of the directories that ``last`` and ``best`` lead to."""
-        links = (self._directory / link for link in ("last", "best"))
-        return {os.readlink(link) for link in links if link.is_symlink()}
-
-    def _link(self, link: str, name: str) -> None:
-        temporary = self._directory / f".{link}.{os.getpid()}"
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(name, target_is_directory=True)
-        temporary.replace(self._directory / link)
-
     def _remove_old(self) -> None:
         numbered = sorted(path for path in self._directory.iterdir() if path.name.isdecimal())
-        in_use = self._targets()
+        in_use = self._places.targets()
         for path in (*numbered[: max(0, len(numbered) - self._keep)], *self._directory.glob("best-*")):
             if path.name not in in_use:
                 shutil.rmtree(path)
-
-    def _remove_leftovers(self) -> None:
-        """Remove what a kill has left of links and directories, unless ``last`` or ``best`` leads to it."""
-        in_use = self._targets()
-        for leftover in self._directory.glob(".*"):
-            if leftover.is_symlink():
-                leftover.unlink()
-            elif leftover.name not in in_use:
-                shutil.rmtree(leftover, ignore_errors=True)
 
 
 def load_training(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -210,12 +165,3 @@ def named_tensors(model: Model, flat: Floats) -> dict[str, torch.Tensor]:
 
 def _contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
-
-
-def _sync(path: Path) -> None:
-    """Make what was written survive a power cut, as a rename promises no order of its own."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -158,6 +158,11 @@ class Fragment:
             MAGIC, SCHEMA, job, self.layout.fingerprint, actor, incarnation, sequence, before, version, 0, 0,
         )  # fmt: skip
 
+    @property
+    def source(self) -> tuple[int, int]:
+        """(number, incarnation) of the actor that made it."""
+        return int(self.header["actor"]), int(self.header["incarnation"])
+
     def refusal(self, job: int, actors: Sequence[int]) -> str | None:
         """Say why this is no fragment of the job by one of these actors, or None if it is one."""
         header = self.header

@@ -1,15 +1,16 @@
-"""How old the policy was that made a sample, counted in versions when the sample is used."""
+"""How old samples are when they are used: in policy versions, or in env steps."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 
 @dataclass(frozen=True)
 class StalenessSummary:
-    """Distribution of the version lag over all samples used, in versions."""
+    """Distribution over all samples used."""
 
     mean: float
     p50: float
@@ -17,28 +18,52 @@ class StalenessSummary:
     max: float
 
 
-class Staleness:
-    """Counts samples by version lag. A histogram, because lags are few and samples are many."""
+class Distribution:
+    """Counts samples by a whole number: a histogram, because samples are many.
 
-    def __init__(self) -> None:
+    Args:
+        width: of a bin. Percentiles are exact to a bin, mean and maximum are exact.
+    """
+
+    def __init__(self, width: int = 1) -> None:
+        self._width = width
         self._counts = np.zeros(64, np.int64)
+        self._samples = 0
+        self._sum = 0
+        self._max = 0
 
-    def record(self, lag: int, samples: int) -> None:
-        """Count ``samples`` that were used ``lag`` versions after the policy that made them."""
-        if lag >= self._counts.size:
-            self._counts = np.concatenate([self._counts, np.zeros(lag + 1, np.int64)])
-        self._counts[lag] += samples
+    def record(self, value: int, samples: int) -> None:
+        """Count ``samples`` of one value."""
+        place = value // self._width
+        self._reserve(place)
+        self._counts[place] += samples
+        self._note(samples, value * samples, value)
+
+    def record_all(self, values: npt.NDArray[np.int64]) -> None:
+        """Count one sample of each of ``values [B]``."""
+        largest = int(values.max())
+        self._reserve(largest // self._width)
+        np.add.at(self._counts, values if self._width == 1 else values // self._width, 1)
+        self._note(len(values), int(values.sum()), largest)
 
     def summary(self) -> StalenessSummary | None:
         """Mean, median, 95th percentile and maximum so far; None before a sample was used."""
-        total = int(self._counts.sum())
-        if total == 0:
+        if self._samples == 0:
             return None
         cumulative = np.cumsum(self._counts)
-        mean = float((self._counts * np.arange(self._counts.size)).sum() / total)
+        p50, p95 = np.searchsorted(cumulative, (0.50 * self._samples, 0.95 * self._samples))
         return StalenessSummary(
-            mean=mean,
-            p50=float(np.searchsorted(cumulative, 0.50 * total)),
-            p95=float(np.searchsorted(cumulative, 0.95 * total)),
-            max=float(np.flatnonzero(self._counts)[-1]),
+            mean=self._sum / self._samples,
+            p50=float(p50 * self._width),
+            p95=float(p95 * self._width),
+            max=float(self._max),
         )
+
+    def _reserve(self, place: int) -> None:
+        if place >= self._counts.size:
+            self._counts = np.concatenate([self._counts, np.zeros(place + 1, np.int64)])
+
+    def _note(self, samples: int, total: int, largest: int) -> None:
+        self._samples += samples
+        self._sum += total
+        self._max = max(self._max, largest)

@@ -12,6 +12,7 @@ import numpy as np
 from tianji_algos.core import Agent
 from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.data.production import ProductionPage
+from tianji_cli.data.published import PublishedPolicy
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_envs.core import VectorEnvironment
 from tianji_transports.core import Full, Loan, Transport
@@ -73,7 +74,6 @@ class Actor(Role):
         self._agent = agent
         self._environment = environment
         self._layout = layout
-        self._bootstrap = [field.name for field in layout.fields if field.bootstrap]
         self._outbox = outbox
         self._page = page
         self._per_version = per_version
@@ -130,7 +130,7 @@ class Actor(Role):
         assert self._loan is not None
         fields = self._fragment.fields
         np.copyto(self._observation, fields["observation"][-1])
-        self._agent.act_last(self._observation, {name: fields[name][-1] for name in self._bootstrap})
+        self._agent.finish(fields)
         samples = int(np.count_nonzero(fields["mask"]))
         self._fragment.header["samples"] = samples
         self._fragment.header["age_ns"] = time.monotonic_ns() - self._fragment_began_ns
@@ -152,7 +152,9 @@ class Actor(Role):
         claim = self._outbox.transport.latest(self._outbox.slot, newer_than=self._version)
         if claim is None:
             return False
-        self._agent.adopt(np.frombuffer(claim.view(), np.float32))
+        policy = PublishedPolicy(claim.view())
+        self._agent.adopt(policy.parameters)
+        self._agent.schedule(int(policy.env_steps))
         self._version = claim.version
         self._made_with_version = 0
         claim.release()

@@ -1,13 +1,34 @@
-"""The buffer beside its learner: probes for fragments and holds them until the learner takes a rollout."""
+"""The buffer: probes for fragments and holds them for its learner."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple
-from typing import Any
+from typing import Any, Protocol
 
-from tianji_cli.data.rollout import RolloutStore
-from tianji_cli.roles.role import Role, rejected_by
-from tianji_transports.core import Transport
+from tianji_cli.data.admission import Admission
+from tianji_cli.data.replay_keeper import ReplayKeeper
+from tianji_cli.roles.role import Role, Trigger, rejected_by
+from tianji_transports.core import Claim, Transport
+
+
+class Store(Protocol):
+    """Where a buffer puts fragments: rollouts in the making, or a replay."""
+
+    admission: Admission
+
+    @property
+    def full(self) -> bool:
+        """Leave further fragments with their senders."""
+
+    def admit(self, claim: Claim) -> None:
+        """Take a claimed fragment, or reject it."""
+
+    def wind_down(self) -> None:
+        """Take whatever still comes."""
+
+    def report(self) -> dict[str, Any]:
+        """What the root is told of it."""
 
 
 class Buffer(Role):
@@ -16,15 +37,25 @@ class Buffer(Role):
     Args:
         transport: the endpoint of this process.
         channel: the channel of fragments.
-        store: where they are held; the learner takes them from there.
+        store: where they are held.
+        keeper: saves the store's replay now and then, if it is to be saved.
     """
 
     name = "buffer"
 
-    def __init__(self, transport: Transport, channel: str, store: RolloutStore) -> None:
+    def __init__(
+        self, transport: Transport, channel: str, store: Store, keeper: ReplayKeeper | None = None
+    ) -> None:
         self._transport = transport
         self._channel = channel
         self._store = store
+        self._keeper = keeper
+
+    @property
+    def triggers(self) -> Sequence[Trigger]:
+        """Save the replay when it is time."""
+        keeper = self._keeper
+        return () if keeper is None else (Trigger(when=keeper.is_due, do=keeper.save),)
 
     def turn(self) -> bool:
         """Claim what is there and wanted."""
@@ -39,17 +70,21 @@ class Buffer(Role):
         self._store.wind_down()
 
     def stop(self) -> None:
-        """Claim what has arrived since the last turn."""
+        """Claim what has arrived since the last turn, and save."""
         self.turn()
+        if self._keeper is not None:
+            self._keeper.save()
 
     def report(self) -> dict[str, Any]:
         """Receptions by source, and what was rejected by whom: how many, and why the first."""
+        admission = self._store.admission
         return {
             "receptions": [
-                [*source, *astuple(reception)] for source, reception in self._store.receptions.items()
+                [*source, *astuple(reception)] for source, reception in admission.receptions.items()
             ],
             "rejected": {
-                "fragments": [self._store.rejected, self._store.first_refusal],
+                "fragments": [admission.rejected, admission.first_refusal],
                 "endpoint": rejected_by(self._transport),
             },
+            **self._store.report(),
         }

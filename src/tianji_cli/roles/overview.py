@@ -14,9 +14,11 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.ledger import Account, Reception, Source
 from tianji_cli.data.production import Production, ProductionFile
 from tianji_cli.data.staleness import StalenessSummary
+from tianji_cli.data.use_counts import UseSummary
 from tianji_cli.telemetry.forecast import StopForecast
 from tianji_cli.telemetry.snapshot import (
     Evaluation,
+    ReplayFill,
     ReplayRatio,
     Returns,
     RoleStatus,
@@ -165,7 +167,7 @@ class Overview:
 
     def snapshot(self) -> Snapshot:
         """Describe the present moment; rates are over the time since the last snapshot."""
-        learner = self._learner()
+        learner, buffer = self._learner(), self._buffer()
         produced = sum(page.produced for page in self.productions().values())
         received = int(learner.get("env_steps", self._earlier_env_steps)) - self._earlier_env_steps
         consumed = int(learner.get("session_consumed", 0))
@@ -192,7 +194,7 @@ class Overview:
             received_per_s=(received - received_then) / interval,
             consumed_per_s=(consumed - consumed_then) / interval,
             replay_ratio_target=float(learner.get("rho", 0.0)),
-            replay_ratio_actual=consumed / produced if produced and consumed else None,
+            replay_ratio_actual=self._ratio(learner, consumed, produced),
             lag=_lag(learner),
             episodes=int(learner.get("episodes", 0)),
             episodes_in_mean=int(learner.get("episodes_in_mean", 0)),
@@ -201,11 +203,16 @@ class Overview:
             losses=learner.get("losses", {}),
             roles=self._role_states(),
             stop=self._forecast.update(self.elapsed_s, values),
+            age=_age(learner),
+            uses=_uses(buffer),
+            replay=_replay(buffer),
+            staleness_p=self._staleness_p(buffer),
+            stale_priorities=int(buffer.get("stale_priorities", 0)),
         )
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:
         """Describe the whole session after everything stopped."""
-        learner = self._learner()
+        learner, buffer = self._learner(), self._buffer()
         experiment, distribution = self._config.experiment, self._config.distribution
         consumed = int(learner.get("session_consumed", 0))
         train_s = self._last_train_s(learner)
@@ -231,7 +238,7 @@ class Overview:
             received_per_s=account.received * rate,
             consumed_per_s=consumed * rate,
             replay_ratio=ReplayRatio(
-                float(learner.get("rho", 0.0)), consumed / account.produced if account.produced else None
+                float(learner.get("rho", 0.0)), self._ratio(learner, consumed, account.produced)
             ),
             staleness=_lag(learner),
             returns=Returns(
@@ -242,7 +249,19 @@ class Overview:
             rejected_frames=rejected_frames,
             last_report_only=tuple(sorted(self.unsure)),
             roles=self._role_summaries(),
+            sample_age=_age(learner),
+            uses=_uses(buffer),
+            replay=_replay(buffer),
+            staleness_p=self._staleness_p(buffer),
+            stale_priorities=int(buffer.get("stale_priorities", 0)),
         )
+
+    def _ratio(self, learner: Mapping[str, Any], consumed: int, produced: int) -> float | None:
+        if self._config.learns_from_replay:
+            # Its learner knows which steps were the warm-up, of which serial training makes no use either.
+            ratio: float | None = learner.get("ratio")
+            return ratio
+        return consumed / produced if produced and consumed else None
 
     def _last_train_s(self, learner: Mapping[str, Any]) -> float:
         return float(learner.get("session_train_s", 0.0))
@@ -258,6 +277,14 @@ class Overview:
     def _learner(self) -> Mapping[str, Any]:
         reports = self._role_reports("learner")
         return reports[0] if reports else {}
+
+    def _buffer(self) -> Mapping[str, Any]:
+        reports = self._role_reports("buffer")
+        return reports[0] if reports else {}
+
+    def _staleness_p(self, buffer: Mapping[str, Any]) -> float | None:
+        replay = _replay(buffer)
+        return None if replay is None else self._config.replay_settings.batch_size / replay.capacity
 
     def _role_states(self) -> tuple[RoleStatus, ...]:
         states = []
@@ -297,3 +324,18 @@ class Overview:
 def _lag(learner: Mapping[str, Any]) -> StalenessSummary | None:
     lag = learner.get("lag")
     return None if lag is None else StalenessSummary(**lag)
+
+
+def _age(learner: Mapping[str, Any]) -> StalenessSummary | None:
+    age = learner.get("age")
+    return None if age is None else StalenessSummary(**age)
+
+
+def _uses(buffer: Mapping[str, Any]) -> UseSummary | None:
+    uses = buffer.get("uses")
+    return None if uses is None else UseSummary(**uses)
+
+
+def _replay(buffer: Mapping[str, Any]) -> ReplayFill | None:
+    replay = buffer.get("replay")
+    return None if replay is None else ReplayFill(**replay)

@@ -1,8 +1,9 @@
 """The root: starts everybody, hears everybody, decides when a job is over, and is never busy for long.
 
 A job goes through phases: *starting* until every worker has registered, *training*, *winding down*
-while the actors stop and the buffers receive their last fragments, *stopping* while the learners
-save, *evaluating*, *over*. Winding down and stopping have time limits, so that nothing hangs.
+while the actors stop and the buffers receive their last fragments, *stopping* while the buffers in
+processes of their own say what they received and the learners save, *evaluating*, *over*. Winding down and
+stopping have time limits, so that nothing hangs.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from tianji_cli.data.production import ProductionFile
 from tianji_cli.roles.overview import Overview
 from tianji_cli.roles.phase import Outcome, Phase
 from tianji_cli.roles.rejections import Rejections
+from tianji_cli.roles.silence import LATE_S, Silence
 from tianji_cli.telemetry.snapshot import Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 
@@ -51,8 +53,8 @@ FIRST_S: Final = 10.0
 """In the first ``FIRST_S`` ticks come every ``FIRST_TICKS_S``, for the learning curves of short runs."""
 WIND_DOWN_LIMIT_S: Final = 1.5
 STOP_LIMIT_S: Final = 10.0
-LATE_S: Final = 10.0
-"""A worker that was not heard of for so long is reported; it may be suspended, which is not dead."""
+SAVE_LIMIT_S: Final = 120.0
+"""Time for stopping where a replay is to be saved, which may be gigabytes."""
 LAST_WORDS_S: Final = 1.0
 """How long what a worker sent before it ended may still be on its way."""
 
@@ -102,12 +104,12 @@ class Root:
         self._said_last: set[int] = set()
         self._stopped: set[int] = set()
         self._killed: set[Source] = set()
-        self._heard = dict.fromkeys(range(len(plan.processes)), time.monotonic())
-        self._late: set[int] = set()
+        self._silence = Silence(range(len(plan.processes)))
         self._deadline = float("inf")
         self._began = time.monotonic()
         self._next_tick = self._began
         self._receiver_lost = False
+        self._told_to_stop: set[int] = set()
         self._interruptions = 0
         self._stop_requested = False
         self._first_step_announced = False
@@ -115,6 +117,7 @@ class Root:
             process.rank for process in plan.carrying("actor") if "learner" not in process.roles
         }
         self._learner_ranks = {process.rank for process in plan.carrying("learner")}
+        self._buffer_ranks = {process.rank for process in plan.carrying("buffer")}
 
     def run(self) -> Summary:
         """Run the job; returns when every worker has ended."""
@@ -130,8 +133,6 @@ class Root:
             self._advance()
         self._telemetry.update(self._overview.snapshot())
         return self._summary()
-
-    # --- waiting and hearing -------------------------------------------------------------------------
 
     def _sleep(self) -> None:
         until_s = min(self._next_tick, self._deadline) - time.monotonic()
@@ -206,9 +207,7 @@ class Root:
         fits = len(report.roles) == len(report.busy_s) == roles
         if not fits or report.incarnation != self._incarnations[report.rank]:
             return
-        self._heard[report.rank] = time.monotonic()
-        if report.rank in self._late:
-            self._late.discard(report.rank)
+        if self._silence.is_broken(report.rank):
             self._telemetry.event(f"{self._title(report.rank)} is heard of again")
         self._overview.workers[report.rank].update(report)
         self._overview.note_pages(report.pages)
@@ -225,8 +224,6 @@ class Root:
         if self._plan.processes[message.rank].group is not None:
             self._end("finished", message.reason)
 
-    # --- workers come and go -------------------------------------------------------------------------
-
     def _start(self, rank: int, incarnation: int = 0) -> None:
         if self._plan.is_local(rank):
             for actor in self._plan.processes[rank].actors:
@@ -234,10 +231,9 @@ class Root:
         self._incarnations[rank] = incarnation
         self._said_last.discard(rank)
         self._stopped.discard(rank)
-        self._late.discard(rank)
         self._crew.start(rank, incarnation)
         self._overview.workers[rank].state = "starting"
-        self._heard[rank] = time.monotonic()
+        self._silence.begin(rank)
 
     def _mind_crew(self) -> None:
         departures = self._crew.departures()
@@ -260,7 +256,7 @@ class Root:
             return
         for actor in self._plan.processes[rank].actors:
             self._killed.add((actor, departure.incarnation))
-        if rank in self._learner_ranks and rank not in self._stopped:
+        if rank in self._buffer_ranks and rank not in self._stopped:
             self._receiver_lost = True
         if departure.killed:
             return  # Whoever decided that has said why.
@@ -294,13 +290,11 @@ class Root:
                 page = self._production.read(actor)
                 self._overview.ended[actor, page.incarnation] = page
         self._addresses.pop(rank, None)
-        for other in self._learner_ranks:
+        for other in self._learner_ranks | self._buffer_ranks:
             self._control.send(other, PeerLost(rank=rank))
         self._overview.workers[rank].restarts += 1
         self._telemetry.event(f"{cause}; restarting it")
         self._start(rank, departure.incarnation + 1)
-
-    # --- time passes ---------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -312,10 +306,8 @@ class Root:
         self._telemetry.update(self._overview.snapshot())
         self._rejections.report()
         self._announce_first_step()
-        for rank in self._crew.ranks - self._late:
-            if self._phase is Phase.TRAINING and now - self._heard[rank] > LATE_S:
-                self._late.add(rank)
-                self._telemetry.event(f"nothing heard of {self._title(rank)} for {LATE_S:g} s")
+        for rank in self._silence.newly_late(self._crew.ranks) if self._phase is Phase.TRAINING else ():
+            self._telemetry.event(f"nothing heard of {self._title(rank)} for {LATE_S:g} s")
         limit_s = self._config.experiment.stop.wall_s
         if self._outcome is None and limit_s is not None and self._overview.session_train_s >= limit_s:
             self._end("finished", f"{limit_s:g} s of training")
@@ -338,7 +330,7 @@ class Root:
             self._deadline = time.monotonic() + WIND_DOWN_LIMIT_S
             for rank in self._actor_ranks:
                 self._control.send(rank, Stop())
-            for rank in self._learner_ranks:
+            for rank in self._learner_ranks | self._buffer_ranks:
                 self._control.send(rank, WindDown())
             self._crew.kill(self._crew.ranks - set(self._addresses))  # Nobody there to hear a Stop.
 
@@ -350,19 +342,29 @@ class Root:
             if expired:
                 self._crew.kill(remaining)
             if not remaining:
-                self._phase, self._deadline = Phase.STOPPING, time.monotonic() + STOP_LIMIT_S
-                for rank in self._learner_ranks:
-                    self._control.send(rank, Stop())
+                saves = self._config.distribution.buffer.save_with_checkpoint
+                limit_s = SAVE_LIMIT_S if saves else STOP_LIMIT_S
+                self._phase, self._deadline = Phase.STOPPING, time.monotonic() + limit_s
+                self._stop_receivers()
         elif self._phase is Phase.STOPPING:
             if expired:
                 self._end("failed", "the learner did not stop in time and was killed")
                 self._crew.kill()
+            self._stop_receivers()
             if not self._crew.ranks:
                 self._deadline = float("inf")
                 self._phase = self._evaluation_or_over()
         elif self._phase is Phase.EVALUATING and not self._crew.ranks:
             self._overview.note_evaluation()
             self._phase = Phase.OVER
+
+    def _stop_receivers(self) -> None:
+        """Stop the learners when they have heard of all that was received: after the buffers have ended."""
+        buffers = self._buffer_ranks - self._learner_ranks
+        ranks = buffers if self._crew.ranks & buffers else self._learner_ranks
+        for rank in ranks - self._told_to_stop:
+            self._told_to_stop.add(rank)
+            self._control.send(rank, Stop())
 
     def _evaluation_or_over(self) -> Phase:
         evaluators = self._plan.carrying("evaluator")

@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tianji_cli.telemetry.quantities import count, duration, number, rate
+from tianji_cli.telemetry.quantities import count, duration, memory, number, rate, spread
 from tianji_cli.telemetry.roles_table import roles_table
-from tianji_cli.telemetry.snapshot import Snapshot, StopProgress
+from tianji_cli.telemetry.snapshot import ReplayFill, Snapshot, StopProgress
 
 INTERVAL_S: Final = 0.95
 """Shortest time between two drawings: a second, less what the root's clock may waver."""
@@ -127,14 +127,16 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
         f"consumed {rate(snapshot.consumed_per_s)}",
     )
     actual = "-" if snapshot.replay_ratio_actual is None else f"{snapshot.replay_ratio_actual:.2f}"
-    yield "replay", f"ratio {actual}, target {snapshot.replay_ratio_target:.2f}"
+    filled = "" if snapshot.replay is None else f"{_filled(snapshot.replay)}, "
+    yield "replay", f"{filled}ratio {actual}, target {snapshot.replay_ratio_target:.2f}"
+    if snapshot.age is not None:
+        yield "sample age", f"{spread(snapshot.age)} env steps"
+    if snapshot.uses is not None:
+        yield "uses", f"{spread(snapshot.uses)} of each sample"
+    if snapshot.stale_priorities:
+        yield "priorities", f"{count(snapshot.stale_priorities)} came after their samples had made room"
     lag = snapshot.lag
-    yield (
-        "policy lag",
-        "no update yet"
-        if lag is None
-        else f"mean {lag.mean:.2f}, p50 {lag.p50:.3g}, p95 {lag.p95:.3g}, max {lag.max:.3g} versions",
-    )
+    yield "policy lag", "no update yet" if lag is None else f"{spread(lag)} versions"
     if snapshot.losses:
         yield "losses", ", ".join(f"{name} {number(loss)}" for name, loss in snapshot.losses.items())
     if snapshot.stop:
@@ -152,6 +154,10 @@ def _returns(snapshot: Snapshot) -> Text:
     )
     best = "" if snapshot.best_mean_100 is None else f", best {number(snapshot.best_mean_100)}"
     return Text.assemble((number(snapshot.mean_100), "bold green"), f"  mean of {behind}{best}")
+
+
+def _filled(replay: ReplayFill) -> str:
+    return f"{count(replay.size)} of {count(replay.capacity)} env steps ({memory(replay.nbytes)})"
 
 
 def _stop_rules(snapshot: Snapshot) -> Table:

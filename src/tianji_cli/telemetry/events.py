@@ -81,6 +81,13 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     if snapshot.lag is not None:
         for name, lag in vars(snapshot.lag).items():
             yield f"policy_lag/{name}", lag
+    for tag, spread in (("sample_age", snapshot.age), ("sample_uses", snapshot.uses)):
+        if spread is not None:
+            for name, value in vars(spread).items():
+                yield f"{tag}/{name}", value
+    if snapshot.replay is not None:
+        yield "replay/size", snapshot.replay.size
+        yield "replay/stale_priorities", snapshot.stale_priorities
     for name, loss in snapshot.losses.items():
         yield f"loss/{name}", loss
     yield "learner/updates", snapshot.updates

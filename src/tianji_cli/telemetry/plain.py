@@ -94,9 +94,21 @@ def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if snapshot.replay_ratio_actual is not None:
         yield "replay_ratio_actual", f"{snapshot.replay_ratio_actual:.4g}"
     if snapshot.lag is not None:
-        yield "lag_mean", f"{snapshot.lag.mean:.3g}"
-        yield "lag_p95", f"{snapshot.lag.p95:.3g}"
-        yield "lag_max", f"{snapshot.lag.max:.3g}"
+        yield "lag_mean", f"{snapshot.lag.mean:.6g}"
+        yield "lag_p95", f"{snapshot.lag.p95:.6g}"
+        yield "lag_max", f"{snapshot.lag.max:.6g}"
+    if snapshot.replay is not None:
+        yield "replay_size", str(snapshot.replay.size)
+        yield "replay_capacity", str(snapshot.replay.capacity)
+    if snapshot.age is not None:
+        yield "age_p50", f"{snapshot.age.p50:.6g}"
+        yield "age_p95", f"{snapshot.age.p95:.6g}"
+        yield "age_max", f"{snapshot.age.max:.6g}"
+    if snapshot.uses is not None:
+        yield "uses_mean", f"{snapshot.uses.mean:.3g}"
+        yield "uses_max", f"{snapshot.uses.max:.3g}"
+    if snapshot.stale_priorities:
+        yield "stale_priorities", str(snapshot.stale_priorities)
     rule = snapshot.next_stop
     if rule is not None and rule.eta_s is not None:
         yield "next_stop", rule.rule

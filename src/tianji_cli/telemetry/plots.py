@@ -1,4 +1,4 @@
-"""Learning curves, throughput and policy lag as PNG, drawn from ``metrics.jsonl``.
+"""Learning curves, throughput, policy lag and the replay's balance as PNG, drawn from ``metrics.jsonl``.
 
 They can be drawn again at any time: everything in them comes from the run directory.
 """
@@ -56,6 +56,8 @@ def draw_plots(run: RunDirectory) -> None:
     started = [row for row in rows if row["env_steps"] > 0]
     returns = [row for row in started if row["mean_100"] is not None]
     lags = [row for row in started if row["lag"] is not None]
+    # Rows of an earlier version, which a resumed run goes on with, have no ages.
+    ages = [row for row in started if row.get("age") is not None]
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         if returns:
             _draw_return(returns, "env_steps", run.plots / "return_over_steps.png")
@@ -64,6 +66,9 @@ def draw_plots(run: RunDirectory) -> None:
             _draw_throughput(started, run.plots / "throughput.png")
         if lags:
             _draw_lag(lags, run.plots / "policy_lag.png")
+        if ages:
+            _draw_age(ages, run.plots / "sample_age.png")
+            _draw_ratio(ages, run.plots / "replay_ratio.png")
 
 
 def _draw_return(rows: Rows, over: str, path: Path) -> None:
@@ -98,12 +103,36 @@ def _draw_throughput(rows: Rows, path: Path) -> None:
 
 def _draw_lag(rows: Rows, path: Path) -> None:
     figure, axes = _axes()
-    x = _time(axes, rows)
-    for name, color, style in (("max", GREY, ":"), ("p95", ORANGE, "--"), ("mean", BLUE, "-")):
-        y = _values([row["lag"] for row in rows], name)
-        axes.plot(x, y, color=color, linestyle=style, marker=_marker(rows), label=name)
+    _draw_spread(axes, rows, "lag")
     axes.set_ylabel("Policy lag (versions)")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    _finish_from_zero(axes)
+    _save(figure, path)
+
+
+def _draw_age(rows: Rows, path: Path) -> None:
+    figure, axes = _axes()
+    _draw_spread(axes, rows, "age")
+    axes.set_ylabel("Sample age (env steps)")
+    axes.yaxis.set_major_formatter(EngFormatter())
+    _finish_from_zero(axes)
+    _save(figure, path)
+
+
+def _draw_spread(axes: Axes, rows: Rows, column: str) -> None:
+    x = _time(axes, rows)
+    for name, color, style in (("max", GREY, ":"), ("p95", ORANGE, "--"), ("mean", BLUE, "-")):
+        y = _values([row[column] for row in rows], name)
+        axes.plot(x, y, color=color, linestyle=style, marker=_marker(rows), label=name)
+
+
+def _draw_ratio(rows: Rows, path: Path) -> None:
+    figure, axes = _axes()
+    x = _time(axes, rows)
+    axes.plot(x, _values(rows, "replay_ratio_actual"), color=BLUE, marker=_marker(rows), label="actual")
+    target = rows[-1]["replay_ratio_target"]
+    axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9, label=f"target {target:g}")
+    axes.set_ylabel("Uses of each sample")
     _finish_from_zero(axes)
     _save(figure, path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Protocol
 
 
 def count(value: float) -> str:
@@ -66,6 +67,41 @@ def size(nbytes: float) -> str:
             return f"{nbytes:g} {unit}"
         nbytes /= 1024
     return f"{nbytes:g} MB"
+
+
+def memory(nbytes: float) -> str:
+    """Write how much memory something takes, with MB = 1e6 bytes.
+
+    >>> memory(512), memory(59_400_000)
+    ('512 B', '59.4 MB')
+    """
+    return f"{nbytes:.0f} B" if nbytes < 1000 else f"{count(nbytes)}B"
+
+
+class Spread(Protocol):
+    """Distribution of a quantity that is counted in whole numbers."""
+
+    @property
+    def mean(self) -> float:
+        """Mean."""
+
+    @property
+    def p50(self) -> float:
+        """Median."""
+
+    @property
+    def p95(self) -> float:
+        """95th percentile."""
+
+    @property
+    def max(self) -> float:
+        """Largest."""
+
+
+def spread(of: Spread) -> str:
+    """Write a distribution: mean 1.25, p50 1, p95 3, max 5."""
+    mean = f"{of.mean:.2f}" if of.mean < 100 else count(of.mean)
+    return f"mean {mean}, p50 {count(of.p50)}, p95 {count(of.p95)}, max {count(of.max)}"
 
 
 def share(fraction: float) -> str:

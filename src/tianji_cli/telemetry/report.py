@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.text import Text
 
 from tianji_cli.errors import TianjiError
-from tianji_cli.telemetry.quantities import count, duration, number, rate, share
+from tianji_cli.telemetry.quantities import count, duration, memory, number, rate, share, spread
 from tianji_cli.telemetry.rundir import RunDirectory, write_whole
-from tianji_cli.telemetry.snapshot import RoleSummary, Summary
+from tianji_cli.telemetry.snapshot import ReplayFill, RoleSummary, Summary
 
 STATUS_STYLES: Final = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 
@@ -100,11 +100,16 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
     actual = "no update made" if ratio.actual is None else f"{ratio.actual:.2f}"
     yield "replay ratio", Text(f"{actual}, target {ratio.target:.2f}")
     if summary.staleness is not None:
-        lag = summary.staleness
-        yield (
-            "policy lag",
-            Text(f"mean {lag.mean:.2f}, p50 {lag.p50:.3g}, p95 {lag.p95:.3g}, max {lag.max:.3g} versions"),
-        )
+        yield "policy lag", Text(f"{spread(summary.staleness)} versions")
+    if summary.replay is not None:
+        yield "replay", Text(_replay(summary.replay, summary.staleness_p))
+    if summary.sample_age is not None:
+        yield "sample age", Text(f"{spread(summary.sample_age)} env steps")
+    if summary.uses is not None:
+        yield "uses", Text(f"{spread(summary.uses)} of each sample")
+    if summary.stale_priorities:
+        late = f"{summary.stale_priorities} came after their samples had made room for others"
+        yield "priorities", Text(late)
     yield (
         "samples",
         Text(
@@ -114,6 +119,11 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
     )
     if summary.roles:
         yield "busy", Text(_busy(summary.roles))
+
+
+def _replay(replay: ReplayFill, staleness_p: float | None) -> str:
+    filled = f"{count(replay.size)} of {count(replay.capacity)} env steps, {memory(replay.nbytes)}"
+    return filled if staleness_p is None else f"{filled}; a batch is {staleness_p:.3g} of it (P, Equation 2)"
 
 
 def _busy(roles: tuple[RoleSummary, ...]) -> str:
@@ -151,7 +161,7 @@ def _next_steps(summary: Summary, run: RunDirectory) -> Iterator[tuple[str, str]
     path = shlex.quote(str(run.path))
     if summary.status != "failed":
         yield "evaluate it", f"tianji eval {path}"
-    if summary.status != "finished":
+    if summary.status != "finished" and summary.env_steps:
         yield "go on with it", f"tianji train --resume {path}"
     if summary.status == "failed":
         yield "see its logs", f"ls {shlex.quote(str(run.path / 'logs'))}"

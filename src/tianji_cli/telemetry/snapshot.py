@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from tianji_cli.data.staleness import StalenessSummary
+from tianji_cli.data.use_counts import UseSummary
 
 SUMMARY_SCHEMA: Final = 1
 """Schema number of ``summary.json``; it changes when a key changes its meaning or goes away."""
@@ -67,6 +68,21 @@ class StopProgress:
 
 
 @dataclass(frozen=True)
+class ReplayFill:
+    """How full a replay is.
+
+    Attributes:
+        size: env steps in it.
+        capacity: env steps that it can hold.
+        nbytes: memory that it takes, in bytes.
+    """
+
+    size: int
+    capacity: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """A run at one moment. In a resumed run, counts and ``train_s`` go on from where it was interrupted.
 
@@ -82,7 +98,8 @@ class Snapshot:
         received_per_s: environment steps received per second over the last interval.
         consumed_per_s: sample uses per second over the last interval.
         replay_ratio_target: sample uses for each environment step that the job holds (``rho``).
-        replay_ratio_actual: what it held so far; None before the first update.
+        replay_ratio_actual: what it held so far (with a replay, since the warm-up); None before the first
+            update.
         lag: policy lag of the samples used; None before the first update.
         episodes: episodes ended so far.
         episodes_in_mean: how many of them are behind ``mean_100`` (at most 100).
@@ -91,6 +108,12 @@ class Snapshot:
         losses: means of the learner's losses and diagnostics, by name.
         roles: every role of the job.
         stop: progress towards each stop rule.
+        age: env steps received between a sample and its use; None without a replay or before the first use.
+        uses: how often samples were used, of all there were; None likewise.
+        replay: how full the replay is; None without one.
+        staleness_p: P = B_s / N_s, the batch size's share of the replay's capacity (Equation 2); None
+            without a replay.
+        stale_priorities: priorities that came after their samples had made room for others.
     """
 
     elapsed_s: float
@@ -113,6 +136,11 @@ class Snapshot:
     losses: Mapping[str, float] = field(default_factory=dict)
     roles: tuple[RoleStatus, ...] = ()
     stop: tuple[StopProgress, ...] = ()
+    age: StalenessSummary | None = None
+    uses: UseSummary | None = None
+    replay: ReplayFill | None = None
+    staleness_p: float | None = None
+    stale_priorities: int = 0
 
     @property
     def next_stop(self) -> StopProgress | None:
@@ -131,9 +159,15 @@ class Snapshot:
         row: dict[str, Any] = {
             name: value
             for name, value in vars(self).items()
-            if name not in {"lag", "losses", "roles", "stop"}
+            if name not in {"lag", "losses", "roles", "stop", "age", "uses", "replay"}
         }
-        row["lag"] = None if self.lag is None else asdict(self.lag)
+        for name, table in (
+            ("lag", self.lag),
+            ("age", self.age),
+            ("uses", self.uses),
+            ("replay", self.replay),
+        ):
+            row[name] = None if table is None else asdict(table)
         row["losses"] = dict(self.losses)
         row["busy"] = {role.name: role.busy for role in self.roles}
         row["restarts"] = sum(role.restarts for role in self.roles)
@@ -144,7 +178,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class ReplayRatio:
-    """Sample uses for each environment step: as the job was to hold it, and as it did."""
+    """Sample uses for each environment step: as the job was to hold it, and as it did.
+
+    With a replay, the actual ratio is of the environment steps after the warm-up.
+    """
 
     target: float
     actual: float | None
@@ -193,9 +230,15 @@ class Summary:
         in_flight: pushed and not received when the run stopped, or not pushed yet.
         lost: with a process that died.
         dropped: on purpose, by a rule that says so.
+        staleness: policy lag of the samples used, in versions.
         time_to: return threshold -> seconds from the first environment step until ``mean_100`` reached it.
         rejected_frames: messages refused because they were no valid frame of this job.
         last_report_only: ranks on hosts that were lost: of what they made only the last report is counted.
+        sample_age: env steps received between a sample and its use; None without a replay.
+        uses: how often samples were used, of all there were; None without a replay.
+        replay: how full the replay was; None without one.
+        staleness_p: P = B_s / N_s (Equation 2); None without a replay.
+        stale_priorities: priorities that came after their samples had made room for others.
     """
 
     experiment: str
@@ -225,6 +268,11 @@ class Summary:
     rejected_frames: int
     roles: tuple[RoleSummary, ...]
     last_report_only: tuple[int, ...] = ()
+    sample_age: StalenessSummary | None = None
+    uses: UseSummary | None = None
+    replay: ReplayFill | None = None
+    staleness_p: float | None = None
+    stale_priorities: int = 0
 
     @property
     def unaccounted(self) -> int:
@@ -235,8 +283,9 @@ class Summary:
         """Return the keys and values of ``summary.json``; what is not finite becomes None."""
         document = {"schema": SUMMARY_SCHEMA, **asdict(self)}
         document["time_to"] = {f"{threshold:g}": seconds for threshold, seconds in self.time_to.items()}
-        if self.staleness is None:
-            document["staleness"] = dict.fromkeys(("mean", "p50", "p95", "max"))
+        for key in ("staleness", "sample_age", "uses"):
+            if document[key] is None:
+                document[key] = dict.fromkeys(("mean", "p50", "p95", "max"))
         return {key: finite(value) for key, value in document.items()}
 
 

@@ -159,3 +159,55 @@ def test_ranks_that_run_already_stay_where_they_are() -> None:
     plan = plan_for_ranks(config(actors=2), ranks)
     assert hosts(plan) == ["a", "a", "a", "b", "b"]
     assert plan.processes[3].cores == (0,), "the first actor of a host has its first core"
+
+
+def test_a_buffer_that_is_not_colocated_has_the_rank_before_its_learner() -> None:
+    plan = make_plan(config(actors=2, buffer={"colocate": False}, device="cuda:1"), here(range(4)))
+    assert [process.title for process in plan.processes] == [
+        "root",
+        "buffer (group 0)",
+        "learner (group 0)",
+        "actor 0 (group 0)",
+        "actor 1 (group 0)",
+        "evaluator",
+    ]
+    assert [process.rank for process in plan.processes] == list(range(6))
+    assert [process.device for process in plan.processes] == ["cpu", "cpu", "cuda:1", "cpu", "cpu", "cpu"]
+    assert plan.processes[1].host == plan.processes[2].host
+
+
+@pytest.mark.parametrize(
+    ("cores", "buffer_cores", "learner_cores", "buffer_pins", "learner_pins", "actor_pins"),
+    [
+        # The learner has the first cores, then the buffer, and the actors what is left.
+        (range(4), 1, 1, (1,), (0,), [(2,), (3,)]),
+        (range(8), 2, 3, (3, 4), (0, 1, 2), [(5,), (6,)]),
+        (range(3), 1, 1, (1,), (0,), [(2,), (2,)]),
+        # With no core left for actors, the buffer shares theirs.
+        (range(2), 1, 1, (1,), (0,), [(1,), (1,)]),
+        (range(3), 2, 1, (1, 2), (0,), [(1,), (2,)]),
+        (range(1), 1, 1, (), (), [(), ()]),
+    ],
+)
+def test_a_buffer_of_its_own_is_placed_after_the_learner(
+    cores: range,
+    buffer_cores: int,
+    learner_cores: int,
+    buffer_pins: tuple[int, ...],
+    learner_pins: tuple[int, ...],
+    actor_pins: list[tuple[int, ...]],
+) -> None:
+    buffer = {"colocate": False, "cores": buffer_cores}
+    plan = make_plan(config(actors=2, learner_cores=learner_cores, buffer=buffer), here(cores))
+    assert pins(plan) == [(), buffer_pins, learner_pins, *actor_pins, ()]
+    assert [process.threads for process in plan.processes] == [1, buffer_cores, learner_cores, 1, 1, 1]
+
+
+def test_inproc_has_no_process_of_its_own_for_a_buffer() -> None:
+    plan = make_plan(config(transport="inproc", buffer={"colocate": False}), here(range(4)))
+    assert [process.roles for process in plan.trainers] == [("actor", "buffer", "learner")]
+
+
+def test_actors_leave_room_for_a_buffer_on_its_host() -> None:
+    plan = make_plan(config(actors=3, hosts=2, buffer={"colocate": False}), on(("a", 3), ("b", 2)))
+    assert hosts(plan) == ["a", "a", "a", "a", "b", "b", "a"]

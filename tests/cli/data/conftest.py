@@ -99,9 +99,17 @@ class Line:
     """Actors (one a rank, from rank 1) that push fragments to the buffer of rank 0 and its store."""
 
     def __init__(
-        self, actors: int = 1, *, per_rollout: int, window: int = 2, lends: bool = True, in_step: bool = False
+        self,
+        actors: int = 1,
+        *,
+        per_rollout: int,
+        window: int = 2,
+        lends: bool = True,
+        in_step: bool = False,
+        rollouts: int = 1,
+        seed: int = 0,
     ) -> None:
-        slots = RolloutStore.slots_needed(per_rollout, window * actors)
+        slots = RolloutStore.slots_needed(per_rollout, window * actors, rollouts)
         ranks = tuple(range(1, actors + 1))
         channel = Channel("fragments", 0, ranks, LAYOUT.nbytes + 64, window, slots)
         wiring = Wiring(f"line-{next(_numbers)}", (channel,))
@@ -115,6 +123,8 @@ class Line:
             window=window * actors,
             lends=lends,
             in_step=in_step,
+            rollouts=rollouts,
+            seed=seed,
         )
         self.buffer = Buffer(self.receiver, "fragments", self.store)
         self._next: dict[tuple[int, int], tuple[int, int]] = {}

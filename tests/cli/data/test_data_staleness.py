@@ -3,14 +3,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.data.staleness import Staleness
+from tianji_cli.data.staleness import Distribution
 
 records = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 50)), min_size=1, max_size=30)
 
 
 @given(records)
 def test_the_histogram_agrees_with_numpy_on_every_sample(records: list[tuple[int, int]]) -> None:
-    staleness = Staleness()
+    staleness = Distribution()
     for lag, samples in records:
         staleness.record(lag, samples)
     expanded = np.repeat([lag for lag, _ in records], [samples for _, samples in records])
@@ -23,7 +23,7 @@ def test_the_histogram_agrees_with_numpy_on_every_sample(records: list[tuple[int
 
 
 def test_before_a_sample_was_used_there_is_no_staleness() -> None:
-    staleness = Staleness()
+    staleness = Distribution()
     assert staleness.summary() is None
     staleness.record(5, 0)
     assert staleness.summary() is None
@@ -31,7 +31,7 @@ def test_before_a_sample_was_used_there_is_no_staleness() -> None:
 
 @pytest.mark.parametrize(("fresh", "p95"), [(95, 0), (94, 1)])
 def test_billions_of_samples_are_counted_exactly(fresh: int, p95: int) -> None:
-    staleness = Staleness()
+    staleness = Distribution()
     staleness.record(0, fresh * 10**11)
     staleness.record(1, (100 - fresh) * 10**11)
     summary = staleness.summary()

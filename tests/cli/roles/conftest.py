@@ -15,8 +15,10 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Model, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
+from tianji_cli.data import published
 from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.data.production import ProductionFile, ProductionPage
+from tianji_cli.data.published import PublishedPolicy
 from tianji_cli.roles.actor import Actor, Outbox
 from tianji_cli.roles.role import Role
 from tianji_envs.core import VectorEnvironment
@@ -76,12 +78,11 @@ class Stage:
         environment = self.make()
         self.spaces = Spaces(environment.observation_space, environment.action_space)
         agent_type = algorithms.load("agent", "ppo")
-        self.layout = FragmentLayout(
-            steps, num_envs, common_fields(self.spaces.observation) + agent_type.fields(self.spaces)
-        )
+        fields = agent_type.fields(self.spaces, PPOAgentSettings())
+        self.layout = FragmentLayout(steps, num_envs, common_fields(self.spaces.observation) + fields)
         self.model = self.build(1)
         fragments = Channel("fragments", LEARNER, (ACTOR,), self.layout.nbytes, window, borrow)
-        policy = Slot("policy", LEARNER, (ACTOR,), 4 * self.model.parameter_count)
+        policy = Slot("policy", LEARNER, (ACTOR,), published.nbytes(self.model.parameter_count))
         wiring = Wiring(f"stage-{next(_numbers)}", (fragments,), (policy,))
         self.receiver = InprocTransport(wiring, LEARNER)
         self.sender = InprocTransport(wiring, ACTOR)
@@ -107,12 +108,13 @@ class Stage:
         agent: Agent = algorithms.load("agent", "ppo")(self.spaces, model, PPOAgentSettings(), num_envs, seed)
         return agent
 
-    def publish(self, version: int) -> npt.NDArray[np.float32]:
+    def publish(self, version: int, env_steps: int = 0) -> npt.NDArray[np.float32]:
         """Publish parameters that belong to ``version`` alone."""
-        flat = np.zeros(self.model.parameter_count, np.float32)
-        self.build(version + 100).write_parameters(flat)
-        self.receiver.publish("policy", flat.data, version)
-        return flat
+        policy = PublishedPolicy(memoryview(bytearray(published.nbytes(self.model.parameter_count))))
+        self.build(version + 100).write_parameters(policy.parameters)
+        policy.env_steps[...] = env_steps
+        self.receiver.publish("policy", policy.memory, version)
+        return policy.parameters
 
     def receive(self) -> Received | None:
         claim = self.receiver.probe("fragments")

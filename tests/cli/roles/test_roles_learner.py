@@ -8,16 +8,18 @@ import numpy.typing as npt
 import pytest
 
 from tianji_algos import registry as algorithms
-from tianji_algos.core import Embryo
+from tianji_algos.core import RolloutEmbryo
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.data.checkpoint import CheckpointWriter, load_parameters, load_training
 from tianji_cli.data.episodes import Episodes
 from tianji_cli.data.ledger import settle
 from tianji_cli.data.progress import Progress, StopRule
+from tianji_cli.data.published import PublishedPolicy
 from tianji_cli.data.rollout import RolloutStore
 from tianji_cli.roles.buffer import Buffer
 from tianji_cli.roles.learner import Learner, LearnerDuties
 from tianji_cli.roles.loop import run_in_turns
+from tianji_cli.roles.rollout_feed import RolloutFeed
 
 Work = Callable[..., bool]
 PER_ROLLOUT, EPOCHS, MINIBATCH = 4, 2, 32
@@ -40,7 +42,7 @@ class Training:
         episodes: Episodes | None = None,
     ) -> None:
         self.stage = stage
-        self.embryo: Embryo = algorithms.load("embryo", "ppo")(stage.spaces, stage.model, SETTINGS, 1)
+        self.embryo: RolloutEmbryo = algorithms.load("embryo", "ppo")(stage.spaces, stage.model, SETTINGS, 1)
         self.store = RolloutStore(
             stage.layout,
             5,
@@ -56,7 +58,7 @@ class Training:
         self.checkpoints = directory / "checkpoints"
         self.learner = Learner(
             self.embryo,
-            self.store,
+            RolloutFeed(self.embryo, self.store),
             stage.receiver,
             "policy",
             duties=LearnerDuties(stop, checkpoint_every_s),
@@ -68,7 +70,7 @@ class Training:
     def published(self) -> tuple[int, npt.NDArray[np.float32]]:
         """The version and the parameters that actors find."""
         claim = self.stage.sender.latest("policy")
-        version, parameters = claim.version, np.frombuffer(claim.view(), np.float32).copy()
+        version, parameters = claim.version, PublishedPolicy(claim.view()).parameters.copy()
         claim.release()
         return version, parameters
 
@@ -105,7 +107,7 @@ def test_training_ends_when_the_stop_rule_holds_and_every_sample_is_accounted_fo
     one.run()
     assert one.learner.finished is not None
     assert one.learner.finished.endswith("environment steps")
-    account = settle({(0, 0): one.stage.file.read(0)}, one.store.receptions, set())
+    account = settle({(0, 0): one.stage.file.read(0)}, one.store.admission.receptions, set())
     assert account.unaccounted == 0
     assert account.received == one.progress.env_steps >= 3000
     assert (account.lost, account.in_flight) == (0, 0)
@@ -137,7 +139,7 @@ def test_a_turn_is_one_minibatch(begin: Callable[..., Training], work: Work) -> 
     one = begin(StopRule(env_steps=10**9), window=PER_ROLLOUT)
     work(one.stage.actor, 100)
     work(one.buffer)
-    samples = one.store.receptions[0, 0].samples
+    samples = one.store.admission.receptions[0, 0].samples
     minibatches = EPOCHS * round(samples / MINIBATCH)
     for update in range(minibatches):
         assert one.learner.turn()
@@ -171,7 +173,7 @@ def test_winding_down_counts_whatever_still_comes_and_updates_no_more(
         work(one.learner)
     for role in (one.stage.actor, one.buffer, one.learner):
         role.stop()
-    account = settle({(0, 0): one.stage.file.read(0)}, one.store.receptions, set())
+    account = settle({(0, 0): one.stage.file.read(0)}, one.store.admission.receptions, set())
     assert account.received == one.progress.env_steps == account.produced - account.dropped > 500
     assert account.unaccounted == 0
     assert one.episodes.count > 0

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from tianji_cli.data.staleness import StalenessSummary
+from tianji_cli.data.use_counts import UseSummary
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import (
     Evaluation,
+    ReplayFill,
     ReplayRatio,
     Returns,
     RoleStatus,
@@ -58,6 +60,16 @@ def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot
     return Snapshot(**(values | changes))
 
 
+WITH_REPLAY: dict[str, Any] = {
+    "age": StalenessSummary(13_000.0, 12_000, 40_100, 49_900),
+    "uses": UseSummary(3.96, 4, 8, 13),
+    "replay": ReplayFill(34_048, 50_048, 2_140_000),
+    "staleness_p": 64 / 50_048,
+    "stale_priorities": 12,
+}
+"""What a run with a replay knows beside the rest."""
+
+
 def build_summary(**changes: Any) -> Summary:
     values: dict[str, Any] = {
         "experiment": "ppo_cartpole",
@@ -97,6 +109,11 @@ def build_summary(**changes: Any) -> Summary:
 @pytest.fixture
 def snapshot() -> Callable[..., Snapshot]:
     return build_snapshot
+
+
+@pytest.fixture
+def with_replay() -> dict[str, Any]:
+    return dict(WITH_REPLAY)
 
 
 @pytest.fixture

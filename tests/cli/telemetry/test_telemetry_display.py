@@ -1,6 +1,7 @@
 """The live display, drawn by a real process on a real pseudo-terminal and read from the screen it leaves."""
 
 import fcntl
+import io
 import os
 import pty
 import re
@@ -9,12 +10,15 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
-from tianji_cli.telemetry.display import LEVELS, sparkline
+from tianji_cli.telemetry.display import LEVELS, render, sparkline
+from tianji_cli.telemetry.snapshot import Snapshot
 
 PROGRAM = """
 import os, signal, sys, threading
@@ -197,6 +201,19 @@ def test_before_the_first_episode_has_ended_the_display_says_so() -> None:
     assert "return      no episode has ended yet" in text
     assert "replay      ratio -, target 4.00" in text
     assert "nan" not in text.lower().replace("env", "")
+
+
+def test_a_replay_is_shown_in_80_columns(
+    snapshot: Callable[..., Snapshot], with_replay: dict[str, Any]
+) -> None:
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(render(snapshot(5, **with_replay), "dqn", (), console))
+    assert (
+        "replay      34.0 K of 50.0 K env steps (2.14 MB), ratio 3.98, target 4.00\n"
+        "sample age  mean 13.0 K, p50 12.0 K, p95 40.1 K, max 49.9 K env steps\n"
+        "uses        mean 3.96, p50 4, p95 8, max 13 of each sample\n"
+        "priorities  12 came after their samples had made room\n"
+    ) in "".join(line.rstrip() + "\n" for line in console.export_text().splitlines())
 
 
 def test_a_killed_run_leaves_a_shell_with_a_cursor() -> None:

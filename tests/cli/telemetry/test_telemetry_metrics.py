@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -38,6 +39,18 @@ def test_tensorboard_reads_the_events(run: RunDirectory, snapshot: Callable[...,
     assert {"rate/consumed_per_s", "policy_lag/p95", "loss/value", "busy/actor"} <= set(
         events.Tags()["scalars"]
     )
+
+
+def test_tensorboard_has_the_replay(
+    run: RunDirectory, snapshot: Callable[..., Snapshot], with_replay: dict[str, Any]
+) -> None:
+    write(run, [snapshot(1, **with_replay)])
+    events = EventAccumulator(str(run.path)).Reload()
+    values = {tag: events.Scalars(tag)[0].value for tag in events.Tags()["scalars"]}
+    assert values["sample_age/p95"] == 40_100
+    assert values["sample_uses/max"] == 13
+    assert values["replay/size"] == 34_048
+    assert values["replay/stale_priorities"] == 12
 
 
 def test_a_resumed_run_appends_and_supersedes_what_lay_past_its_checkpoint(

@@ -1,6 +1,7 @@
 import io
 import shlex
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,18 @@ def test_a_line_says_what_the_metrics_say_under_the_same_names(snapshot: Callabl
         "next_stop": "mean_return",
         "eta_s": "12",
     }
+
+
+def test_a_line_of_a_run_with_a_replay_says_how_old_and_how_used_its_samples_are(
+    snapshot: Callable[..., Snapshot], with_replay: dict[str, Any]
+) -> None:
+    stream = io.StringIO()
+    PlainDisplay(stream).show(snapshot(5, **with_replay))
+    line = fields(stream.getvalue())
+    assert (line["replay_size"], line["replay_capacity"]) == ("34048", "50048")
+    assert (line["age_p50"], line["age_p95"], line["age_max"]) == ("12000", "40100", "49900")
+    assert (line["uses_mean"], line["uses_max"]) == ("3.96", "13")
+    assert line["stale_priorities"] == "12"
 
 
 def test_before_the_first_episode_has_ended_a_line_says_so(snapshot: Callable[..., Snapshot]) -> None:

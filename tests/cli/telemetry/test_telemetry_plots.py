@@ -1,5 +1,7 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -35,6 +37,27 @@ def test_a_run_is_drawn_from_its_metrics(run: RunDirectory, snapshot: Callable[.
     assert orange in colours(run.plots / "throughput.png")
     assert green in colours(run.plots / "throughput.png")
     assert {blue, orange} <= colours(run.plots / "policy_lag.png")
+
+
+def test_a_run_with_a_replay_has_its_ages_and_its_ratio_drawn(
+    run: RunDirectory, snapshot: Callable[..., Snapshot], with_replay: dict[str, Any]
+) -> None:
+    write(run, [snapshot(0), snapshot(1), *(snapshot(second, **with_replay) for second in range(2, 20))])
+    draw_plots(run)
+    assert {path.name for path in run.plots.iterdir()} == ALL | {"sample_age.png", "replay_ratio.png"}
+    assert {(0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)} <= colours(run.plots / "sample_age.png")
+    assert (0x00, 0x72, 0xB2) in colours(run.plots / "replay_ratio.png")
+
+
+def test_metrics_that_know_no_replay_yet_are_drawn(
+    run: RunDirectory, snapshot: Callable[..., Snapshot]
+) -> None:
+    write(run, [snapshot(1)])
+    row = json.loads(run.metrics.read_text())
+    old = {key: value for key, value in row.items() if key not in {"age", "uses", "replay"}}
+    run.metrics.write_text(json.dumps(old) + "\n")
+    draw_plots(run)
+    assert {path.name for path in run.plots.iterdir()} == ALL
 
 
 def test_plots_can_be_drawn_again(run: RunDirectory, snapshot: Callable[..., Snapshot]) -> None:

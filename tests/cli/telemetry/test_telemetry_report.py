@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,6 +38,19 @@ def test_a_finished_run_is_reported_with_what_to_do_next(
     assert capsys.readouterr() == (FINISHED, "")
 
 
+def test_the_replay_of_a_run_is_reported(
+    summary: Callable[..., Summary], with_replay: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(sample_age=with_replay.pop("age"), **with_replay), RUN)
+    out = capsys.readouterr().out
+    assert (
+        "replay          34.0 K of 50.0 K env steps, 2.14 MB; a batch is 0.00128 of it (P, Equation 2)\n"
+        "sample age      mean 13.0 K, p50 12.0 K, p95 40.1 K, max 49.9 K env steps\n"
+        "uses            mean 3.96, p50 4, p95 8, max 13 of each sample\n"
+        "priorities      12 came after their samples had made room for others\n"
+    ) in out
+
+
 def test_a_stopped_run_says_how_to_go_on_with_it(
     summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -53,6 +67,13 @@ def test_a_failed_run_points_at_its_logs_and_is_not_recommended_for_evaluation(
     out = capsys.readouterr().out
     assert "ls experiments/ppo_cartpole/3/logs\n" in out
     assert "tianji eval" not in out
+
+
+def test_a_run_that_never_began_to_train_is_not_recommended_for_going_on(
+    summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(status="failed", reason="a replay is too large", env_steps=0), RUN)
+    assert "--resume" not in capsys.readouterr().out
 
 
 def test_lines_are_not_broken_in_a_pipe(

@@ -1,6 +1,7 @@
 import json
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,8 @@ SUMMARY_KEYS = [
     "schema", "experiment", "status", "reason", "wall_s", "train_s", "env_steps", "updates", "transport",
     "mode", "groups", "produced", "received", "consumed", "in_flight", "lost", "dropped", "produced_per_s",
     "received_per_s", "consumed_per_s", "replay_ratio", "staleness", "returns", "time_to", "evaluation",
-    "rejected_frames", "roles", "last_report_only",
+    "rejected_frames", "roles", "last_report_only", "sample_age", "uses", "replay", "staleness_p",
+    "stale_priorities",
 ]
 # fmt: on
 
@@ -44,8 +46,33 @@ def test_a_summary_without_episodes_updates_or_evaluation_keeps_its_keys(
     document = json.loads(json.dumps(empty.document(), allow_nan=False))
     assert list(document) == SUMMARY_KEYS
     assert document["staleness"] == {"mean": None, "p50": None, "p95": None, "max": None}
+    assert document["sample_age"] == document["uses"] == document["staleness"]
+    assert document["replay"] is None
     assert document["evaluation"] is None
     assert document["returns"] == {"episodes": 0, "mean_100": None, "best_mean_100": None}
+
+
+def test_the_summary_of_a_run_with_a_replay_has_its_ages_and_uses(
+    summary: Callable[..., Summary], with_replay: dict[str, Any]
+) -> None:
+    document = summary(sample_age=with_replay.pop("age"), **with_replay).document()
+    assert list(document) == SUMMARY_KEYS
+    assert document["sample_age"] == {"mean": 13_000, "p50": 12_000, "p95": 40_100, "max": 49_900}
+    assert document["uses"]["max"] == 13
+    assert document["replay"] == {"size": 34_048, "capacity": 50_048, "nbytes": 2_140_000}
+
+
+def test_a_row_of_metrics_has_the_replay_or_null(
+    snapshot: Callable[..., Snapshot], with_replay: dict[str, Any]
+) -> None:
+    row = snapshot(**with_replay).metrics()
+    assert row["age"]["p50"] == 12_000
+    assert row["uses"]["mean"] == 3.96
+    assert row["replay"]["size"] == 34_048
+    assert (row["staleness_p"], row["stale_priorities"]) == (64 / 50_048, 12)
+    without = snapshot().metrics()
+    assert list(without) == list(row)
+    assert [without[key] for key in ("age", "uses", "replay", "staleness_p")] == [None] * 4
 
 
 def test_what_json_cannot_hold_becomes_null(

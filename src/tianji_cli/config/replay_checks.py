@@ -1,0 +1,178 @@
+"""Refuses settings of the buffer and of the balance that could never work together, or that nothing heeds.
+
+A setting of a replay is refused where rollouts are learnt from, and the other way round: whoever wrote it
+expects it to do something. A value that is the default may stand anywhere, as it does in the config that
+a run leaves behind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from tianji_cli.config.problems import Path
+from tianji_cli.config.schema import Buffer, Component, Distribution, Environment, ReplaySettings, Stop
+from tianji_cli.config.source import Tree
+from tianji_cli.data.balance import least_tolerance
+
+MOST_STEPS: Final = 127
+"""Of a transition; ``data/transitions.py`` has it as ``LENGTH``, and imports gymnasium."""
+
+_BUFFER: Final = ("distribution", "buffer")
+_CAPACITY: Final = (*_BUFFER, "capacity")
+_COLOCATE: Final = (*_BUFFER, "colocate")
+_SAMPLER: Final = (*_BUFFER, "sampler")
+_PRIORITY_UPDATES: Final = (*_BUFFER, "priority_updates")
+_ROLLOUTS: Final = (*_BUFFER, "rollouts")
+_MODE: Final = ("distribution", "mode")
+_BALANCE: Final = ("distribution", "balance")
+_TOLERANCE: Final = ("distribution", "balance_tolerance")
+_TRANSPORT: Final = ("distribution", "transport")
+_FRAGMENT: Final = (("distribution", "actor", "send_size"), ("environment", "num_envs"))
+_IN_FLIGHT: Final = (*_FRAGMENT, ("distribution", "actor", "num"), ("distribution", "actor", "window"))
+_WARMUP: Final = ("training", "warmup_steps")
+_BATCH: Final = ("training", "batch_size")
+_AGENT_PRIORITIES: Final = ("agent", "priorities")
+_END: Final = ("experiment", "stop", "env_steps")
+
+_OF_A_REPLAY: Final[Mapping[str, str]] = {
+    "capacity": "did you mean rollouts, the number that the buffer holds?",
+    "sampler": 'rollouts are used whole; "uniform" would be right',
+    "priority_exponent": "rollouts have no priorities; leave it out",
+    "importance_exponent": "rollouts have no priorities; leave it out",
+    "importance_steps": "rollouts have no priorities; leave it out",
+    "priority_updates": "rollouts have no priorities; leave it out",
+    "memory": "rollouts stay in memory; leave it out",
+    "save_with_checkpoint": "a rollout is used up at once; leave it out",
+}
+"""Keys of the buffer that only a replay heeds, and what to do where there is none."""
+
+
+def check_rollouts(tree: Tree, training: str, distribution: Distribution) -> None:
+    """Note settings that do nothing, or cannot be, where the learner trains on rollouts.
+
+    Args:
+        tree: where problems are noted.
+        training: type of the update rule.
+        distribution: the section.
+    """
+    buffer = distribution.buffer
+    usual = Buffer()
+    for key, remedy in _OF_A_REPLAY.items():
+        if getattr(buffer, key) != getattr(usual, key):
+            tree.problem((*_BUFFER, key), f"is of a replay, and {training!r} learns from rollouts", remedy)
+    if not buffer.colocate:
+        what = f"{training!r} learns from rollouts, whose buffer takes turns with the learner"
+        tree.problem(_COLOCATE, f"a process of its own is not supported: {what}", "true is")
+    if distribution.balance == "free":
+        what = f"{training!r} uses every rollout as often, whoever is ahead"
+        tree.problem(_BALANCE, what, '"held" would be right')
+    if distribution.balance_tolerance is not None:
+        what = f"{training!r} uses every rollout as often, whoever is ahead"
+        tree.problem(_TOLERANCE, what, "leave it out")
+
+
+def check_replay_learner(tree: Tree, training: str, settings: ReplaySettings) -> bool:
+    """Note numbers of the update rule that no replay can do with; say whether there are none.
+
+    Args:
+        tree: where problems are noted.
+        training: type of the update rule.
+        settings: of the update rule.
+    """
+    ranges = (("batch_size", 1, None), ("n_step", 1, MOST_STEPS), ("publish_every", 1, None))
+    refused = False
+    for key, least, most in ranges:
+        value = getattr(settings, key)
+        if value < least or (most is not None and value > most):
+            right = f"at least {least}" if most is None else f"{least} to {most}"
+            tree.problem(("training", key), f"{value} is out of range for {training!r}", f"{right} is right")
+            refused = True
+    if settings.replay_ratio <= 0:
+        what = f"{settings.replay_ratio} uses of each sample are no training"
+        tree.problem(("training", "replay_ratio"), what, "more than 0 is right")
+        refused = True
+    if settings.warmup_steps < settings.batch_size:
+        what = f"{settings.warmup_steps} env steps do not fill a batch of {settings.batch_size}"
+        remedy = f"warmup_steps = {settings.batch_size} would be right"
+        tree.problem(tree.latest([_WARMUP, _BATCH]), what, remedy)
+        refused = True
+    return not refused
+
+
+def check_replay(tree: Tree, distribution: Distribution, agent: Component | None) -> None:
+    """Note settings that exclude one another where the learner draws from a replay.
+
+    Args:
+        tree: where problems are noted.
+        distribution: the section.
+        agent: the section, if it is valid.
+    """
+    buffer = distribution.buffer
+    if distribution.mode == "sync":
+        what = "a learner that draws from a replay has no rounds to wait for"
+        tree.problem(_MODE, what, 'mode = "async" would be right')
+    if buffer.rollouts != 1:
+        what = "is of rollouts, and the learner draws from a replay"
+        tree.problem(_ROLLOUTS, what, "did you mean capacity, in env steps?")
+    if not buffer.colocate and distribution.transport.local == "inproc":
+        what = 'transport "inproc" puts buffer and learner in one process'
+        remedy = 'colocate = true or transport = "shm" would be right'
+        tree.problem(tree.latest([_COLOCATE, _TRANSPORT]), what, remedy)
+    if buffer.sampler != "prioritised":
+        _check_no_priorities(tree, buffer, agent)
+
+
+def check_replay_sizes(
+    tree: Tree, settings: ReplaySettings, distribution: Distribution, environment: Environment
+) -> None:
+    """Note a replay that is too small for what it has to hold, and a tolerance that nobody can keep.
+
+    Args:
+        tree: where problems are noted.
+        settings: of the update rule.
+        distribution: the section.
+        environment: the section.
+    """
+    actor, capacity = distribution.actor, distribution.buffer.capacity
+    fragment = actor.send_size * environment.num_envs
+    in_flight = actor.num * actor.window * fragment
+    needs: tuple[tuple[int, str, tuple[Path, ...]], ...] = (
+        (settings.batch_size, f"a batch of {settings.batch_size}", (_BATCH,)),
+        (settings.warmup_steps, f"the {settings.warmup_steps} of the warm-up", (_WARMUP,)),
+        (in_flight, f"the {in_flight} that the actors may have in flight", _IN_FLIGHT),
+    )
+    most, what, keys = max(needs, key=lambda need: need[0])
+    if capacity < most:
+        where = tree.latest([_CAPACITY, *keys])
+        tree.problem(where, f"{capacity} env steps are less than {what}", f"capacity = {most} would be right")
+    tolerance = distribution.balance_tolerance
+    least = math.ceil(least_tolerance(fragment, settings.batch_size, settings.replay_ratio))
+    if distribution.balance == "held" and tolerance is not None and tolerance < least:
+        what = f"within {tolerance} env steps neither a fragment could be received nor a batch be drawn"
+        where = tree.latest([_TOLERANCE, *_FRAGMENT, _BATCH])
+        tree.problem(where, what, f"balance_tolerance = {least} would be right")
+
+
+def check_replay_end(tree: Tree, settings: ReplaySettings, stop: Stop) -> None:
+    """Note a run that would be over before its first update.
+
+    Args:
+        tree: where problems are noted.
+        settings: of the update rule.
+        stop: when the run is over.
+    """
+    if stop.env_steps is not None and stop.env_steps <= settings.warmup_steps:
+        what = f"{stop.env_steps} steps end the run within the {settings.warmup_steps} of its warm-up"
+        tree.problem(tree.latest([_END, _WARMUP]), what, "env_steps should be more than warmup_steps")
+
+
+def _check_no_priorities(tree: Tree, buffer: Buffer, agent: Component | None) -> None:
+    why = f"sampler {buffer.sampler!r} has no priorities"
+    right = 'sampler = "prioritised" would be right'
+    if buffer.priority_updates == "sync":
+        tree.problem(tree.latest([_PRIORITY_UPDATES, _SAMPLER]), f"nothing to wait for: {why}", right)
+    if agent is not None and getattr(agent.settings, "priorities", False) is True:
+        what = f"actors would compute priorities that nobody uses: {why}"
+        tree.problem(tree.latest([_AGENT_PRIORITIES, _SAMPLER]), what, right)

@@ -1,0 +1,156 @@
+"""Batches of transitions as one block of memory: in an array of their own, or in a transport's loan.
+
+The process that samples and the learner derive the same ``BatchLayout`` from the fragment's layout, so a
+batch needs no serialisation either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.batch import Batch
+from tianji_algos.fields import FieldSpec
+from tianji_cli.data.fragment import ALIGNMENT, FragmentLayout
+
+MAGIC: Final = 0x544A4254  # "TJBT"
+SCHEMA: Final = 1
+
+HEADER: Final = np.dtype([("magic", "<u4"), ("schema", "<u4"), ("job", "<u8"), ("layout", "<u8")])
+
+NUMBERS: Final = (
+    FieldSpec("reward", np.dtype(np.float32)),
+    FieldSpec("discount", np.dtype(np.float32)),
+    FieldSpec("weight", np.dtype(np.float32)),
+    FieldSpec("handle", np.dtype(np.int64)),
+    FieldSpec("version", np.dtype(np.int64)),
+    FieldSpec("age", np.dtype(np.int64)),
+)
+"""What every batch has for each sample beside observations and the agent's fields."""
+
+
+@dataclass(frozen=True)
+class BatchLayout:
+    """Where each array of a batch lies.
+
+    Attributes:
+        size: B, samples.
+        observation: the observation's field of a fragment.
+        fields: the agent's fields that its update rule reads.
+    """
+
+    size: int
+    observation: FieldSpec
+    fields: tuple[FieldSpec, ...]
+
+    @classmethod
+    def of(cls, layout: FragmentLayout, size: int, agent_fields: Sequence[str]) -> BatchLayout:
+        """Derive the layout of batches of ``size`` samples from that of fragments.
+
+        Raises:
+            ValueError: no samples, or a fragment has no such field.
+        """
+        if size < 1:
+            raise ValueError(f"a batch needs samples, not {size}")
+        specs = {spec.name: spec for spec in layout.fields}
+        missing = [name for name in ("observation", *agent_fields) if name not in specs]
+        if missing:
+            raise ValueError(f"fragments have no field {missing[0]!r}; they have {sorted(specs)}")
+        return cls(size, specs["observation"], tuple(specs[name] for name in agent_fields))
+
+    @cached_property
+    def arrays(self) -> tuple[tuple[str, FieldSpec], ...]:
+        """Every array by a name that no other array has, in the order they are laid out."""
+        return (
+            ("observation", self.observation),
+            ("next_observation", self.observation),
+            *((f"fields/{spec.name}", spec) for spec in self.fields),
+            *((spec.name, spec) for spec in NUMBERS),
+        )
+
+    @cached_property
+    def offsets(self) -> dict[str, int]:
+        """First byte of each array, counted from the start of the header; ``""`` is the end."""
+        offsets: dict[str, int] = {}
+        start = _aligned(HEADER.itemsize)
+        for name, spec in self.arrays:
+            offsets[name] = start
+            start += _aligned(self.size * math.prod(spec.shape) * spec.dtype.itemsize)
+        offsets[""] = start
+        return offsets
+
+    @property
+    def nbytes(self) -> int:
+        """Size of a batch with its header, in bytes."""
+        return self.offsets[""]
+
+    @cached_property
+    def fingerprint(self) -> int:
+        """64-bit hash that two processes share only if they agree on every array."""
+        text = repr(
+            (SCHEMA, self.size, *((name, spec.dtype.descr, spec.shape) for name, spec in self.arrays))
+        )
+        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+class BatchArrays:
+    """A batch's arrays over one block of memory, to be filled again and again.
+
+    Args:
+        layout: how the memory is divided.
+        memory: at least ``layout.nbytes`` bytes; None: allocate them here.
+
+    Attributes:
+        batch: what the update rule gets: the same arrays.
+        handle: ``[B]`` int64, names each sample to ``Replay.update_priorities``.
+        version: ``[B]`` int64, of the policy that made each sample.
+        age: ``[B]`` int64, env steps that the replay accepted after each sample's fragment.
+    """
+
+    def __init__(self, layout: BatchLayout, memory: memoryview | None = None) -> None:
+        self.layout = layout
+        self.memory = np.zeros(layout.nbytes, np.uint8).data if memory is None else memory
+        self.header = np.ndarray((), HEADER, self.memory)
+        arrays: dict[str, npt.NDArray[Any]] = {
+            name: np.ndarray((layout.size, *spec.shape), spec.dtype, self.memory, layout.offsets[name])
+            for name, spec in layout.arrays
+        }
+        self.batch = Batch(
+            observation=arrays["observation"],
+            fields={spec.name: arrays[f"fields/{spec.name}"] for spec in layout.fields},
+            reward=arrays["reward"],
+            next_observation=arrays["next_observation"],
+            discount=arrays["discount"],
+            weight=arrays["weight"],
+        )
+        self.handle: npt.NDArray[np.int64] = arrays["handle"]
+        self.version: npt.NDArray[np.int64] = arrays["version"]
+        self.age: npt.NDArray[np.int64] = arrays["age"]
+
+    def stamp(self, job: int) -> None:
+        """Write whose batch this is."""
+        self.header[...] = (MAGIC, SCHEMA, job, self.layout.fingerprint)
+
+    def refusal(self, job: int) -> str | None:
+        """Say why this is no batch of the job, or None if it is one."""
+        expectations = (
+            ("magic", MAGIC),
+            ("schema", SCHEMA),
+            ("job", job),
+            ("layout", self.layout.fingerprint),
+        )
+        for name, expected in expectations:
+            if int(self.header[name]) != expected:
+                return f"its {name} is {int(self.header[name]):#x}, not {expected:#x}"
+        return None
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT

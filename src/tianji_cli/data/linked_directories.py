@@ -1,0 +1,78 @@
+"""Directories that appear whole or not at all, and links that lead to the newest of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+
+class LinkedDirectories:
+    """Lets one process fill directories under a temporary name and rename them.
+
+    Links to them are replaced in one step, so a reader finds a whole directory at any moment.
+
+    Args:
+        directory: holds them; made if it is not there. What a kill has left of an earlier writer is removed.
+        links: names of the links.
+    """
+
+    def __init__(self, directory: Path, links: Sequence[str]) -> None:
+        self._directory = directory
+        self._links = links
+        directory.mkdir(parents=True, exist_ok=True)
+        self._remove_leftovers()
+
+    @contextlib.contextmanager
+    def fill(self, link: str, name: str) -> Iterator[Path]:
+        """Let the caller fill a directory, then let it appear under its name, and let ``link`` lead to it."""
+        temporary = self._directory / f".{name}.{os.getpid()}"
+        twin = self._directory / f".twin-{name}.{os.getpid()}"
+        temporary.mkdir()
+        try:
+            yield temporary
+            for path in temporary.iterdir():
+                _sync(path)
+            _sync(temporary)
+            final = self._directory / name
+            if final.exists():
+                # A link is replaced in one step, a directory is not: the link leads to a twin meanwhile.
+                shutil.copytree(temporary, twin, copy_function=os.link)
+                self._lead(link, twin.name)
+                shutil.rmtree(final)
+            temporary.rename(final)
+            self._lead(link, name)
+            _sync(self._directory)
+        finally:
+            self._remove_leftovers()
+
+    def targets(self) -> set[str]:
+        """Names of the directories that links lead to."""
+        links = (self._directory / link for link in self._links)
+        return {os.readlink(link) for link in links if link.is_symlink()}
+
+    def _lead(self, link: str, name: str) -> None:
+        temporary = self._directory / f".{link}.{os.getpid()}"
+        temporary.unlink(missing_ok=True)
+        temporary.symlink_to(name, target_is_directory=True)
+        temporary.replace(self._directory / link)
+
+    def _remove_leftovers(self) -> None:
+        """Remove what a kill has left of links and directories, unless a link leads to it."""
+        in_use = self.targets()
+        for leftover in self._directory.glob(".*"):
+            if leftover.is_symlink():
+                leftover.unlink()
+            elif leftover.name not in in_use:
+                shutil.rmtree(leftover, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Make what was written survive a power cut, as a rename promises no order of its own."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,289 @@
+"""The replay: fragments in their order of arrival, and batches of transitions drawn from them.
+
+Receiving is storing: the caller takes a fragment into ``free``, looks at it, and calls ``accept``, or leaves
+it and takes the next one there. A replay knows no processes and no transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.fields import FieldSpec
+from tianji_cli.data.batches import BatchArrays
+from tianji_cli.data.fragment import FragmentLayout
+from tianji_cli.data.memory_limits import place_for
+from tianji_cli.data.replay_memory import ReplayMemory, ReplayRing, Rows
+from tianji_cli.data.samplers import FreshSampler, PrioritisedSampler, Sampler, SamplerName, UniformSampler
+from tianji_cli.data.sum_tree import SumTree
+from tianji_cli.data.transitions import Transitions
+from tianji_cli.data.use_counts import UseCounts, UseSummary
+
+PRIORITY: Final = "priority"
+"""Field in which an actor may bring its samples' first priorities, ``[T, N]`` float32."""
+
+KEPT: Final = ("observation", "reward")
+"""Fields, beside the agent's, that are read whenever a batch is drawn."""
+
+READ_ONCE: Final = ("terminated", "truncated", "mask", "episode_return", PRIORITY)
+"""Fields that nobody reads after a fragment was accepted."""
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """What a replay is to be like.
+
+    Attributes:
+        capacity: env steps held, rounded up to whole fragments.
+        sampler: how batches are drawn.
+        n_step: n, steps of a transition at most.
+        gamma: discount of one step.
+        priority_exponent: alpha of ``prioritised``.
+        importance_exponent: beta of ``prioritised`` at first.
+        importance_steps: env steps over which beta rises to 1; None: it stays.
+        memory: where fragments lie: RAM, a file (``mmap``), or a file if RAM does not suffice (``auto``).
+    """
+
+    capacity: int
+    sampler: SamplerName
+    n_step: int
+    gamma: float
+    priority_exponent: float = 0.6
+    importance_exponent: float = 0.4
+    importance_steps: int | None = None
+    memory: Literal["auto", "ram", "mmap"] = "auto"
+
+
+@dataclass(frozen=True)
+class ReplayBytes:
+    """What a replay takes.
+
+    Attributes:
+        memory: of the fragments, in RAM or in a file.
+        bookkeeping: of the numbers about steps and slots, always in RAM.
+    """
+
+    memory: int
+    bookkeeping: int
+
+    @property
+    def total(self) -> int:
+        """Both together."""
+        return self.memory + self.bookkeeping
+
+    def place(self, settings: ReplaySettings, directory: Path | None) -> Path | None:
+        """Decide where the fragments lie: in a file in that directory, or, None, in RAM.
+
+        Raises:
+            ReplayMemoryError: it fits nowhere, or not where the settings want it.
+        """
+        return place_for(settings.memory, self.total, self.memory, settings.capacity, directory)
+
+
+def kept_first(fields: Iterable[FieldSpec]) -> tuple[FieldSpec, ...]:
+    """Order a fragment's fields so that those which are read once take no memory in a replay."""
+    return tuple(sorted(fields, key=lambda field: field.name in READ_ONCE))
+
+
+def predict_bytes(
+    layout: FragmentLayout, capacity: int, sampler: SamplerName, agent_fields: tuple[str, ...]
+) -> ReplayBytes:
+    """Say what ``Replay`` will take, to the byte."""
+    ring = ReplayRing(layout, capacity, (*KEPT, *agent_fields))
+    bookkeeping = Transitions.bookkeeping_bytes(ring.slots, ring.span) + ring.span + ring.slots * 24
+    if sampler == "prioritised":
+        bookkeeping += SumTree.bytes_for(ring.span)
+    return ReplayBytes(ring.nbytes, bookkeeping)
+
+
+class Replay:
+    """Holds the newest fragments and draws from them.
+
+    Args:
+        layout: of every fragment.
+        settings: how much, and how to draw.
+        agent_fields: names of the agent's fields that a batch is to carry.
+        seed: of what is drawn.
+        directory: where a file of the memory would lie; None: in RAM or nowhere.
+        env_steps: what the job had made before this replay began.
+
+    Attributes:
+        accepted: samples ever accepted.
+        accepted_by: samples accepted up to each slot's fragment, itself included.
+        stale_updates: priorities that came for samples which had been evicted.
+
+    Raises:
+        ReplayMemoryError: there is not so much memory, or no room for a file.
+        ValueError: the settings contradict themselves or the layout.
+    """
+
+    def __init__(
+        self,
+        layout: FragmentLayout,
+        settings: ReplaySettings,
+        *,
+        agent_fields: tuple[str, ...],
+        seed: int,
+        directory: Path | None = None,
+        env_steps: int = 0,
+    ) -> None:
+        specs = {spec.name: spec for spec in layout.fields}
+        self.layout, self.settings, self.agent_fields = layout, settings, agent_fields
+        self.ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
+        needed = predict_bytes(layout, settings.capacity, settings.sampler, agent_fields)
+        self.ring.env_steps = env_steps
+        self.memory = ReplayMemory(self.ring, needed.place(settings, directory))
+        self.transitions = Transitions(self.memory, settings.n_step, settings.gamma)
+        self.sampler = _sampler(settings, self.ring, self.transitions.spans, seed)
+        self.uses = UseCounts(self.ring.span)
+        self.accepted = 0
+        self.stale_updates = 0
+        self._samples = np.zeros(self.ring.slots, np.int64)
+        self._versions = np.zeros(self.ring.slots, np.int64)
+        self.accepted_by = np.zeros(self.ring.slots, np.int64)
+        self._fields = {name: Rows(self.memory, specs[name]) for name in agent_fields}
+        self._priorities = self._first_priorities(specs.get(PRIORITY))
+
+    @property
+    def size(self) -> int:
+        """Samples held: steps that are experience."""
+        return self.ring.samples
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes, as ``predict_bytes`` said."""
+        per_slot = (self._samples, self._versions, self.accepted_by)
+        parts = (self.transitions.nbytes, self.uses.counts.nbytes, self.sampler.nbytes)
+        return self.ring.nbytes + sum(parts) + sum(array.nbytes for array in per_slot)
+
+    @property
+    def free(self) -> memoryview:
+        """Memory of the next fragment; whatever it held has been evicted already."""
+        return self.memory.slot(self.ring.slot(self.ring.next))
+
+    def accept(self) -> None:
+        """Make the fragment in ``free`` part of the replay; if it is full, the oldest is evicted."""
+        birth = self.ring.next
+        evicted = self.ring.oldest
+        self.ring.next += 1
+        if evicted < self.ring.oldest:
+            self._evict(evicted)
+        slot = self.ring.slot(birth)
+        samples = int(np.count_nonzero(self.transitions.accept(birth)))
+        self._samples[slot] = samples
+        self._versions[slot] = self.memory.headers[slot]["version"]
+        self.ring.samples += samples
+        self.ring.env_steps += samples
+        self.accepted += samples
+        self.accepted_by[slot] = self.accepted
+        self.uses.begin(self.ring.steps(birth), samples)
+        self.sampler.accept(birth, None if self._priorities is None else self._priorities[slot].reshape(-1))
+
+    def sample(self, into: BatchArrays) -> None:
+        """Draw a batch, with replacement.
+
+        Raises:
+            ValueError: the replay is empty.
+        """
+        if self.size == 0:
+            raise ValueError("an empty replay has no batches")
+        batch = into.batch
+        self.sampler.draw(into.handle, batch.weight)
+        places = into.handle % self.ring.span
+        slots, rows = np.divmod(places, self.ring.steps_each)
+        self.transitions.gather(places, slots, rows, into)
+        for name, field in self._fields.items():
+            field.gather(slots, rows, batch.fields[name])
+        self._versions.take(slots, out=into.version, mode="clip")
+        np.subtract(self.accepted, self.accepted_by.take(slots), out=into.age)
+        self.uses.use(places)
+
+    def update_priorities(self, handles: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
+        """Give samples new priorities; those evicted meanwhile are counted and left out.
+
+        Raises:
+            ValueError: a priority is not finite.
+        """
+        each = self.ring.steps_each
+        held = (handles >= self.ring.oldest * each) & (handles < self.ring.next * each)
+        stale = handles.size - int(np.count_nonzero(held))
+        if stale:
+            self.stale_updates += stale
+            handles, priorities = handles[held], priorities[held]
+        self.sampler.update(handles % self.ring.span, priorities)
+
+    def restore(
+        self,
+        oldest: int,
+        *,
+        predecessors: npt.NDArray[np.int64],
+        accepted_by: npt.NDArray[np.int64],
+        accepted: int,
+        env_steps: int,
+        stale_updates: int,
+        sampler: Mapping[str, Any],
+    ) -> None:
+        """Hold fragments, uses and priorities that lie in their places already; see ``replay_file``.
+
+        Args:
+            oldest: birth of the first of them.
+            predecessors: what each goes on from, counted from ``oldest``, or ``NONE``.
+            accepted_by: samples accepted up to each, itself included.
+            accepted: samples ever accepted.
+            env_steps: what the job had made.
+            stale_updates: see the class.
+            sampler: its state.
+
+        Raises:
+            ValueError: the numbers contradict themselves.
+        """
+        ring, spans = self.ring, self.transitions.spans
+        self.transitions.restore(oldest, predecessors)
+        ring.first, ring.next = oldest, oldest + len(predecessors)
+        for birth in range(oldest, ring.next):
+            slot = ring.slot(birth)
+            self._versions[slot] = self.memory.headers[slot]["version"]
+            self._samples[slot] = np.count_nonzero(spans[ring.steps(birth)])
+            self.accepted_by[slot] = accepted_by[birth - oldest]
+        ring.samples = int(self._samples.sum())
+        self.accepted, ring.env_steps, self.stale_updates = accepted, env_steps, stale_updates
+        self.sampler.load_state(sampler)
+
+    def use_summary(self) -> UseSummary | None:
+        """How often each sample was used, over those held and those evicted."""
+        return self.uses.summary()
+
+    def _first_priorities(self, spec: FieldSpec | None) -> npt.NDArray[np.float32] | None:
+        if spec is None:
+            return None
+        if spec != FieldSpec(PRIORITY, np.dtype(np.float32)):
+            raise ValueError(f"a fragment's {PRIORITY!r} is float32 [T, N]; {spec} is not")
+        return self.memory.field(spec)
+
+    def _evict(self, birth: int) -> None:
+        slot = self.ring.slot(birth)
+        self.ring.samples -= int(self._samples[slot])
+        self.sampler.evict(birth)
+        self.transitions.evict(birth)
+
+
+def _sampler(settings: ReplaySettings, ring: ReplayRing, spans: npt.NDArray[np.uint8], seed: int) -> Sampler:
+    match settings.sampler:
+        case "uniform":
+            return UniformSampler(ring, spans, seed)
+        case "fresh":
+            return FreshSampler(ring, spans, seed)
+        case "prioritised":
+            return PrioritisedSampler(
+                ring,
+                spans,
+                seed,
+                priority_exponent=settings.priority_exponent,
+                importance_exponent=settings.importance_exponent,
+                importance_steps=settings.importance_steps,
+            )

@@ -1,0 +1,106 @@
+"""The replay as a buffer sees it: takes fragments in while the balance allows it, and says what came."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tianji_cli.data.admission import Admission
+from tianji_cli.data.arrival import Arrival
+from tianji_cli.data.balance import Balance
+from tianji_cli.data.batches import BatchArrays
+from tianji_cli.data.fragment import Fragment, FragmentLayout
+from tianji_cli.data.replay import Replay
+from tianji_transports.core import Claim
+
+
+class ReplayStore:
+    """Receives fragments into a replay.
+
+    Args:
+        layout: of every fragment of the group.
+        job: the job's number, which every header carries.
+        actors: numbers of the actors, by the rank of the process that carries them.
+        replay: where they go.
+        balance: whether they may.
+
+    Attributes:
+        admission: checks and counts what comes.
+        replay: what batches are drawn from.
+        balance: of production and consumption.
+        fragment_steps: T x N, env steps in a fragment.
+    """
+
+    def __init__(
+        self,
+        layout: FragmentLayout,
+        job: int,
+        actors: Mapping[int, Sequence[int]],
+        *,
+        replay: Replay,
+        balance: Balance,
+    ) -> None:
+        self.admission = Admission(layout, job, actors)
+        self.replay = replay
+        self.balance = balance
+        self._layout = layout
+        self._job = job
+        self.fragment_steps = layout.steps * layout.num_envs
+        self._winding_down = False
+        self._arrivals: list[Arrival] = []
+
+    @property
+    def full(self) -> bool:
+        """Leave further fragments with their senders: they are ahead."""
+        return not (self._winding_down or self.balance.may_receive(self.fragment_steps))
+
+    def admit(self, claim: Claim) -> None:
+        """Receive a fragment into the replay; one that is not the job's is rejected and leaves no trace."""
+        if not self.admission.has_its_size(claim):
+            claim.release()
+            return
+        memory = self.replay.free
+        claim.take(memory)
+        fragment = Fragment(self._layout, memory)
+        reception = self.admission.admit(claim, fragment)
+        if reception is None:
+            return
+        samples = int(fragment.header["samples"])
+        reception.samples += samples
+        self.balance.received += samples
+        self._arrivals.append(Arrival.of(fragment))
+        self.replay.accept()
+
+    def wind_down(self) -> None:
+        """Receive whatever still comes."""
+        self._winding_down = True
+
+    def arrivals(self) -> Sequence[Arrival]:
+        """Say what came since the last call."""
+        arrived, self._arrivals = self._arrivals, []
+        return arrived
+
+    def may_draw(self, batch_size: int) -> bool:
+        """Say whether a batch of so many samples may be drawn now."""
+        return self.balance.may_consume(batch_size)
+
+    def draw(self, into: BatchArrays) -> None:
+        """Draw a batch and count it; ``may_draw`` said yes."""
+        into.stamp(self._job)
+        self.replay.sample(into)
+        self.balance.consumed += into.layout.size
+
+    def report(self) -> dict[str, Any]:
+        """How full the replay is and how its samples were used."""
+        replay = self.replay
+        uses = replay.use_summary()
+        return {
+            "replay": {
+                "size": replay.size,
+                "capacity": replay.ring.live * replay.ring.steps_each,
+                "nbytes": replay.nbytes,
+            },
+            "uses": None if uses is None else asdict(uses),
+            "stale_priorities": replay.stale_updates,
+        }

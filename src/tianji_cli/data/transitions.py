@@ -1,0 +1,209 @@
+"""n-step transitions in a ring of fragments, whose observations are stored once.
+
+Environments are reset on the step after an end, and that step is no experience (its mask is off). So the
+observation after a step is always the next row, and that of an episode's last step is its true last one.
+A transition of step (t, n) goes on for up to n steps of the same environment, stops after a step that ends
+the episode, and continues in the same actor's next fragment if that has arrived and none between was lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.data.batches import BatchArrays
+from tianji_cli.data.replay_memory import Indices, ReplayMemory, Rows
+
+LENGTH: Final = 127
+"""Bits of a span for the number of steps."""
+TERMINATED: Final = 128
+"""Bit of a span that says that the last step terminated the episode."""
+NONE: Final = -1
+
+Flags = npt.NDArray[np.bool_]
+Spans = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class _Latest:
+    """What came last from an actor; ``going [N]``: its last step is experience and ends no episode."""
+
+    incarnation: int
+    sequence: int
+    birth: int
+    going: Flags
+
+    def is_followed_by(self, incarnation: int, sequence: int, oldest: int) -> bool:
+        """Say whether that fragment goes on where this one, if it is still held, ends."""
+        return (incarnation, sequence - 1) == (self.incarnation, self.sequence) and self.birth >= oldest
+
+
+class Transitions:
+    """Knows how long each step's transition is, and gathers transitions.
+
+    Args:
+        memory: the fragments.
+        n_step: n, steps of a transition at most.
+        gamma: discount of one step.
+
+    Attributes:
+        spans: of each step of each slot: how many steps its transition has (0: the step is no experience),
+            plus ``TERMINATED`` if the last of them terminated the episode.
+        successor: slot of the fragment that goes on where a slot's fragment ends; only transitions that go
+            on there read it.
+        predecessor: birth of the fragment that a slot's fragment goes on from, or ``NONE``.
+    """
+
+    def __init__(self, memory: ReplayMemory, n_step: int, gamma: float) -> None:
+        if not 1 <= n_step <= LENGTH:
+            raise ValueError(f"a transition has 1 to {LENGTH} steps, not {n_step}")
+        ring = memory.ring
+        layout = ring.layout
+        specs = {spec.name: spec for spec in layout.fields}
+        self.spans = np.zeros(ring.span, np.uint8)
+        self.successor = np.zeros(ring.slots, np.intp)
+        self.predecessor = np.full(ring.slots, NONE, np.int64)
+        self._ring, self._layout, self._n_step = ring, layout, n_step
+        self._headers = memory.headers
+        self._flags = [memory.field(specs[name], np.uint8) for name in ("mask", "terminated", "truncated")]
+        self._latest: dict[int, _Latest] = {}
+        self._observations = Rows(memory, specs["observation"])
+        self._rewards = Rows(memory, specs["reward"])
+        self._discounts = _discounts(gamma)
+        self._powers = _powers(n_step, gamma)
+        self._later = np.arange(n_step)
+        self._scratch = np.zeros((0, n_step), np.float32)
+
+    @staticmethod
+    def bookkeeping_bytes(slots: int, span: int) -> int:
+        """Size of what is kept beside the fragments."""
+        return span + slots * 16
+
+    @property
+    def nbytes(self) -> int:
+        """Size of what is kept beside the fragments."""
+        return self.spans.nbytes + self.successor.nbytes + self.predecessor.nbytes
+
+    def accept(self, birth: int) -> Spans:
+        """Measure a fragment's transitions, and those of its predecessors that now go on in it.
+
+        Returns:
+            The fragment's spans, ``[T * N]``.
+        """
+        slot, steps = self._ring.slot(birth), self._ring.steps(birth)
+        mask, terminated, truncated = (flag[slot] != 0 for flag in self._flags)
+        ended = terminated | truncated
+        spans = self._measured(mask, terminated, ended)
+        self.spans[steps] = spans.reshape(-1)
+        self.predecessor[slot] = NONE
+        header = self._headers[slot]
+        actor, incarnation, sequence = (int(header[name]) for name in ("actor", "incarnation", "sequence"))
+        before = self._latest.get(actor)
+        self._latest[actor] = _Latest(incarnation, sequence, birth, mask[-1] & ~ended[-1])
+        if before is not None and before.is_followed_by(incarnation, sequence, self._ring.oldest):
+            self.successor[self._ring.slot(before.birth)] = slot
+            self.predecessor[slot] = before.birth
+            self._lengthen(before, spans[0])
+        return self.spans[steps]
+
+    def evict(self, birth: int) -> None:
+        """Let none of a fragment's steps be experience any more."""
+        self.spans[self._ring.steps(birth)] = 0
+
+    def restore(self, oldest: int, predecessors: npt.NDArray[np.int64]) -> None:
+        """Link fragments from birth ``oldest`` on, whose spans are there, to those that they go on from.
+
+        Raises:
+            ValueError: one goes on from a fragment that is not older, or that another goes on from.
+        """
+        links = np.flatnonzero(predecessors != NONE)
+        earlier = predecessors[links]
+        if ((earlier < 0) | (earlier >= links)).any() or np.unique(earlier).size < earlier.size:
+            raise ValueError("fragments go on from fragments that are not before them")
+        slots = (oldest + np.arange(len(predecessors))) % self._ring.slots
+        self.predecessor[slots[links]] = oldest + earlier
+        self.successor[slots[earlier]] = slots[links]
+
+    def gather(self, places: Indices, slots: Indices, rows: Indices, into: BatchArrays) -> None:
+        """Write the transitions of steps ``rows`` (t x N + n) of ``slots``, which lie at ``places``."""
+        batch = into.batch
+        spans = self.spans.take(places)
+        self._discounts.take(spans, out=batch.discount, mode="clip")
+        lengths = (spans & LENGTH).astype(np.intp)
+        self._observations.gather(slots, rows, batch.observation)
+        self._gather_rewards(slots, rows, lengths, batch.reward)
+        lengths *= self._layout.num_envs
+        lengths += rows
+        observed = self._ring.steps_each + self._layout.num_envs
+        self._observations.gather(*self._follow(slots, lengths, observed), batch.next_observation)
+
+    def _measured(self, mask: Flags, terminated: Flags, ended: Flags) -> Spans:
+        """Spans of a fragment's steps ``[T, N]``, as far as they are known without its successor."""
+        lengths = mask.astype(np.uint8)
+        last_terminated = mask & terminated
+        going = mask & ~ended
+        for later in range(1, min(self._n_step, len(mask))):
+            going = going[: len(mask) - later] & mask[later:]
+            lengths[:-later] += going
+            last_terminated[:-later] |= going & terminated[later:]
+            going &= ~ended[later:]
+        lengths += last_terminated * np.uint8(TERMINATED)
+        return lengths
+
+    def _lengthen(self, before: _Latest, first: Spans) -> None:
+        """Let transitions that reached the end of what was known go on with a first row's ``[N]``."""
+        steps, envs = self._layout.steps, self._layout.num_envs
+        more, terminates = first & LENGTH, first & TERMINATED
+        earlier, behind = before.birth, 0
+        while behind < self._n_step - 1 and earlier >= self._ring.oldest:
+            rows = min(steps, self._n_step - 1 - behind)
+            spans = self.spans[self._ring.steps(earlier)].reshape(steps, envs)[steps - rows :]
+            to_the_end = np.arange(behind + rows, behind, -1).astype(np.uint8)[:, None]
+            lengths = to_the_end + more
+            longer = np.minimum(lengths, self._n_step) + np.where(lengths <= self._n_step, terminates, 0)
+            np.copyto(spans, longer, "unsafe", (spans == to_the_end) & before.going)
+            behind += steps
+            earlier = int(self.predecessor[self._ring.slot(earlier)])
+
+    def _gather_rewards(
+        self, slots: Indices, rows: Indices, lengths: Indices, into: npt.NDArray[np.float32]
+    ) -> None:
+        if self._n_step == 1:
+            self._rewards.gather(slots, rows, into)
+            return
+        if len(self._scratch) != len(rows):
+            self._scratch = np.zeros((len(rows), self._n_step), np.float32)
+        # Behind a transition's end its last step is read again, for nothing: its factor is 0.
+        later = np.minimum(self._later, (lengths - 1)[:, None])
+        later *= self._layout.num_envs
+        later += rows[:, None]
+        every = np.repeat(slots, self._n_step).reshape(later.shape)
+        self._rewards.gather(*self._follow(every, later, self._ring.steps_each), self._scratch)
+        np.einsum("bk,bk->b", self._scratch, self._powers.take(lengths, axis=0), out=into)
+
+    def _follow(self, slots: Indices, rows: Indices, known: int) -> tuple[Indices, Indices]:
+        """Turn rows behind the first ``known`` of a fragment into rows of the fragments that follow it."""
+        beyond = rows >= known
+        if not beyond.any():
+            return slots, rows
+        slots = slots.copy()
+        while beyond.any():
+            slots[beyond] = self.successor[slots[beyond]]
+            rows[beyond] -= self._ring.steps_each
+            beyond = rows >= known
+        return slots, rows
+
+
+def _discounts(gamma: float) -> npt.NDArray[np.float32]:
+    """Discount of what follows, by span."""
+    discounts = np.zeros(256, np.float32)
+    discounts[:TERMINATED] = gamma ** np.arange(TERMINATED)
+    return discounts
+
+
+def _powers(n_step: int, gamma: float) -> npt.NDArray[np.float32]:
+    """``[n + 1, n]``: the factors of the rewards of a transition, by its number of steps."""
+    return np.tril(np.tile(gamma ** np.arange(n_step), (n_step + 1, 1)), -1).astype(np.float32)

@@ -1,0 +1,41 @@
+"""Where a learner gets its batches: what differs between learning from rollouts and from a replay."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from tianji_cli.data.arrival import Arrival
+
+
+class Feed(ABC):
+    """Hands a learner what it updates on, and tells it of everything that was received."""
+
+    @abstractmethod
+    def arrivals(self) -> Sequence[Arrival]:
+        """Say what came since the last call, in the order it is to be counted."""
+
+    @abstractmethod
+    def batch(self) -> Any | None:
+        """Hand out the next batch for the embryo, valid until the next call; None if it is not there yet."""
+
+    def used(self) -> None:  # noqa: B027 - rollouts want to know nothing
+        """Take note that the embryo has made its update on the last batch."""
+
+    @property
+    @abstractmethod
+    def round_is_done(self) -> bool:
+        """Whether it is time to publish the policy."""
+
+    @abstractmethod
+    def advance(self, version: int) -> None:
+        """Take note that this version was published: a new round begins."""
+
+    @abstractmethod
+    def wind_down(self) -> None:
+        """No more batches are wanted; arrivals are, to the end."""
+
+    @abstractmethod
+    def report(self) -> dict[str, Any]:
+        """What the root is told: ``rho`` (uses of each sample in serial training), and what was measured."""

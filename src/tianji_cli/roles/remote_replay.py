@@ -1,0 +1,127 @@
+"""Takes batches from a replay in another process, and sends priorities back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.data import priority_update
+from tianji_cli.data.arrival import Arrival
+from tianji_cli.data.balance import Balance
+from tianji_cli.data.batches import BatchArrays, BatchLayout
+from tianji_cli.roles.replay_buffer import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.roles.replay_feed import BatchSource
+from tianji_transports.core import Claim, Full, Transport
+
+
+class RemoteReplay(BatchSource):
+    """Claims assembled batches; the next one is on its way while the learner updates.
+
+    Args:
+        transport: the endpoint of the learner's process.
+        buffer: rank of the buffer.
+        job: the job's number, which every batch carries.
+        batches: how a batch is laid out.
+        balance: counts here what the buffer paces there.
+    """
+
+    def __init__(
+        self, transport: Transport, buffer: int, job: int, *, batches: BatchLayout, balance: Balance
+    ) -> None:
+        self.balance = balance
+        self._transport = transport
+        self._buffer = buffer
+        self._job = job
+        self._batches = batches
+        self._own = None if transport.capabilities.lends else BatchArrays(batches)
+        self._claim: Claim | None = None
+        self._handles: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)
+        self._unsent: deque[bytearray] = deque()
+        self._winding_down = False
+        self._rejected = 0
+        self._first_refusal = ""
+
+    def arrivals(self) -> Sequence[Arrival]:
+        """Hear what the buffer received."""
+        if self._winding_down:
+            self._discard_batches()
+        arrived = []
+        while (claim := self._transport.probe(ARRIVALS)) is not None:
+            arrival = Arrival.read(claim.view())
+            claim.release()
+            if arrival is None:
+                self._refuse(claim, "it is no arrival")
+                continue
+            self.balance.received += arrival.samples
+            arrived.append(arrival)
+        return arrived
+
+    def draw(self) -> BatchArrays | None:
+        """Claim the next batch, and read it where it is if the engine lends."""
+        self._send_priorities()
+        self._release()
+        while (claim := self._transport.probe(BATCHES)) is not None:
+            arrays = self._opened(claim)
+            if arrays is not None:
+                np.copyto(self._handles, arrays.handle)
+                self.balance.consumed += self._batches.size
+                return arrays
+        return None
+
+    def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
+        """Send them as soon as there is room; the learner does not wait for it."""
+        message = bytearray(priority_update.nbytes(len(priorities)))
+        priority_update.write(memoryview(message), self._handles, priorities)
+        self._unsent.append(message)
+        self._send_priorities()
+
+    def wind_down(self) -> None:
+        """Give the last batch back, and then those that were on their way: their sender waits for it."""
+        self._winding_down = True
+        self._release()
+
+    def report(self) -> dict[str, Any]:
+        """Messages that were refused: how many, and why the first."""
+        return {"rejected": {"batches": [self._rejected, self._first_refusal]}}
+
+    def _opened(self, claim: Claim) -> BatchArrays | None:
+        if claim.nbytes != self._batches.nbytes:
+            self._refuse(claim, f"it has {claim.nbytes} bytes, not {self._batches.nbytes}")
+            claim.release()
+            return None
+        if self._own is None:
+            self._claim, arrays = claim, BatchArrays(self._batches, claim.view())
+        else:
+            arrays = self._own
+            claim.take(arrays.memory)
+        if (refusal := arrays.refusal(self._job)) is not None:
+            self._refuse(claim, refusal)
+            self._release()
+            return None
+        return arrays
+
+    def _refuse(self, claim: Claim, why: str) -> None:
+        self._rejected += 1
+        if not self._first_refusal:
+            self._first_refusal = f"a message from rank {claim.source} is none of this job: {why}"
+
+    def _send_priorities(self) -> None:
+        while self._unsent:
+            loan = self._transport.loan(self._buffer, PRIORITIES, len(self._unsent[0]))
+            if isinstance(loan, Full):
+                return
+            loan.memory[:] = self._unsent.popleft()
+            self._transport.push(loan)
+
+    def _discard_batches(self) -> None:
+        while (claim := self._transport.probe(BATCHES)) is not None:
+            claim.release()
+
+    def _release(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None

@@ -1,0 +1,127 @@
+"""Feeds a learner with batches from a replay, which is beside it or in a process of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.batch import Batch
+from tianji_algos.core import ReplayEmbryo
+from tianji_cli.data.arrival import Arrival
+from tianji_cli.data.balance import Balance
+from tianji_cli.data.batches import BatchArrays
+from tianji_cli.data.staleness import Distribution
+from tianji_cli.roles.feed import Feed
+
+
+class BatchSource(ABC):
+    """Where batches are drawn.
+
+    Attributes:
+        balance: counts what was received and drawn.
+    """
+
+    balance: Balance
+
+    @abstractmethod
+    def arrivals(self) -> Sequence[Arrival]:
+        """Say what came since the last call."""
+
+    @abstractmethod
+    def draw(self) -> BatchArrays | None:
+        """Hand out a batch, valid until the next call; None while there is none, or production is behind."""
+
+    @abstractmethod
+    def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
+        """Take the priorities of the last batch."""
+
+    @abstractmethod
+    def wind_down(self) -> None:
+        """No more batches are wanted."""
+
+    def report(self) -> dict[str, Any]:
+        """What the root is told of it."""
+        return {}
+
+
+class ReplayFeed(Feed):
+    """Hands out batches and measures how old their samples are.
+
+    Args:
+        embryo: learns from them.
+        source: where they are drawn.
+        publish_every: updates between two published policies.
+        prioritised: what an update learns of its samples changes their priorities.
+        age_bin: width of the bins that ages are counted in, in env steps.
+    """
+
+    def __init__(
+        self,
+        embryo: ReplayEmbryo,
+        source: BatchSource,
+        *,
+        publish_every: int,
+        prioritised: bool,
+        age_bin: int,
+    ) -> None:
+        self._embryo = embryo
+        self._source = source
+        self._publish_every = publish_every
+        self._prioritised = prioritised
+        self._lags = Distribution()
+        self._ages = Distribution(age_bin)
+        self._version = 0
+        self._updates_in_round = 0
+        self._final_ratio: float | None = None
+
+    def arrivals(self) -> Sequence[Arrival]:
+        """Say what came since the last call."""
+        return self._source.arrivals()
+
+    def batch(self) -> Batch | None:
+        """Hand out the next batch, unless the policy wants to be published first or production is behind."""
+        if self.round_is_done:
+            return None
+        arrays = self._source.draw()
+        if arrays is None:
+            return None
+        self._lags.record_all(self._version - arrays.version)
+        self._ages.record_all(arrays.age)
+        return arrays.batch
+
+    def used(self) -> None:
+        """Pass on the new priorities."""
+        self._updates_in_round += 1
+        if self._prioritised:
+            self._source.give_priorities(self._embryo.priorities)
+
+    @property
+    def round_is_done(self) -> bool:
+        """As many updates were made as there are to be between two versions."""
+        return self._updates_in_round >= self._publish_every
+
+    def advance(self, version: int) -> None:
+        """Begin to count updates anew."""
+        self._updates_in_round = 0
+        self._version = version
+
+    def wind_down(self) -> None:
+        """No more batches are wanted; what still comes says nothing of the balance."""
+        self._final_ratio = self._source.balance.actual
+        self._source.wind_down()
+
+    def report(self) -> dict[str, Any]:
+        """Replay ratio as it is to be and as it is, and how old samples are when they are used."""
+        balance, lag, age = self._source.balance, self._lags.summary(), self._ages.summary()
+        return {
+            "rho": balance.rho,
+            "ratio": balance.actual if self._final_ratio is None else self._final_ratio,
+            "lag": None if lag is None else asdict(lag),
+            "age": None if age is None else asdict(age),
+            **self._source.report(),
+        }

@@ -1,0 +1,95 @@
+"""Feeds a learner with rollouts: one round of minibatches after another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from tianji_algos.core import RolloutEmbryo
+from tianji_cli.data.arrival import Arrival
+from tianji_cli.data.rollout import Rollout, RolloutStore, StoredFragment
+from tianji_cli.data.staleness import Distribution
+from tianji_cli.roles.feed import Feed
+
+
+class RolloutFeed(Feed):
+    """Takes rollouts from the store beside it.
+
+    What was received is counted when a learner begins with it, in the order of the rollout, so that a run in
+    step repeats itself.
+
+    Args:
+        embryo: cuts rollouts into minibatches.
+        store: where rollouts come from.
+    """
+
+    def __init__(self, embryo: RolloutEmbryo, store: RolloutStore) -> None:
+        self._embryo = embryo
+        self._store = store
+        self._staleness = Distribution()
+        self._version = 0
+        self._rollout: Rollout | None = None
+        self._minibatches: Iterator[Any] | None = None
+        self._round_is_done = False
+        self._winding_down = False
+
+    def arrivals(self) -> Sequence[Arrival]:
+        """Count the next rollout when the last is used up."""
+        if self._winding_down:
+            remaining = self._store.remaining()
+            arrived = _arrivals(remaining.arrived)
+            self._store.release(remaining)
+            return arrived
+        if self._rollout is not None or self._minibatches is not None:
+            return ()
+        self._rollout = self._store.rollout()
+        return () if self._rollout is None else _arrivals(self._rollout.arrived)
+
+    def batch(self) -> Any | None:
+        """Hand out the next minibatch of the rollout."""
+        if self._minibatches is None:
+            if self._rollout is None:
+                return None
+            drawn = self._rollout.drawn
+            for stored in drawn:
+                self._staleness.record(self._version - stored.version, stored.samples)
+            self._minibatches = self._embryo.minibatches([stored.fields for stored in drawn])
+        minibatch = next(self._minibatches, None)
+        self._release()
+        if minibatch is None:
+            self._minibatches = None
+            self._round_is_done = True
+        return minibatch
+
+    @property
+    def round_is_done(self) -> bool:
+        """All minibatches of a rollout were used."""
+        return self._round_is_done
+
+    def advance(self, version: int) -> None:
+        """Begin a round with this version."""
+        self._round_is_done = False
+        self._version = version
+        self._store.advance(version)
+
+    def wind_down(self) -> None:
+        """Give up the rest of the round."""
+        self._winding_down = True
+        self._minibatches = None
+        self._release()
+
+    def report(self) -> dict[str, Any]:
+        """Replay ratio of serial training, and the lag so far."""
+        lag = self._staleness.summary()
+        return {"rho": self._embryo.uses_per_sample, "lag": None if lag is None else asdict(lag)}
+
+    def _release(self) -> None:
+        """Once a first minibatch was made, everything needed of the fragments is copied."""
+        if self._rollout is not None:
+            self._store.release(self._rollout)
+            self._rollout = None
+
+
+def _arrivals(fragments: Sequence[StoredFragment]) -> list[Arrival]:
+    return [Arrival.of(stored.fragment, stored.started_ns) for stored in fragments]

@@ -1,0 +1,201 @@
+"""Scripted actors that fill replays, and what their transitions are, computed step by step."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.fields import FieldSpec
+from tianji_cli.data.batches import BatchArrays, BatchLayout
+from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
+from tianji_cli.data.replay import Replay, ReplaySettings, kept_first
+from tianji_cli.data.samplers import SamplerName
+
+ACTION = FieldSpec("action", np.dtype(np.int64))
+PRIORITY = FieldSpec("priority", np.dtype(np.float32))
+JOB = 7
+
+
+def fragment_layout(
+    steps: int,
+    num_envs: int,
+    *more: FieldSpec,
+    shape: tuple[int, ...] = (2,),
+    dtype: npt.DTypeLike = np.float32,
+    lean: bool = True,
+) -> FragmentLayout:
+    """Fragments with an action; ``lean``: what a replay reads once comes last."""
+    low, high = (0, 255) if np.dtype(dtype).kind == "u" else (-1, 1)
+    common = common_fields(gym.spaces.Box(low, high, shape, np.dtype(dtype).type))
+    fields = (*common, ACTION, *more)
+    return FragmentLayout(steps, num_envs, kept_first(fields) if lean else fields)
+
+
+def open_replay(
+    layout: FragmentLayout,
+    fragments: int,
+    *,
+    sampler: SamplerName = "uniform",
+    n_step: int = 1,
+    gamma: float = 0.9,
+    seed: int = 0,
+    **settings: Any,
+) -> Replay:
+    capacity = fragments * layout.steps * layout.num_envs
+    chosen = ReplaySettings(capacity, sampler, n_step, gamma, **settings)
+    return Replay(layout, chosen, agent_fields=("action",), seed=seed)
+
+
+class ScriptedActor:
+    """Steps made-up environments whose observations are all different, and records what it makes."""
+
+    def __init__(self, layout: FragmentLayout, number: int, seed: int, end_rate: float = 0.3) -> None:
+        self.layout, self.number = layout, number
+        self.incarnation, self.sequence, self.before = 0, 0, 0
+        self._rng = np.random.default_rng([seed, number])
+        self._end_rate = end_rate
+        self._observation = self._new_observations()
+        self._ended = np.zeros(layout.num_envs, np.bool_)
+
+    def fill(self, memory: memoryview, version: int = 0) -> None:
+        """Write the next fragment."""
+        fragment = Fragment(self.layout, memory)
+        memory[:] = self._rng.bytes(len(memory))  # Whoever reads between the fields is found out.
+        fragment.stamp(
+            job=JOB,
+            actor=self.number,
+            incarnation=self.incarnation,
+            sequence=self.sequence,
+            before=self.before,
+            version=version,
+        )
+        fields, shape = fragment.fields, (self.layout.num_envs,)
+        for array in fields.values():
+            array[...] = 0
+        fields["observation"][0] = self._observation
+        for t in range(self.layout.steps):
+            fields["mask"][t] = ~self._ended
+            fields["reward"][t] = self._rng.integers(-4, 5, shape)
+            fields["action"][t] = self._rng.integers(0, 1 << 40, shape)
+            ends = ~self._ended & (self._rng.random(shape) < self._end_rate)
+            kind = self._rng.integers(1, 4, shape)
+            fields["terminated"][t] = ends & (kind & 1 > 0)
+            fields["truncated"][t] = ends & (kind & 2 > 0)
+            if "priority" in fields:
+                fields["priority"][t] = self._rng.random(shape)
+            self._ended = ends
+            self._observation = self._new_observations()
+            fields["observation"][t + 1] = self._observation
+        samples = int(fields["mask"].sum())
+        fragment.header["samples"] = samples
+        self.sequence += 1
+        self.before += samples
+
+    def lose(self) -> None:
+        """Make a fragment that nobody gets."""
+        self.fill(memoryview(bytearray(self.layout.nbytes)))
+
+    def restart(self) -> None:
+        self.incarnation += 1
+        self.sequence = self.before = 0
+        self._ended[:] = False
+        self._observation = self._new_observations()
+
+    def _new_observations(self) -> npt.NDArray[Any]:
+        spec = self.layout.fields[0]
+        values = self._rng.integers(0, 250, (self.layout.num_envs, *spec.shape)).astype(spec.dtype)
+        return (
+            values if spec.dtype.kind == "u" else (values + self._rng.random(values.shape)).astype(spec.dtype)
+        )
+
+
+@dataclass(frozen=True)
+class Transition:
+    observation: npt.NDArray[Any]
+    action: int
+    reward: float
+    next_observation: npt.NDArray[Any]
+    discount: float
+    version: int
+    age: int
+
+
+class NaiveReplay:
+    """What a replay of so many fragments holds, as copies in a list."""
+
+    def __init__(self, layout: FragmentLayout, live: int) -> None:
+        self.layout, self.live = layout, live
+        self.fragments: list[Fragment] = []
+        self.accepted = 0
+        self._accepted_by: list[int] = []
+
+    def accept(self, memory: memoryview) -> None:
+        self.fragments.append(Fragment(self.layout, memoryview(bytearray(memory))))
+        self.accepted += int(self.fragments[-1].fields["mask"].sum())
+        self._accepted_by.append(self.accepted)
+
+    @property
+    def oldest(self) -> int:
+        return max(0, len(self.fragments) - self.live)
+
+    def handles(self) -> Iterator[int]:
+        """All samples held, the oldest first."""
+        each = self.layout.steps * self.layout.num_envs
+        for birth in range(self.oldest, len(self.fragments)):
+            for place in np.flatnonzero(self.fragments[birth].fields["mask"].reshape(-1)):
+                yield birth * each + int(place)
+
+    def transition(self, handle: int, n_step: int, gamma: float) -> Transition:
+        birth, place = divmod(handle, self.layout.steps * self.layout.num_envs)
+        row, n = divmod(place, self.layout.num_envs)
+        first = self.fragments[birth]
+        observation, action = first.fields["observation"][row, n], int(first.fields["action"][row, n])
+        reward, discount = 0.0, 1.0
+        fragment: Fragment | None = first
+        for _ in range(n_step):
+            if fragment is None or not fragment.fields["mask"][row, n]:
+                break
+            reward += discount * float(fragment.fields["reward"][row, n])
+            discount *= gamma
+            following = fragment.fields["observation"][row + 1, n]
+            if fragment.fields["terminated"][row, n]:
+                discount = 0.0
+                break
+            if fragment.fields["truncated"][row, n]:
+                break
+            row += 1
+            if row == self.layout.steps:
+                fragment, row = self._next(fragment), 0
+        age = self.accepted - self._accepted_by[birth]
+        return Transition(observation, action, reward, following, discount, int(first.header["version"]), age)
+
+    def _next(self, fragment: Fragment) -> Fragment | None:
+        for other in self.fragments[self.oldest :]:
+            consecutive = int(other.header["sequence"]) == int(fragment.header["sequence"]) + 1
+            if other.source == fragment.source and consecutive:
+                return other
+        return None
+
+
+def batch_of(replay: Replay, size: int) -> BatchArrays:
+    into = BatchArrays(BatchLayout.of(replay.layout, size, replay.agent_fields))
+    replay.sample(into)
+    return into
+
+
+def check(into: BatchArrays, naive: NaiveReplay, n_step: int, gamma: float) -> None:
+    """Compare every transition of a batch with what it should be."""
+    held = set(naive.handles())
+    batch = into.batch
+    for place, handle in enumerate(into.handle.tolist()):
+        assert handle in held
+        expected = naive.transition(handle, n_step, gamma)
+        np.testing.assert_array_equal(batch.observation[place], expected.observation)
+        np.testing.assert_array_equal(batch.next_observation[place], expected.next_observation)
+        assert batch.fields["action"][place] == expected.action
+        np.testing.assert_allclose(batch.reward[place], expected.reward, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(batch.discount[place], expected.discount, rtol=1e-6)
+        assert (into.version[place], into.age[place]) == (expected.version, expected.age)

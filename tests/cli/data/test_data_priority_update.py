@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+from cli.data.replays import ScriptedActor, batch_of, fragment_layout, open_replay
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tianji_cli.data import priority_update
+from tianji_cli.data.samplers import PrioritisedSampler
+
+
+def message(handles: list[int], priorities: list[float]) -> memoryview:
+    memory = memoryview(bytearray(priority_update.nbytes(len(handles))))
+    priority_update.write(memory, np.array(handles, np.int64), np.array(priorities, np.float32))
+    return memory
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(-(2**63), 2**63 - 1), st.floats(0, 2.0**100, width=32)), min_size=1, max_size=9
+    )
+)
+def test_handles_and_priorities_are_read_as_they_were_written(update: list[tuple[int, float]]) -> None:
+    handles, priorities = (list(column) for column in zip(*update, strict=True))
+    read = priority_update.read(message(handles, priorities), len(update))
+    assert read is not None
+    assert (read[0].tolist(), read[1].tolist()) == (handles, priorities)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0, -1e-30])
+def test_priorities_that_are_none_are_neither_written_nor_read(bad: float) -> None:
+    with pytest.raises(ValueError, match="the loss has diverged"):
+        message([1, 2, 3], [1.0, bad, 1.0])
+    memory = message([1, 2, 3], [1.0, 2.0, 3.0])
+    memory[12 + 8 : 12 + 12] = np.float32(bad).tobytes()
+    assert priority_update.read(memory, 3) is None
+
+
+@pytest.mark.parametrize("size", [0, 2, 4])
+def test_a_message_of_another_size_is_refused(size: int) -> None:
+    assert priority_update.read(message([0] * size, [1.0] * size), 3) is None
+    assert priority_update.read(memoryview(bytearray(priority_update.nbytes(3) + 1)), 3) is None
+
+
+@given(st.binary(min_size=36, max_size=36))
+def test_no_message_can_spoil_a_sum_tree(payload: bytes) -> None:
+    layout = fragment_layout(2, 2)
+    replay = open_replay(layout, 3, sampler="prioritised", priority_exponent=1.0)
+    actor = ScriptedActor(layout, 0, seed=1)
+    for _ in range(3):
+        actor.fill(replay.free)
+        replay.accept()
+    update = priority_update.read(memoryview(bytearray(payload)), 3)
+    if update is not None:
+        replay.update_priorities(*update)
+    assert isinstance(replay.sampler, PrioritisedSampler)
+    assert np.isfinite(replay.sampler.tree.total)
+    assert replay.sampler.tree.total > 0
+    assert np.isfinite(batch_of(replay, 8).batch.weight).all()

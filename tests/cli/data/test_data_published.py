@@ -1,0 +1,31 @@
+import numpy as np
+
+from tianji_cli.data import published
+from tianji_cli.data.published import PublishedPolicy
+
+
+def test_a_policy_is_read_as_it_was_written() -> None:
+    memory = memoryview(bytearray(published.nbytes(5)))
+    written = PublishedPolicy(memory)
+    written.parameters[...] = np.arange(5) + 0.5
+    written.env_steps[...] = 2**40 + 3
+    read = PublishedPolicy(memoryview(bytes(memory)))
+    assert int(read.env_steps) == 2**40 + 3
+    np.testing.assert_array_equal(read.parameters, np.arange(5, dtype=np.float32) + 0.5)
+
+
+def test_the_step_count_and_the_parameters_are_views_that_share_nothing() -> None:
+    memory = memoryview(bytearray(published.nbytes(3)))
+    policy = PublishedPolicy(memory)
+    policy.parameters[...] = np.nan
+    assert int(policy.env_steps) == 0
+    policy.env_steps[...] = -1
+    assert np.isnan(policy.parameters).all()
+    assert memory.nbytes == 8 + 3 * 4
+    memory[:] = bytes(memory.nbytes)
+    assert not policy.parameters.any()
+
+
+def test_a_model_may_have_no_parameters() -> None:
+    policy = PublishedPolicy(memoryview(bytearray(published.nbytes(0))))
+    assert policy.parameters.shape == (0,)

@@ -1,0 +1,228 @@
+import json
+import resource
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli.data.replays import (
+    PRIORITY,
+    NaiveReplay,
+    ScriptedActor,
+    batch_of,
+    check,
+    fragment_layout,
+    open_replay,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tianji_cli.data.replay import Replay
+from tianji_cli.data.replay_file import ReplayFileError, restore_replay, save_replay
+from tianji_cli.data.samplers import SamplerName
+
+SAMPLERS: tuple[SamplerName, ...] = ("uniform", "prioritised", "fresh")
+
+
+def used(replay: Replay, naive: NaiveReplay, fragments: int) -> ScriptedActor:
+    """Let a replay receive, be sampled and get priorities."""
+    actor = ScriptedActor(replay.layout, 0, seed=2)
+    for number in range(fragments):
+        actor.fill(replay.free, version=number)
+        naive.accept(replay.free)
+        replay.accept()
+        into = batch_of(replay, 5)
+        replay.update_priorities(into.handle, np.linspace(0.1, 3, 5, dtype=np.float32))
+    return actor
+
+
+def assert_same_batches(one: Replay, other: Replay) -> None:
+    for _ in range(5):
+        mine, its = batch_of(one, 30), batch_of(other, 30)
+        for name, _ in mine.layout.arrays:
+            np.testing.assert_array_equal(arrays_of(mine)[name], arrays_of(its)[name], err_msg=name)
+        for replay, batch in ((one, mine), (other, its)):
+            replay.update_priorities(batch.handle, np.linspace(0, 2, 30, dtype=np.float32))
+
+
+def arrays_of(into: Any) -> dict[str, Any]:
+    batch = into.batch
+    names = ("observation", "next_observation", "reward", "discount", "weight")
+    arrays = {name: getattr(batch, name) for name in names}
+    arrays |= {f"fields/{name}": array for name, array in batch.fields.items()}
+    return arrays | {"handle": into.handle, "version": into.version, "age": into.age}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sampler=st.sampled_from(SAMPLERS),
+    fragments=st.integers(1, 5),
+    accepted=st.integers(1, 14),
+    n_step=st.integers(1, 6),
+    lean=st.booleans(),
+)
+def test_a_restored_replay_goes_on_like_the_one_that_was_saved(
+    tmp_path: Path, sampler: SamplerName, fragments: int, accepted: int, n_step: int, lean: bool
+) -> None:
+    layout = fragment_layout(3, 2, PRIORITY, lean=lean)
+    saved = open_replay(layout, fragments, sampler=sampler, n_step=n_step, seed=1)
+    used(saved, NaiveReplay(layout, fragments), accepted)
+    save_replay(saved, tmp_path)
+    restored = open_replay(layout, fragments, sampler=sampler, n_step=n_step, seed=99)
+    restore_replay(restored, tmp_path)
+    assert (restored.size, restored.accepted) == (saved.size, saved.accepted)
+    assert (restored.ring.env_steps, restored.stale_updates) == (saved.ring.env_steps, saved.stale_updates)
+    assert restored.use_summary() == saved.use_summary()
+    assert_same_batches(saved, restored)
+    strangers = [ScriptedActor(layout, 8, seed=5) for _ in range(2)]
+    for _ in range(4):
+        for replay, actor in zip((saved, restored), strangers, strict=True):
+            actor.fill(replay.free)
+            replay.accept()
+        assert_same_batches(saved, restored)
+
+
+def test_episodes_begin_anew_after_a_restore(tmp_path: Path) -> None:
+    layout = fragment_layout(3, 2)
+    naive = NaiveReplay(layout, 6)
+    saved = open_replay(layout, 6, n_step=5)
+    actor = used(saved, naive, 4)
+    save_replay(saved, tmp_path)
+    restored = open_replay(layout, 6, n_step=5, sampler="uniform")
+    restore_replay(restored, tmp_path)
+    for _ in range(2):  # They would go on if the replay did not know better.
+        actor.fill(restored.free)
+        naive.accept(restored.free)
+        naive.fragments[-1].header["incarnation"] = 1
+        restored.accept()
+    check(batch_of(restored, 100), naive, 5, 0.9)
+
+
+def test_a_larger_replay_takes_it_and_a_smaller_one_does_not(tmp_path: Path) -> None:
+    layout = fragment_layout(3, 2)
+    naive = NaiveReplay(layout, 4)
+    saved = open_replay(layout, 4)
+    actor = used(saved, naive, 9)
+    save_replay(saved, tmp_path)
+    larger = open_replay(layout, 10)
+    restore_replay(larger, tmp_path)
+    check(batch_of(larger, 100), naive, 1, 0.9)
+    assert larger.size == saved.size
+    for _ in range(20):
+        actor.fill(larger.free)
+        larger.accept()
+    assert larger.ring.next - larger.ring.oldest == 10
+    with pytest.raises(ReplayFileError, match="holds 24 env steps, more than the capacity"):
+        restore_replay(open_replay(layout, 3), tmp_path)
+
+
+def test_an_empty_replay_is_saved_and_restored(tmp_path: Path) -> None:
+    layout = fragment_layout(3, 2)
+    save_replay(open_replay(layout, 4), tmp_path)
+    restored = open_replay(layout, 4)
+    restore_replay(restored, tmp_path)
+    assert restored.size == 0
+
+
+def test_a_replay_that_holds_something_is_not_restored(tmp_path: Path) -> None:
+    layout = fragment_layout(3, 2)
+    replay = open_replay(layout, 4)
+    used(replay, NaiveReplay(layout, 4), 2)
+    save_replay(replay, tmp_path)
+    with pytest.raises(ValueError, match="only an empty replay"):
+        restore_replay(replay, tmp_path)
+
+
+def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], object]:
+    def do(directory: Path) -> None:
+        path = directory / "replay.json"
+        document = json.loads(path.read_text())
+        change(document)
+        path.write_text(json.dumps(document))
+
+    return do
+
+
+def flip(name: str, where: int) -> Callable[[Path], object]:
+    def do(directory: Path) -> None:
+        content = bytearray((directory / name).read_bytes())
+        content[where] ^= 1
+        (directory / name).write_bytes(content)
+
+    return do
+
+
+def cut(name: str) -> Callable[[Path], object]:
+    return lambda directory: (directory / name).write_bytes((directory / name).read_bytes()[:-1])
+
+
+def lengthen(name: str) -> Callable[[Path], object]:
+    return lambda directory: (directory / name).write_bytes((directory / name).read_bytes() + b"x")
+
+
+def pickled(directory: Path) -> None:
+    np.save(directory / "replay_uses.npy", np.array([{}], object), allow_pickle=True)
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no document": (lambda directory: (directory / "replay.json").unlink(), "replay.json"),
+    "no JSON": (lambda directory: (directory / "replay.json").write_text("{"), "cannot read"),
+    "no object": (lambda directory: (directory / "replay.json").write_text("[]"), "not of schema 1"),
+    "schema": (edit(lambda document: document.update(schema=2)), "not of schema 1"),
+    "part missing": (edit(lambda document: document.pop("births")), "births"),
+    "births": (edit(lambda document: document.update(births=[5, 2])), "counts fragments from 5 to 2"),
+    "no numbers": (edit(lambda document: document.update(births=["x", 2])), "cannot read"),
+    "other layout": (edit(lambda document: document.update(layout="0")), "other fragments than the config's"),
+    "n_step": (edit(lambda document: document.update(n_step=2)), "with n_step = 2, and the config has 1"),
+    "no array": (lambda directory: (directory / "replay_links.npy").unlink(), "replay_links.npy"),
+    "fragments": (flip("replay_fragments.npy", 200), "replay_fragments.npy is damaged"),
+    "spans": (flip("replay_spans.npy", -1), "replay_spans.npy is damaged"),
+    "uses": (flip("replay_uses.npy", -1), "replay_uses.npy is damaged"),
+    "priorities": (flip("replay_priorities.npy", -1), "replay_priorities.npy is damaged"),
+    "links": (flip("replay_links.npy", -1), "replay_links.npy is damaged"),
+    "cut": (cut("replay_fragments.npy"), "replay_fragments.npy is damaged"),
+    "longer": (lengthen("replay_fragments.npy"), "replay_fragments.npy is damaged"),
+    "no npy": (flip("replay_fragments.npy", 0), "cannot read"),
+    "pickle": (pickled, r"has object \[1\], not uint8"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_what_is_damaged_or_foreign_is_refused(tmp_path: Path, what: str) -> None:
+    damage, complaint = DAMAGE[what]
+    layout = fragment_layout(3, 2)
+    saved = open_replay(layout, 4, sampler="prioritised")
+    used(saved, NaiveReplay(layout, 4), 6)
+    save_replay(saved, tmp_path)
+    damage(tmp_path)
+    with pytest.raises(ReplayFileError, match=complaint):
+        restore_replay(open_replay(layout, 4, sampler="prioritised"), tmp_path)
+
+
+def test_another_sampler_s_state_is_refused(tmp_path: Path) -> None:
+    layout = fragment_layout(3, 2)
+    save_replay(open_replay(layout, 4, sampler="fresh"), tmp_path)
+    with pytest.raises(ReplayFileError, match="with sampler = fresh, and the config has uniform"):
+        restore_replay(open_replay(layout, 4, sampler="uniform"), tmp_path)
+
+
+def test_links_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    layout = fragment_layout(3, 2)
+    for predecessors in ([0, -1], [-1, -2], [-1, 0, 0]):
+        replay = open_replay(layout, 4)
+        with pytest.raises(ValueError, match="not before them"):
+            replay.transitions.restore(0, np.array(predecessors))
+
+
+def test_a_full_disk_is_an_error_that_names_the_place(tmp_path: Path) -> None:
+    layout = fragment_layout(16, 16, shape=(100,))
+    replay = open_replay(layout, 4)
+    used(replay, NaiveReplay(layout, 4), 4)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, limits[1]))
+    try:
+        with pytest.raises(ReplayFileError, match=f"cannot write the replay to {tmp_path}"):
+            save_replay(replay, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)

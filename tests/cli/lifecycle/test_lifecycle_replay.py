@@ -1,0 +1,194 @@
+"""Runs that learn from a replay: their books, their balance, and what becomes of the replay when they end."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RHO, WARMUP = 2.0, 512
+DQN: dict[str, Any] = {
+    "experiment": {"name": "run", "stop": {"env_steps": 4096}, "eval_episodes": 0},
+    "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": 8},
+    "agent": {"type": "dqn", "epsilon_steps": 2000},
+    "model": {"type": "mlp_q", "hidden": [16]},
+    "training": {"batch_size": 64, "replay_ratio": RHO, "warmup_steps": WARMUP, "publish_every": 8},
+    "distribution": {
+        "transport": "shm",
+        "pin_cores": False,
+        "actor": {"num": 1, "send_size": 8, "window": 2},
+        "buffer": {"capacity": 4096},
+    },
+}
+ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
+SEPARATE: dict[str, Any] = {"distribution": {"buffer": {"colocate": False, "sampler": "prioritised"}}}
+SAVED: dict[str, Any] = {
+    "experiment": {"checkpoint_every_s": 0.3},
+    "distribution": {"buffer": {"save_with_checkpoint": True}},
+}
+
+
+@pytest.fixture(autouse=True)
+def dqn(workplace: Any) -> None:
+    workplace.base = DQN
+
+
+def check_books(summary: dict[str, Any], *, earlier: int = 0) -> None:
+    """Everything received was heard of by the learner, and the balance was held."""
+    assert summary["env_steps"] == earlier + summary["received"] > 0
+    assert summary["rejected_frames"] == 0
+    check_ratio(summary)
+
+
+def check_ratio(summary: dict[str, Any]) -> None:
+    """Within the tolerance: a fragment and a batch are worth 96 env steps."""
+    assert summary["replay_ratio"]["target"] == RHO
+    steps = summary["consumed"] / summary["replay_ratio"]["actual"]
+    assert abs(summary["consumed"] / RHO - steps) < 96 + 64
+
+
+@pytest.mark.parametrize(
+    ("colocate", "transport"),
+    [(True, "inproc"), (False, "zmq"), (False, "mpi"), (False, "ucx")],
+)
+def test_the_learner_hears_of_every_sample_that_was_received(
+    workplace: Any, colocate: bool, transport: str
+) -> None:
+    buffer = {"colocate": colocate, "sampler": "prioritised"}
+    summary = workplace.train({"distribution": {"transport": transport, "buffer": buffer}}).finish()
+    assert summary["status"] == "finished"
+    check_books(summary)
+    assert (summary["in_flight"], summary["lost"]) == (0, 0)
+    assert summary["uses"]["mean"] == pytest.approx(RHO, rel=0.3)
+
+
+def test_a_killed_actor_is_replaced_and_the_balance_is_held(workplace: Any) -> None:
+    run = workplace.train(ENDLESS, SEPARATE, {"distribution": {"actor": {"num": 2}}})
+    for _ in range(2):
+        run.train_until(run.env_steps + 3000)
+        run.command.kill("actor 1")
+    run.train_until(run.env_steps + 4000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    assert sum(role["restarts"] for role in summary["roles"]) == 2
+    check_books(summary)
+
+
+def test_a_killed_buffer_ends_the_run_which_goes_on_with_a_new_warm_up(workplace: Any) -> None:
+    run = workplace.train(ENDLESS, SEPARATE, {"experiment": {"checkpoint_every_s": 0.2}})
+    run.train_until(3000)
+    workplace.until(lambda: run.saved_env_steps > WARMUP, "a checkpoint")
+    run.command.kill("buffer (")
+    summary = run.finish(1)
+    assert "buffer (group 0) was killed by SIGKILL" in summary["reason"]
+    assert summary["status"] == "failed"
+
+    saved = run.saved_env_steps
+    resumed = workplace.resume(run, "--set", f"experiment.stop.env_steps={saved + 2000}")
+    again = resumed.finish()
+    check_books(again, earlier=saved)
+    assert again["consumed"] / RHO <= again["received"] - WARMUP + 96 + 64
+    assert again["replay"]["size"] == again["received"], "it began empty"
+
+
+def test_a_suspended_learner_holds_everybody_up_and_then_the_balance_is_as_it_was(workplace: Any) -> None:
+    run = workplace.train(ENDLESS, SEPARATE)
+    run.train_until(3000)
+    learner = run.command.kill("learner", signal.SIGSTOP)
+    time.sleep(2.0)
+    before = run.rows[-1]
+    os.kill(learner, signal.SIGCONT)
+    run.train_until(before["env_steps"] + 3000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    assert sum(role["restarts"] for role in summary["roles"]) == 0
+    check_books(summary)
+
+
+def test_a_saved_replay_is_full_at_once_when_a_run_goes_on(workplace: Any) -> None:
+    run = workplace.train(ENDLESS, SAVED, SEPARATE)
+    run.train_until(5000)
+    run.command.signal_all(signal.SIGINT)
+    first = run.finish(130)
+    check_books(first)
+    assert run.saved_env_steps == first["env_steps"]
+    assert first["replay"]["size"] > 2048
+    (copy,) = (path for path in (run.path / "checkpoints/replay").iterdir() if not path.is_symlink())
+    assert (run.path / "checkpoints/replay/last").resolve() == copy.resolve()
+
+    resumed = workplace.resume(run, "--set", f"experiment.stop.env_steps={first['env_steps'] + 300}")
+    again = resumed.finish()
+    check_books(again, earlier=first["env_steps"])
+    assert again["replay"]["size"] > 2048
+    assert again["updates"] > first["updates"], "there was no warm-up"
+    assert again["consumed"] / RHO > again["received"] - 96 - 64
+
+    damaged = next((run.path / "checkpoints/replay/last").glob("*fragments.npy"))
+    with damaged.open("r+b") as file:
+        file.seek(-100, os.SEEK_END)
+        file.write(b"damaged")
+    before = (run.path / "checkpoints/last/state.json").read_bytes()
+    refused = workplace.resume(run)
+    refused.command.wait(1)
+    assert "cannot read the replay saved in" in refused.command.last_words
+    assert f"{damaged.name} is damaged" in refused.command.last_words
+    assert refused.command.stderr.count("tianji: error") == 1
+    assert (run.path / "checkpoints/last/state.json").read_bytes() == before
+
+
+def test_a_replay_that_fits_nowhere_is_refused_before_any_step(workplace: Any) -> None:
+    run = workplace.train(SEPARATE, {"distribution": {"buffer": {"capacity": 10**12}}})
+    run.command.wait(1)
+    assert "a replay of 1000000000000 env steps takes" in run.command.last_words
+    assert "would do" in run.command.last_words
+    assert run.command.stderr.count("tianji: error") == 1
+    assert run.summary["produced"] == 0
+    assert list((run.path / "checkpoints").rglob("*.npy")) == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB, the run directory's."""
+    place = tmp_path / "out"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(place)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"mounting takes root: {made.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_disk_too_full_for_the_replay_ends_the_run_and_the_copy_before_is_whole(
+    workplace: Any, small_disk: Path
+) -> None:
+    outgrowing = {"training": {"replay_ratio": 0.25}, "distribution": {"buffer": {"capacity": 200_000}}}
+    run = workplace.train(ENDLESS, SAVED, SEPARATE, outgrowing)
+    run.command.wait(1)
+    assert "No space left" in run.command.last_words
+    assert "cannot write the replay to" in (run.path / "logs/buffer-1.log").read_text()
+
+    subprocess.run(["mount", "-o", "remount,size=16m", str(small_disk)], check=True)
+    end = f"experiment.stop.env_steps={run.saved_env_steps + 300}"
+    again = workplace.resume(run, "--set", end).finish()
+    assert again["status"] == "finished"
+    assert again["replay"]["size"] > again["received"] + 4096
+
+
+def test_the_evaluation_after_training_without_any_greed_is_greedy_and_repeats_itself(workplace: Any) -> None:
+    random = {"agent": {"epsilon_start": 1.0, "epsilon_end": 1.0}}
+    run = workplace.train(random, {"experiment": {"eval_episodes": 8, "stop": {"env_steps": 2048}}})
+    evaluation = run.finish()["evaluation"]
+    assert evaluation["episodes"] == 8
+    figures = []
+    for _ in range(2):
+        command = workplace.command("eval", "run", "--out", "out", "--seed", "5", "--json", "-")
+        command.wait(0)
+        figures.append(command.stdout)
+    assert figures[0] == figures[1]
+    assert evaluation["std"] < 10 * evaluation["mean"]
