@@ -35,7 +35,9 @@ def in_session(session: int) -> dict[int, str]:
         if place.name.isdecimal():
             with contextlib.suppress(OSError):
                 fields = (place / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session and fields[0] != "Z":
+                # A first thread that is over leaves a zombie while others still hold files and locks.
+                living = fields[0] != "Z" or len(list((place / "task").iterdir())) > 1
+                if living and int(fields[3]) == session:
                     title = (place / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
                     found[int(place.name)] = title
     return found

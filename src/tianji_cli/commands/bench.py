@@ -141,7 +141,7 @@ def bench(options: Options, *, out: Path | None, json_to: str | None, quiet: boo
         return _serve(launch)
     with ExitStack() as stack:
         world = stack.enter_context(World(launch)) if launch is not None and launch.size > 1 else None
-        _check_places(out, json_to)
+        check_places(out, json_to)
         remove_stale()
         if world is None:
             request = options.request([_HERE], can_start=True)
@@ -162,8 +162,12 @@ def bench(options: Options, *, out: Path | None, json_to: str | None, quiet: boo
 _HERE: Final = "here"
 
 
-def _check_places(out: Path | None, json_to: str | None) -> None:
+def check_places(out: Path | None, json_to: str | None) -> None:
     """Refuse, before anything is measured, to write where nothing can be written.
+
+    Args:
+        out: directory for several files, made if missing.
+        json_to: a file, ``-`` for stdout.
 
     Raises:
         TianjiError: it says where.

@@ -8,8 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from tianji_cli.commands.bench_staleness import staleness
+
 app = typer.Typer(
-    help="Measure the transports: here, under mpiexec, or under Slurm (srun --mpi=pmi2).",
+    help="Measure the transports: here, under mpiexec, or under Slurm (srun --mpi=pmi2); or whole trainings.",
     no_args_is_help=True,
 )
 
@@ -200,6 +202,9 @@ def weights(
         json,
         quiet,
     )
+
+
+app.command()(staleness)
 
 
 def _run(options: dict[str, Any], out: Path | None, json: str | None, quiet: bool) -> None:

@@ -1,0 +1,226 @@
+"""What the staleness experiments found, as a table for people and as JSON and a plot for everything else.
+
+The JSON has ``schema`` (1), ``environment``, ``warnings``, ``figure``, ``config``, ``threshold``, ``rows`` (a
+``Row`` for each setting, its estimates as ``{iqm, low, high}``) and ``trainings`` (each run's figures and its
+learning curve, with ``mapping`` and ``lag``).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tianji_cli.bench.staleness import Comparison, Setting
+from tianji_cli.bench.statistics import estimate
+from tianji_cli.bench.training import Training
+from tianji_cli.errors import TianjiError
+from tianji_cli.telemetry.quantities import count, number
+from tianji_cli.telemetry.rundir import write_whole
+from tianji_cli.telemetry.table import print_table
+
+SCHEMA: Final = 1
+Found = Mapping[Setting, Sequence[Training]]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An interquartile mean over seeds and its 95 % interval."""
+
+    iqm: float
+    low: float
+    high: float
+
+    def overlaps(self, other: Interval) -> bool:
+        """Say whether the intervals have a value in common."""
+        return self.low <= other.high and other.low <= self.high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What was found of one setting.
+
+    Attributes:
+        mapping: "recommended" or "poor".
+        samples: "New", or "Lag" and the rollouts that the buffer holds.
+        lag: these rollouts.
+        overrides: settings of the mapping.
+        seeds: trainings.
+        reached: those that reached the threshold. The others count as if they had at their end, so that the
+            true time and steps are no less than these.
+        time_to_s: seconds from the first environment step to the threshold.
+        steps_to: environment steps to the threshold.
+        mean_100: mean return of the last 100 episodes of a training.
+        staleness: mean policy lag of the samples used, in versions.
+        produced_per_s: environment steps made per second.
+        consumed_per_s: sample uses per second.
+        times_the_first: ``time_to_s`` over that of the first setting.
+        overlaps_first: the intervals of the two have times in common.
+    """
+
+    mapping: str
+    samples: str
+    lag: int
+    overrides: tuple[str, ...]
+    seeds: int
+    reached: int
+    time_to_s: Interval
+    steps_to: Interval
+    mean_100: Interval
+    staleness: Interval
+    produced_per_s: Interval
+    consumed_per_s: Interval
+    times_the_first: float
+    overlaps_first: bool
+
+
+def rows_of(found: Found) -> list[Row]:
+    """Sum up the trainings of each setting.
+
+    Args:
+        found: trainings by setting.
+    """
+    first: Interval | None = None
+    rows = []
+    for setting, trainings in found.items():
+        time_to_s = _interval(trainings, "time_to_s")
+        first = first or time_to_s
+        rows.append(
+            Row(
+                mapping=setting.mapping,
+                samples=setting.samples,
+                lag=setting.lag,
+                overrides=setting.overrides,
+                seeds=len(trainings),
+                reached=sum(training.reached for training in trainings),
+                time_to_s=time_to_s,
+                steps_to=_interval(trainings, "steps_to"),
+                mean_100=_interval(trainings, "mean_100"),
+                staleness=_interval(trainings, "staleness"),
+                produced_per_s=_interval(trainings, "produced_per_s"),
+                consumed_per_s=_interval(trainings, "consumed_per_s"),
+                times_the_first=time_to_s.iqm / first.iqm,
+                overlaps_first=time_to_s.overlaps(first),
+            )
+        )
+    return rows
+
+
+def _interval(trainings: Sequence[Training], name: str) -> Interval:
+    found = estimate(np.array([getattr(training, name) for training in trainings]))
+    return Interval(float(found.iqm), float(found.low), float(found.high))
+
+
+def cautions(rows: Sequence[Row], threshold: float) -> list[str]:
+    """Say of which settings the times are too short.
+
+    Args:
+        rows: of the settings.
+        threshold: that was waited for.
+    """
+    return [
+        f"{row.seeds - row.reached} of {row.seeds} trainings of {_name(row)} did not reach {threshold:g}: "
+        "they count as if they had at their end, and the true times are longer"
+        for row in rows
+        if row.reached < row.seeds
+    ]
+
+
+def print_rows(rows: Sequence[Row], comparison: Comparison) -> None:
+    """Print a table of the settings, and how each of them lies to the first."""
+    threshold = f"{comparison.threshold:g}"
+    sys.stdout.write(
+        f"# {comparison.config}, seeds {comparison.seeds[0]} to {comparison.seeds[-1]}; interquartile means "
+        "[95% bootstrap intervals]\n"
+    )
+    for mapping in dict.fromkeys(row.mapping for row in rows if row.overrides):
+        overrides = next(row.overrides for row in rows if row.mapping == mapping)
+        sys.stdout.write(f"# {mapping} mapping: {', '.join(overrides)}\n")
+    if comparison.job.fragments_per_rollout == 1 and any(row.lag > 1 for row in rows):
+        sys.stdout.write(
+            "# a rollout is one fragment, all new or all old; a smaller actor.send_size would mix them\n"
+        )
+    headings = ["mapping", "samples", f"s to {threshold}", f"steps to {threshold}", "reached", "last return"]
+    headings += ["lag in versions", "produced/s", "consumed/s"]
+    cells = [
+        [
+            row.mapping,
+            row.samples,
+            _cell(row.time_to_s, at_least=row.reached < row.seeds),
+            _cell(row.steps_to, at_least=row.reached < row.seeds),
+            f"{row.reached}/{row.seeds}",
+            _cell(row.mean_100),
+            number(row.staleness.iqm),
+            count(row.produced_per_s.iqm),
+            count(row.consumed_per_s.iqm),
+        ]
+        for row in rows
+    ]
+    print_table(headings, cells, f"figure {comparison.figure}", right=range(2, len(headings)))
+    for row in rows[1:]:
+        apart = "overlap" if row.overlaps_first else "do not overlap"
+        sys.stdout.write(
+            f"{_name(row)} takes {row.times_the_first:.2f} times as long to {threshold} as {_name(rows[0])}; "
+            f"the intervals {apart}\n"
+        )
+
+
+def _cell(interval: Interval, *, at_least: bool = False) -> str:
+    iqm, low, high = (
+        count(value) if value >= 1e4 else number(value)
+        for value in (interval.iqm, interval.low, interval.high)
+    )
+    return f"{'>= ' if at_least else ''}{iqm} [{low}, {high}]"
+
+
+def _name(row: Row) -> str:
+    return row.samples if row.mapping == "recommended" else f"{row.samples} in the {row.mapping} mapping"
+
+
+def document(
+    comparison: Comparison,
+    environment: Mapping[str, str],
+    warnings: Sequence[str],
+    rows: Sequence[Row],
+    found: Found,
+) -> dict[str, Any]:
+    """Put everything into one JSON object, see the head of this module."""
+    return {
+        "schema": SCHEMA,
+        "environment": dict(environment),
+        "warnings": list(warnings),
+        "figure": comparison.figure,
+        "config": comparison.config,
+        "overrides": list(comparison.overrides),
+        "threshold": comparison.threshold,
+        "rows": [asdict(row) for row in rows],
+        "trainings": [
+            {"mapping": setting.mapping, "lag": setting.lag, **asdict(training)}
+            for setting, trainings in found.items()
+            for training in trainings
+        ],
+    }
+
+
+def write_all(out: Path, found_document: Mapping[str, Any], comparison: Comparison, found: Found) -> None:
+    """Write ``figure-12a.json`` and ``figure-12a.png``, or 6d's, into a directory.
+
+    Raises:
+        TianjiError: they cannot be written.
+    """
+    from tianji_cli.bench.staleness_plots import draw  # noqa: PLC0415 - imports matplotlib, a second
+
+    name = f"figure-{comparison.figure}"
+    text = json.dumps(found_document, indent=2, allow_nan=False) + "\n"
+    try:
+        write_whole(out / f"{name}.json", text.encode())
+        draw(found, rows_of(found), comparison.threshold, out / f"{name}.png")
+    except OSError as cause:
+        raise TianjiError(
+            f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"
+        ) from cause

@@ -1,0 +1,171 @@
+"""One training as a benchmark sees it: `tianji train` in a process of its own, and what it left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tianji_cli.errors import RunFailed
+from tianji_cli.telemetry.metrics import read_metrics
+from tianji_cli.telemetry.rundir import RunDirectory
+
+PR_SET_PDEATHSIG: Final = 1
+"""Of Linux's prctl.h."""
+SAID: Final = 5
+"""Lines of a failed training's errors that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points of a learning curve, as the learner reported them.
+
+    Attributes:
+        train_s: seconds since the first environment step, ascending.
+        env_steps: environment steps received.
+        mean_100: mean return of the last 100 episodes.
+    """
+
+    train_s: tuple[float, ...]
+    env_steps: tuple[float, ...]
+    mean_100: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Figures of one training that came to its end.
+
+    Attributes:
+        seed: of the experiment.
+        run: its directory.
+        reached: the threshold was reached. If not, the next two say how far the training went without it.
+        time_to_s: seconds from the first environment step to the threshold.
+        steps_to: environment steps received until then, between two reports by interpolation.
+        train_s: seconds that it took in all.
+        env_steps: environment steps that it took in all.
+        mean_100: mean return of its last 100 episodes.
+        best_mean_100: the highest that this mean came to.
+        staleness: mean policy lag of the samples used, in versions.
+        produced_per_s: environment steps made per second.
+        consumed_per_s: sample uses per second.
+        curve: how it learned.
+    """
+
+    seed: int
+    run: str
+    reached: bool
+    time_to_s: float
+    steps_to: float
+    train_s: float
+    env_steps: int
+    mean_100: float
+    best_mean_100: float
+    staleness: float
+    produced_per_s: float
+    consumed_per_s: float
+    curve: Curve
+
+
+def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path) -> RunDirectory:
+    """Run `tianji train` to its end.
+
+    Args:
+        config: path or name of the config.
+        overrides: ``SECTION.KEY=VALUE`` settings.
+        name: of the experiment.
+        place: where its run directory is made.
+
+    Returns:
+        The run's directory.
+
+    Raises:
+        RunFailed: it failed, or somebody stopped it.
+    """
+    settings = [word for override in overrides for word in ("--set", override)]
+    options = ["--name", name, "--out", str(place), "--quiet", "--json", "-"]
+    command = [sys.executable, "-m", "tianji_cli", "train", config, *settings, *options]
+    # In a group of its own: a Ctrl-C is this command's, which then stops the training.
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        process_group=0,
+        preexec_fn=_end_with_parent,  # noqa: PLW1509 - no thread is there
+    )
+    try:
+        _, errors = process.communicate()
+    except BaseException:
+        process.terminate()
+        process.communicate()
+        raise
+    if process.returncode != 0:
+        said = "\n".join(errors.strip().splitlines()[-SAID:]) or f"exit status {process.returncode}"
+        raise RunFailed(f"a training of {name} failed, so there are no figures:\n{said}")
+    return RunDirectory.find(name, place)
+
+
+def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
+    """Read what a training left behind.
+
+    Args:
+        run: its directory.
+        seed: that it had.
+        threshold: one of its ``experiment.thresholds``.
+
+    Raises:
+        RunFailed: samples were lost or are unaccounted for, or nothing was learned: it has no figures.
+    """
+    summary = json.loads(run.summary.read_text(encoding="utf-8"))
+    missing = summary["produced"] - sum(summary[name] for name in ("received", "in_flight", "dropped"))
+    if missing:
+        raise RunFailed(f"{run.path} misses {missing} samples, so there are no figures")
+    returns, staleness = summary["returns"], summary["staleness"]["mean"]
+    if returns["best_mean_100"] is None or staleness is None:
+        raise RunFailed(
+            f"{run.path} ended before 100 episodes or one update: experiment.stop should allow for more"
+        )
+    curve = _curve(read_metrics(run.metrics), summary)
+    crossed = summary["time_to"][f"{threshold:g}"]
+    time_to_s = summary["train_s"] if crossed is None else crossed
+    steps = np.interp(time_to_s, (0.0, *curve.train_s), (0.0, *curve.env_steps))
+    return Training(
+        seed=seed,
+        run=str(run.path),
+        reached=crossed is not None,
+        time_to_s=time_to_s,
+        steps_to=float(steps),
+        train_s=summary["train_s"],
+        env_steps=summary["env_steps"],
+        mean_100=returns["mean_100"],
+        best_mean_100=returns["best_mean_100"],
+        staleness=staleness,
+        produced_per_s=summary["produced_per_s"],
+        consumed_per_s=summary["consumed_per_s"],
+        curve=curve,
+    )
+
+
+def _curve(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Curve:
+    """Take the reports that are newer than those before them; the summary is the last."""
+    points: list[tuple[float, float, float]] = []
+    last = (summary["train_s"], summary["received"], summary["returns"]["mean_100"])
+    for row in rows:
+        is_newer = row["train_s"] > (points[-1][0] if points else 0.0)
+        if is_newer and row["mean_100"] is not None and row["train_s"] < last[0]:
+            points.append((row["train_s"], row["received"], row["mean_100"]))
+    train_s, env_steps, mean_100 = zip(*points, last, strict=True)
+    return Curve(train_s, env_steps, mean_100)
+
+
+def _end_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

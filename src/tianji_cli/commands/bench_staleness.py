@@ -1,0 +1,99 @@
+"""`tianji bench staleness`: its command line. Imports next to nothing: `tianji --help` reads it too."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from tianji_cli.bench.staleness import Comparison
+
+
+class FigureName(enum.StrEnum):
+    """A figure of the paper about stale samples."""
+
+    LAGS = "12a"
+    MAPPINGS = "6d"
+
+
+def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or a shipped one's name.")],
+    lag: Annotated[
+        list[int] | None,
+        typer.Option(metavar="K", min=1, help="Rollouts that the buffer holds, 1 for New; repeatable."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Trainings of each setting.")] = 5,
+    threshold: Annotated[
+        float | None,
+        typer.Option(metavar="RETURN", help="Time to this mean return; the config's first by default."),
+    ] = None,
+    figure: Annotated[
+        FigureName, typer.Option(help="12a: several lags. 6d: New and Lag8, each in two mappings.")
+    ] = FigureName.LAGS,
+    poor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SECTION.KEY=VALUE",
+            help="A setting of 6d's poor mapping; repeatable. 4 actors a core by default.",
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Write JSON, PNG and all run directories into DIR."),
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option("--json", metavar="PATH", help="Write the figures as JSON; - is stdout.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """What stale samples cost a training that learns from rollouts: the paper's Figures 12(a) and 6(d)."""
+    from tianji_cli.bench.staleness import plan_comparison  # noqa: PLC0415
+
+    comparison = plan_comparison(
+        config,
+        figure=figure.value,
+        lags=lag or (),
+        seeds=seeds,
+        threshold=threshold,
+        overrides=set_ or (),
+        poor=poor or (),
+    )
+    _compare(comparison, out=out, json_to=json, quiet=quiet)
+
+
+def _compare(comparison: Comparison, *, out: Path | None, json_to: str | None, quiet: bool) -> None:
+    """Train, and show what was found.
+
+    Raises:
+        TianjiError: a training failed, or the results cannot be written: there are no figures.
+    """
+    from tianji_cli.bench import staleness_report as report  # noqa: PLC0415
+    from tianji_cli.bench.environment import busy_share, describe, warnings  # noqa: PLC0415
+    from tianji_cli.bench.report import print_header  # noqa: PLC0415
+    from tianji_cli.bench.staleness import measure  # noqa: PLC0415
+    from tianji_cli.commands.bench import check_places  # noqa: PLC0415
+    from tianji_cli.telemetry.report import write_json  # noqa: PLC0415
+
+    check_places(out, json_to)
+    busy = busy_share()
+    with TemporaryDirectory(prefix="tianji-") as temporary:
+        found = measure(comparison, Path(temporary) if out is None else out / "runs", quiet=quiet)
+    rows = report.rows_of(found)
+    environment = describe([comparison.job.distribution.transport.local], ["here"], None, busy)
+    cautions = [*warnings(busy, ()), *report.cautions(rows, comparison.threshold)]
+    if json_to != "-":
+        print_header(environment, cautions)
+        report.print_rows(rows, comparison)
+    document = report.document(comparison, environment, cautions, rows, found)
+    if json_to is not None:
+        write_json(document, json_to)
+    if out is not None:
+        report.write_all(out, document, comparison, found)

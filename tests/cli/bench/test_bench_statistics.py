@@ -1,0 +1,103 @@
+"""Claims about interquartile means and bootstrap intervals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from tianji_cli.bench.statistics import estimate, interquartile_mean
+
+finite = st.floats(-1e6, 1e6)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([7.0], 7.0),
+        ([1.0, 2.0], 1.5),
+        ([1.0, 2.0, 9.0], 4.0),
+        ([1.0, 2.0, 3.0, 1000.0], 2.5),
+        ([-1000.0, 1.0, 2.0, 3.0, 1000.0], 2.0),
+        ([8.0, 1.0, 6.0, 2.0, 100.0, 5.0, 4.0, 3.0], 4.5),
+        ([float(value) for value in range(11)], 5.0),
+    ],
+)
+def test_the_interquartile_mean_is_a_mean_trimmed_by_a_quarter_at_each_end(
+    values: list[float], expected: float
+) -> None:
+    # These are scipy.stats.trim_mean(values, 0.25).
+    assert interquartile_mean(np.array(values)) == pytest.approx(expected)
+
+
+@given(arrays(np.float64, st.tuples(st.integers(1, 12), st.just(3)), elements=finite))
+def test_the_interquartile_mean_lies_within_the_values_and_knows_no_order(values: np.ndarray) -> None:
+    means = interquartile_mean(values)
+    assert means.shape == (3,)
+    assert (means >= values.min(0) - 1e-6).all()
+    assert (means <= values.max(0) + 1e-6).all()
+    assert interquartile_mean(values[::-1]) == pytest.approx(means)
+    assert interquartile_mean(values.T, axis=1) == pytest.approx(means)
+
+
+def test_an_interval_holds_its_mean_and_stays_within_the_runs() -> None:
+    values = np.random.default_rng(1).normal(10, 2, (9, 4))
+    found = estimate(values)
+    assert (found.low < found.iqm).all()
+    assert (found.iqm < found.high).all()
+    assert (found.low >= values.min(0)).all()
+    assert (found.high <= values.max(0)).all()
+
+
+def test_runs_that_agree_leave_no_interval() -> None:
+    found = estimate(np.full(5, 3.0))
+    assert (float(found.iqm), float(found.low), float(found.high)) == (3.0, 3.0, 3.0)
+
+
+def test_the_interval_of_two_runs_is_what_can_be_counted_out() -> None:
+    # Resamples of {0, 1} average 0 in a quarter of the cases, 1/2 in a half, 1 in a quarter.
+    found = estimate(np.array([0.0, 1.0]))
+    assert (float(found.iqm), float(found.low), float(found.high)) == (0.5, 0.0, 1.0)
+
+
+def test_a_run_is_drawn_as_a_whole() -> None:
+    values = np.random.default_rng(2).normal(size=7)
+    found = estimate(np.stack([values, 2 * values, -values], axis=1))
+    assert found.low[1] == pytest.approx(2 * found.low[0])
+    assert found.low[2] == pytest.approx(-found.high[0])
+
+
+def test_the_bootstrap_repeats_itself() -> None:
+    values = np.random.default_rng(3).normal(size=6)
+    first, again, other = estimate(values), estimate(values), estimate(values, seed=1)
+    assert (first.low, first.high) == (again.low, again.high)
+    assert (first.low, first.high) != (other.low, other.high)
+
+
+def test_about_95_of_100_intervals_hold_the_true_mean() -> None:
+    rng = np.random.default_rng(4)
+    held = 0
+    for _ in range(300):
+        found = estimate(rng.normal(size=40), resamples=400)
+        held += bool(found.low <= 0 <= found.high)
+    assert held / 300 == pytest.approx(0.95, abs=0.035)
+
+
+def test_an_interval_narrows_with_the_square_root_of_the_runs() -> None:
+    rng = np.random.default_rng(5)
+    widths = [
+        float(
+            np.mean(
+                [
+                    found.high - found.low
+                    for found in (estimate(rng.normal(size=runs), resamples=500) for _ in range(40))
+                ]
+            )
+        )
+        for runs in (16, 64)
+    ]
+    assert math.isclose(widths[0] / widths[1], 2.0, rel_tol=0.15)
