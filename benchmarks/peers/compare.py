@@ -4,6 +4,7 @@ return of the last 100 training episodes is 475.
 All run in turn, seed by seed, on the same cores, each in a Python environment of its own:
 
     python benchmarks/peers/compare.py --tianji .venv/bin/tianji --sb3 ENV/bin/python --seeds 1 2 3
+    python benchmarks/peers/compare.py --algorithm dqn --tianji .venv/bin/tianji --rllib ENV/bin/python
 
 A run that fails ends the comparison; a run that does not reach 475 counts as infinitely long.
 """
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,9 @@ PEERS = {
     "sample-factory": ("sample_factory_peer.py", "Sample Factory"),
     "serial": ("serial.py", "the plain serial loop"),
 }
+CONFIGS = {"ppo": "configs/ppo_cartpole.toml", "dqn": "configs/dqn_cartpole.toml"}
+TRAINS_DQN = ("rllib",)
+"""Peers that have ``--algorithm``; all train PPO, and these alone take part in a comparison of DQN."""
 TIMEOUT_S = 900.0
 MAX_OTHERS_BUSY = 0.2
 """Cores; peers whose threads wait for one another slow down many times when they share theirs."""
@@ -42,6 +46,7 @@ MAX_OTHERS_BUSY = 0.2
 class Run:
     """One training run. ``seconds`` is None if 475 was not reached; ``wall_s`` counts the whole process.
 
+    Rates are means over the training, None if unknown: environment steps made, samples used in updates.
     ``others_busy_cores`` is what else the machine was doing just before.
     """
 
@@ -49,6 +54,8 @@ class Run:
     seed: int
     seconds: float | None
     env_steps: int
+    produced_per_s: float
+    consumed_per_s: float | None
     wall_s: float
     others_busy_cores: float
     evaluation: float | None
@@ -101,6 +108,8 @@ def run_tianji(tianji: str, config: str, seed: int, directory: Path) -> Run:
         seed,
         summary["time_to"]["475"],
         summary["env_steps"],
+        summary["produced_per_s"],
+        summary["consumed_per_s"],
         wall_s,
         busy,
         evaluation.get("mean"),
@@ -108,13 +117,16 @@ def run_tianji(tianji: str, config: str, seed: int, directory: Path) -> Run:
     )
 
 
-def run_peer(peer: str, python: str, seed: int, directory: Path) -> Run:
+def run_peer(peer: str, python: str, algorithm: str, seed: int, directory: Path) -> Run:
     result = directory / f"{peer}-{seed}.json"
     command = [python, str(HERE / PEERS[peer][0]), "--seed", str(seed), "--json", str(result)]
+    if peer in TRAINS_DQN:
+        command += ["--algorithm", algorithm]
     busy = others_busy_cores()
     wall_s = execute(command, directory / f"{peer}-{seed}.log")
     report = json.loads(result.read_text())
-    return Run(peer, seed, report["seconds"], report["env_steps"], wall_s, busy, None, report)
+    rates = report["produced_per_s"], report["consumed_per_s"]
+    return Run(peer, seed, report["seconds"], report["env_steps"], *rates, wall_s, busy, None, report)
 
 
 def _seconds(run: Run) -> float:
@@ -141,6 +153,8 @@ def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
             "max_s": times[-1],
             "ratio": medians[name] / ours,
             "env_steps": statistics.median(run.env_steps for run in own),
+            "produced_per_s": statistics.median(run.produced_per_s for run in own),
+            "consumed_per_s": _median_of_known(run.consumed_per_s for run in own),
             "wall_s": statistics.median(run.wall_s for run in own),
             "worst_evaluation": min(evaluations, default=None),
         }
@@ -151,6 +165,11 @@ def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _median_of_known(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def print_progress(run: Run) -> None:
@@ -169,6 +188,8 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
         "max_s": 9,
         "ratio": 8,
         "env_steps": 11,
+        "produced_per_s": 15,
+        "consumed_per_s": 15,
         "wall_s": 9,
         "worst_evaluation": 17,
     }
@@ -181,7 +202,7 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
+    return f"{value:.{0 if abs(value) >= 1000 else 2}f}" if isinstance(value, float) else str(value)
 
 
 def _environment(cores: Sequence[int]) -> dict[str, Any]:
@@ -200,13 +221,15 @@ def _environment(cores: Sequence[int]) -> dict[str, Any]:
 
 def _contenders(options: argparse.Namespace, directory: Path) -> list[Callable[[int], Run]]:
     contenders: list[Callable[[int], Run]] = []
+    algorithm = options.algorithm
+    config = options.config or CONFIGS[algorithm]
     if options.tianji:
-        contenders.append(lambda seed: run_tianji(options.tianji, options.config, seed, directory))
-    for peer in PEERS:
+        contenders.append(lambda seed: run_tianji(options.tianji, config, seed, directory))
+    for peer in PEERS if algorithm == "ppo" else TRAINS_DQN:
         python = getattr(options, peer.replace("-", "_"))
         if python:
             contenders.append(
-                lambda seed, peer=peer, python=python: run_peer(peer, python, seed, directory)  # type: ignore[misc]
+                lambda seed, peer=peer, python=python: run_peer(peer, python, algorithm, seed, directory)  # type: ignore[misc]
             )
     return contenders
 
@@ -216,7 +239,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tianji", metavar="COMMAND", help="the tianji command; left out: not run")
-    parser.add_argument("--config", default="configs/ppo_cartpole.toml")
+    parser.add_argument("--algorithm", choices=CONFIGS, default="ppo")
+    parser.add_argument("--config", help="what tianji trains (default: CartPole with that algorithm)")
     for peer, (script, title) in PEERS.items():
         parser.add_argument(f"--{peer}", metavar="PYTHON", help=f"runs {title} ({script}); left out: not run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

@@ -100,16 +100,23 @@ def report(
     env_steps: int,
     settings: Mapping[str, Any],
     packages: Iterable[str],
+    used: int | None = None,
 ) -> dict[str, Any]:
-    """Build what every peer prints; ``seconds`` is None if 475 was not reached."""
+    """Build what every peer prints; ``seconds`` is None if 475 was not reached.
+
+    ``used`` counts the uses of samples in updates; None if the peer does not know.
+    """
     reached = window.reached_at
+    train_s = time.monotonic() - first_step_s
     return {
         "peer": peer,
         "seed": seed,
         "seconds": None if reached is None else reached.ended_s - first_step_s,
         "start_s": first_step_s - process_started_s(),
-        "train_s": time.monotonic() - first_step_s,
+        "train_s": train_s,
         "env_steps": env_steps,
+        "produced_per_s": env_steps / train_s,
+        "consumed_per_s": None if used is None else used / train_s,
         "episodes": len(window.episodes),
         "mean_100": window.mean() if len(window.episodes) >= WINDOW else None,
         "settings": dict(settings),

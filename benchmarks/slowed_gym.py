@@ -1,0 +1,72 @@
+"""Gymnasium's environments, made slower: ``type = "slowed_gym:SlowedGym"`` with ``options.step_s``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_envs.core import Array, EnvironmentFactory, VectorEnvironment
+from tianji_envs.gym import GymFactory
+
+
+class SlowedEnvironment(VectorEnvironment):
+    """Begins a step no sooner than ``step_s`` after the last one began, however long the actor took between.
+
+    Args:
+        environment: what is slowed down.
+        step_s: of a step of all copies together.
+    """
+
+    def __init__(self, environment: VectorEnvironment, step_s: float) -> None:
+        self._environment = environment
+        self._step_s = step_s
+        self._next_s = 0.0
+        self.num_envs = environment.num_envs
+        self.observation_space = environment.observation_space
+        self.action_space = environment.action_space
+
+    def reset(self, seed: int, observation: Array) -> None:
+        """See ``VectorEnvironment.reset``."""
+        self._environment.reset(seed, observation)
+
+    def step(
+        self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
+    ) -> None:
+        """See ``VectorEnvironment.step``; the core stays busy, as with an environment that computes more."""
+        while (now := time.monotonic()) < self._next_s:
+            pass
+        self._next_s = now + self._step_s
+        self._environment.step(actions, observation, reward, terminated, truncated)
+
+    def render(self) -> npt.NDArray[np.uint8]:
+        """See ``VectorEnvironment.render``."""
+        return self._environment.render()
+
+    def close(self) -> None:
+        """See ``VectorEnvironment.close``."""
+        self._environment.close()
+
+
+class SlowedGym(EnvironmentFactory):
+    """Makes them."""
+
+    def check_id(self, id: str) -> None:  # noqa: A002 - the interface's word for it
+        """See ``EnvironmentFactory.check_id``."""
+        GymFactory().check_id(id)
+
+    def make(
+        self,
+        id: str,  # noqa: A002
+        num_envs: int,
+        max_episode_steps: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        render: bool = False,
+    ) -> VectorEnvironment:
+        """See ``EnvironmentFactory.make``; ``options.step_s`` is not passed on."""
+        passed = dict(options or {})
+        step_s = float(passed.pop("step_s"))
+        return SlowedEnvironment(GymFactory().make(id, num_envs, max_episode_steps, passed, render), step_s)
