@@ -21,6 +21,7 @@ from tianji_cli.data.episodes import Episodes
 from tianji_cli.data.fragment import FragmentLayout, common_fields, job_number
 from tianji_cli.data.production import ProductionFile, ProductionPage
 from tianji_cli.data.progress import Progress, StopRule
+from tianji_cli.data.replay import kept_first
 from tianji_cli.roles.actor import Actor, Outbox
 from tianji_cli.roles.evaluator import MAX_PARALLEL, Evaluator
 from tianji_cli.roles.learner import Learner, LearnerDuties
@@ -90,10 +91,7 @@ class Assembly:
     @cached_property
     def layout(self) -> FragmentLayout:
         """How a fragment is divided: the same in every process, since all derive it from the same things."""
-        agent = algorithms.load("agent", self._config.agent.type)
-        fields = common_fields(self.spaces.observation) + agent.fields(
-            self.spaces, self._config.agent.settings
-        )
+        fields = kept_first(common_fields(self.spaces.observation) + self._agent_fields)
         return FragmentLayout(
             self._config.distribution.actor.send_size, self._config.environment.num_envs, fields
         )

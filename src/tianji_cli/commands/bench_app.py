@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from tianji_cli.commands.bench_options import Json, Out, Quiet
 from tianji_cli.commands.bench_staleness import staleness
 
 app = typer.Typer(
@@ -59,13 +60,6 @@ Raw = Annotated[
     bool, typer.Option("--raw", help="Measure memcpy, and a plain loop over each engine's library, beside.")
 ]
 StoreOption = Annotated[Store, typer.Option(help="Copy messages into own memory, or read them in place.")]
-Out = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Write the figures as CSV, JSON and PNG into DIR.")
-]
-Json = Annotated[
-    str | None, typer.Option("--json", metavar="PATH", help="Write the figures as JSON; - is stdout.")
-]
-Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
 
 
 @app.command()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tianji_cli.commands.bench_options import Json, Out, Quiet
+
 if TYPE_CHECKING:
     from tianji_cli.bench.staleness import Comparison
 
@@ -45,14 +47,9 @@ def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its para
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
     ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", metavar="DIR", help="Write JSON, PNG and all run directories into DIR."),
-    ] = None,
-    json: Annotated[
-        str | None, typer.Option("--json", metavar="PATH", help="Write the figures as JSON; - is stdout.")
-    ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+    out: Out = None,
+    json: Json = None,
+    quiet: Quiet = False,
 ) -> None:
     """What stale samples cost a training that learns from rollouts: the paper's Figures 12(a) and 6(d)."""
     from tianji_cli.bench.staleness import plan_comparison  # noqa: PLC0415

@@ -66,6 +66,9 @@ def common_fields(observation: gym.Space[Any]) -> tuple[FieldSpec, ...]:
         FieldSpec("episode_return", number),
     )
 
+MOST_AGE_NS: Final = 1 << 60
+"""No fragment takes 36 years; beyond that, sums of times would leave their 64 bits."""
+
 
 @dataclass(frozen=True)
 class FragmentLayout:
@@ -180,6 +183,8 @@ class Fragment:
         capacity = self.layout.steps * self.layout.num_envs
         if int(header["samples"]) > capacity:
             return f"it claims {int(header['samples'])} samples where {capacity} fit"
+        if not 0 <= int(header["age_ns"]) < MOST_AGE_NS:
+            return f"it claims an age of {int(header['age_ns'])} ns"
         return None
 
 

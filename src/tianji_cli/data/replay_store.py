@@ -48,6 +48,7 @@ class ReplayStore:
         self._job = job
         self.fragment_steps = layout.steps * layout.num_envs
         self._winding_down = False
+        self._final_ratio: float | None = None
         self._arrivals: list[Arrival] = []
 
     @property
@@ -73,7 +74,8 @@ class ReplayStore:
         self.replay.accept()
 
     def wind_down(self) -> None:
-        """Receive whatever still comes."""
+        """Receive whatever still comes; it says nothing of the balance."""
+        self._final_ratio = self.balance.actual
         self._winding_down = True
 
     def arrivals(self) -> Sequence[Arrival]:
@@ -92,10 +94,11 @@ class ReplayStore:
         self.balance.consumed += into.layout.size
 
     def report(self) -> dict[str, Any]:
-        """How full the replay is and how its samples were used."""
+        """The replay ratio as it is, how full the replay is and how its samples were used."""
         replay = self.replay
         uses = replay.use_summary()
         return {
+            "ratio": self._final_ratio if self._winding_down else self.balance.actual,
             "replay": {
                 "size": replay.size,
                 "capacity": replay.ring.live * replay.ring.steps_each,

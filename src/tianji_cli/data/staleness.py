@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,10 @@ class StalenessSummary:
     max: float
 
 
+PENDING: Final = 8192
+"""Values that are counted together: a call of numpy for a few hundred costs as much as one for thousands."""
+
+
 class Distribution:
     """Counts samples by a whole number: a histogram, because samples are many.
 
@@ -31,6 +36,8 @@ class Distribution:
         self._samples = 0
         self._sum = 0
         self._max = 0
+        self._pending = np.zeros(PENDING, np.int64)
+        self._waiting = 0
 
     def record(self, value: int, samples: int) -> None:
         """Count ``samples`` of one value."""
@@ -41,13 +48,17 @@ class Distribution:
 
     def record_all(self, values: npt.NDArray[np.int64]) -> None:
         """Count one sample of each of ``values [B]``."""
-        largest = int(values.max())
-        self._reserve(largest // self._width)
-        np.add.at(self._counts, values if self._width == 1 else values // self._width, 1)
-        self._note(len(values), int(values.sum()), largest)
+        if self._waiting + len(values) > PENDING:
+            self._count_pending()
+        if len(values) > PENDING:
+            self._count(values)
+            return
+        self._pending[self._waiting : self._waiting + len(values)] = values
+        self._waiting += len(values)
 
     def summary(self) -> StalenessSummary | None:
         """Mean, median, 95th percentile and maximum so far; None before a sample was used."""
+        self._count_pending()
         if self._samples == 0:
             return None
         cumulative = np.cumsum(self._counts)
@@ -58,6 +69,18 @@ class Distribution:
             p95=float(p95 * self._width),
             max=float(self._max),
         )
+
+    def _count_pending(self) -> None:
+        if self._waiting:
+            self._count(self._pending[: self._waiting])
+            self._waiting = 0
+
+    def _count(self, values: npt.NDArray[np.int64]) -> None:
+        largest = int(values.max())
+        self._reserve(largest // self._width)
+        counts = np.bincount(values if self._width == 1 else values // self._width)
+        self._counts[: len(counts)] += counts
+        self._note(len(values), int(values.sum()), largest)
 
     def _reserve(self, place: int) -> None:
         if place >= self._counts.size:

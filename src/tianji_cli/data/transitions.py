@@ -4,6 +4,8 @@ Environments are reset on the step after an end, and that step is no experience 
 observation after a step is always the next row, and that of an episode's last step is its true last one.
 A transition of step (t, n) goes on for up to n steps of the same environment, stops after a step that ends
 the episode, and continues in the same actor's next fragment if that has arrived and none between was lost.
+Lengths and discounted sums of rewards are computed once, when a fragment is accepted, and not each of the
+many times that a step is drawn: the sums take the rewards' place.
 """
 
 from __future__ import annotations
@@ -72,10 +74,8 @@ class Transitions:
         self._latest: dict[int, _Latest] = {}
         self._observations = Rows(memory, specs["observation"])
         self._rewards = Rows(memory, specs["reward"])
+        self._sums = memory.field(specs["reward"])
         self._discounts = _discounts(gamma)
-        self._powers = _powers(n_step, gamma)
-        self._later = np.arange(n_step)
-        self._scratch = np.zeros((0, n_step), np.float32)
 
     @staticmethod
     def bookkeeping_bytes(slots: int, span: int) -> int:
@@ -96,7 +96,9 @@ class Transitions:
         slot, steps = self._ring.slot(birth), self._ring.steps(birth)
         mask, terminated, truncated = (flag[slot] != 0 for flag in self._flags)
         ended = terminated | truncated
-        spans = self._measured(mask, terminated, ended)
+        rewards = self._sums[slot]
+        prefixes = self._prefixes(rewards)
+        spans = self._measured(mask, terminated, ended, rewards)
         self.spans[steps] = spans.reshape(-1)
         self.predecessor[slot] = NONE
         header = self._headers[slot]
@@ -106,7 +108,7 @@ class Transitions:
         if before is not None and before.is_followed_by(incarnation, sequence, self._ring.oldest):
             self.successor[self._ring.slot(before.birth)] = slot
             self.predecessor[slot] = before.birth
-            self._lengthen(before, spans[0])
+            self._lengthen(before, spans[0], prefixes)
         return self.spans[steps]
 
     def evict(self, birth: int) -> None:
@@ -134,27 +136,52 @@ class Transitions:
         self._discounts.take(spans, out=batch.discount, mode="clip")
         lengths = (spans & LENGTH).astype(np.intp)
         self._observations.gather(slots, rows, batch.observation)
-        self._gather_rewards(slots, rows, lengths, batch.reward)
+        self._rewards.gather(slots, rows, batch.reward)
         lengths *= self._layout.num_envs
         lengths += rows
         observed = self._ring.steps_each + self._layout.num_envs
         self._observations.gather(*self._follow(slots, lengths, observed), batch.next_observation)
 
-    def _measured(self, mask: Flags, terminated: Flags, ended: Flags) -> Spans:
-        """Spans of a fragment's steps ``[T, N]``, as far as they are known without its successor."""
+    def _measured(
+        self, mask: Flags, terminated: Flags, ended: Flags, rewards: npt.NDArray[np.float32]
+    ) -> Spans:
+        """Spans of a fragment's steps ``[T, N]``, as far as they are known without its successor.
+
+        Args:
+            mask: ``[T, N]``, as are the others.
+            terminated: the environment's.
+            ended: terminated or truncated.
+            rewards: become the discounted sums of each step's transition.
+        """
         lengths = mask.astype(np.uint8)
         last_terminated = mask & terminated
         going = mask & ~ended
+        sums = rewards.copy()
         for later in range(1, min(self._n_step, len(mask))):
             going = going[: len(mask) - later] & mask[later:]
             lengths[:-later] += going
+            sums[:-later] += self._discounts[later] * rewards[later:] * going
             last_terminated[:-later] |= going & terminated[later:]
             going &= ~ended[later:]
         lengths += last_terminated * np.uint8(TERMINATED)
+        rewards[...] = sums
         return lengths
 
-    def _lengthen(self, before: _Latest, first: Spans) -> None:
-        """Let transitions that reached the end of what was known go on with a first row's ``[N]``."""
+    def _prefixes(self, rewards: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Discounted sums of the first 0, 1, 2, ... of a fragment's rewards ``[T, N]``: ``[m + 1, N]``."""
+        most = min(self._n_step - 1, len(rewards))
+        prefixes = np.zeros((most + 1, rewards.shape[1]), np.float32)
+        np.cumsum(self._discounts[:most, None] * rewards[:most], axis=0, out=prefixes[1:])
+        return prefixes
+
+    def _lengthen(self, before: _Latest, first: Spans, prefixes: npt.NDArray[np.float32]) -> None:
+        """Let transitions that reached the end of what was known go on in the next fragment.
+
+        Args:
+            before: the fragment that they reached the end of.
+            first: spans of the next one's first row, ``[N]``.
+            prefixes: sums of its first rewards.
+        """
         steps, envs = self._layout.steps, self._layout.num_envs
         more, terminates = first & LENGTH, first & TERMINATED
         earlier, behind = before.birth, 0
@@ -164,25 +191,14 @@ class Transitions:
             to_the_end = np.arange(behind + rows, behind, -1).astype(np.uint8)[:, None]
             lengths = to_the_end + more
             longer = np.minimum(lengths, self._n_step) + np.where(lengths <= self._n_step, terminates, 0)
-            np.copyto(spans, longer, "unsafe", (spans == to_the_end) & before.going)
+            goes_on = (spans == to_the_end) & before.going
+            added = np.minimum(more, self._n_step - to_the_end)
+            gains = self._discounts[to_the_end] * prefixes[added, np.arange(envs)]
+            sums = self._sums[self._ring.slot(earlier)][steps - rows :]
+            np.add(sums, gains, out=sums, where=goes_on)
+            np.copyto(spans, longer, "unsafe", goes_on)
             behind += steps
             earlier = int(self.predecessor[self._ring.slot(earlier)])
-
-    def _gather_rewards(
-        self, slots: Indices, rows: Indices, lengths: Indices, into: npt.NDArray[np.float32]
-    ) -> None:
-        if self._n_step == 1:
-            self._rewards.gather(slots, rows, into)
-            return
-        if len(self._scratch) != len(rows):
-            self._scratch = np.zeros((len(rows), self._n_step), np.float32)
-        # Behind a transition's end its last step is read again, for nothing: its factor is 0.
-        later = np.minimum(self._later, (lengths - 1)[:, None])
-        later *= self._layout.num_envs
-        later += rows[:, None]
-        every = np.repeat(slots, self._n_step).reshape(later.shape)
-        self._rewards.gather(*self._follow(every, later, self._ring.steps_each), self._scratch)
-        np.einsum("bk,bk->b", self._scratch, self._powers.take(lengths, axis=0), out=into)
 
     def _follow(self, slots: Indices, rows: Indices, known: int) -> tuple[Indices, Indices]:
         """Turn rows behind the first ``known`` of a fragment into rows of the fragments that follow it."""
@@ -202,8 +218,3 @@ def _discounts(gamma: float) -> npt.NDArray[np.float32]:
     discounts = np.zeros(256, np.float32)
     discounts[:TERMINATED] = gamma ** np.arange(TERMINATED)
     return discounts
-
-
-def _powers(n_step: int, gamma: float) -> npt.NDArray[np.float32]:
-    """``[n + 1, n]``: the factors of the rewards of a transition, by its number of steps."""
-    return np.tril(np.tile(gamma ** np.arange(n_step), (n_step + 1, 1)), -1).astype(np.float32)

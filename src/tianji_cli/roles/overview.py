@@ -194,7 +194,7 @@ class Overview:
             received_per_s=(received - received_then) / interval,
             consumed_per_s=(consumed - consumed_then) / interval,
             replay_ratio_target=float(learner.get("rho", 0.0)),
-            replay_ratio_actual=self._ratio(learner, consumed, produced),
+            replay_ratio_actual=self._ratio(buffer, consumed, produced),
             lag=_lag(learner),
             episodes=int(learner.get("episodes", 0)),
             episodes_in_mean=int(learner.get("episodes_in_mean", 0)),
@@ -238,7 +238,7 @@ class Overview:
             received_per_s=account.received * rate,
             consumed_per_s=consumed * rate,
             replay_ratio=ReplayRatio(
-                float(learner.get("rho", 0.0)), self._ratio(learner, consumed, account.produced)
+                float(learner.get("rho", 0.0)), self._ratio(buffer, consumed, account.produced)
             ),
             staleness=_lag(learner),
             returns=Returns(
@@ -256,10 +256,10 @@ class Overview:
             stale_priorities=int(buffer.get("stale_priorities", 0)),
         )
 
-    def _ratio(self, learner: Mapping[str, Any], consumed: int, produced: int) -> float | None:
+    def _ratio(self, buffer: Mapping[str, Any], consumed: int, produced: int) -> float | None:
         if self._config.learns_from_replay:
-            # Its learner knows which steps were the warm-up, of which serial training makes no use either.
-            ratio: float | None = learner.get("ratio")
+            # It knows which steps were the warm-up, of which serial training makes no use either.
+            ratio: float | None = buffer.get("ratio")
             return ratio
         return consumed / produced if produced and consumed else None
 

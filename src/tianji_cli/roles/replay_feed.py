@@ -77,7 +77,6 @@ class ReplayFeed(Feed):
         self._ages = Distribution(age_bin)
         self._version = 0
         self._updates_in_round = 0
-        self._final_ratio: float | None = None
 
     def arrivals(self) -> Sequence[Arrival]:
         """Say what came since the last call."""
@@ -111,16 +110,14 @@ class ReplayFeed(Feed):
         self._version = version
 
     def wind_down(self) -> None:
-        """No more batches are wanted; what still comes says nothing of the balance."""
-        self._final_ratio = self._source.balance.actual
+        """No more batches are wanted."""
         self._source.wind_down()
 
     def report(self) -> dict[str, Any]:
-        """Replay ratio as it is to be and as it is, and how old samples are when they are used."""
-        balance, lag, age = self._source.balance, self._lags.summary(), self._ages.summary()
+        """Replay ratio as it is to be, and how old samples are when they are used."""
+        lag, age = self._lags.summary(), self._ages.summary()
         return {
-            "rho": balance.rho,
-            "ratio": balance.actual if self._final_ratio is None else self._final_ratio,
+            "rho": self._source.balance.rho,
             "lag": None if lag is None else asdict(lag),
             "age": None if age is None else asdict(age),
             **self._source.report(),

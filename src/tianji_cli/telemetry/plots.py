@@ -86,7 +86,8 @@ def _draw_return(rows: Rows, over: str, path: Path) -> None:
 def _draw_throughput(rows: Rows, path: Path) -> None:
     figure, axes = _axes()
     x = _time(axes, rows)
-    ratio = rows[-1]["replay_ratio_target"]
+    # A resumed run that failed before its learner said anything ends with rows that have no ratio.
+    ratio = next((row["replay_ratio_target"] for row in reversed(rows) if row["replay_ratio_target"]), 1.0)
     # Divided by the replay ratio, consumption lies on production when the two are in balance (Eq. 4).
     lines = (
         ("produced", _values(rows, "produced_per_s"), BLUE, "-"),

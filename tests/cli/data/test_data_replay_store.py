@@ -8,6 +8,7 @@ from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
 from tianji_cli.data.balance import Balance
 from tianji_cli.data.batches import BatchArrays, BatchLayout
+from tianji_cli.data.fragment import Fragment
 from tianji_cli.data.replay_store import ReplayStore
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
@@ -84,6 +85,18 @@ def test_fragments_are_received_until_they_are_ahead_and_again_once_batches_were
     assert not one.store.full
 
 
+@pytest.mark.parametrize("age_ns", [-1, -(2**63), 2**63 - 1])
+def test_a_fragment_of_an_impossible_age_is_refused(line: Callable[..., Line], age_ns: int) -> None:
+    one = line()
+    memory = memoryview(bytearray(LAYOUT.nbytes))
+    one.actor.fill(memory)
+    Fragment(LAYOUT, memory).header["age_ns"] = age_ns
+    one.send(bytes(memory))
+    one.admit()
+    assert (one.store.admission.rejected, one.store.balance.received) == (1, 0)
+    assert "claims an age" in one.store.admission.first_refusal
+
+
 def test_when_it_winds_down_whatever_comes_is_received(line: Callable[..., Line]) -> None:
     one = line()
     one.store.balance.received = 10**6
@@ -144,3 +157,19 @@ def test_the_report_says_how_full_the_replay_is_and_how_its_samples_were_used(
     assert report["replay"] == {"size": 24, "capacity": 240, "nbytes": one.store.replay.nbytes}
     assert report["uses"]["mean"] == BATCH / 24
     assert report["stale_priorities"] == 1
+
+
+def test_the_ratio_is_that_since_the_warm_up_and_what_comes_after_training_does_not_change_it(
+    line: Callable[..., Line],
+) -> None:
+    one = line(tolerance=None)
+    for _ in range(3):
+        one.send()
+        one.admit()
+    assert one.store.report()["ratio"] is None
+    one.store.draw(BatchArrays(BatchLayout.of(LAYOUT, BATCH, ("action",))))
+    assert one.store.report()["ratio"] == BATCH / (3 * EACH - WARMUP)
+    one.store.wind_down()
+    one.send()
+    one.admit()
+    assert one.store.report()["ratio"] == BATCH / (3 * EACH - WARMUP)

@@ -136,7 +136,16 @@ def test_a_transition_goes_on_in_no_other_incarnation_whatever_was_lost() -> Non
     play(replay, naive, [("a", 0), ("r", 0), ("l", 0), ("a", 0)])
     headers = [naive.fragments[birth].header for birth in (0, 1)]
     assert [(int(header["incarnation"]), int(header["sequence"])) for header in headers] == [(0, 0), (1, 1)]
-    check(batch_of(replay, 4), naive, 4, 0.9)
+    check(batch_of(replay, 50), naive, 4, 0.9)
+
+
+def test_a_transition_does_not_go_on_across_a_lost_fragment() -> None:
+    layout = fragment_layout(2, 1)
+    replay, naive = open_replay(layout, 4, n_step=4, sampler="fresh"), NaiveReplay(layout, 4)
+    play(replay, naive, [("a", 0), ("l", 0), ("a", 0)])
+    into = batch_of(replay, 50)
+    np.testing.assert_allclose(into.batch.discount, np.where(into.handle % 2 == 0, 0.81, 0.9), rtol=1e-6)
+    check(into, naive, 4, 0.9)
 
 
 def test_a_truncated_step_is_a_transition_s_last_even_if_no_reset_follows() -> None:
@@ -148,7 +157,7 @@ def test_a_truncated_step_is_a_transition_s_last_even_if_no_reset_follows() -> N
         Fragment(layout, replay.free).fields["truncated"][-1] = truncated
         naive.accept(replay.free)
         replay.accept()
-    check(batch_of(replay, 4), naive, 4, 0.9)
+    check(batch_of(replay, 50), naive, 4, 0.9)
 
 
 def test_a_slot_that_was_reborn_is_not_taken_for_what_it_held() -> None:
@@ -157,5 +166,5 @@ def test_a_slot_that_was_reborn_is_not_taken_for_what_it_held() -> None:
     # Actor 0's second fragment is held and its first is not: actor 1's first, which goes on, lies there.
     play(replay, naive, [("a", number) for number in (0, 2, 2, 2, 0, 2, 1, 1, 0)])
     assert replay.ring.slot(0) == replay.ring.slot(6)
-    check(batch_of(replay, 5), naive, 3, 0.9)
+    check(batch_of(replay, 50), naive, 3, 0.9)
     assert naive.transition(6, 3, 0.9).discount == pytest.approx(0.81)

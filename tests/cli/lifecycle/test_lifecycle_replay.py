@@ -125,7 +125,6 @@ def test_a_saved_replay_is_full_at_once_when_a_run_goes_on(workplace: Any) -> No
     check_books(again, earlier=first["env_steps"])
     assert again["replay"]["size"] > 2048
     assert again["updates"] > first["updates"], "there was no warm-up"
-    assert again["consumed"] / RHO > again["received"] - 96 - 64
 
     damaged = next((run.path / "checkpoints/replay/last").glob("*fragments.npy"))
     with damaged.open("r+b") as file:
@@ -191,4 +190,3 @@ def test_the_evaluation_after_training_without_any_greed_is_greedy_and_repeats_i
         command.wait(0)
         figures.append(command.stdout)
     assert figures[0] == figures[1]
-    assert evaluation["std"] < 10 * evaluation["mean"]

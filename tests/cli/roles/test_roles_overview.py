@@ -35,13 +35,15 @@ BASE = {
     "lag": None,
     "losses": {},
 }
-OF_A_LEARNER = {"ratio": 4.004, "age": {"mean": 520.5, "p50": 500.0, "p95": 900.0, "max": 990.0}}
+OF_A_LEARNER = {"age": {"mean": 520.5, "p50": 500.0, "p95": 900.0, "max": 990.0}}
 OF_A_REPLAY = {
+    "ratio": 4.004,
     "uses": {"mean": 3.9, "p50": 4.0, "p95": 8.0, "max": 11.0},
     "replay": {"size": 1000, "capacity": 1024, "nbytes": 50_000},
     "stale_priorities": 3,
 }
 NOTHING_YET = {
+    "ratio": None,
     "uses": None,
     "replay": {"size": 0, "capacity": 1024, "nbytes": 50_000},
     "stale_priorities": 0,
@@ -110,7 +112,7 @@ def test_the_ratio_of_a_replay_is_that_since_the_warm_up() -> None:
 
 
 def test_a_replay_that_was_not_drawn_from_yet_has_no_ratio() -> None:
-    learner = {"ratio": None, "age": None, "consumed": 0, "session_consumed": 0}
+    learner = {"age": None, "consumed": 0, "session_consumed": 0}
     snapshot, summary = seen(ReplayRule(), learner, NOTHING_YET)
     assert snapshot.replay_ratio_actual is None
     assert summary.replay_ratio.actual is None
