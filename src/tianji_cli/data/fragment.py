@@ -46,6 +46,9 @@ HEADER: Final = np.dtype(
 of the incarnation were (before), and how long before the push its first step began (age_ns: hosts share no
 clock)."""
 
+MOST_AGE_NS: Final = 1 << 60
+"""No fragment takes 36 years; beyond that, sums of times would leave their 64 bits."""
+
 
 def _aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
@@ -65,9 +68,6 @@ def common_fields(observation: gym.Space[Any]) -> tuple[FieldSpec, ...]:
         FieldSpec("mask", flag),
         FieldSpec("episode_return", number),
     )
-
-MOST_AGE_NS: Final = 1 << 60
-"""No fragment takes 36 years; beyond that, sums of times would leave their 64 bits."""
 
 
 @dataclass(frozen=True)
