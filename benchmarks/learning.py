@@ -18,7 +18,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-TARGETS = {"ppo_cartpole": 475.0, "ppo_lunarlander": 200.0, "ppo_acrobot": -90.0, "ppo_pendulum": -250.0}
+TARGETS = {
+    "ppo_cartpole": 475.0,
+    "ppo_lunarlander": 200.0,
+    "ppo_acrobot": -90.0,
+    "ppo_pendulum": -250.0,
+    "dqn_cartpole": 475.0,
+    "dqn_lunarlander": 200.0,
+}
 """Mean return of 100 greedy episodes after training, at least."""
 
 

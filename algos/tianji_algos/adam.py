@@ -11,6 +11,8 @@ from typing import Final
 
 import torch
 
+from tianji_algos.errors import DivergedError
+
 _BETA_1: Final = 0.9
 _BETA_2: Final = 0.999
 
@@ -47,8 +49,17 @@ class Adam:
         self._denominator = torch.empty_like(flat.grad)
 
     def step(self) -> float:
-        """Update the parameters; returns the norm that the gradient had."""
+        """Update the parameters; returns the norm that the gradient had.
+
+        Raises:
+            DivergedError: the gradient is not finite; the parameters are as they were.
+        """
         norm = float(torch.linalg.vector_norm(self._gradient))
+        if not math.isfinite(norm):
+            raise DivergedError(
+                f"the gradient is not finite after {self.steps} updates: the loss has diverged; "
+                "a smaller learning_rate, or a smaller reward_scale, would be right"
+            )
         if norm > self._max_grad_norm:
             self._gradient.mul_(self._max_grad_norm / norm)
         self.steps += 1

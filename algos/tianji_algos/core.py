@@ -18,6 +18,7 @@ import torch
 from pydantic import BaseModel
 
 from tianji_algos.batch import Batch
+from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 
 Fields = Mapping[str, npt.NDArray[Any]]
@@ -113,7 +114,10 @@ class Embryo(ABC):
 
     @abstractmethod
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Everything a resumed run needs: tensors, and the rest as JSON values."""
+        """Everything a resumed run needs: tensors, and the rest as JSON values.
+
+        What the settings say, or ``schedule``, is no part of it: a run may be resumed with other settings.
+        """
 
     @abstractmethod
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
@@ -240,3 +244,20 @@ def build_model(model_type: type[Model], spaces: Spaces, settings: BaseModel, se
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return model_type(spaces, settings)
+
+
+def require_model(model: object, contract: type[torch.nn.Module], algorithm: str, example: str) -> None:
+    """Refuse a model that an algorithm cannot work with, before it fails somewhere else.
+
+    Args:
+        model: that was given.
+        contract: what it has to derive from.
+        algorithm: that asks.
+        example: name of a model that would do.
+
+    Raises:
+        UnsuitableModelError: it does not derive from that.
+    """
+    if not isinstance(model, contract):
+        what = f"{type(model).__name__} is no {contract.__name__}, which {algorithm} works with"
+        raise UnsuitableModelError(f"{what}; the model {example!r} would be right")

@@ -4,7 +4,9 @@ AlgorithmError
 ├── UnknownNameError           no agent, embryo or model of that name; names the nearest one
 ├── BrokenExtensionError       the name is known and its class does not load; keeps the cause
 ├── UnsupportedSpaceError      an observation or action space that this algorithm cannot handle
-└── StateMismatchError         a checkpoint that belongs to another model or algorithm (a ValueError, too)
+├── UnsuitableModelError       a model that this agent or embryo cannot work with
+├── StateMismatchError         a checkpoint that belongs to another model or algorithm (a ValueError, too)
+└── DivergedError              the loss is not finite any more
 """
 
 
@@ -24,5 +26,13 @@ class UnsupportedSpaceError(AlgorithmError):
     """An observation or action space that the algorithm cannot handle."""
 
 
+class UnsuitableModelError(AlgorithmError):
+    """A model that the agent or embryo cannot work with."""
+
+
 class StateMismatchError(AlgorithmError, ValueError):
     """A saved state that does not fit the model or the algorithm it is loaded into."""
+
+
+class DivergedError(AlgorithmError):
+    """The loss is not finite any more, and no further update would make it so."""

@@ -28,10 +28,15 @@ _GROUPS: Final[Mapping[Kind, str]] = MappingProxyType(
 
 @dataclass(frozen=True)
 class _BuiltIn:
-    """Where a built-in class and its settings are, as ``module:attribute``."""
+    """Where a built-in class and its settings are, as ``module:attribute``, and what it works with.
+
+    Attributes:
+        contract: class that a model derives from, and that agents and embryos ask for.
+    """
 
     target: str
     settings: str
+    contract: str
     default_model: str = ""
     default_embryo: str = ""
 
@@ -41,27 +46,36 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
         ("agent", "dqn"): _BuiltIn(
             target="tianji_algos.dqn.agent:DQNAgent",
             settings="tianji_algos.dqn.settings:DQNAgentSettings",
+            contract="QNetwork",
             default_model="mlp_q",
             default_embryo="dqn",
         ),
         ("embryo", "dqn"): _BuiltIn(
-            target="tianji_algos.dqn.embryo:DQNEmbryo", settings="tianji_algos.dqn.settings:DQNSettings"
+            target="tianji_algos.dqn.embryo:DQNEmbryo",
+            settings="tianji_algos.dqn.settings:DQNSettings",
+            contract="QNetwork",
         ),
         ("agent", "ppo"): _BuiltIn(
             target="tianji_algos.ppo.agent:PPOAgent",
             settings="tianji_algos.ppo.settings:PPOAgentSettings",
+            contract="ActorCritic",
             default_model="mlp_actor_critic",
             default_embryo="ppo",
         ),
         ("embryo", "ppo"): _BuiltIn(
-            target="tianji_algos.ppo.embryo:PPOEmbryo", settings="tianji_algos.ppo.settings:PPOSettings"
+            target="tianji_algos.ppo.embryo:PPOEmbryo",
+            settings="tianji_algos.ppo.settings:PPOSettings",
+            contract="ActorCritic",
         ),
         ("model", "mlp_actor_critic"): _BuiltIn(
             target="tianji_algos.models.mlp:MLPActorCritic",
             settings="tianji_algos.models.settings:MLPActorCriticSettings",
+            contract="ActorCritic",
         ),
         ("model", "mlp_q"): _BuiltIn(
-            target="tianji_algos.models.mlp_q:MLPQ", settings="tianji_algos.models.settings:MLPQSettings"
+            target="tianji_algos.models.mlp_q:MLPQ",
+            settings="tianji_algos.models.settings:MLPQSettings",
+            contract="QNetwork",
         ),
     }
 )
@@ -145,6 +159,17 @@ def agent_defaults(name: str) -> AgentDefaults:
         return AgentDefaults(built_in.default_model, built_in.default_embryo)
     agent = load("agent", name)
     return AgentDefaults(agent.default_model, agent.default_embryo)
+
+
+def contract(kind: Kind, name: str) -> str | None:
+    """Name the class of models that a built-in agent or embryo asks for, or a model is; else None."""
+    built_in = _BUILT_IN.get((kind, name))
+    return None if built_in is None else built_in.contract
+
+
+def built_in_names(kind: Kind, contract: str) -> list[str]:
+    """List the built-in names of a kind that go with a contract."""
+    return [name for (of, name), one in _BUILT_IN.items() if of == kind and one.contract == contract]
 
 
 def _unknown(kind: Kind, name: str) -> UnknownNameError:

@@ -28,7 +28,7 @@ from tianji_transports.wiring import Channel, Slot, Wiring
 HOSTS = {0: "here", 1: "here", 2: "there"}
 RECEIVER = 0
 MOST = 0.03
-MOST_OF = {"mpi": 0.10}
+MOST_OF = {"mpi": 0.05}
 """What an engine may cost that has nothing to sleep on."""
 SETTLE_S = 1.0
 WAIT_S = 1.0

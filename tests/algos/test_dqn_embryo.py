@@ -13,10 +13,16 @@ from tianji_algos.core import Spaces, build_model
 from tianji_algos.dqn.agent import DQNAgent
 from tianji_algos.dqn.embryo import DQNEmbryo
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
-from tianji_algos.errors import StateMismatchError, UnsupportedSpaceError
+from tianji_algos.errors import (
+    DivergedError,
+    StateMismatchError,
+    UnsuitableModelError,
+    UnsupportedSpaceError,
+)
+from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.q_network import QNetwork
-from tianji_algos.models.settings import MLPQSettings
+from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 
 Floats = npt.NDArray[np.float32]
 
@@ -212,11 +218,48 @@ def test_a_state_that_went_through_files_continues_bit_for_bit(
     tensors, rest = straight.state()
     resumed = build(cartpole_spaces, seed=7, **settings)
     resumed.load_state(tensors, json.loads(json.dumps(rest)))
+    resumed.schedule(100)
     for seed in range(4, 9):
         for embryo in (straight, resumed):
             embryo.update(make_batch(seed))
         np.testing.assert_array_equal(parameters(straight), parameters(resumed))
         np.testing.assert_array_equal(target_parameters(straight), target_parameters(resumed))
+
+
+@pytest.mark.parametrize("saved", [{}, {"learning_rate": 1e-2}], ids=["as saved now", "as once saved"])
+def test_a_resumed_run_learns_at_the_rate_of_its_settings(
+    cartpole_spaces: Spaces, saved: dict[str, float]
+) -> None:
+    tensors, rest = build(cartpole_spaces, learning_rate=1e-2).state()
+    slower = build(cartpole_spaces, learning_rate=1e-3)
+    slower.load_state(tensors, {**rest, **saved})
+    slower.schedule(500)
+    slower.update(make_batch())
+    assert slower.metrics()["learning_rate"] == 1e-3
+
+
+@pytest.mark.parametrize("loss", ["huber", "mse"])
+def test_a_loss_that_diverged_is_an_error_and_changes_no_parameter(
+    cartpole_spaces: Spaces, loss: str
+) -> None:
+    embryo = build(cartpole_spaces, loss=loss)
+    for seed in range(3):
+        embryo.update(make_batch(seed))
+    before = parameters(embryo)
+    batch = make_batch()
+    batch.reward[3] = np.nan
+    with pytest.raises(DivergedError, match=r"not finite after 3 updates: the loss has diverged; a smaller"):
+        embryo.update(batch)
+    np.testing.assert_array_equal(parameters(embryo), before)
+
+
+def test_a_model_of_another_kind_is_refused(cartpole_spaces: Spaces) -> None:
+    model: Any = build_model(MLPActorCritic, cartpole_spaces, MLPActorCriticSettings(), 0)
+    complaint = "MLPActorCritic is no QNetwork, which DQN works with; the model 'mlp_q' would be right"
+    with pytest.raises(UnsuitableModelError, match=complaint):
+        DQNEmbryo(cartpole_spaces, model, DQNSettings(), 0)
+    with pytest.raises(UnsuitableModelError, match=complaint):
+        DQNAgent(cartpole_spaces, model, DQNAgentSettings(), 4, 0)
 
 
 def test_a_state_does_not_change_while_training_goes_on(cartpole_spaces: Spaces) -> None:

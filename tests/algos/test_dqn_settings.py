@@ -14,7 +14,6 @@ from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
         ({"target_update": "sometimes"}, "'hard' or 'soft'"),
         ({"target_update": "soft", "target_tau": 1.0}, "less than 1"),
         ({"target_every": 0}, "greater than or equal to 1"),
-        ({"batch_size": 512, "warmup_steps": 511}, "needs batch_size = 512 samples"),
         ({"learning_rate_schedule": "linear"}, "needs schedule_steps"),
         ({"replay_ratio": 0.0}, "greater than 0"),
         ({"n_step": 0}, "greater than or equal to 1"),

@@ -11,12 +11,14 @@ import torch
 
 from tianji_algos.adam import Adam
 from tianji_algos.core import Spaces, build_model
-from tianji_algos.errors import StateMismatchError
+from tianji_algos.errors import DivergedError, StateMismatchError, UnsuitableModelError
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
-from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
+from tianji_algos.ppo.agent import PPOAgent
 from tianji_algos.ppo.embryo import PPOEmbryo
-from tianji_algos.ppo.settings import PPOSettings
+from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 
 Fragment = dict[str, npt.NDArray[Any]]
 MakeFragment = Callable[..., Fragment]
@@ -163,9 +165,46 @@ def test_a_state_that_went_through_files_continues_bit_for_bit(
     tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     resumed = build(spaces, seed=7, **settings)
     resumed.load_state(tensors, json.loads(json.dumps(rest)))
+    resumed.schedule(100)
     for embryo in (straight, resumed):
         train(embryo, fragments)
     np.testing.assert_array_equal(parameters(straight), parameters(resumed))
+
+
+@pytest.mark.parametrize(
+    "saved", [{}, {"learning_rate": 1e-2, "clip_range": 0.2}], ids=["as saved now", "as once saved"]
+)
+def test_a_resumed_run_learns_as_its_settings_say(
+    spaces: Spaces, fragments: list[Fragment], saved: dict[str, float]
+) -> None:
+    tensors, rest = build(spaces, learning_rate=1e-2, clip_range=0.2).state()
+    careful = build(spaces, learning_rate=1e-3, clip_range=0.1)
+    careful.load_state(tensors, {**rest, **saved})
+    careful.schedule(500)
+    train(careful, fragments)
+    metrics = careful.metrics()
+    assert (metrics["learning_rate"], metrics["clip_range"]) == (1e-3, 0.1)
+
+
+def test_a_loss_that_diverged_is_an_error_and_changes_no_parameter(
+    spaces: Spaces, fragments: list[Fragment]
+) -> None:
+    embryo = build(spaces)
+    before = parameters(embryo)
+    fragments[0]["reward"][...] = np.inf
+    complaint = "not finite after 0 updates: the loss has diverged; a smaller"
+    with np.errstate(invalid="ignore"), pytest.raises(DivergedError, match=complaint):
+        train(embryo, fragments)
+    np.testing.assert_array_equal(parameters(embryo), before)
+
+
+def test_a_model_of_another_kind_is_refused(cartpole_spaces: Spaces) -> None:
+    model: Any = build_model(MLPQ, cartpole_spaces, MLPQSettings(), 0)
+    complaint = "MLPQ is no ActorCritic, which PPO works with; the model 'mlp_actor_critic' would be right"
+    with pytest.raises(UnsuitableModelError, match=complaint):
+        PPOEmbryo(cartpole_spaces, model, PPOSettings(), 0)
+    with pytest.raises(UnsuitableModelError, match=complaint):
+        PPOAgent(cartpole_spaces, model, PPOAgentSettings(), 4, 0)
 
 
 def test_a_state_does_not_change_while_training_goes_on(spaces: Spaces, fragments: list[Fragment]) -> None:

@@ -199,3 +199,13 @@ def test_layers_of_no_width_are_refused(values: dict[str, Any]) -> None:
 def test_streams_without_dueling_are_refused() -> None:
     with pytest.raises(ValueError, match="set dueling = true"):
         MLPQSettings(stream_hidden=(8,))
+
+
+def test_a_network_of_torch_reads_memory_that_is_only_lent() -> None:
+    model = build_model(TorchQ, SPACES, NoSettings(), seed=0)
+    assert isinstance(model, TorchQ)
+    lent = observations(3)
+    lent.flags.writeable = False
+    (q,) = model.evaluation()(lent)  # A warning of torch's would be an error here.
+    np.testing.assert_allclose(q, expected_q(model, observations(3)), rtol=1e-4, atol=1e-5)
+    model.backprop()(lent, constant(np.ones((3, 4), np.float32)))

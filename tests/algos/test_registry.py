@@ -47,6 +47,18 @@ def test_every_built_in_name_loads_and_declares_the_settings_the_table_says() ->
         assert (agent.default_model, agent.default_embryo) == (defaults.model, defaults.embryo)
 
 
+def test_every_built_in_name_says_which_models_it_goes_with() -> None:
+    for name in registry.names("model"):
+        assert registry.contract("model", name) in {
+            base.__name__ for base in registry.load("model", name).mro()
+        }
+    for name in registry.names("agent"):
+        defaults, contract = registry.agent_defaults(name), registry.contract("agent", name)
+        assert contract == registry.contract("embryo", defaults.embryo) is not None
+        assert defaults.model in registry.built_in_names("model", contract)
+    assert registry.contract("model", "my_extension:Mine") is None
+
+
 def test_names_settings_and_defaults_need_no_torch() -> None:
     program = (
         "import sys; from tianji_algos import registry\n"

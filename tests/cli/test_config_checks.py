@@ -142,3 +142,32 @@ def test_engines_that_span_hosts_are_accepted(tmp_path: Path, transport: str) ->
     load_config(
         write(tmp_path / "hosts.toml", {}), [f"distribution.transport={transport}", "distribution.hosts=2"]
     )
+
+
+@pytest.mark.parametrize(
+    ("sections", "settings", "said"),
+    [
+        ('[agent]\ntype = "dqn"', ['model.type="mlp_actor_critic"'], "model.type: .*'dqn'; .*= 'mlp_q'"),
+        ('[agent]\ntype = "ppo"', ['model.type="mlp_q"'], "model.type: .*'ppo'; .*= 'mlp_actor_critic'"),
+        ('[agent]\ntype = "ppo"', ['training.type="dqn"'], "training.type: .*agent 'ppo'; .*= 'ppo' would"),
+        ('[agent]\ntype = "dqn"', ['training.type="ppo"'], "training.type: .*agent 'dqn'; .*= 'dqn' would"),
+        (
+            '[agent]\ntype = "an_agent_a:Mine"\n[training]\ntype = "dqn"',
+            ['model.type="mlp_actor_critic"'],
+            "model.type: .*training 'dqn'; .*= 'mlp_q' would be right",
+        ),
+    ],
+)
+def test_an_algorithm_in_parts_that_do_not_go_together_is_refused(
+    tmp_path: Path, sections: str, settings: list[str], said: str
+) -> None:
+    (tmp_path / "an_agent_a.py").write_text(
+        "from tianji_algos.core import Agent\n"
+        "from tianji_algos.settings import NoSettings\n"
+        "class Mine(Agent):\n"
+        "    settings_type, default_model, default_embryo = NoSettings, 'mlp_q', 'dqn'\n"
+    )
+    rest = '[experiment]\nstop = { env_steps = 100_000 }\n[environment]\ntype = "gym"\nid = "CartPole-v1"\n'
+    (tmp_path / "mixed.toml").write_text(rest + sections)
+    with pytest.raises(ConfigError, match=rf"^--set: {said}[^\n]*$"):
+        load_config(str(tmp_path / "mixed.toml"), settings)

@@ -107,7 +107,15 @@ def replay_tables(draw: st.DrawFn) -> dict[str, Any]:
     warmup = batch + draw(st.integers(0, 2000))
     fragment = send_size * num_envs
     sampler = draw(st.sampled_from(["uniform", "prioritised", "fresh"]))
-    prioritised = sampler == "prioritised"
+    prioritised, colocate = sampler == "prioritised", draw(st.booleans())
+    balance = draw(st.sampled_from(["held", "free"]))
+    of_priorities = {
+        "priority_exponent": st.floats(0, 1),
+        "importance_exponent": st.floats(0, 1),
+        "importance_steps": st.integers(1, 10**9),
+        "priority_updates": st.sampled_from(["async", "sync"]),
+    }
+    tolerance = st.integers(fragment + 100 * batch, 10**9)
     return {
         "experiment": {"stop": {"env_steps": warmup + draw(st.integers(1, 10**9))}},
         "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": num_envs},
@@ -123,21 +131,16 @@ def replay_tables(draw: st.DrawFn) -> dict[str, Any]:
             "buffer": {
                 "capacity": max(warmup, actors * window * fragment) + draw(st.integers(0, 10**6)),
                 "sampler": sampler,
+                "colocate": colocate,
                 **some(
-                    colocate=st.booleans(),
-                    cores=st.integers(1, 9),
-                    priority_exponent=st.floats(0, 1),
-                    importance_exponent=st.floats(0, 1),
-                    importance_steps=st.integers(1, 10**9),
-                    priority_updates=st.sampled_from(["async", "sync"] if prioritised else ["async"]),
+                    cores=st.just(1) if colocate else st.integers(1, 9),
+                    **(of_priorities if prioritised else {}),
                     memory=st.sampled_from(["auto", "ram", "mmap"]),
                     save_with_checkpoint=st.booleans(),
                 ),
             },
-            **some(
-                balance=st.sampled_from(["held", "free"]),
-                balance_tolerance=st.integers(fragment + 100 * batch, 10**9),
-            ),
+            "balance": balance,
+            **some(**({"balance_tolerance": tolerance} if balance == "held" else {})),
         },
     }
 

@@ -70,6 +70,7 @@ class Rule(ReplayEmbryo):
 """
 
 BUFFER, BALANCE = "distribution.buffer", "distribution.balance"
+PRIORITIES = ["agent.priorities=true", "agent.priority_gamma=0.9", "agent.priority_reward_scale=0.5"]
 
 
 def load(tmp_path: Path, text: str, *settings: str) -> JobConfig:
@@ -98,11 +99,13 @@ def test_what_a_learner_learns_from_is_in_its_settings(tmp_path: Path) -> None:
         [f'{BUFFER}.sampler="prioritised"', f'{BUFFER}.priority_updates="sync"'],
         [f'{BUFFER}.sampler="prioritised"', f'{BUFFER}.priority_updates="sync"', f"{BUFFER}.colocate=false"],
         [f'{BUFFER}.sampler="prioritised"', "agent.priorities=true"],
+        [f'{BUFFER}.sampler="prioritised"', *PRIORITIES, "training.gamma=0.9", "training.reward_scale=0.5"],
+        [f'{BUFFER}.sampler="prioritised"', f"{BUFFER}.importance_steps=1000"],
+        ["agent.priority_gamma=0.9", "training.target_tau=0.1", "agent.epsilon_base=0.3"],
         [f'{BUFFER}.sampler="fresh"', f'{BUFFER}.memory="mmap"', f"{BUFFER}.save_with_checkpoint=true"],
         [f"{BUFFER}.colocate=false", f"{BUFFER}.cores=2"],
         ['distribution.transport="inproc"'],
         [f'{BALANCE}="free"'],
-        [f'{BALANCE}="free"', f"{BALANCE}_tolerance=1"],
         [f"{BALANCE}_tolerance=72"],
         [f"{BUFFER}.capacity=1000"],
         [f"{BUFFER}.capacity=1024", "distribution.actor.num=4"],
@@ -125,6 +128,22 @@ def test_settings_of_a_replay_that_fit_are_accepted_and_run_again(
         ([f"{BUFFER}.rollouts=2"], f"{BUFFER}.rollouts", "did you mean capacity"),
         ([f'{BUFFER}.priority_updates="sync"'], f"{BUFFER}.priority_updates", 'sampler = "prioritised"'),
         (["agent.priorities=true"], "agent.priorities", 'sampler = "prioritised"'),
+        ([f"{BUFFER}.priority_exponent=0.5"], f"{BUFFER}.priority_exponent", 'sampler = "prioritised"'),
+        ([f"{BUFFER}.importance_exponent=0.5"], f"{BUFFER}.importance_exponent", 'sampler = "prioritised"'),
+        ([f"{BUFFER}.importance_steps=1000"], f"{BUFFER}.importance_steps", 'sampler = "prioritised"'),
+        (
+            [f'{BUFFER}.sampler="prioritised"', *PRIORITIES[:2], "training.reward_scale=1.0"],
+            "agent.priority_gamma",
+            "agent.priority_gamma = 0.99 would be right",
+        ),
+        (
+            [f'{BUFFER}.sampler="prioritised"', PRIORITIES[0], "training.reward_scale=0.5"],
+            "training.reward_scale",
+            "agent.priority_reward_scale = 0.5 would be right",
+        ),
+        ([f'{BALANCE}="free"', f"{BALANCE}_tolerance=1000"], f"{BALANCE}_tolerance", 'balance = "held"'),
+        ([f"{BUFFER}.cores=2"], f"{BUFFER}.cores", "cores = 1 would be right"),
+        (["training.batch_size=1001"], "training.batch_size", "warmup_steps = 1001 would be right"),
         ([f"{BALANCE}_tolerance=71"], f"{BALANCE}_tolerance", "balance_tolerance = 72"),
         ([f"{BALANCE}_tolerance=72", "environment.num_envs=16"], f"{BALANCE}_tolerance", "= 136"),
         ([f"{BUFFER}.capacity=100"], f"{BUFFER}.capacity", "capacity = 1000"),
@@ -235,6 +254,11 @@ def test_settings_of_a_replay_are_refused_where_rollouts_are_learnt_from(
     assert right in problem.remedy
 
 
+def test_cores_of_a_buffer_of_rollouts_are_refused(tmp_path: Path) -> None:
+    problem = only_problem(tmp_path, ROLLOUTS, f"{BUFFER}.cores=2")
+    assert (problem.key, problem.remedy) == (f"{BUFFER}.cores", "cores = 1 would be right")
+
+
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_a_buffer_may_hold_several_rollouts(tmp_path: Path, mode: str) -> None:
     settings = (f"{BUFFER}.rollouts=8", f'distribution.mode="{mode}"')
@@ -253,6 +277,15 @@ def test_a_buffer_of_its_own_counts_among_those_that_ask_for_cores(tmp_path: Pat
     (warning,) = host_warnings(parted, cores=2)
     assert "learners, buffers and actors ask for 3 cores" in warning
     assert host_warnings(load(tmp_path, REPLAY), cores=2) == []
+
+
+def test_a_rule_without_a_reward_scale_goes_with_an_agent_that_has_one(tmp_path: Path) -> None:
+    (tmp_path / "replay_rule_b.py").write_text(RULE)
+    own = REPLAY.replace('type = "dqn"\n[training]', 'type = "dqn"\n[training]\ntype = "replay_rule_b:Rule"')
+    prioritised = (f'{BUFFER}.sampler="prioritised"', "agent.priorities=true")
+    assert load(tmp_path, own, *prioritised, "agent.priority_reward_scale=0.5").learns_from_replay
+    problem = only_problem(tmp_path, own, *prioritised, "training.gamma=0.9")
+    assert problem.remedy == "agent.priority_gamma = 0.9 would be right"
 
 
 def test_the_longest_transition_is_the_replays() -> None:

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.core import Agent, Fields, Spaces
+from tianji_algos.core import Agent, Fields, Spaces, require_model
 from tianji_algos.dqn.loss import pick
 from tianji_algos.dqn.settings import DQNAgentSettings
 from tianji_algos.fields import FieldSpec
@@ -29,6 +29,7 @@ class DQNAgent(Agent):
 
     Raises:
         UnsupportedSpaceError: the action space is not Discrete.
+        UnsuitableModelError: the model is no ``QNetwork``.
     """
 
     settings_type: ClassVar[type[DQNAgentSettings]] = DQNAgentSettings
@@ -41,6 +42,7 @@ class DQNAgent(Agent):
         self.settings = settings
         self._actions = np.float32(count_actions(spaces.action))
         assert isinstance(spaces.action, gym.spaces.Discrete)
+        require_model(model, QNetwork, "DQN", "mlp_q")
         self._first = int(spaces.action.start)
         self._executor = model.executor(num_envs)
         self._rng = np.random.default_rng(seed)

@@ -11,7 +11,7 @@ import torch
 
 from tianji_algos.adam import Adam
 from tianji_algos.batch import Batch
-from tianji_algos.core import ReplayEmbryo, Spaces
+from tianji_algos.core import ReplayEmbryo, Spaces, require_model
 from tianji_algos.dqn.loss import DIAGNOSTICS, DQNLoss, bootstrap
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.dqn.target import TargetNetwork
@@ -33,6 +33,7 @@ class DQNEmbryo(ReplayEmbryo):
 
     Raises:
         UnsupportedSpaceError: the action space is not Discrete.
+        UnsuitableModelError: the model is no ``QNetwork``.
     """
 
     settings_type: ClassVar[type[DQNSettings]] = DQNSettings
@@ -45,6 +46,7 @@ class DQNEmbryo(ReplayEmbryo):
         seed: int,  # noqa: ARG002 - what every embryo is built with
     ) -> None:
         count_actions(spaces.action)
+        require_model(model, QNetwork, "DQN", "mlp_q")
         self.model: QNetwork = model
         self.settings = settings
         flat = flatten_parameters(model)
@@ -103,16 +105,12 @@ class DQNEmbryo(ReplayEmbryo):
             self._adam.learning_rate = settings.learning_rate * remaining
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Give the parameters of both networks, Adam's moments and what is counted and scheduled."""
-        rest = {
-            "algorithm": "dqn",
-            "adam_steps": self._adam.steps,
-            "learning_rate": self._adam.learning_rate,
-        }
+        """Give the parameters of both networks, Adam's moments and what is counted."""
+        rest = {"algorithm": "dqn", "adam_steps": self._adam.steps}
         return copy_tensors(self._tensors()), rest
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned.
+        """Continue from what ``state`` returned; the learning rate is the settings' business.
 
         Raises:
             StateMismatchError: the state is not DQN's, or a tensor is missing, unknown or of another shape.
@@ -120,7 +118,6 @@ class DQNEmbryo(ReplayEmbryo):
         check_algorithm(rest, "dqn")
         restore_tensors(self._tensors(), tensors)
         self._adam.steps = rest["adam_steps"]
-        self._adam.learning_rate = rest["learning_rate"]
 
     def _targets(self, batch: Batch) -> Floats:
         """Compute ``reward + discount * Q(next observation)``, ``[B]``."""

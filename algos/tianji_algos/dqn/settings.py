@@ -12,19 +12,22 @@ from tianji_algos.settings import Schedule, Settings
 class DQNAgentSettings(Settings):
     """How DQN's agent explores; section ``[agent]`` of a config.
 
+    Settings of the schedule that was not chosen may stand here, so that another can be chosen with ``--set``.
+
     Attributes:
         epsilon_schedule: "linear" falls over training, alike in every environment; "per_actor" stays, and
             differs from one environment of the job to the next (Horgan et al., 2018, section 4.1).
         epsilon_start: "linear": share of random actions at first.
         epsilon_end: "linear": share of random actions from ``epsilon_steps`` on.
-        epsilon_steps: "linear": env steps of the whole job over which epsilon falls.
+        epsilon_steps: "linear": env steps of the whole job over which epsilon falls, counted as the published
+            policy knows them: during the warm-up none is published, and epsilon stays.
         epsilon_base: "per_actor": epsilon of the first environment.
         epsilon_alpha: "per_actor": environment i of n explores with
             ``epsilon_base ** (1 + epsilon_alpha * i / (n - 1))``.
         priorities: record the absolute one-step TD error as the field ``priority``, so that a replay need
             not treat new samples as the most surprising of all (Horgan et al., 2018, algorithm 1).
-        priority_gamma: discount of that error.
-        priority_reward_scale: of its rewards; ``[training]`` has it as ``reward_scale``.
+        priority_gamma: discount of that error, as ``gamma`` is in ``[training]``.
+        priority_reward_scale: of its rewards, as ``reward_scale`` is in ``[training]``.
     """
 
     epsilon_schedule: Literal["linear", "per_actor"] = "linear"
@@ -40,6 +43,9 @@ class DQNAgentSettings(Settings):
 
 class DQNSettings(Settings):
     """Hyperparameters of DQN; section ``[training]`` of a config.
+
+    Settings of a loss or a target update that was not chosen may stand here, so that another can be chosen
+    with ``--set``.
 
     Attributes:
         replay_ratio: rho, how often each sample is used, on average.
@@ -84,11 +90,6 @@ class DQNSettings(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.warmup_steps < self.batch_size:
-            raise ValueError(
-                f"the first update needs batch_size = {self.batch_size} samples, "
-                f"and warmup_steps ({self.warmup_steps}) are fewer"
-            )
         if self.learning_rate_schedule == "linear" and self.schedule_steps is None:
             raise ValueError("a linear schedule needs schedule_steps, the env steps after which it reaches 0")
         return self

@@ -28,7 +28,7 @@ class TorchForward:
     def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
         """Give each output ``[N, ...]`` for ``observation [N, ...]``."""
         with torch.inference_mode():
-            outputs = _as_tuple(self._model(torch.from_numpy(observation).to(self._device)))
+            outputs = _as_tuple(self._model(_tensor(observation).to(self._device)))
         return tuple(output.cpu().numpy() for output in outputs)
 
 
@@ -62,10 +62,15 @@ class TorchBackprop:
         for parameter in self._model.parameters():
             if parameter.grad is not None:
                 parameter.grad.zero_()
-        outputs = _as_tuple(self._model(torch.from_numpy(observation).to(self._device)))
+        outputs = _as_tuple(self._model(_tensor(observation).to(self._device)))
         derivatives = loss_gradient(*(output.detach().cpu().numpy() for output in outputs))
         gradients = [torch.from_numpy(derivative).to(self._device) for derivative in derivatives]
         torch.autograd.backward(outputs, gradients)
+
+
+def _tensor(observation: npt.NDArray[Any]) -> torch.Tensor:
+    """View an array as a tensor; torch knows no read-only memory, which is what a transport lends."""
+    return torch.from_numpy(observation if observation.flags.writeable else observation.copy())
 
 
 def _as_tuple(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.core import Agent, Fields, Spaces
+from tianji_algos.core import Agent, Fields, Spaces, require_model
 from tianji_algos.distributions import distribution_for
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
@@ -28,6 +28,7 @@ class PPOAgent(Agent):
 
     Raises:
         UnsupportedSpaceError: the action space is none that PPO can act in.
+        UnsuitableModelError: the model is no ``ActorCritic``.
     """
 
     settings_type: ClassVar[type[PPOAgentSettings]] = PPOAgentSettings
@@ -37,6 +38,7 @@ class PPOAgent(Agent):
     def __init__(
         self, spaces: Spaces, model: ActorCritic, settings: PPOAgentSettings, num_envs: int, seed: int
     ) -> None:
+        require_model(model, ActorCritic, "PPO", "mlp_actor_critic")
         self.settings = settings
         self._distribution = distribution_for(spaces.action)
         self._executor = model.executor(num_envs)

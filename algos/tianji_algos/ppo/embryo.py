@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.adam import Adam
-from tianji_algos.core import Fields, RolloutEmbryo, Spaces
+from tianji_algos.core import Fields, RolloutEmbryo, Spaces, require_model
 from tianji_algos.distributions import distribution_for
 from tianji_algos.flat import flatten_parameters
 from tianji_algos.models.actor_critic import ActorCritic
@@ -30,11 +30,15 @@ class PPOEmbryo(RolloutEmbryo):
         model: trained in place, on its final device; its parameters move into one flat tensor.
         settings: hyperparameters.
         seed: of the order in which samples are seen.
+
+    Raises:
+        UnsuitableModelError: the model is no ``ActorCritic``.
     """
 
     settings_type: ClassVar[type[PPOSettings]] = PPOSettings
 
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PPOSettings, seed: int) -> None:
+        require_model(model, ActorCritic, "PPO", "mlp_actor_critic")
         self.model: ActorCritic = model
         self.settings = settings
         self.uses_per_sample = float(settings.epochs)
@@ -102,18 +106,16 @@ class PPOEmbryo(RolloutEmbryo):
             self._loss.clip_range = settings.clip_range * remaining
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Give parameters, Adam's moments, and the state of the random stream and the schedules."""
+        """Give parameters, Adam's moments, and the state of the random stream."""
         rest = {
             "algorithm": "ppo",
             "adam_steps": self._adam.steps,
             "rng": self._rng.bit_generator.state,
-            "learning_rate": self._adam.learning_rate,
-            "clip_range": self._loss.clip_range,
         }
         return copy_tensors(self._tensors()), rest
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned.
+        """Continue from what ``state`` returned; learning rate and clip range are the settings' business.
 
         Raises:
             StateMismatchError: the state is not PPO's, or a tensor is missing, unknown or of another shape.
@@ -122,8 +124,6 @@ class PPOEmbryo(RolloutEmbryo):
         restore_tensors(self._tensors(), tensors)
         self._adam.steps = rest["adam_steps"]
         self._rng.bit_generator.state = rest["rng"]
-        self._adam.learning_rate = rest["learning_rate"]
-        self._loss.clip_range = rest["clip_range"]
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the state, in place."""

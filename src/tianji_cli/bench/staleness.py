@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from tianji_cli.bench.progress import Progress
 from tianji_cli.bench.training import Training, read_training, train_once
@@ -22,8 +22,7 @@ from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import UsageError
 from tianji_cli.telemetry.quantities import duration
 
-FigureName = Literal["12a", "6d"]
-LAGS: Final[dict[FigureName, tuple[int, ...]]] = {"12a": (1, 2, 4, 8), "6d": (1, 8)}
+LAGS: Final[Mapping[str, tuple[int, ...]]] = {"12a": (1, 2, 4, 8), "6d": (1, 8)}
 """Lags of a figure, unless the user names others. 6(d) has 1:1 and 1:8 (4.3.2)."""
 MIN_SEEDS: Final = 2
 OVERSUBSCRIBED: Final = 4
@@ -64,7 +63,7 @@ class Comparison:
     """What is to be trained, checked so far as it can be before.
 
     Attributes:
-        figure: of the paper.
+        figure: of the paper, one of ``LAGS``.
         config: path or name of the config.
         job: the config as it is loaded.
         overrides: the user's, of all settings.
@@ -73,7 +72,7 @@ class Comparison:
         threshold: mean return of 100 episodes whose first time is measured.
     """
 
-    figure: FigureName
+    figure: str
     config: str
     job: JobConfig
     overrides: tuple[str, ...]
@@ -97,7 +96,7 @@ class Comparison:
 def plan_comparison(
     config: str,
     *,
-    figure: FigureName,
+    figure: str,
     lags: Sequence[int],
     seeds: int,
     threshold: float | None,
@@ -108,7 +107,7 @@ def plan_comparison(
 
     Args:
         config: path or name of the config.
-        figure: of the paper.
+        figure: of the paper, one of ``LAGS``.
         lags: () for the figure's.
         seeds: how many; the first is the config's.
         threshold: None for the first of the config's.

@@ -106,15 +106,17 @@ def _on(x: npt.NDArray[np.float64], training: Training, over: str) -> npt.NDArra
 
 
 def _draw_times(axes: Axes, rows: Sequence[Row], styles: Sequence[tuple[str, Any]], threshold: float) -> None:
+    end = 1.05 * max(row.time_to_s.high for row in rows)
     for place, (row, (color, _)) in enumerate(zip(rows, styles, strict=True)):
         time = row.time_to_s
+        ends, dashes = ([time.low, end], ":") if time.at_least else ([time.low, time.high], "-")
         # A line, not error bars: percentile intervals need not hold what they are of.
-        axes.plot([time.low, time.high], [place, place], color=color)
-        axes.plot(time.iqm, place, color=color, marker="o" if row.reached == row.seeds else ">")
+        axes.plot(ends, [place, place], color=color, linestyle=dashes)
+        axes.plot(time.iqm, place, color=color, marker=">" if time.at_least else "o")
     names = [row.samples if row.mapping == "recommended" else f"{row.samples}, {row.mapping}" for row in rows]
     axes.set_yticks(range(len(rows)), names)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlim(left=0)
+    axes.set_xlim(0, end)
     axes.grid(visible=False, axis="y")
-    censored = any(row.reached < row.seeds for row in rows)
+    censored = any(row.time_to_s.at_least for row in rows)
     axes.set_xlabel(f"Time to {threshold:g} (s)" + (", > where some did not reach it" if censored else ""))

@@ -1,8 +1,8 @@
 """What the staleness experiments found, as a table for people and as JSON and a plot for everything else.
 
 The JSON has ``schema`` (1), ``environment``, ``warnings``, ``figure``, ``config``, ``threshold``, ``rows`` (a
-``Row`` for each setting, its estimates as ``{iqm, low, high}``) and ``trainings`` (each run's figures and its
-learning curve, with ``mapping`` and ``lag``).
+``Row`` for each setting, its estimates as ``{iqm, low, high, at_least}``) and ``trainings`` (each run's
+figures and its learning curve, with ``mapping`` and ``lag``).
 """
 
 from __future__ import annotations
@@ -30,15 +30,26 @@ Found = Mapping[Setting, Sequence[Training]]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """An interquartile mean over seeds and its 95 % interval."""
+    """An interquartile mean over seeds and its 95 % interval.
+
+    Attributes:
+        iqm: the mean.
+        low: lower end.
+        high: upper end.
+        at_least: some trainings ended before; the true three values are no less than these.
+    """
 
     iqm: float
     low: float
     high: float
+    at_least: bool = False
 
-    def overlaps(self, other: Interval) -> bool:
-        """Say whether the intervals have a value in common."""
-        return self.low <= other.high and other.low <= self.high
+    def overlaps(self, other: Interval) -> bool | None:
+        """Say whether the true intervals have a value in common; None if that is not known."""
+        for below, above in ((self, other), (other, self)):
+            if below.high < above.low and not below.at_least:
+                return False
+        return None if self.at_least or other.at_least else True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +70,8 @@ class Row:
         staleness: mean policy lag of the samples used, in versions.
         produced_per_s: environment steps made per second.
         consumed_per_s: sample uses per second.
-        times_the_first: ``time_to_s`` over that of the first setting.
-        overlaps_first: the intervals of the two have times in common.
+        times_the_first: ``time_to_s`` over that of the first setting; None if of that one a least is known.
+        overlaps_first: the intervals of the two have times in common; None if that is not known.
     """
 
     mapping: str
@@ -75,8 +86,8 @@ class Row:
     staleness: Interval
     produced_per_s: Interval
     consumed_per_s: Interval
-    times_the_first: float
-    overlaps_first: bool
+    times_the_first: float | None
+    overlaps_first: bool | None
 
 
 def rows_of(found: Found) -> list[Row]:
@@ -88,7 +99,9 @@ def rows_of(found: Found) -> list[Row]:
     first: Interval | None = None
     rows = []
     for setting, trainings in found.items():
-        time_to_s = _interval(trainings, "time_to_s")
+        reached = sum(training.reached for training in trainings)
+        at_least = reached < len(trainings)
+        time_to_s = _interval(trainings, "time_to_s", at_least=at_least)
         first = first or time_to_s
         rows.append(
             Row(
@@ -97,23 +110,23 @@ def rows_of(found: Found) -> list[Row]:
                 lag=setting.lag,
                 overrides=setting.overrides,
                 seeds=len(trainings),
-                reached=sum(training.reached for training in trainings),
+                reached=reached,
                 time_to_s=time_to_s,
-                steps_to=_interval(trainings, "steps_to"),
+                steps_to=_interval(trainings, "steps_to", at_least=at_least),
                 mean_100=_interval(trainings, "mean_100"),
                 staleness=_interval(trainings, "staleness"),
                 produced_per_s=_interval(trainings, "produced_per_s"),
                 consumed_per_s=_interval(trainings, "consumed_per_s"),
-                times_the_first=time_to_s.iqm / first.iqm,
+                times_the_first=None if first.at_least else time_to_s.iqm / first.iqm,
                 overlaps_first=time_to_s.overlaps(first),
             )
         )
     return rows
 
 
-def _interval(trainings: Sequence[Training], name: str) -> Interval:
+def _interval(trainings: Sequence[Training], name: str, *, at_least: bool = False) -> Interval:
     found = estimate(np.array([getattr(training, name) for training in trainings]))
-    return Interval(float(found.iqm), float(found.low), float(found.high))
+    return Interval(float(found.iqm), float(found.low), float(found.high), at_least)
 
 
 def cautions(rows: Sequence[Row], threshold: float) -> list[str]:
@@ -151,8 +164,8 @@ def print_rows(rows: Sequence[Row], comparison: Comparison) -> None:
         [
             row.mapping,
             row.samples,
-            _cell(row.time_to_s, at_least=row.reached < row.seeds),
-            _cell(row.steps_to, at_least=row.reached < row.seeds),
+            _cell(row.time_to_s),
+            _cell(row.steps_to),
             f"{row.reached}/{row.seeds}",
             _cell(row.mean_100),
             number(row.staleness.iqm),
@@ -163,19 +176,28 @@ def print_rows(rows: Sequence[Row], comparison: Comparison) -> None:
     ]
     print_table(headings, cells, f"figure {comparison.figure}", right=range(2, len(headings)))
     for row in rows[1:]:
-        apart = "overlap" if row.overlaps_first else "do not overlap"
-        sys.stdout.write(
-            f"{_name(row)} takes {row.times_the_first:.2f} times as long to {threshold} as {_name(rows[0])}; "
-            f"the intervals {apart}\n"
-        )
+        sys.stdout.write(f"{_against(row, rows[0], threshold)}\n")
 
 
-def _cell(interval: Interval, *, at_least: bool = False) -> str:
+def _against(row: Row, first: Row, threshold: str) -> str:
+    """Say how a setting lies to the first, as far as that is known."""
+    if row.times_the_first is None:
+        times = f"how many times as long to {threshold} as {_name(first)} {_name(row)} takes is not known"
+    else:
+        about = "at least " if row.time_to_s.at_least else ""
+        factor = f"{about}{row.times_the_first:.2f} times as long"
+        times = f"{_name(row)} takes {factor} to {threshold} as {_name(first)}"
+    if row.overlaps_first is None:
+        return f"{times}; whether the intervals overlap is not known"
+    return f"{times}; the intervals {'overlap' if row.overlaps_first else 'do not overlap'}"
+
+
+def _cell(interval: Interval) -> str:
     iqm, low, high = (
         count(value) if value >= 1e4 else number(value)
         for value in (interval.iqm, interval.low, interval.high)
     )
-    return f"{'>= ' if at_least else ''}{iqm} [{low}, {high}]"
+    return f">= {iqm} [>= {low}, ?]" if interval.at_least else f"{iqm} [{low}, {high}]"
 
 
 def _name(row: Row) -> str:

@@ -90,7 +90,7 @@ def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path)
         RunFailed: it failed, or somebody stopped it.
     """
     settings = [word for override in overrides for word in ("--set", override)]
-    options = ["--name", name, "--out", str(place), "--quiet", "--json", "-"]
+    options = ["--name", name, "--out", str(place), "--quiet"]
     command = [sys.executable, "-m", "tianji_cli", "train", config, *settings, *options]
     # In a group of its own: a Ctrl-C is this command's, which then stops the training.
     process = subprocess.Popen(

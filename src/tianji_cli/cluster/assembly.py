@@ -13,7 +13,7 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model
 from tianji_algos.fields import FieldSpec
 from tianji_cli.cluster.plan import Plan, PlannedProcess
-from tianji_cli.cluster.supply import FRAGMENTS, Crew, Supply, Terms, supply_of
+from tianji_cli.cluster.supply import FRAGMENTS, GroupProcesses, Supply, Terms, supply_of
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data import published
 from tianji_cli.data.checkpoint import CheckpointWriter, load_parameters, load_training
@@ -197,7 +197,7 @@ class Assembly:
         channels, slots = [], []
         for learner in self._job.plan.carrying("learner"):
             channels += self._supply(learner.group).channels(capabilities)
-            carriers = Crew.of(self._job.plan, learner.group).carriers
+            carriers = GroupProcesses.of(self._job.plan, learner.group).carriers
             readers = tuple(process.rank for process in carriers)
             slots.append(Slot(policy_slot(learner.group), learner.rank, readers, policy))
         return Wiring(self._job.id, tuple(channels), tuple(slots))
@@ -210,7 +210,7 @@ class Assembly:
                 job_number(self._job.id),
                 self.layout,
                 tuple(field.name for field in self._agent_fields),
-                Crew.of(self._job.plan, group),
+                GroupProcesses.of(self._job.plan, group),
                 self.seed,
                 self._job.directory,
                 resumed=self._job.resumed,
@@ -255,6 +255,7 @@ class Assembly:
             model.read_parameters(load_parameters(last, model))
             tensors, document = load_training(last)
             embryo.load_state(tensors, document["embryo"])
+            embryo.schedule(self._progress.env_steps)
             episodes.load_state(document["episodes"])
         stop = config.experiment.stop
         return Learner(

@@ -49,7 +49,7 @@ AGE_BINS: Final = 1000
 
 
 @dataclass(frozen=True)
-class Crew:
+class GroupProcesses:
     """The processes of one group.
 
     Attributes:
@@ -63,7 +63,7 @@ class Crew:
     carriers: Sequence[PlannedProcess]
 
     @classmethod
-    def of(cls, plan: Plan, group: int | None) -> Crew:
+    def of(cls, plan: Plan, group: int | None) -> GroupProcesses:
         """Find the processes of a group."""
         of_group = [process for process in plan.processes if process.group == group]
         carrying = {
@@ -87,7 +87,7 @@ class Terms:
         job: the job's number, for headers.
         layout: of fragments.
         agent_fields: names of the agent's fields of a fragment.
-        crew: the processes of the group.
+        processes: the processes of the group.
         seed: gives a seed for a purpose.
         directory: of the run.
         resumed: training goes on from a checkpoint.
@@ -98,7 +98,7 @@ class Terms:
     job: int
     layout: FragmentLayout
     agent_fields: tuple[str, ...]
-    crew: Crew
+    processes: GroupProcesses
     seed: Callable[[str], int]
     directory: Path
     resumed: bool
@@ -130,7 +130,7 @@ class Supply(ABC):
     @property
     def buffer_rank(self) -> int:
         """Where actors send their fragments."""
-        return self._terms.crew.buffer.rank
+        return self._terms.processes.buffer.rank
 
     @property
     def per_version(self) -> int | None:
@@ -138,14 +138,16 @@ class Supply(ABC):
         return None
 
     def _fragments(self, window_of_each: int, borrow: int) -> Channel:
-        crew = self._terms.crew
-        senders = tuple(process.rank for process in crew.carriers)
-        per_process = max(len(process.actors) for process in crew.carriers)
+        processes = self._terms.processes
+        senders = tuple(process.rank for process in processes.carriers)
+        per_process = max(len(process.actors) for process in processes.carriers)
         nbytes = self._terms.layout.nbytes
-        return Channel(FRAGMENTS, crew.buffer.rank, senders, nbytes, window_of_each * per_process, borrow)
+        return Channel(
+            FRAGMENTS, processes.buffer.rank, senders, nbytes, window_of_each * per_process, borrow
+        )
 
     def _actor_numbers(self) -> dict[int, Sequence[int]]:
-        return {process.rank: process.actors for process in self._terms.crew.carriers}
+        return {process.rank: process.actors for process in self._terms.processes.carriers}
 
 
 class RolloutSupply(Supply):
@@ -186,17 +188,17 @@ class RolloutSupply(Supply):
     def per_version(self) -> int | None:
         """In step, as many fragments as make an actor's share of a rollout."""
         in_step = self._terms.config.distribution.mode == "sync"
-        return self._per_rollout // self._terms.crew.actors if in_step else None
+        return self._per_rollout // self._terms.processes.actors if in_step else None
 
     @property
     def _window_of_each(self) -> int:
         """Fragments an actor may have unclaimed: more than its share of a rollout would only grow stale."""
-        share = math.ceil(self._per_rollout / self._terms.crew.actors)
+        share = math.ceil(self._per_rollout / self._terms.processes.actors)
         return min(self._terms.config.distribution.actor.window, share)
 
     @property
     def _window(self) -> int:
-        return self._window_of_each * self._terms.crew.actors
+        return self._window_of_each * self._terms.processes.actors
 
     @property
     def _slots(self) -> int:
@@ -220,15 +222,15 @@ class ReplaySupply(Supply):
 
     @property
     def _colocated(self) -> bool:
-        return self._terms.crew.buffer.rank == self._terms.crew.learner.rank
+        return self._terms.processes.buffer.rank == self._terms.processes.learner.rank
 
     def channels(self, capabilities: Capabilities) -> list[Channel]:  # noqa: ARG002 - a replay keeps copies
         """Fragments; and what goes between buffer and learner if they do not share a process."""
-        crew, window = self._terms.crew, self._terms.config.distribution.actor.window
+        processes, window = self._terms.processes, self._terms.config.distribution.actor.window
         fragments = self._fragments(window, borrow=1)
         if self._colocated:
             return [fragments]
-        buffer, learner = crew.buffer.rank, crew.learner.rank
+        buffer, learner = processes.buffer.rank, processes.learner.rank
         steps = self._terms.config.fragment_steps
         priorities = priority_update.nbytes(self._batches.size)
         return [
@@ -254,7 +256,7 @@ class ReplaySupply(Supply):
             transport,
             FRAGMENTS,
             self._store,
-            learner=terms.crew.learner.rank,
+            learner=terms.processes.learner.rank,
             batches=self._batches,
             keeper=keeper,
             in_step=section.priority_updates == "sync",
@@ -263,16 +265,16 @@ class ReplaySupply(Supply):
     def feed(self, transport: Transport, embryo: Embryo) -> Feed:
         """Build the feed over the replay beside the learner, or over the transport to it."""
         source: BatchSource
-        if self._store is not None:
+        if self._colocated:
+            assert self._store is not None
             source = LocalReplay(self._store, BatchArrays(self._batches))
         else:
-            buffer = self._terms.crew.buffer.rank
-            source = RemoteReplay(
-                transport, buffer, self._terms.job, batches=self._batches, balance=self._balance()
-            )
+            buffer = self._terms.processes.buffer.rank
+            source = RemoteReplay(transport, buffer, self._terms.job, self._batches)
         return ReplayFeed(
             cast("ReplayEmbryo", embryo),
             source,
+            rho=self._settings.replay_ratio,
             publish_every=self._settings.publish_every,
             prioritised=self._section.sampler == "prioritised",
             age_bin=max(1, self._section.capacity // AGE_BINS),
@@ -299,14 +301,14 @@ class ReplaySupply(Supply):
         return Replay(
             self._terms.layout,
             ReplaySettings(
-                section.capacity,
-                section.sampler,
-                self._settings.n_step,
-                self._settings.gamma,
-                section.priority_exponent,
-                section.importance_exponent,
-                section.importance_steps,
-                section.memory,
+                capacity=section.capacity,
+                sampler=section.sampler,
+                n_step=self._settings.n_step,
+                gamma=self._settings.gamma,
+                priority_exponent=section.priority_exponent,
+                importance_exponent=section.importance_exponent,
+                importance_steps=section.importance_steps,
+                memory=section.memory,
             ),
             agent_fields=tuple(spec.name for spec in self._batches.fields),
             seed=self._terms.seed("replay"),

@@ -158,6 +158,9 @@ def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient)
         if "learner" in process.roles:
             stack.enter_context(occupied(job.checkpoints))
         transport = stack.enter_context(assembly.transport(_engine_options(assignment)))
+        production = _production_file(assignment)
+        roles = assembly.roles(transport, production)
+        # Nobody begins before all have registered: what cannot be built ends the run before its first step.
         control.send(
             Register(
                 rank=assignment.rank,
@@ -166,14 +169,14 @@ def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient)
                 address=transport.address,
             )
         )
-        production = _production_file(assignment)
-        roles = assembly.roles(transport, production)
         attendant.begin(roles, transport, production)
         try:
             _carry(roles, attendant)
             if "learner" not in process.roles:
                 transport.close(DRAIN_S)
             attendant.say_goodbye()
+            for role in roles:
+                role.keep()
         finally:
             for role in roles:
                 role.close()

@@ -26,7 +26,7 @@ from tianji_cli.config.schema import (
     Experiment,
     JobConfig,
     OnPolicySettings,
-    ReplaySettings,
+    ReplayLearnerSettings,
     Section,
     Stop,
 )
@@ -59,7 +59,7 @@ def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
     if not isinstance(training, Component):
         return
     settings = training.settings
-    if isinstance(settings, ReplaySettings):
+    if isinstance(settings, ReplayLearnerSettings):
         if check_replay_learner(tree, training.type, settings):
             _check_with_replay(tree, settings, sections)
     elif isinstance(settings, OnPolicySettings) and isinstance(settings.rollout_steps, int):
@@ -97,11 +97,11 @@ def _check_with_rollouts(tree: Tree, training: str, rollout: int, sections: Mapp
         _check_end(tree, rollout, experiment.stop)
 
 
-def _check_with_replay(tree: Tree, settings: ReplaySettings, sections: Mapping[str, Section]) -> None:
+def _check_with_replay(tree: Tree, settings: ReplayLearnerSettings, sections: Mapping[str, Section]) -> None:
     distribution, environment = sections.get("distribution"), sections.get("environment")
     agent, experiment = sections.get("agent"), sections.get("experiment")
     if isinstance(distribution, Distribution):
-        check_replay(tree, distribution, agent if isinstance(agent, Component) else None)
+        check_replay(tree, settings, distribution, agent if isinstance(agent, Component) else None)
         if isinstance(environment, Environment):
             check_replay_sizes(tree, settings, distribution, environment)
     if isinstance(experiment, Experiment):

@@ -103,6 +103,24 @@ def _find_component(
     return None if settings is None else Component(type=name, settings=settings)
 
 
+def check_fit(tree: Tree, components: Mapping[str, Component]) -> None:
+    """Note built-in agents, models and update rules that cannot work with one another.
+
+    What one's own classes work with is known only once they are imported, and found out there.
+    """
+    contracts = {
+        section: contract
+        for section, component in components.items()
+        if (contract := algorithms.contract(_KINDS[section], component.type)) is not None
+    }
+    for section, other in (("training", "agent"), ("model", "agent"), ("model", "training")):
+        if section in contracts and other in contracts and contracts[section] != contracts[other]:
+            what = f"{components[section].type!r} does not go with {other} {components[other].type!r}"
+            right = " or ".join(map(repr, algorithms.built_in_names(_KINDS[section], contracts[other])))
+            tree.problem((section, "type"), what, f"{section}.type = {right} would be right")
+            return
+
+
 def _defaults(agent: str) -> dict[str, str]:
     try:
         defaults = algorithms.agent_defaults(agent)

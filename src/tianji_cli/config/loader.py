@@ -40,7 +40,9 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
         tree.values["experiment"].setdefault("name", tree.files[0].stem.strip())
     components.known_sections(tree, list(JobConfig.model_fields))
     components.find_extensions(tree)
-    found: dict[str, Any] = dict(components.find_components(tree))
+    named = components.find_components(tree)
+    components.check_fit(tree, named)
+    found: dict[str, Any] = dict(named)
     for section, model in _PLAIN.items():
         table = tree.values.get(section, {})
         if isinstance(table, dict):

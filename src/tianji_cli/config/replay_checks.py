@@ -1,8 +1,19 @@
 """Refuses settings of the buffer and of the balance that could never work together, or that nothing heeds.
 
-A setting of a replay is refused where rollouts are learnt from, and the other way round: whoever wrote it
-expects it to do something. A value that is the default may stand anywhere, as it does in the config that
-a run leaves behind.
+Whoever wrote a setting expects it to do something. So another value than the default is refused of
+
+- what only a replay heeds where rollouts are learnt from, and ``rollouts`` where there is a replay;
+- ``priority_exponent``, ``importance_exponent``, ``importance_steps``, ``priority_updates`` and the agent's
+  ``priorities`` where the sampler has no priorities;
+- ``balance_tolerance`` where the balance is free, and ``cores`` of a buffer that has no process of its own.
+
+A value that is the default may stand anywhere, as it does in the config that a run leaves behind.
+
+Refused because they could never work are
+
+- ``mode = "sync"`` with a replay, and a buffer in a process of its own with rollouts or over "inproc";
+- a capacity, a tolerance or an end that is too small, and numbers that no learner can draw batches with;
+- agents that compute priorities with another discount or reward scale than the learner's.
 """
 
 from __future__ import annotations
@@ -12,7 +23,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tianji_cli.config.problems import Path
-from tianji_cli.config.schema import Buffer, Component, Distribution, Environment, ReplaySettings, Stop
+from tianji_cli.config.schema import Buffer, Component, Distribution, Environment, ReplayLearnerSettings, Stop
 from tianji_cli.config.source import Tree
 from tianji_cli.data.balance import least_tolerance
 
@@ -23,7 +34,6 @@ _BUFFER: Final = ("distribution", "buffer")
 _CAPACITY: Final = (*_BUFFER, "capacity")
 _COLOCATE: Final = (*_BUFFER, "colocate")
 _SAMPLER: Final = (*_BUFFER, "sampler")
-_PRIORITY_UPDATES: Final = (*_BUFFER, "priority_updates")
 _ROLLOUTS: Final = (*_BUFFER, "rollouts")
 _MODE: Final = ("distribution", "mode")
 _BALANCE: Final = ("distribution", "balance")
@@ -34,6 +44,7 @@ _IN_FLIGHT: Final = (*_FRAGMENT, ("distribution", "actor", "num"), ("distributio
 _WARMUP: Final = ("training", "warmup_steps")
 _BATCH: Final = ("training", "batch_size")
 _AGENT_PRIORITIES: Final = ("agent", "priorities")
+_CORES: Final = (*_BUFFER, "cores")
 _END: Final = ("experiment", "stop", "env_steps")
 
 _OF_A_REPLAY: Final[Mapping[str, str]] = {
@@ -47,6 +58,12 @@ _OF_A_REPLAY: Final[Mapping[str, str]] = {
     "save_with_checkpoint": "a rollout is used up at once; leave it out",
 }
 """Keys of the buffer that only a replay heeds, and what to do where there is none."""
+
+_OF_PRIORITIES: Final = ("priority_exponent", "importance_exponent", "importance_steps", "priority_updates")
+"""Keys of the buffer that only a sampler with priorities heeds."""
+
+_SHARED: Final = (("priority_gamma", "gamma"), ("priority_reward_scale", "reward_scale"))
+"""Settings of an agent that computes priorities, and those of the update rule that they stand for."""
 
 
 def check_rollouts(tree: Tree, training: str, distribution: Distribution) -> None:
@@ -71,9 +88,10 @@ def check_rollouts(tree: Tree, training: str, distribution: Distribution) -> Non
     if distribution.balance_tolerance is not None:
         what = f"{training!r} uses every rollout as often, whoever is ahead"
         tree.problem(_TOLERANCE, what, "leave it out")
+    _check_cores(tree, buffer)
 
 
-def check_replay_learner(tree: Tree, training: str, settings: ReplaySettings) -> bool:
+def check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSettings) -> bool:
     """Note numbers of the update rule that no replay can do with; say whether there are none.
 
     Args:
@@ -101,11 +119,14 @@ def check_replay_learner(tree: Tree, training: str, settings: ReplaySettings) ->
     return not refused
 
 
-def check_replay(tree: Tree, distribution: Distribution, agent: Component | None) -> None:
+def check_replay(
+    tree: Tree, settings: ReplayLearnerSettings, distribution: Distribution, agent: Component | None
+) -> None:
     """Note settings that exclude one another where the learner draws from a replay.
 
     Args:
         tree: where problems are noted.
+        settings: of the update rule.
         distribution: the section.
         agent: the section, if it is valid.
     """
@@ -120,12 +141,19 @@ def check_replay(tree: Tree, distribution: Distribution, agent: Component | None
         what = 'transport "inproc" puts buffer and learner in one process'
         remedy = 'colocate = true or transport = "shm" would be right'
         tree.problem(tree.latest([_COLOCATE, _TRANSPORT]), what, remedy)
+    if distribution.balance == "free" and distribution.balance_tolerance is not None:
+        what = 'nobody is held back with balance = "free"'
+        tree.problem(tree.latest([_TOLERANCE, _BALANCE]), what, 'balance = "held" would be right')
+    _check_cores(tree, buffer)
+    computes = agent is not None and getattr(agent.settings, "priorities", False) is True
     if buffer.sampler != "prioritised":
-        _check_no_priorities(tree, buffer, agent)
+        _check_no_priorities(tree, buffer, computes=computes)
+    elif agent is not None and computes:
+        _check_agent_priorities(tree, settings, agent)
 
 
 def check_replay_sizes(
-    tree: Tree, settings: ReplaySettings, distribution: Distribution, environment: Environment
+    tree: Tree, settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment
 ) -> None:
     """Note a replay that is too small for what it has to hold, and a tolerance that nobody can keep.
 
@@ -155,7 +183,7 @@ def check_replay_sizes(
         tree.problem(where, what, f"balance_tolerance = {least} would be right")
 
 
-def check_replay_end(tree: Tree, settings: ReplaySettings, stop: Stop) -> None:
+def check_replay_end(tree: Tree, settings: ReplayLearnerSettings, stop: Stop) -> None:
     """Note a run that would be over before its first update.
 
     Args:
@@ -168,11 +196,29 @@ def check_replay_end(tree: Tree, settings: ReplaySettings, stop: Stop) -> None:
         tree.problem(tree.latest([_END, _WARMUP]), what, "env_steps should be more than warmup_steps")
 
 
-def _check_no_priorities(tree: Tree, buffer: Buffer, agent: Component | None) -> None:
+def _check_cores(tree: Tree, buffer: Buffer) -> None:
+    if buffer.colocate and buffer.cores != Buffer().cores:
+        what = "a buffer that takes turns with the learner has no cores of its own"
+        tree.problem(tree.latest([_CORES, _COLOCATE]), what, f"cores = {Buffer().cores} would be right")
+
+
+def _check_no_priorities(tree: Tree, buffer: Buffer, *, computes: bool) -> None:
     why = f"sampler {buffer.sampler!r} has no priorities"
     right = 'sampler = "prioritised" would be right'
-    if buffer.priority_updates == "sync":
-        tree.problem(tree.latest([_PRIORITY_UPDATES, _SAMPLER]), f"nothing to wait for: {why}", right)
-    if agent is not None and getattr(agent.settings, "priorities", False) is True:
+    for key in _OF_PRIORITIES:
+        if getattr(buffer, key) != getattr(Buffer(), key):
+            tree.problem(tree.latest([(*_BUFFER, key), _SAMPLER]), f"{key} does nothing: {why}", right)
+    if computes:
         what = f"actors would compute priorities that nobody uses: {why}"
         tree.problem(tree.latest([_AGENT_PRIORITIES, _SAMPLER]), what, right)
+
+
+def _check_agent_priorities(tree: Tree, settings: ReplayLearnerSettings, agent: Component) -> None:
+    """Compare what both have; one's own settings may have neither."""
+    for of_agent, of_learner in _SHARED:
+        computed_with = getattr(agent.settings, of_agent, None)
+        wanted = getattr(settings, of_learner, None)
+        if computed_with is not None and wanted is not None and computed_with != wanted:
+            what = f"priorities of actors would be none of the learner's, whose {of_learner} is {wanted}"
+            where = tree.latest([("agent", of_agent), ("training", of_learner)])
+            tree.problem(where, what, f"agent.{of_agent} = {wanted} would be right")

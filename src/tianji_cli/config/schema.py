@@ -276,7 +276,7 @@ class OnPolicySettings(Protocol):
 
 
 @runtime_checkable
-class ReplaySettings(Protocol):
+class ReplayLearnerSettings(Protocol):
     """Settings of an update rule that learns from batches of a replay."""
 
     @property
@@ -322,7 +322,7 @@ class JobConfig(Section):
     @property
     def learns_from_replay(self) -> bool:
         """The learner draws batches from a replay; it trains on rollouts otherwise."""
-        return isinstance(self.training.settings, ReplaySettings)
+        return isinstance(self.training.settings, ReplayLearnerSettings)
 
     @property
     def fragments_per_rollout(self) -> int:
@@ -332,8 +332,8 @@ class JobConfig(Section):
         return settings.rollout_steps // self.fragment_steps
 
     @property
-    def replay_settings(self) -> ReplaySettings:
+    def replay_settings(self) -> ReplayLearnerSettings:
         """Settings of the update rule, which learns from a replay."""
         settings = self.training.settings
-        assert isinstance(settings, ReplaySettings), "ask learns_from_replay before"
+        assert isinstance(settings, ReplayLearnerSettings), "ask learns_from_replay before"
         return settings

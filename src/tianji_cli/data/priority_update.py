@@ -7,6 +7,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tianji_algos.errors import DivergedError
+
 _SAMPLE: Final = np.dtype([("handle", "<i8"), ("priority", "<f4")])
 
 
@@ -19,10 +21,10 @@ def write(memory: memoryview, handles: npt.NDArray[np.int64], priorities: npt.ND
     """Write the priorities ``[B]`` of the samples with these handles ``[B]``.
 
     Raises:
-        ValueError: a priority is not finite, or negative.
+        DivergedError: a priority is not finite.
     """
     if not _are_valid(priorities):
-        raise ValueError("a sample's new priority is not finite: the loss has diverged")
+        raise DivergedError("a sample's new priority is not finite: the loss has diverged")
     message = np.ndarray(len(handles), _SAMPLE, memory)
     message["handle"] = handles
     message["priority"] = priorities

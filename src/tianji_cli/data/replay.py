@@ -207,7 +207,7 @@ class Replay:
         """Give samples new priorities; those evicted meanwhile are counted and left out.
 
         Raises:
-            ValueError: a priority is not finite.
+            DivergedError: a priority is not finite.
         """
         each = self.ring.steps_each
         held = (handles >= self.ring.oldest * each) & (handles < self.ring.next * each)

@@ -1,6 +1,6 @@
 """A replay in a checkpoint: what it holds as ``.npy`` files, the rest as JSON. No pickle.
 
-    replay.json               schema, counters, the sampler's state, a checksum of each array
+    replay.json               schema, settings, counters, the sampler's state, a checksum of each array
     replay_fragments.npy      ``[F, bytes]`` fragments as far as the replay needs them, the oldest first
     replay_spans.npy          ``[F, T * N]`` how many steps each transition has, see ``Transitions``
     replay_uses.npy           ``[F, T * N]`` uses of each step
@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.data.replay import Replay
+from tianji_cli.data.replay import Replay, ReplaySettings
 from tianji_cli.data.replay_memory import ReplayRing
 from tianji_cli.data.transitions import NONE
 from tianji_cli.errors import TianjiError
@@ -53,12 +53,12 @@ def save_replay(replay: Replay, directory: Path) -> None:
         document = {
             "schema": SCHEMA,
             "layout": f"{replay.layout.fingerprint:016x}",
-            "n_step": replay.settings.n_step,
+            "settings": _decisive(replay.settings),
             "births": [ring.oldest, ring.next],
             "accepted": replay.accepted,
             "env_steps": ring.env_steps,
             "stale_updates": replay.stale_updates,
-            "sampler": {"name": replay.settings.sampler, **replay.sampler.state()},
+            "sampler": replay.sampler.state(),
             "uses": {"total": replay.uses.total, "histogram": replay.uses.histogram.tolist()},
             "checksums": {name: _write(_path(directory, name), pieces) for name, pieces in arrays.items()},
         }
@@ -71,8 +71,8 @@ def restore_replay(replay: Replay, directory: Path) -> None:
     """Fill an empty replay with what was saved. Whatever comes next goes on from none of it.
 
     Raises:
-        ReplayFileError: it is not there, damaged, of another schema, layout or sampler, or larger than this
-            replay, which is then of no use.
+        ReplayFileError: it is not there, damaged, of another schema, layout or settings, or larger than
+            this replay, which is then of no use.
     """
     if replay.ring.next:
         raise ValueError("only an empty replay can be restored")
@@ -145,11 +145,8 @@ def _check(document: Any, replay: Replay, path: Path) -> None:
         raise ReplayFileError(
             f"{path} is of other fragments than the config's: spaces, fields, T or N differ"
         )
-    settings = replay.settings
-    for name, saved, wanted in (
-        ("sampler", document["sampler"]["name"], settings.sampler),
-        ("n_step", document["n_step"], settings.n_step),
-    ):
+    for name, wanted in _decisive(replay.settings).items():
+        saved = document["settings"][name]
         if saved != wanted:
             raise ReplayFileError(f"{path} was saved with {name} = {saved}, and the config has {wanted}")
     oldest, past = document["births"]
@@ -160,6 +157,14 @@ def _check(document: Any, replay: Replay, path: Path) -> None:
         raise ReplayFileError(
             f"{path} holds {steps} env steps, more than the capacity of the config's buffer"
         )
+
+
+def _decisive(settings: ReplaySettings) -> dict[str, Any]:
+    """Name the settings without which what was saved means something else."""
+    decisive = {"sampler": settings.sampler, "n_step": settings.n_step, "gamma": settings.gamma}
+    if settings.sampler == "prioritised":
+        decisive["priority_exponent"] = settings.priority_exponent  # Priorities are kept raised to it.
+    return decisive
 
 
 def _path(directory: Path, name: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Set
 from pathlib import Path
 from typing import Final
 
@@ -55,10 +56,15 @@ class ReplayKeeper:
         try:
             with self._places.fill(LAST, f"{self._replay.accepted:012d}") as place:
                 save_replay(self._replay, place)
-            for path in self._directory.iterdir():
-                if path.name not in {LAST, *self._places.targets()}:
-                    shutil.rmtree(path)
+            _remove_copies(self._directory, keep=self._places.targets())
         except OSError as cause:
             raise ReplayFileError(f"cannot write the replay to {self._directory}: {cause}") from cause
         self._saved_at = time.monotonic()
         return True
+
+
+def _remove_copies(directory: Path, *, keep: Set[str]) -> None:
+    """Remove copies, and nothing that somebody else has put beside them."""
+    for path in directory.iterdir():
+        if path.name.isdecimal() and path.name not in keep and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)

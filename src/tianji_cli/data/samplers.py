@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from tianji_algos.errors import DivergedError
 from tianji_cli.data.replay_memory import Indices, ReplayRing
 from tianji_cli.data.sum_tree import SumTree
 
@@ -198,10 +199,13 @@ class PrioritisedSampler(Sampler):
         """See ``Sampler.update``.
 
         Raises:
-            ValueError: a priority is not finite.
+            DivergedError: a priority is not finite.
         """
         if not np.isfinite(priorities).all():
-            raise ValueError("a sample's new priority is not finite: the loss has diverged")
+            raise DivergedError(
+                "a sample's new priority is not finite: the loss has diverged; "
+                "a smaller learning_rate, or a smaller reward_scale, would be right"
+            )
         values = np.where(self._spans.take(places) == 0, 0.0, self._powered(priorities))
         self.tree.set(places, values)
         self._largest = max(self._largest, float(values.max(initial=0.0)))

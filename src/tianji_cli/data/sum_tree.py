@@ -59,7 +59,7 @@ class SumTree:
     @property
     def total(self) -> float:
         """Sum of all leaves."""
-        return float(self._top.sum())
+        return float(self._top.sum(dtype=np.float64))
 
     def set(self, indices: Indices, values: npt.ArrayLike) -> None:
         """Give leaves new values; of several for one leaf, the last counts."""
@@ -85,7 +85,7 @@ class SumTree:
         Returns:
             The leaves, none of which is 0, and their values. Only for a tree whose total is not 0.
         """
-        sums = np.cumsum(self._top)
+        sums = np.cumsum(self._top, dtype=np.float64)
         np.minimum(prefixes, np.nextafter(sums[-1], 0.0), out=prefixes)
         nodes = np.searchsorted(sums, prefixes, side="right")
         prefixes -= sums[nodes] - self._top[nodes]

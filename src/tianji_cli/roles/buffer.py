@@ -50,12 +50,12 @@ class Buffer(Role):
         self._channel = channel
         self._store = store
         self._keeper = keeper
+        self._winding_down = False
 
     @property
     def triggers(self) -> Sequence[Trigger]:
         """Save the replay when it is time."""
-        keeper = self._keeper
-        return () if keeper is None else (Trigger(when=keeper.is_due, do=keeper.save),)
+        return () if self._keeper is None else (Trigger(when=self.copy_is_due, do=self._keeper.save),)
 
     def turn(self) -> bool:
         """Claim what is there and wanted."""
@@ -65,13 +65,21 @@ class Buffer(Role):
             claimed = True
         return claimed
 
+    def copy_is_due(self) -> bool:
+        """It is time to save, and nobody waits for this process to claim the last fragments."""
+        return self._keeper is not None and self._keeper.is_due() and not self._winding_down
+
     def wind_down(self) -> None:
         """From now on claim everything that arrives: it must be accounted for."""
+        self._winding_down = True
         self._store.wind_down()
 
     def stop(self) -> None:
-        """Claim what has arrived since the last turn, and save."""
+        """Claim what has arrived since the last turn."""
         self.turn()
+
+    def keep(self) -> None:
+        """Save the replay, which may take a while: nobody waits for it any more."""
         if self._keeper is not None:
             self._keeper.save()
 

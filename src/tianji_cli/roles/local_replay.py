@@ -22,7 +22,6 @@ class LocalReplay(BatchSource):
     """
 
     def __init__(self, store: ReplayStore, arrays: BatchArrays) -> None:
-        self.balance = store.balance
         self._store = store
         self._arrays = arrays
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.data import priority_update
 from tianji_cli.data.arrival import Arrival
-from tianji_cli.data.balance import Balance
 from tianji_cli.data.batches import BatchArrays, BatchLayout
 from tianji_cli.roles.replay_buffer import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.replay_feed import BatchSource
+from tianji_cli.roles.role import rejected_by
 from tianji_transports.core import Claim, Full, Transport
+
+NOBODY: Final = -1
+"""Handle of no sample."""
 
 
 class RemoteReplay(BatchSource):
@@ -26,13 +29,9 @@ class RemoteReplay(BatchSource):
         buffer: rank of the buffer.
         job: the job's number, which every batch carries.
         batches: how a batch is laid out.
-        balance: counts here what the buffer paces there.
     """
 
-    def __init__(
-        self, transport: Transport, buffer: int, job: int, *, batches: BatchLayout, balance: Balance
-    ) -> None:
-        self.balance = balance
+    def __init__(self, transport: Transport, buffer: int, job: int, batches: BatchLayout) -> None:
         self._transport = transport
         self._buffer = buffer
         self._job = job
@@ -56,7 +55,6 @@ class RemoteReplay(BatchSource):
             if arrival is None:
                 self._refuse(claim, "it is no arrival")
                 continue
-            self.balance.received += arrival.samples
             arrived.append(arrival)
         return arrived
 
@@ -68,8 +66,10 @@ class RemoteReplay(BatchSource):
             arrays = self._opened(claim)
             if arrays is not None:
                 np.copyto(self._handles, arrays.handle)
-                self.balance.consumed += self._batches.size
                 return arrays
+            # In step, the buffer waits for an answer to every batch.
+            self._handles[:] = NOBODY
+            self.give_priorities(np.zeros(self._batches.size, np.float32))
         return None
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
@@ -86,7 +86,8 @@ class RemoteReplay(BatchSource):
 
     def report(self) -> dict[str, Any]:
         """Messages that were refused: how many, and why the first."""
-        return {"rejected": {"batches": [self._rejected, self._first_refusal]}}
+        batches = [self._rejected, self._first_refusal]
+        return {"rejected": {"batches": batches, "endpoint": rejected_by(self._transport)}}
 
     def _opened(self, claim: Claim) -> BatchArrays | None:
         if claim.nbytes != self._batches.nbytes:

@@ -11,6 +11,7 @@ from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.batches import BatchArrays, BatchLayout
 from tianji_cli.data.replay_keeper import ReplayKeeper
 from tianji_cli.data.replay_store import ReplayStore
+from tianji_cli.errors import RunFailed
 from tianji_cli.roles.buffer import Buffer
 from tianji_transports.core import Full, Transport
 
@@ -58,7 +59,6 @@ class ReplayBuffer(Buffer):
         self._batches = batches
         self._in_step = in_step
         self._awaits_priorities = False
-        self._winding_down = False
         self._untold: deque[Arrival] = deque()
         self._arrival_nbytes = Arrival.nbytes(store.fragment_steps)
 
@@ -69,27 +69,23 @@ class ReplayBuffer(Buffer):
         worked |= self._tell_arrivals()
         return self._assemble() or worked
 
-    def wind_down(self) -> None:
-        """Assemble no more batches, and claim everything that still comes."""
-        super().wind_down()
-        self._winding_down = True
-
     def stop(self) -> None:
-        """Claim what has arrived since the last turn, tell the learner of all of it, and save.
+        """Claim what has arrived since the last turn, and wait until the learner has heard of all of it.
 
         Raises:
-            TimeoutError: the learner does not listen.
+            RunFailed: the learner does not listen.
         """
-        self.turn()
+        super().stop()
         deadline = time.monotonic() + TELL_LIMIT_S
-        while self._untold and time.monotonic() < deadline:
+        while (unheard := self._unheard) and time.monotonic() < deadline:
             self._transport.wait(0.1)
             self.turn()
-        super().stop()
-        if self._untold:
-            raise TimeoutError(
-                f"the learner has not heard of {len(self._untold)} fragments within {TELL_LIMIT_S:g} s"
-            )
+        if unheard:
+            raise RunFailed(f"the learner has not heard of {unheard} fragments within {TELL_LIMIT_S:g} s")
+
+    @property
+    def _unheard(self) -> int:
+        return len(self._untold) + self._transport.unconfirmed(self._learner, ARRIVALS)
 
     def _take_priorities(self) -> bool:
         taken = False

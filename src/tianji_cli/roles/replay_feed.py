@@ -13,20 +13,13 @@ import numpy.typing as npt
 from tianji_algos.batch import Batch
 from tianji_algos.core import ReplayEmbryo
 from tianji_cli.data.arrival import Arrival
-from tianji_cli.data.balance import Balance
 from tianji_cli.data.batches import BatchArrays
 from tianji_cli.data.staleness import Distribution
 from tianji_cli.roles.feed import Feed
 
 
 class BatchSource(ABC):
-    """Where batches are drawn.
-
-    Attributes:
-        balance: counts what was received and drawn.
-    """
-
-    balance: Balance
+    """Where batches are drawn."""
 
     @abstractmethod
     def arrivals(self) -> Sequence[Arrival]:
@@ -55,6 +48,7 @@ class ReplayFeed(Feed):
     Args:
         embryo: learns from them.
         source: where they are drawn.
+        rho: uses of each sample in serial training.
         publish_every: updates between two published policies.
         prioritised: what an update learns of its samples changes their priorities.
         age_bin: width of the bins that ages are counted in, in env steps.
@@ -65,12 +59,14 @@ class ReplayFeed(Feed):
         embryo: ReplayEmbryo,
         source: BatchSource,
         *,
+        rho: float,
         publish_every: int,
         prioritised: bool,
         age_bin: int,
     ) -> None:
         self._embryo = embryo
         self._source = source
+        self._rho = rho
         self._publish_every = publish_every
         self._prioritised = prioritised
         self._lags = Distribution()
@@ -89,7 +85,9 @@ class ReplayFeed(Feed):
         arrays = self._source.draw()
         if arrays is None:
             return None
-        self._lags.record_all(self._version - arrays.version)
+        lags = self._version - arrays.version
+        # A replay that was saved after the learner's last checkpoint holds samples of versions yet to come.
+        self._lags.record_all(np.maximum(lags, 0, out=lags))
         self._ages.record_all(arrays.age)
         return arrays.batch
 
@@ -117,7 +115,7 @@ class ReplayFeed(Feed):
         """Replay ratio as it is to be, and how old samples are when they are used."""
         lag, age = self._lags.summary(), self._ages.summary()
         return {
-            "rho": self._source.balance.rho,
+            "rho": self._rho,
             "lag": None if lag is None else asdict(lag),
             "age": None if age is None else asdict(age),
             **self._source.report(),

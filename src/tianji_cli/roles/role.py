@@ -62,6 +62,9 @@ class Role(ABC):
     def stop(self) -> None:  # noqa: B027 - most roles leave nothing unfinished
         """Finish in order: give up what is unfinished, keep what must be kept."""
 
+    def keep(self) -> None:  # noqa: B027 - most keep nothing, or did so when they stopped
+        """Write down what a later session may use: all roles have stopped, and the root has heard of it."""
+
     def close(self) -> None:  # noqa: B027 - most roles hold nothing
         """Free what the role holds. Called once, after ``stop`` or an error."""
 

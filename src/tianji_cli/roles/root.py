@@ -44,6 +44,7 @@ from tianji_cli.roles.overview import Overview
 from tianji_cli.roles.phase import Outcome, Phase
 from tianji_cli.roles.rejections import Rejections
 from tianji_cli.roles.silence import LATE_S, Silence
+from tianji_cli.roles.stopping import StoppingOrder
 from tianji_cli.telemetry.snapshot import Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 
@@ -54,7 +55,7 @@ FIRST_S: Final = 10.0
 WIND_DOWN_LIMIT_S: Final = 1.5
 STOP_LIMIT_S: Final = 10.0
 SAVE_LIMIT_S: Final = 120.0
-"""Time for stopping where a replay is to be saved, which may be gigabytes."""
+"""Time for winding down and stopping where a replay is saved, which may be gigabytes."""
 LAST_WORDS_S: Final = 1.0
 """How long what a worker sent before it ended may still be on its way."""
 
@@ -109,7 +110,8 @@ class Root:
         self._began = time.monotonic()
         self._next_tick = self._began
         self._receiver_lost = False
-        self._told_to_stop: set[int] = set()
+        self._stopping_order = StoppingOrder(plan)
+        self._save_limit_s = SAVE_LIMIT_S if config.distribution.buffer.save_with_checkpoint else 0.0
         self._interruptions = 0
         self._stop_requested = False
         self._first_step_announced = False
@@ -327,7 +329,7 @@ class Root:
             self._outcome = Outcome(status, reason)
         if self._phase in {Phase.STARTING, Phase.TRAINING}:
             self._phase = Phase.WINDING_DOWN
-            self._deadline = time.monotonic() + WIND_DOWN_LIMIT_S
+            self._deadline = time.monotonic() + max(WIND_DOWN_LIMIT_S, self._save_limit_s)
             for rank in self._actor_ranks:
                 self._control.send(rank, Stop())
             for rank in self._learner_ranks | self._buffer_ranks:
@@ -342,15 +344,12 @@ class Root:
             if expired:
                 self._crew.kill(remaining)
             if not remaining:
-                saves = self._config.distribution.buffer.save_with_checkpoint
-                limit_s = SAVE_LIMIT_S if saves else STOP_LIMIT_S
-                self._phase, self._deadline = Phase.STOPPING, time.monotonic() + limit_s
+                self._phase = Phase.STOPPING
                 self._stop_receivers()
         elif self._phase is Phase.STOPPING:
-            if expired:
-                self._end("failed", "the learner did not stop in time and was killed")
-                self._crew.kill()
             self._stop_receivers()
+            if time.monotonic() >= self._deadline:
+                self._kill_late()
             if not self._crew.ranks:
                 self._deadline = float("inf")
                 self._phase = self._evaluation_or_over()
@@ -359,12 +358,16 @@ class Root:
             self._phase = Phase.OVER
 
     def _stop_receivers(self) -> None:
-        """Stop the learners when they have heard of all that was received: after the buffers have ended."""
-        buffers = self._buffer_ranks - self._learner_ranks
-        ranks = buffers if self._crew.ranks & buffers else self._learner_ranks
-        for rank in ranks - self._told_to_stop:
-            self._told_to_stop.add(rank)
+        for rank in self._stopping_order.next(self._crew.ranks, self._stopped):
             self._control.send(rank, Stop())
+            self._deadline = time.monotonic() + max(STOP_LIMIT_S, self._save_limit_s)
+
+    def _kill_late(self) -> None:
+        late = self._stopping_order.late(self._crew.ranks, self._stopped)
+        names = " and ".join(self._title(rank) for rank in sorted(late))
+        self._end("failed", f"{names} did not stop in time and was killed")
+        self._crew.kill(late)
+        self._deadline = time.monotonic() + STOP_LIMIT_S
 
     def _evaluation_or_over(self) -> Phase:
         evaluators = self._plan.carrying("evaluator")

@@ -1,43 +1,29 @@
-"""Claims about `tianji bench staleness`: real trainings, and what is made of their figures."""
+"""Claims about `tianji bench staleness`: what it is asked for, and real trainings."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tomli_w
+from cli.bench.trainings import CONFIG, PNG, plan
 from cli.sessions import PATIENCE_S, in_session, kill_session, stale_shared_memory, until
 
-from tianji_cli.bench.staleness import Comparison, Setting, oversubscribed, plan_comparison
-from tianji_cli.bench.staleness_plots import draw
-from tianji_cli.bench.staleness_report import cautions, document, print_rows, rows_of
-from tianji_cli.bench.training import Curve, Training, read_training, train_once
+from tianji_cli.bench.staleness import oversubscribed
 from tianji_cli.config.loader import load_config
-from tianji_cli.errors import ConfigError, RunFailed, UsageError
+from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.telemetry.rundir import RunDirectory
 
 TIANJI = Path(sys.executable).with_name("tianji")
-PNG = b"\x89PNG\r\n"
 
-CONFIG: dict[str, Any] = {
-    "experiment": {"name": "quick", "seed": 7, "stop": {"env_steps": 12_000}, "thresholds": [15.0]},
-    "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": 8},
-    "agent": {"type": "ppo"},
-    "model": {"type": "mlp_actor_critic", "hidden": [16]},
-    "training": {"type": "ppo", "rollout_steps": 512, "minibatch_size": 128, "epochs": 2},
-    "distribution": {"transport": "shm", "pin_cores": False, "actor": {"num": 1, "send_size": 16}},
-}
 BOOM = """
 import gymnasium, numpy as np
 from tianji_envs.core import BaseEnv
@@ -57,13 +43,6 @@ class Boom(BaseEnv):
             raise RuntimeError("the boom")
         return np.zeros(2, np.float32), 1.0, self.steps % 20 == 0, False
 """
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> str:
-    path = tmp_path / "quick.toml"
-    path.write_text(tomli_w.dumps(CONFIG))
-    return str(path)
 
 
 @pytest.fixture
@@ -91,11 +70,6 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         kill_session(process.pid)
         process.communicate()
     assert stale_shared_memory() <= stale
-
-
-def plan(config: str, **options: Any) -> Comparison:
-    usual: dict[str, Any] = {"figure": "12a", "lags": (), "seeds": 5, "threshold": None}
-    return plan_comparison(config, **{**usual, "overrides": (), "poor": (), **options})
 
 
 # -- real trainings --------------------------------------------------------------------------------------
@@ -182,11 +156,6 @@ def test_a_training_does_not_outlive_a_killed_command(
     until(metrics.exists, "a training")
     process.kill()
     until(lambda: not in_session(process.pid), "the end of every process")
-
-
-def test_a_training_that_cannot_start_says_why(config: str, tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"training\.gamma"):
-        train_once(config, ["training.gamma=2.0"], name="new", place=tmp_path)
 
 
 # -- what is asked for -------------------------------------------------------------------------------------
@@ -308,168 +277,3 @@ def test_the_command_line_refuses_before_anything_runs(
         said, _ = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, said) == (2, "")
     assert not (tmp_path / "out").exists()
-
-
-# -- what is made of it -------------------------------------------------------------------------------------
-
-
-def trained(seed: int, time_to_s: float, *, reached: bool = True, staleness: float = 1.0) -> Training:
-    """A training nobody made: 1000 steps a second, to a return of 400 or half the way to 300."""
-    end = 2 * time_to_s if reached else time_to_s
-    times = tuple(np.linspace(0.1, end, 12))
-    top = 400.0 if reached else 150.0
-    return Training(
-        seed=seed,
-        run=f"runs/{seed}",
-        reached=reached,
-        time_to_s=time_to_s,
-        steps_to=1000 * time_to_s,
-        train_s=end,
-        env_steps=round(1000 * end),
-        mean_100=top,
-        best_mean_100=top,
-        staleness=staleness,
-        produced_per_s=1000.0,
-        consumed_per_s=4000.0,
-        curve=Curve(times, tuple(1000 * t for t in times), tuple(np.linspace(20, top, 12))),
-    )
-
-
-NEW, LAG8 = Setting("recommended", 1), Setting("recommended", 8)
-FOUND = {
-    NEW: [trained(seed, time) for seed, time in enumerate((1.0, 1.1, 1.2, 1.3, 9.0))],
-    LAG8: [trained(seed, time, staleness=4.5) for seed, time in enumerate((2.0, 2.2, 2.4, 2.6, 0.1))],
-}
-
-
-def test_rows_hold_interquartile_means_and_how_they_lie_to_the_first() -> None:
-    new, lag8 = rows_of(FOUND)
-    assert new.time_to_s.iqm == pytest.approx(1.2)
-    assert lag8.time_to_s.iqm == pytest.approx(2.2)
-    assert new.steps_to.iqm == pytest.approx(1200)
-    assert (new.staleness.iqm, lag8.staleness.iqm) == (1.0, 4.5)
-    assert new.time_to_s.low < 1.2 < new.time_to_s.high
-    assert lag8.times_the_first == pytest.approx(2.2 / 1.2)
-    assert (new.overlaps_first, lag8.overlaps_first) == (True, True)
-
-
-def test_intervals_apart_do_not_overlap(capsys: pytest.CaptureFixture[str], config: str) -> None:
-    found = {
-        NEW: [trained(seed, 1 + seed / 100) for seed in range(5)],
-        LAG8: [trained(seed, 2 + seed / 100) for seed in range(5)],
-    }
-    rows = rows_of(found)
-    assert not rows[1].overlaps_first
-    print_rows(rows, replace(plan(config), settings=(NEW, LAG8), threshold=300.0))
-    said = capsys.readouterr().out
-    assert "Lag8 takes 1.98 times as long to 300 as New; the intervals do not overlap" in said
-    assert "a rollout is one fragment" not in said
-    assert cautions(rows, 300.0) == []
-
-
-def test_it_is_said_where_a_rollout_cannot_be_mixed(capsys: pytest.CaptureFixture[str], config: str) -> None:
-    print_rows(rows_of(FOUND), plan(config, overrides=["training.rollout_steps=128"]))
-    assert "# a rollout is one fragment, all new or all old" in capsys.readouterr().out
-
-
-def test_trainings_that_never_reached_it_count_with_their_end_and_are_marked(
-    capsys: pytest.CaptureFixture[str], config: str
-) -> None:
-    poor = Setting("poor", 8, ("environment.num_envs=1",))
-    found = {NEW: FOUND[NEW], poor: [trained(seed, 5.0, reached=seed > 1) for seed in range(5)]}
-    rows = rows_of(found)
-    assert (rows[1].reached, rows[1].time_to_s.iqm) == (3, 5.0)
-    (caution,) = cautions(rows, 300.0)
-    assert caution.startswith("2 of 5 trainings of Lag8 in the poor mapping did not reach 300")
-    print_rows(rows, replace(plan(config), settings=(NEW, poor), threshold=300.0))
-    said = capsys.readouterr().out
-    assert ">= 5.00 [5.00, 5.00]" in said
-    assert "3/5" in said
-    assert "# poor mapping: environment.num_envs=1" in said
-
-
-def test_the_document_is_json_with_every_training(config: str) -> None:
-    rows = rows_of(FOUND)
-    whole = document(plan(config), {"CPU": "x"}, ["w"], rows, FOUND)
-    assert json.loads(json.dumps(whole, allow_nan=False))["rows"][1]["time_to_s"]["iqm"] == pytest.approx(2.2)
-    assert [(one["lag"], one["seed"]) for one in whole["trainings"]] == [
-        (lag, seed) for lag in (1, 8) for seed in range(5)
-    ]
-
-
-@pytest.mark.parametrize("reached", [True, False])
-def test_figures_are_drawn_for_lags_and_mappings(tmp_path: Path, reached: bool) -> None:
-    poor = Setting("poor", 8, ("environment.num_envs=1",))
-    found = {**FOUND, poor: [trained(seed, 3.0 + seed, reached=reached) for seed in range(5)]}
-    draw(found, rows_of(found), 300.0, tmp_path / "figure.png")
-    assert (tmp_path / "figure.png").read_bytes().startswith(PNG)
-
-
-# -- what a training left behind ---------------------------------------------------------------------------
-
-
-def row(train_s: float, received: int, mean_100: float | None) -> dict[str, Any]:
-    return {"train_s": train_s, "env_steps": received + 50, "received": received, "mean_100": mean_100}
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Callable[..., RunDirectory]:
-    def leave(**changes: Any) -> RunDirectory:
-        summary: dict[str, Any] = {
-            "train_s": 4.0,
-            "env_steps": 4000,
-            "produced": 4100,
-            "received": 4000,
-            "in_flight": 90,
-            "lost": 0,
-            "dropped": 10,
-            "produced_per_s": 1025.0,
-            "consumed_per_s": 4000.0,
-            "returns": {"episodes": 200, "mean_100": 310.0, "best_mean_100": 320.0},
-            "time_to": {"300": 2.5},
-            "staleness": {"mean": 0.9},
-            **changes,
-        }
-        directory = RunDirectory(tmp_path)
-        directory.summary.write_text(json.dumps(summary))
-        rows = [
-            row(0.0, 0, None),
-            row(1.0, 1000, None),
-            row(2.0, 2000, 100.0),
-            row(3.0, 2800, 305.0),
-            row(4.0, 3900, 308.0),
-            row(4.0, 4000, 310.0),
-        ]
-        directory.metrics.write_text("".join(f"{json.dumps(one)}\n" for one in rows))
-        return directory
-
-    return leave
-
-
-def test_steps_to_the_threshold_lie_between_two_reports(run: Callable[..., RunDirectory]) -> None:
-    found = read_training(run(), 3, 300.0)
-    assert (found.seed, found.reached, found.time_to_s) == (3, True, 2.5)
-    assert found.steps_to == pytest.approx(2400)
-    assert found.curve == Curve((2.0, 3.0, 4.0), (2000, 2800, 4000), (100.0, 305.0, 310.0))
-
-
-def test_a_threshold_not_reached_counts_as_the_end(run: Callable[..., RunDirectory]) -> None:
-    found = read_training(run(time_to={"300": None}), 3, 300.0)
-    assert (found.reached, found.time_to_s, found.steps_to) == (False, 4.0, 4000)
-    assert math.isclose(found.train_s, 4.0)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"produced": 4101}, "misses 1 samples"),
-        ({"lost": 64, "produced": 4164}, "misses 64 samples"),
-        ({"staleness": {"mean": None}}, "ended before"),
-        ({"returns": {"episodes": 5, "mean_100": 20.0, "best_mean_100": None}}, "ended before"),
-    ],
-)
-def test_a_run_that_is_not_whole_has_no_figures(
-    run: Callable[..., RunDirectory], changes: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(RunFailed, match=said):
-        read_training(run(**changes), 3, 300.0)

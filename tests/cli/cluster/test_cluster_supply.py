@@ -16,7 +16,7 @@ from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.cluster.plan import Host, make_plan
-from tianji_cli.cluster.supply import Crew, ReplaySupply, RolloutSupply, Supply, Terms, supply_of
+from tianji_cli.cluster.supply import GroupProcesses, ReplaySupply, RolloutSupply, Supply, Terms, supply_of
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.data.replay_file import ReplayFileError
@@ -70,7 +70,7 @@ def terms(rule: str, directory: Path, *, resumed: bool = False, actors: int = 2,
         JOB,
         FragmentLayout(STEPS, ENVS, common_fields(SPACES.observation) + fields),
         tuple(field.name for field in fields),
-        Crew.of(make_plan(config, [Host(socket.gethostname(), tuple(range(8)))]), 0),
+        GroupProcesses.of(make_plan(config, [Host(socket.gethostname(), tuple(range(8)))]), 0),
         seed=len,
         directory=directory,
         resumed=resumed,
@@ -85,7 +85,7 @@ class Group:
         self.terms = given
         channels = supply_of(given).channels(CAPABILITIES)
         wiring = Wiring(f"supply-{next(_numbers)}", tuple(channels))
-        crew = given.crew
+        crew = given.processes
         ranks = {crew.buffer.rank, crew.learner.rank, *(process.rank for process in crew.carriers)}
         self.ends = {rank: InprocTransport(wiring, rank) for rank in ranks}
         self.beside_buffer: Supply = supply_of(given)
@@ -141,7 +141,7 @@ def train(one: Group, rounds: int) -> tuple[int, int]:
     """Let everybody work; give what was received and how many batches came."""
     received = batches = 0
     for _ in range(rounds):
-        for process in one.terms.crew.carriers:
+        for process in one.terms.processes.carriers:
             for number in process.actors:
                 one.send(process.rank, number)
         one.buffer.turn()
@@ -175,7 +175,7 @@ def test_channels_go_where_the_plan_has_put_buffer_and_learner(
     given = terms(rule, tmp_path, **buffer)
     channels = {channel.name: channel for channel in supply_of(given).channels(CAPABILITIES)}
     assert list(channels) == names
-    crew = given.crew
+    crew = given.processes
     assert (crew.buffer.rank != crew.learner.rank) is (len(names) > 1)
     assert channels["fragments"].receiver == crew.buffer.rank == supply_of(given).buffer_rank
     assert channels["fragments"].senders == tuple(process.rank for process in crew.carriers)
@@ -215,10 +215,12 @@ def test_in_step_the_buffer_waits_for_priorities_if_the_config_says_so(
     for updates in ("sync", "async"):
         one = group(terms("dqn", tmp_path, colocate=False, sampler="prioritised", priority_updates=updates))
         for _ in range(4):
-            for process in one.terms.crew.carriers:
+            for process in one.terms.processes.carriers:
                 one.send(process.rank, process.actors[0])
             one.buffer.turn()
-        ahead.append(one.ends[one.terms.crew.buffer.rank].unconfirmed(one.terms.crew.learner.rank, "batches"))
+        ahead.append(
+            one.ends[one.terms.processes.buffer.rank].unconfirmed(one.terms.processes.learner.rank, "batches")
+        )
     assert ahead == [1, 2]
 
 
@@ -228,7 +230,7 @@ def test_a_balance_that_is_free_holds_nobody_back(
 ) -> None:
     one = group(terms("dqn", tmp_path, balance=balance))
     for _ in range(30):
-        for process in one.terms.crew.carriers:
+        for process in one.terms.processes.carriers:
             one.send(process.rank, process.actors[0])
         one.buffer.turn()
     received = sum(arrival.samples for arrival in one.feed.arrivals())
@@ -243,6 +245,7 @@ def test_a_resumed_run_has_the_replay_that_was_saved_and_needs_no_warm_up(
     first = group(terms("dqn", tmp_path, **saving))
     train(first, 20)
     first.buffer.stop()
+    first.buffer.keep()
     size = first.buffer.report()["replay"]["size"]
     assert size > WARMUP
 
@@ -266,6 +269,7 @@ def test_a_damaged_replay_is_an_error_that_names_its_file(
     first = group(terms("dqn", tmp_path, save_with_checkpoint=True))
     train(first, 10)
     first.buffer.stop()
+    first.buffer.keep()
     (tmp_path / "checkpoints/replay/last/replay.json").write_text("{")
     with pytest.raises(ReplayFileError, match="cannot read the replay saved in"):
         group(terms("dqn", tmp_path, save_with_checkpoint=True, resumed=True))

@@ -4,6 +4,7 @@ from cli.data.replays import ScriptedActor, batch_of, fragment_layout, open_repl
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tianji_algos.errors import DivergedError
 from tianji_cli.data import priority_update
 from tianji_cli.data.samplers import PrioritisedSampler
 
@@ -28,7 +29,7 @@ def test_handles_and_priorities_are_read_as_they_were_written(update: list[tuple
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0, -1e-30])
 def test_priorities_that_are_none_are_neither_written_nor_read(bad: float) -> None:
-    with pytest.raises(ValueError, match="the loss has diverged"):
+    with pytest.raises(DivergedError, match="the loss has diverged"):
         message([1, 2, 3], [1.0, bad, 1.0])
     memory = message([1, 2, 3], [1.0, 2.0, 3.0])
     memory[12 + 8 : 12 + 12] = np.float32(bad).tobytes()

@@ -144,6 +144,10 @@ def edit(change: Callable[[dict[str, Any]], None]) -> Callable[[Path], object]:
     return do
 
 
+def changed(name: str, value: float) -> Callable[[Path], object]:
+    return edit(lambda document: document["settings"].update({name: value}))
+
+
 def flip(name: str, where: int) -> Callable[[Path], object]:
     def do(directory: Path) -> None:
         content = bytearray((directory / name).read_bytes())
@@ -174,7 +178,10 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "births": (edit(lambda document: document.update(births=[5, 2])), "counts fragments from 5 to 2"),
     "no numbers": (edit(lambda document: document.update(births=["x", 2])), "cannot read"),
     "other layout": (edit(lambda document: document.update(layout="0")), "other fragments than the config's"),
-    "n_step": (edit(lambda document: document.update(n_step=2)), "with n_step = 2, and the config has 1"),
+    "n_step": (changed("n_step", 2), "with n_step = 2, and the config has 1"),
+    "gamma": (changed("gamma", 0.5), r"with gamma = 0\.5, and the config has 0\.9"),
+    "alpha": (changed("priority_exponent", 1.0), r"with priority_exponent = 1\.0, and the config has 0\.6"),
+    "setting missing": (edit(lambda document: document["settings"].pop("gamma")), "gamma"),
     "no array": (lambda directory: (directory / "replay_links.npy").unlink(), "replay_links.npy"),
     "fragments": (flip("replay_fragments.npy", 200), "replay_fragments.npy is damaged"),
     "spans": (flip("replay_spans.npy", -1), "replay_spans.npy is damaged"),
@@ -205,6 +212,12 @@ def test_another_sampler_s_state_is_refused(tmp_path: Path) -> None:
     save_replay(open_replay(layout, 4, sampler="fresh"), tmp_path)
     with pytest.raises(ReplayFileError, match="with sampler = fresh, and the config has uniform"):
         restore_replay(open_replay(layout, 4, sampler="uniform"), tmp_path)
+
+
+def test_an_exponent_of_priorities_that_there_are_not_is_not_compared(tmp_path: Path) -> None:
+    layout = fragment_layout(3, 2)
+    save_replay(open_replay(layout, 4, priority_exponent=0.6), tmp_path)
+    restore_replay(open_replay(layout, 4, priority_exponent=1.0), tmp_path)
 
 
 def test_links_that_make_no_sense_are_refused(tmp_path: Path) -> None:

@@ -49,6 +49,19 @@ def test_only_the_newest_copy_stays(tmp_path: Path) -> None:
     assert (tmp_path / "last/replay.json").is_file()
 
 
+def test_what_others_put_beside_the_copies_stays(tmp_path: Path) -> None:
+    replay = open_replay(LAYOUT, 5)
+    keeper = ReplayKeeper(replay, tmp_path, 60.0)
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "12").write_text("no directory")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "34").symlink_to("mine")
+    for _ in range(2):
+        fill(replay, 1)
+        keeper.save()
+    assert set(os.listdir(tmp_path)) == {"12", "34", "mine", "notes.txt", "last", f"{replay.accepted:012d}"}
+
+
 def test_an_empty_replay_is_saved_and_restored_too(tmp_path: Path) -> None:
     ReplayKeeper(open_replay(LAYOUT, 5), tmp_path, 60.0).save()
     replay = open_replay(LAYOUT, 5)

@@ -100,6 +100,17 @@ def test_leaves_are_found_in_proportion() -> None:
     assert ((drawn - expected) ** 2 / expected).sum() < 150
 
 
+def test_leaves_that_are_small_among_large_ones_are_found() -> None:
+    tree = SumTree(TOP)
+    values = np.ones(TOP)
+    values[4000:] = 2.5e-5
+    tree.set(np.arange(TOP), values)
+    assert tree.total == tree.leaves.sum(dtype=np.float64) > 4000
+    edges = np.cumsum(tree.leaves, dtype=np.float64)
+    leaves, _ = tree.find(edges - tree.leaves / 2)
+    assert leaves.tolist() == list(range(TOP))
+
+
 def test_sums_of_leaves_written_directly_are_added_up() -> None:
     tree = SumTree(1000)
     tree.leaves[:1000] = np.arange(1000)

@@ -95,6 +95,19 @@ def test_a_killed_buffer_ends_the_run_which_goes_on_with_a_new_warm_up(workplace
     assert again["replay"]["size"] == again["received"], "it began empty"
 
 
+def test_a_run_goes_on_with_a_replay_that_is_newer_than_the_checkpoint(workplace: Any) -> None:
+    saved = {"distribution": {"buffer": {"save_with_checkpoint": True}}}
+    run = workplace.train(ENDLESS, SEPARATE, saved, {"experiment": {"checkpoint_every_s": 1e6}})
+    run.train_until(3000)
+    run.command.kill("learner (")
+    assert "learner (group 0) was killed by SIGKILL" in run.finish(1)["reason"]
+    assert run.saved_env_steps == 0, "the learner had saved nothing since it began"
+
+    again = workplace.resume(run, "--set", "experiment.stop.env_steps=2000").finish()
+    assert again["status"] == "finished"
+    check_books(again)
+
+
 def test_a_suspended_learner_holds_everybody_up_and_then_the_balance_is_as_it_was(workplace: Any) -> None:
     run = workplace.train(ENDLESS, SEPARATE)
     run.train_until(3000)

@@ -1,4 +1,4 @@
-"""An actor and a receiver in one process, over the real in-process engine, environments and PPO."""
+"""An actor and a receiver in one process over the real in-process engine, and lines to a replay."""
 
 import itertools
 from collections.abc import Callable, Iterator
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from cli.roles.replay_line import Line
 
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Model, Spaces, build_model
@@ -159,3 +160,16 @@ def stage(tmp_path: Path) -> Iterator[Callable[..., Stage]]:
 @pytest.fixture
 def work() -> Callable[..., bool]:
     return let_work
+
+
+@pytest.fixture
+def line() -> Iterator[Callable[..., Line]]:
+    lines: list[Line] = []
+
+    def open_line(*arguments: Any, **keywords: Any) -> Line:
+        lines.append(Line(*arguments, **keywords))
+        return lines[-1]
+
+    yield open_line
+    for one in lines:
+        one.close()

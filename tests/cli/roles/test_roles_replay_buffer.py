@@ -131,22 +131,24 @@ def test_the_replay_is_saved_when_it_is_time(
 def test_what_comes_last_is_saved_too_and_told(line: Callable[..., Line]) -> None:
     one = line()
     one.send(20)
-    one.buffer.turn()
     one.buffer.wind_down()
-    one.buffer.stop()
-    assert one.ends[ACTOR].unconfirmed(BUFFER, "fragments") == 0
-    assert one.store.balance.received == 20 * EACH
-    assert one.saved() == one.replay.size == 10 * EACH
+    one.buffer.turn()
     told = 0
     while (claim := one.ends[LEARNER].probe(ARRIVALS)) is not None:
         claim.release()
         told += 1
     assert told == 20
+    one.buffer.stop()
+    assert one.ends[ACTOR].unconfirmed(BUFFER, "fragments") == 0
+    assert one.store.balance.received == 20 * EACH
+    assert one.saved() == 0
+    one.buffer.keep()
+    assert one.saved() == one.replay.size == 10 * EACH
 
 
 def test_a_replay_that_is_not_to_be_saved_is_not(line: Callable[..., Line]) -> None:
     one = line(saves=False)
     assert one.buffer.triggers == ()
-    one.send(2)
     one.buffer.stop()
+    one.buffer.keep()
     assert not one.directory.exists()

@@ -43,6 +43,7 @@ class Training:
         self.feed = ReplayFeed(
             self.embryo,
             LocalReplay(self.store, self.arrays),
+            rho=RHO,
             publish_every=PUBLISH_EVERY,
             prioritised=sampler == "prioritised",
             age_bin=1,

@@ -1,0 +1,105 @@
+"""Claims about what is made of the figures of `tianji bench staleness`: a table, JSON and a plot."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cli.bench.trainings import FOUND, LAG8, NEW, PNG, plan, trained
+
+from tianji_cli.bench.staleness import Setting
+from tianji_cli.bench.staleness_plots import draw
+from tianji_cli.bench.staleness_report import cautions, document, print_rows, rows_of
+
+
+def test_rows_hold_interquartile_means_and_how_they_lie_to_the_first() -> None:
+    new, lag8 = rows_of(FOUND)
+    assert new.time_to_s.iqm == pytest.approx(1.2)
+    assert lag8.time_to_s.iqm == pytest.approx(2.2)
+    assert new.steps_to.iqm == pytest.approx(1200)
+    assert (new.staleness.iqm, lag8.staleness.iqm) == (1.0, 4.5)
+    assert new.time_to_s.low < 1.2 < new.time_to_s.high
+    assert lag8.times_the_first == pytest.approx(2.2 / 1.2)
+    assert (new.overlaps_first, lag8.overlaps_first) == (True, True)
+
+
+def test_intervals_apart_do_not_overlap(capsys: pytest.CaptureFixture[str], config: str) -> None:
+    found = {
+        NEW: [trained(seed, 1 + seed / 100) for seed in range(5)],
+        LAG8: [trained(seed, 2 + seed / 100) for seed in range(5)],
+    }
+    rows = rows_of(found)
+    assert not rows[1].overlaps_first
+    print_rows(rows, replace(plan(config), settings=(NEW, LAG8), threshold=300.0))
+    said = capsys.readouterr().out
+    assert "Lag8 takes 1.98 times as long to 300 as New; the intervals do not overlap" in said
+    assert "a rollout is one fragment" not in said
+    assert cautions(rows, 300.0) == []
+
+
+def test_it_is_said_where_a_rollout_cannot_be_mixed(capsys: pytest.CaptureFixture[str], config: str) -> None:
+    print_rows(rows_of(FOUND), plan(config, overrides=["training.rollout_steps=128"]))
+    assert "# a rollout is one fragment, all new or all old" in capsys.readouterr().out
+
+
+def test_trainings_that_never_reached_it_count_with_their_end_and_are_marked(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    poor = Setting("poor", 8, ("environment.num_envs=1",))
+    found = {NEW: FOUND[NEW], poor: [trained(seed, 5.0, reached=seed > 1) for seed in range(5)]}
+    rows = rows_of(found)
+    assert (rows[1].reached, rows[1].time_to_s.iqm) == (3, 5.0)
+    (caution,) = cautions(rows, 300.0)
+    assert caution.startswith("2 of 5 trainings of Lag8 in the poor mapping did not reach 300")
+    print_rows(rows, replace(plan(config), settings=(NEW, poor), threshold=300.0))
+    said = capsys.readouterr().out
+    assert ">= 5.00 [>= 5.00, ?]" in said
+    assert "5.00]" not in said, "an interval without width would look exact"
+    assert (
+        "Lag8 in the poor mapping takes at least 4.17 times as long to 300 as New; "
+        "whether the intervals overlap is not known" in said
+    )
+    assert "3/5" in said
+    assert "# poor mapping: environment.num_envs=1" in said
+
+
+def test_trainings_that_go_beyond_those_that_did_not_reach_it_do_not_overlap() -> None:
+    found = {
+        NEW: [trained(seed, 1 + seed / 100) for seed in range(5)],
+        LAG8: [trained(0, 5.0, reached=False)] * 5,
+    }
+    assert rows_of(found)[1].overlaps_first is False
+    found = {NEW: [trained(seed, 7 + seed / 100) for seed in range(5)], LAG8: found[LAG8]}
+    assert rows_of(found)[1].overlaps_first is None, "they may take 5 s, or 7, or longer"
+
+
+def test_nothing_is_a_multiple_of_what_was_not_reached(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    found = {NEW: [trained(seed, 2.0, reached=False) for seed in range(5)], LAG8: FOUND[LAG8]}
+    rows = rows_of(found)
+    assert [row.times_the_first for row in rows] == [None, None]
+    print_rows(rows, replace(plan(config), settings=(NEW, LAG8), threshold=300.0))
+    said = capsys.readouterr().out
+    assert "how many times as long to 300 as New Lag8 takes is not known" in said
+    whole = document(plan(config), {}, [], rows, found)
+    assert json.loads(json.dumps(whole, allow_nan=False))["rows"][0]["time_to_s"]["at_least"] is True
+
+
+def test_the_document_is_json_with_every_training(config: str) -> None:
+    rows = rows_of(FOUND)
+    whole = document(plan(config), {"CPU": "x"}, ["w"], rows, FOUND)
+    assert json.loads(json.dumps(whole, allow_nan=False))["rows"][1]["time_to_s"]["iqm"] == pytest.approx(2.2)
+    assert [(one["lag"], one["seed"]) for one in whole["trainings"]] == [
+        (lag, seed) for lag in (1, 8) for seed in range(5)
+    ]
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_figures_are_drawn_for_lags_and_mappings(tmp_path: Path, reached: bool) -> None:
+    poor = Setting("poor", 8, ("environment.num_envs=1",))
+    found = {**FOUND, poor: [trained(seed, 3.0 + seed, reached=reached) for seed in range(5)]}
+    draw(found, rows_of(found), 300.0, tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").read_bytes().startswith(PNG)

@@ -1,0 +1,16 @@
+"""What a rollout that a store hands out is made of."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from tianji_cli.data.rollout import StoredFragment
+
+OpenLine = Callable[..., Any]
+engines = pytest.mark.parametrize("lends", [True, False], ids=["lending", "copying"])
+
+
+def names(fragments: Sequence[StoredFragment]) -> list[tuple[int, int, int]]:
+    """(actor, sequence, version) of each fragment."""
+    return [(one.source[0], int(one.fragment.header["sequence"]), one.version) for one in fragments]

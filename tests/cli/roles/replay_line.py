@@ -1,0 +1,120 @@
+"""An actor that is played, a replay in an endpoint of its own and the learner's end of it, on one thread."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
+
+from tianji_cli.data import priority_update
+from tianji_cli.data.arrival import Arrival
+from tianji_cli.data.balance import Balance
+from tianji_cli.data.batches import BatchArrays, BatchLayout
+from tianji_cli.data.replay_store import ReplayStore
+from tianji_cli.data.samplers import PrioritisedSampler, SamplerName
+from tianji_cli.roles.remote_replay import RemoteReplay
+from tianji_cli.roles.replay_buffer import ARRIVALS, BATCHES, PRIORITIES, ReplayBuffer
+from tianji_transports.composite import open_endpoint
+from tianji_transports.core import EngineOptions, Full, Loan, Transport
+from tianji_transports.wiring import Channel, Wiring
+
+BUFFER, LEARNER, ACTOR = 0, 1, 2
+LAYOUT = fragment_layout(4, 4)
+EACH, BATCH, RHO, WARMUP = 16, 8, 2.0, 32
+BATCHES_LAYOUT = BatchLayout.of(LAYOUT, BATCH, ("action",))
+ALPHA = 0.6
+_numbers = itertools.count()
+
+
+class Line:
+    """An actor that is played, a buffer with its replay, and the learner's end."""
+
+    def __init__(
+        self,
+        engine: str = "inproc",
+        *,
+        sampler: SamplerName = "prioritised",
+        in_step: bool = False,
+        arrivals_ahead: int = 64,
+        tolerance: float | None = None,
+    ) -> None:
+        arrivals, priorities = Arrival.nbytes(EACH), priority_update.nbytes(BATCH)
+        wiring = Wiring(
+            f"replay-{next(_numbers)}",
+            (
+                Channel("fragments", BUFFER, (ACTOR,), LAYOUT.nbytes, 200),
+                Channel(BATCHES, LEARNER, (BUFFER,), BATCHES_LAYOUT.nbytes + 64, 2),
+                Channel(ARRIVALS, LEARNER, (BUFFER,), arrivals + 64, arrivals_ahead),
+                Channel(PRIORITIES, BUFFER, (LEARNER,), priorities + 64, 3),
+            ),
+        )
+        hosts = dict.fromkeys((BUFFER, LEARNER, ACTOR), "here")
+        self.ends: list[Transport] = [
+            open_endpoint(engine, engine, hosts, wiring, rank, 0, EngineOptions()) for rank in hosts
+        ]
+        addresses = {rank: end.address for rank, end in enumerate(self.ends)}
+        for end in self.ends:
+            end.connect(addresses)
+        self.actor = ScriptedActor(LAYOUT, 0, seed=1)
+        self.store = ReplayStore(
+            LAYOUT,
+            JOB,
+            {ACTOR: (0,)},
+            replay=open_replay(LAYOUT, 300, sampler=sampler, priority_exponent=ALPHA),
+            balance=Balance(RHO, WARMUP, tolerance),
+        )
+        self.buffer = ReplayBuffer(
+            self.ends[BUFFER],
+            "fragments",
+            self.store,
+            learner=LEARNER,
+            batches=BATCHES_LAYOUT,
+            keeper=None,
+            in_step=in_step,
+        )
+        self.learner = RemoteReplay(self.ends[LEARNER], BUFFER, JOB, BATCHES_LAYOUT)
+
+    def loan(self, sender: int, dest: int, channel: str, nbytes: int) -> Loan:
+        """Get memory as soon as both ends have met."""
+        for _ in range(1000):
+            loan = self.ends[sender].loan(dest, channel, nbytes)
+            if not isinstance(loan, Full):
+                return loan
+            for end in (self.ends[dest], self.ends[sender]):
+                end.wait(0.005)
+        pytest.fail("there is no room")
+
+    def send(self, fragments: int) -> None:
+        for _ in range(fragments):
+            loan = self.loan(ACTOR, BUFFER, "fragments", LAYOUT.nbytes)
+            self.actor.fill(loan.memory)
+            self.ends[ACTOR].push(loan)
+
+    def say(self, sender: int, dest: int, channel: str, payload: bytes) -> None:
+        loan = self.loan(sender, dest, channel, len(payload))
+        loan.memory[:] = payload
+        self.ends[sender].push(loan)
+
+    def batch(self) -> BatchArrays:
+        """Let the buffer work until the learner has a batch."""
+        for _ in range(1000):
+            arrays = self.learner.draw()
+            if arrays is not None:
+                return arrays
+            if not self.buffer.turn():
+                self.ends[LEARNER].wait(0.01)
+        pytest.fail("no batch comes")
+
+    def leaves(self, handles: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        sampler = self.store.replay.sampler
+        assert isinstance(sampler, PrioritisedSampler)
+        return sampler.tree.leaves[handles % self.store.replay.ring.span]
+
+    def close(self) -> list[Any]:
+        return [end.close() for end in self.ends]
+
+
+def priorities(value: float) -> npt.NDArray[np.float32]:
+    return np.full(BATCH, value, np.float32)
