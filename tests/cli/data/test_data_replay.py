@@ -14,6 +14,7 @@ from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.data.memory_limits import ReplayMemoryError
 from tianji_cli.data.replay import Replay, ReplaySettings, predict_bytes
 from tianji_cli.data.samplers import SamplerName
+from tianji_cli.data.use_counts import MOST, PENDING, UseCounts
 
 SAMPLERS: tuple[SamplerName, ...] = ("uniform", "prioritised", "fresh")
 
@@ -254,3 +255,18 @@ def test_priorities_of_another_shape_are_refused() -> None:
 def test_a_capacity_that_is_none_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one env step"):
         Replay(fragment_layout(4, 2), ReplaySettings(0, "uniform", 1, 0.9), agent_fields=("action",), seed=0)
+
+
+def test_uses_are_counted_alike_however_many_come_at_once() -> None:
+    rng, uses = np.random.default_rng(1), UseCounts(200)
+    uses.begin(slice(0, 100), 100)
+    expected = np.zeros(200, np.int64)
+    for size in (1, 7, 3000, PENDING, PENDING + 1, 50):
+        places = rng.integers(0, 100, size)
+        uses.use(places)
+        np.add.at(expected, places, 1)
+        if size == 7:
+            uses.begin(slice(100, 200), 100)
+    np.testing.assert_array_equal(uses.counts, np.minimum(expected, MOST))
+    np.testing.assert_array_equal(uses.histogram, np.bincount(uses.counts, minlength=MOST + 1))
+    assert uses.total == expected.sum()
