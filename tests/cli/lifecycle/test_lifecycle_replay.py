@@ -133,7 +133,8 @@ def test_a_saved_replay_is_full_at_once_when_a_run_goes_on(workplace: Any) -> No
     (copy,) = (path for path in (run.path / "checkpoints/replay").iterdir() if not path.is_symlink())
     assert (run.path / "checkpoints/replay/last").resolve() == copy.resolve()
 
-    resumed = workplace.resume(run, "--set", f"experiment.stop.env_steps={first['env_steps'] + 300}")
+    # Fewer steps than a warm-up, and more than may be received before the learner has made an update.
+    resumed = workplace.resume(run, "--set", f"experiment.stop.env_steps={first['env_steps'] + 450}")
     again = resumed.finish()
     check_books(again, earlier=first["env_steps"])
     assert again["replay"]["size"] > 2048

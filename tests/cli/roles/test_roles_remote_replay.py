@@ -24,7 +24,7 @@ from tianji_cli.data.batches import BatchArrays
 from tianji_cli.data.samplers import SMALLEST_PRIORITY
 from tianji_cli.errors import RunFailed
 from tianji_cli.roles import replay_buffer
-from tianji_cli.roles.replay_buffer import BATCHES
+from tianji_cli.roles.replay_buffer import ARRIVALS, BATCHES
 
 
 @pytest.mark.parametrize("engine", ["inproc", "shm", "zmq"])
@@ -183,7 +183,7 @@ def test_winding_down_with_batches_in_flight_leaks_nothing(line: Callable[..., L
     for _ in range(1000):
         one.learner.arrivals()
         one.buffer.turn()
-        if not one.ends[BUFFER].unconfirmed(LEARNER, BATCHES):
+        if not any(one.ends[BUFFER].unconfirmed(LEARNER, channel) for channel in (BATCHES, ARRIVALS)):
             break
         one.ends[BUFFER].wait(0.01)
     assert one.store.balance.consumed == consumed, "no more batches are assembled"
