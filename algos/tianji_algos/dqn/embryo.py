@@ -16,6 +16,7 @@ from tianji_algos.dqn.loss import DIAGNOSTICS, DQNLoss, bootstrap
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.dqn.target import TargetNetwork
 from tianji_algos.flat import flatten_parameters
+from tianji_algos.means import Means
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
 
@@ -57,8 +58,7 @@ class DQNEmbryo(ReplayEmbryo):
         self._loss = DQNLoss(settings.huber_delta if settings.loss == "huber" else None)
         self._priorities: Floats = np.empty(0, np.float32)
         self._latest = (0.0, 0.0, 0.0)
-        self._sums = np.zeros(len(DIAGNOSTICS) + 1, np.float64)
-        self._updates = 0
+        self._means = Means((*DIAGNOSTICS, "gradient_norm"))
 
     def update(self, batch: Batch) -> int:
         """Make one step of Adam, and let the target network follow when it is time."""
@@ -69,9 +69,7 @@ class DQNEmbryo(ReplayEmbryo):
             return (d_q,)
 
         self._backprop(batch.observation, loss_gradient)
-        self._sums[-1] += self._adam.step()
-        self._sums[:-1] += self._latest
-        self._updates += 1
+        self._means.add(self._latest, self._adam.step())
         if self.settings.target_update == "soft":
             self._target.follow(self.settings.target_tau)
         elif self._adam.steps % self.settings.target_every == 0:
@@ -87,15 +85,8 @@ class DQNEmbryo(ReplayEmbryo):
 
     def metrics(self) -> dict[str, float]:
         """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
-        if self._updates == 0:
-            return {}
-        means = self._sums / self._updates
-        self._sums[:] = 0.0
-        self._updates = 0
-        return {
-            **dict(zip((*DIAGNOSTICS, "gradient_norm"), means.tolist(), strict=True)),
-            "learning_rate": self._adam.learning_rate,
-        }
+        means = self._means.take()
+        return means and {**means, "learning_rate": self._adam.learning_rate}
 
     def schedule(self, env_steps: int) -> None:
         """Set the learning rate for so many env steps seen."""

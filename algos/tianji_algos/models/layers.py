@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import nn
 
-from tianji_algos.core import Model
+from tianji_algos.core import Executor, Model
 from tianji_algos.models.dense import DenseNetwork
 
 Floats = npt.NDArray[np.float32]
@@ -89,3 +90,28 @@ def dense_network(
 ) -> DenseNetwork:
     """Make the network of the layers under ``prefix``."""
     return DenseNetwork(*select_layers(arrays, prefix), activation, activate_output)
+
+
+class NumpyExecutor(Executor):
+    """Acts in numpy over views of one flat array, so adopting is one copy.
+
+    Args:
+        model: gives the layout of the flat array, and its first values.
+        network: builds the forward pass over named arrays.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        network: Callable[[dict[str, Floats]], Callable[[npt.NDArray[Any]], tuple[Floats, ...]]],
+    ) -> None:
+        self._flat, views = flat_views(model)
+        self._network = network(views)
+
+    def adopt(self, parameters: Floats) -> None:
+        """Copy new parameters ``[parameter_count]`` in."""
+        np.copyto(self._flat, parameters)
+
+    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
+        """Give the network's outputs for ``observation [N, ...]``; they are reused by the next call."""
+        return self._network(observation)

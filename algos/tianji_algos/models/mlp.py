@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,9 +15,9 @@ from tianji_algos.core import Executor, Spaces
 from tianji_algos.distributions import Gaussian, distribution_for
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
 from tianji_algos.models.layers import (
+    NumpyExecutor,
     build_layers,
     dense_network,
-    flat_views,
     gradient_views,
     select_layers,
     value_views,
@@ -74,7 +75,7 @@ class MLPActorCritic(ActorCritic):
 
     def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - memory follows the first call
         """Act in numpy with a copy of the parameters."""
-        return MLPExecutor(self)
+        return NumpyExecutor(self, partial(_NumpyActorCritic, self))
 
     def backprop(self) -> Backprop:
         """Train in numpy on a CPU, in torch elsewhere."""
@@ -110,26 +111,6 @@ class _NumpyActorCritic:
             self._gaussian[self.mean_outputs :] = self.log_std[:, None]
             policy = self._gaussian
         return policy.T, value
-
-
-class MLPExecutor(Executor):
-    """Acts with an ``MLPActorCritic``: numpy over views of one flat array, so adopting is one copy.
-
-    Args:
-        model: gives the layout of the flat array.
-    """
-
-    def __init__(self, model: MLPActorCritic) -> None:
-        self._flat, views = flat_views(model)
-        self._networks = _NumpyActorCritic(model, views)
-
-    def adopt(self, parameters: Floats) -> None:
-        """Copy new parameters ``[parameter_count]`` in."""
-        np.copyto(self._flat, parameters)
-
-    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        """Give policy ``[N, outputs]`` and value ``[N]``; both are reused by the next call."""
-        return self._networks(observation)
 
 
 class MLPBackprop:

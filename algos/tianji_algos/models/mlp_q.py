@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,9 +12,9 @@ import torch
 
 from tianji_algos.core import Executor, Spaces
 from tianji_algos.models.layers import (
+    NumpyExecutor,
     build_layers,
     dense_network,
-    flat_views,
     gradient_views,
     select_layers,
     value_views,
@@ -69,7 +70,7 @@ class MLPQ(QNetwork):
 
     def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - memory follows the first call
         """Act in numpy with a copy of the parameters."""
-        return MLPQExecutor(self)
+        return NumpyExecutor(self, partial(_numpy_q, self))
 
     def evaluation(self) -> Forward:
         """Evaluate in numpy on a CPU, in torch elsewhere."""
@@ -98,9 +99,16 @@ class _NumpyQ:
         return (self.forward(self.encode(observation)).T,)
 
     def forward(self, rows: Floats) -> Floats:
+        """Compute ``q [A, N]`` for encoded observations ``rows [N, features]``; reused by the next call."""
         return self.trunk.forward(rows)
 
     def backward(self, d_q: Floats, gradients: list[tuple[list[Floats], list[Floats]]]) -> None:
+        """Write the gradients of the last ``forward``, given ``d_q [A, N]``.
+
+        Args:
+            d_q: derivative of the loss by ``q``.
+            gradients: weights and biases of the layers under each of ``prefixes``, written.
+        """
         self.trunk.backward(d_q, *gradients[0])
 
 
@@ -112,10 +120,12 @@ class _NumpyDuelingQ(_NumpyQ):
         self._q = np.empty((model.actions, 0), np.float32)
 
     def forward(self, rows: Floats) -> Floats:
+        """Compute ``q [A, N]`` from V and A, which the trunk's last layer gives."""
         outputs = self.trunk.forward(rows)
         return self._combine(outputs[0], outputs[1:])
 
     def backward(self, d_q: Floats, gradients: list[tuple[list[Floats], list[Floats]]]) -> None:
+        """Divide ``d_q [A, N]`` between V and A, and go back through the trunk."""
         self.trunk.backward(np.concatenate(self._divide(d_q)), *gradients[0])
 
     def _combine(self, value: Floats, advantage: Floats) -> Floats:
@@ -145,10 +155,12 @@ class _NumpyStreams(_NumpyDuelingQ):
         self._d_trunk = np.empty((2, model.settings.hidden[-1], 0), np.float32)
 
     def forward(self, rows: Floats) -> Floats:
+        """Compute ``q [A, N]`` from V and A, which two networks make of the trunk's output."""
         trunk = self.trunk.forward(rows).T
         return self._combine(self.value.forward(trunk)[0], self.advantage.forward(trunk))
 
     def backward(self, d_q: Floats, gradients: list[tuple[list[Floats], list[Floats]]]) -> None:
+        """Divide ``d_q [A, N]`` between the two networks, and add up what they give back to the trunk."""
         if self._d_trunk.shape[2] != d_q.shape[1]:
             self._d_trunk = np.empty((*self._d_trunk.shape[:2], d_q.shape[1]), np.float32)
         d_value, d_advantage = self._divide(d_q)
@@ -163,26 +175,6 @@ def _numpy_q(model: MLPQ, arrays: Mapping[str, Floats]) -> _NumpyQ:
     if model.settings.stream_hidden:
         return _NumpyStreams(model, arrays)
     return (_NumpyDuelingQ if model.settings.dueling else _NumpyQ)(model, arrays)
-
-
-class MLPQExecutor(Executor):
-    """Acts with an ``MLPQ``: numpy over views of one flat array, so adopting is one copy.
-
-    Args:
-        model: gives the layout of the flat array, and its first values.
-    """
-
-    def __init__(self, model: MLPQ) -> None:
-        self._flat, views = flat_views(model)
-        self._network = _numpy_q(model, views)
-
-    def adopt(self, parameters: Floats) -> None:
-        """Copy new parameters ``[parameter_count]`` in."""
-        np.copyto(self._flat, parameters)
-
-    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats]:
-        """Give ``Q [N, A]``, reused by the next call."""
-        return self._network(observation)
 
 
 class MLPQBackprop:

@@ -13,6 +13,7 @@ from tianji_algos.adam import Adam
 from tianji_algos.core import Fields, RolloutEmbryo, Spaces, require_model
 from tianji_algos.distributions import distribution_for
 from tianji_algos.flat import flatten_parameters
+from tianji_algos.means import Means
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.ppo.loss import DIAGNOSTICS, Minibatch, PPOLoss
 from tianji_algos.ppo.rollout import Rollout
@@ -55,8 +56,7 @@ class PPOEmbryo(RolloutEmbryo):
         self._rollout = Rollout(settings)
         self._rng = np.random.default_rng(seed)
         self._latest = np.zeros(len(DIAGNOSTICS), np.float32)
-        self._sums = np.zeros(len(DIAGNOSTICS) + 1, np.float64)
-        self._updates = 0
+        self._means = Means((*DIAGNOSTICS, "gradient_norm"))
 
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Minibatch]:
         """Yield the minibatches of all epochs; fewer if the policy moves beyond ``target_kl``."""
@@ -76,23 +76,14 @@ class PPOEmbryo(RolloutEmbryo):
             return d_policy, d_value
 
         self._backprop(batch.observation, loss_gradient)
-        self._sums[-1] += self._adam.step()
-        self._sums[:-1] += self._latest
-        self._updates += 1
+        self._means.add(self._latest, self._adam.step())
         return len(batch.log_prob)
 
     def metrics(self) -> dict[str, float]:
         """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
-        if self._updates == 0:
-            return {}
-        means = self._sums / self._updates
-        self._sums[:] = 0.0
-        self._updates = 0
-        return {
-            **dict(zip((*DIAGNOSTICS, "gradient_norm"), means.tolist(), strict=True)),
-            "learning_rate": self._adam.learning_rate,
-            "clip_range": self._loss.clip_range,
-        }
+        means = self._means.take()
+        scheduled = {"learning_rate": self._adam.learning_rate, "clip_range": self._loss.clip_range}
+        return means and {**means, **scheduled}
 
     def schedule(self, env_steps: int) -> None:
         """Set learning rate and clip range for so many env steps seen."""

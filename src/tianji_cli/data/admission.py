@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.data.ledger import Reception, Source
+from tianji_cli.data.refusals import Refusals
 from tianji_transports.core import Claim
 
 
@@ -19,14 +20,12 @@ class Admission:
 
     Attributes:
         receptions: what was received, by source.
-        rejected: messages that were refused.
-        first_refusal: why the first of them was.
+        refusals: messages that were refused.
     """
 
     def __init__(self, layout: FragmentLayout, job: int, actors: Mapping[int, Sequence[int]]) -> None:
         self.receptions: dict[Source, Reception] = {}
-        self.rejected = 0
-        self.first_refusal = ""
+        self.refusals = Refusals()
         self._layout = layout
         self._job = job
         self._actors = actors
@@ -35,7 +34,7 @@ class Admission:
         """Say whether a message is as large as a fragment; one that is not is noted as refused."""
         if claim.nbytes == self._layout.nbytes:
             return True
-        self.refuse(claim, f"it has {claim.nbytes} bytes, not {self._layout.nbytes}")
+        self.refusals.add(claim, f"it has {claim.nbytes} bytes, not {self._layout.nbytes}")
         return False
 
     def admit(self, claim: Claim, fragment: Fragment) -> Reception | None:
@@ -48,18 +47,12 @@ class Admission:
         refusal = fragment.refusal(self._job, self._actors.get(claim.source, ()))
         refusal = refusal or self._refusal_of_order(fragment)
         if refusal is not None:
-            self.refuse(claim, refusal)
+            self.refusals.add(claim, refusal)
             return None
         header = fragment.header
         reception = self.receptions.setdefault(fragment.source, Reception())
         reception.follow(int(header["sequence"]), int(header["before"]), int(header["samples"]))
         return reception
-
-    def refuse(self, claim: Claim, why: str) -> None:
-        """Count a message that is not of this job."""
-        self.rejected += 1
-        if not self.first_refusal:
-            self.first_refusal = f"a message from rank {claim.source} is no fragment of this job: {why}"
 
     def _refusal_of_order(self, fragment: Fragment) -> str | None:
         reception = self.receptions.get(fragment.source, Reception())

@@ -6,7 +6,6 @@ batch needs no serialisation either.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +17,8 @@ import numpy.typing as npt
 
 from tianji_algos.batch import Batch
 from tianji_algos.fields import FieldSpec
-from tianji_cli.data.fragment import ALIGNMENT, FragmentLayout
+from tianji_cli.data.blocks import aligned, fingerprint_of, mismatch
+from tianji_cli.data.fragment import FragmentLayout
 
 MAGIC: Final = 0x544A4254  # "TJBT"
 SCHEMA: Final = 1
@@ -79,10 +79,10 @@ class BatchLayout:
     def offsets(self) -> dict[str, int]:
         """First byte of each array, counted from the start of the header; ``""`` is the end."""
         offsets: dict[str, int] = {}
-        start = _aligned(HEADER.itemsize)
+        start = aligned(HEADER.itemsize)
         for name, spec in self.arrays:
             offsets[name] = start
-            start += _aligned(self.size * math.prod(spec.shape) * spec.dtype.itemsize)
+            start += aligned(self.size * math.prod(spec.shape) * spec.dtype.itemsize)
         offsets[""] = start
         return offsets
 
@@ -94,10 +94,8 @@ class BatchLayout:
     @cached_property
     def fingerprint(self) -> int:
         """64-bit hash that two processes share only if they agree on every array."""
-        text = repr(
-            (SCHEMA, self.size, *((name, spec.dtype.descr, spec.shape) for name, spec in self.arrays))
-        )
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+        arrays = ((name, spec.dtype.descr, spec.shape) for name, spec in self.arrays)
+        return fingerprint_of(repr((SCHEMA, self.size, *arrays)))
 
 
 class BatchArrays:
@@ -140,17 +138,5 @@ class BatchArrays:
 
     def refusal(self, job: int) -> str | None:
         """Say why this is no batch of the job, or None if it is one."""
-        expectations = (
-            ("magic", MAGIC),
-            ("schema", SCHEMA),
-            ("job", job),
-            ("layout", self.layout.fingerprint),
-        )
-        for name, expected in expectations:
-            if int(self.header[name]) != expected:
-                return f"its {name} is {int(self.header[name]):#x}, not {expected:#x}"
-        return None
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+        expected = {"magic": MAGIC, "schema": SCHEMA, "job": job, "layout": self.layout.fingerprint}
+        return mismatch(self.header, expected)

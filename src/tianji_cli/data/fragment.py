@@ -7,7 +7,6 @@ the learner reads numpy views over what it claimed.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,9 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
-
-ALIGNMENT: Final = 64
-"""Fields start at multiples of a cache line, which is also what vector loads like best."""
+from tianji_cli.data.blocks import aligned, fingerprint_of, mismatch
 
 MAGIC: Final = 0x544A4652  # "TJFR"
 SCHEMA: Final = 1
@@ -48,10 +45,6 @@ clock)."""
 
 MOST_AGE_NS: Final = 1 << 60
 """No fragment takes 36 years; beyond that, sums of times would leave their 64 bits."""
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
 def common_fields(observation: gym.Space[Any]) -> tuple[FieldSpec, ...]:
@@ -107,28 +100,23 @@ class FragmentLayout:
     def offsets(self) -> dict[str, int]:
         """First byte of each field, counted from the start of the header."""
         offsets: dict[str, int] = {}
-        start = _aligned(HEADER.itemsize)
+        start = aligned(HEADER.itemsize)
         for field in self.fields:
             offsets[field.name] = start
-            start += _aligned(math.prod(self.shape(field)) * field.dtype.itemsize)
+            start += aligned(math.prod(self.shape(field)) * field.dtype.itemsize)
         return offsets
 
     @cached_property
     def nbytes(self) -> int:
         """Size of a fragment with its header, in bytes."""
         sizes = (math.prod(self.shape(field)) * field.dtype.itemsize for field in self.fields)
-        return _aligned(HEADER.itemsize) + sum(_aligned(size) for size in sizes)
+        return aligned(HEADER.itemsize) + sum(aligned(size) for size in sizes)
 
     @cached_property
     def fingerprint(self) -> int:
         """64-bit hash that two processes share only if they agree on every field."""
-        text = repr(
-            (
-                (SCHEMA, self.steps, self.num_envs),
-                *((f.name, f.dtype.descr, f.shape, f.bootstrap) for f in self.fields),
-            )
-        )
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+        fields = ((f.name, f.dtype.descr, f.shape, f.bootstrap) for f in self.fields)
+        return fingerprint_of(repr(((SCHEMA, self.steps, self.num_envs), *fields)))
 
     def views(self, memory: memoryview) -> dict[str, npt.NDArray[Any]]:
         """Zero-copy arrays over a fragment's memory, by field name."""
@@ -169,15 +157,9 @@ class Fragment:
     def refusal(self, job: int, actors: Sequence[int]) -> str | None:
         """Say why this is no fragment of the job by one of these actors, or None if it is one."""
         header = self.header
-        expectations = (
-            ("magic", MAGIC),
-            ("schema", SCHEMA),
-            ("job", job),
-            ("layout", self.layout.fingerprint),
-        )
-        for name, expected in expectations:
-            if int(header[name]) != expected:
-                return f"its {name} is {int(header[name]):#x}, not {expected:#x}"
+        expected = {"magic": MAGIC, "schema": SCHEMA, "job": job, "layout": self.layout.fingerprint}
+        if (found := mismatch(header, expected)) is not None:
+            return found
         if int(header["actor"]) not in actors:
             return f"its actor {int(header['actor'])} does not live there"
         capacity = self.layout.steps * self.layout.num_envs
@@ -190,4 +172,4 @@ class Fragment:
 
 def job_number(job: str) -> int:
     """The job's id as the header carries it."""
-    return int.from_bytes(hashlib.blake2b(job.encode(), digest_size=8).digest(), "little")
+    return fingerprint_of(job)

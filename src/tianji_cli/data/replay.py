@@ -16,13 +16,14 @@ import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
 from tianji_cli.data.batches import BatchArrays
+from tianji_cli.data.distribution import Spread
 from tianji_cli.data.fragment import FragmentLayout
 from tianji_cli.data.memory_limits import place_for
 from tianji_cli.data.replay_memory import ReplayMemory, ReplayRing, Rows
 from tianji_cli.data.samplers import FreshSampler, PrioritisedSampler, Sampler, SamplerName, UniformSampler
 from tianji_cli.data.sum_tree import SumTree
 from tianji_cli.data.transitions import Transitions
-from tianji_cli.data.use_counts import UseCounts, UseSummary
+from tianji_cli.data.use_counts import UseCounts
 
 PRIORITY: Final = "priority"
 """Field in which an actor may bring its samples' first priorities, ``[T, N]`` float32."""
@@ -254,7 +255,7 @@ class Replay:
         self.accepted, ring.env_steps, self.stale_updates = accepted, env_steps, stale_updates
         self.sampler.load_state(sampler)
 
-    def use_summary(self) -> UseSummary | None:
+    def use_summary(self) -> Spread | None:
         """How often each sample was used, over those held and those evicted."""
         return self.uses.summary()
 

@@ -20,7 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.data.fragment import ALIGNMENT, HEADER, FragmentLayout
+from tianji_cli.data.blocks import aligned
+from tianji_cli.data.fragment import HEADER, FragmentLayout
 from tianji_cli.data.memory_limits import ReplayMemoryError, in_units
 
 Bytes = npt.NDArray[np.uint8]
@@ -58,7 +59,7 @@ class ReplayRing:
         self.live = -(-capacity // self.steps_each)
         kept = [spec for spec in layout.fields if spec.name in needed]
         ends = [HEADER.itemsize, *(layout.offsets[spec.name] + _size(layout, spec) for spec in kept)]
-        self.stride = -(-max(ends) // ALIGNMENT) * ALIGNMENT
+        self.stride = aligned(max(ends))
         self.tail = layout.nbytes - self.stride
         self.slots = self.live + 1 + -(-self.tail // self.stride)
         self.first = 0

@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tianji_cli.data.distribution import Pending, Spread
+
 MOST: Final = 255
 """Counts stop here: they have one byte each."""
-
-PENDING: Final = 8192
-"""Uses that are counted together."""
-
-
-@dataclass(frozen=True)
-class UseSummary:
-    """Distribution of how often a sample was used, over those held and those evicted."""
-
-    mean: float
-    p50: float
-    p95: float
-    max: float
 
 
 class UseCounts:
     """Counts the uses of each sample held; the histogram keeps what became of the others.
-
-    Batches are counted some at a time: a call of numpy for thousands costs little more than one for hundreds.
 
     Args:
         places: steps in all slots.
@@ -41,42 +27,30 @@ class UseCounts:
         self.total = 0
         self._counts = np.zeros(places, np.uint8)
         self._histogram = np.zeros(MOST + 1, np.int64)
-        self._pending = np.zeros(PENDING, np.intp)
-        self._waiting = 0
+        self._pending = Pending(self._count)
 
     @property
     def counts(self) -> npt.NDArray[np.uint8]:
         """Uses of each place's sample."""
-        self._count_pending()
+        self._pending.flush()
         return self._counts
 
     @property
     def histogram(self) -> npt.NDArray[np.int64]:
         """Samples by their number of uses, ``[MOST + 1]``."""
-        self._count_pending()
+        self._pending.flush()
         return self._histogram
 
     def begin(self, places: slice, samples: int) -> None:
         """Let a fragment's places be those of so many new samples."""
-        self._count_pending()
+        self._pending.flush()
         self._counts[places] = 0
         self._histogram[0] += samples
 
     def use(self, places: npt.NDArray[np.intp]) -> None:
         """Count a batch; a place that is in it twice was used twice."""
         self.total += places.size
-        if self._waiting + places.size > PENDING:
-            self._count_pending()
-        if places.size > PENDING:
-            self._count(places)
-            return
-        self._pending[self._waiting : self._waiting + places.size] = places
-        self._waiting += places.size
-
-    def _count_pending(self) -> None:
-        if self._waiting:
-            self._count(self._pending[: self._waiting])
-            self._waiting = 0
+        self._pending.add(places)
 
     def _count(self, places: npt.NDArray[np.intp]) -> None:
         used, times = np.unique(places, return_counts=True)
@@ -86,14 +60,14 @@ class UseCounts:
         self._histogram -= np.bincount(before, minlength=MOST + 1)
         self._histogram += np.bincount(after, minlength=MOST + 1)
 
-    def summary(self) -> UseSummary | None:
+    def summary(self) -> Spread | None:
         """Mean, median, 95th percentile and maximum so far; None before there was a sample."""
         histogram = self.histogram
         samples = int(histogram.sum())
         if samples == 0:
             return None
         cumulative = np.cumsum(histogram)
-        return UseSummary(
+        return Spread(
             mean=self.total / samples,
             p50=float(np.searchsorted(cumulative, 0.50 * samples)),
             p95=float(np.searchsorted(cumulative, 0.95 * samples)),

@@ -91,7 +91,7 @@ class Buffer(Role):
                 [*source, *astuple(reception)] for source, reception in admission.receptions.items()
             ],
             "rejected": {
-                "fragments": [admission.rejected, admission.first_refusal],
+                "fragments": [admission.refusals.count, admission.refusals.first],
                 "endpoint": rejected_by(self._transport),
             },
             **self._store.report(),

@@ -11,10 +11,9 @@ from tianji_cli.cluster.messages import PageReport, Report
 from tianji_cli.cluster.pages import read_report
 from tianji_cli.cluster.plan import ROOT_RANK, Plan
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.data.distribution import Spread
 from tianji_cli.data.ledger import Account, Reception, Source
 from tianji_cli.data.production import Production, ProductionFile
-from tianji_cli.data.staleness import StalenessSummary
-from tianji_cli.data.use_counts import UseSummary
 from tianji_cli.telemetry.forecast import StopForecast
 from tianji_cli.telemetry.snapshot import (
     Evaluation,
@@ -321,19 +320,19 @@ class Overview:
         return tuple(summaries)
 
 
-def _lag(learner: Mapping[str, Any]) -> StalenessSummary | None:
+def _lag(learner: Mapping[str, Any]) -> Spread | None:
     lag = learner.get("lag")
-    return None if lag is None else StalenessSummary(**lag)
+    return None if lag is None else Spread(**lag)
 
 
-def _age(learner: Mapping[str, Any]) -> StalenessSummary | None:
+def _age(learner: Mapping[str, Any]) -> Spread | None:
     age = learner.get("age")
-    return None if age is None else StalenessSummary(**age)
+    return None if age is None else Spread(**age)
 
 
-def _uses(buffer: Mapping[str, Any]) -> UseSummary | None:
+def _uses(buffer: Mapping[str, Any]) -> Spread | None:
     uses = buffer.get("uses")
-    return None if uses is None else UseSummary(**uses)
+    return None if uses is None else Spread(**uses)
 
 
 def _replay(buffer: Mapping[str, Any]) -> ReplayFill | None:

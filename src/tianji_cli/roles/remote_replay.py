@@ -12,6 +12,7 @@ import numpy.typing as npt
 from tianji_cli.data import priority_update
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.batches import BatchArrays, BatchLayout
+from tianji_cli.data.refusals import Refusals
 from tianji_cli.roles.replay_buffer import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.replay_feed import BatchSource
 from tianji_cli.roles.role import rejected_by
@@ -41,8 +42,7 @@ class RemoteReplay(BatchSource):
         self._handles: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)
         self._unsent: deque[bytearray] = deque()
         self._winding_down = False
-        self._rejected = 0
-        self._first_refusal = ""
+        self._refusals = Refusals()
 
     def arrivals(self) -> Sequence[Arrival]:
         """Hear what the buffer received."""
@@ -53,7 +53,7 @@ class RemoteReplay(BatchSource):
             arrival = Arrival.read(claim.view())
             claim.release()
             if arrival is None:
-                self._refuse(claim, "it is no arrival")
+                self._refusals.add(claim, "it is no arrival")
                 continue
             arrived.append(arrival)
         return arrived
@@ -86,12 +86,12 @@ class RemoteReplay(BatchSource):
 
     def report(self) -> dict[str, Any]:
         """Messages that were refused: how many, and why the first."""
-        batches = [self._rejected, self._first_refusal]
+        batches = [self._refusals.count, self._refusals.first]
         return {"rejected": {"batches": batches, "endpoint": rejected_by(self._transport)}}
 
     def _opened(self, claim: Claim) -> BatchArrays | None:
         if claim.nbytes != self._batches.nbytes:
-            self._refuse(claim, f"it has {claim.nbytes} bytes, not {self._batches.nbytes}")
+            self._refusals.add(claim, f"it has {claim.nbytes} bytes, not {self._batches.nbytes}")
             claim.release()
             return None
         if self._own is None:
@@ -100,15 +100,10 @@ class RemoteReplay(BatchSource):
             arrays = self._own
             claim.take(arrays.memory)
         if (refusal := arrays.refusal(self._job)) is not None:
-            self._refuse(claim, refusal)
+            self._refusals.add(claim, refusal)
             self._release()
             return None
         return arrays
-
-    def _refuse(self, claim: Claim, why: str) -> None:
-        self._rejected += 1
-        if not self._first_refusal:
-            self._first_refusal = f"a message from rank {claim.source} is none of this job: {why}"
 
     def _send_priorities(self) -> None:
         while self._unsent:

@@ -92,7 +92,7 @@ class ReplayBuffer(Buffer):
         while (claim := self._transport.probe(PRIORITIES)) is not None:
             update = priority_update.read(claim.view(), self._batches.size)
             if update is None:
-                self._replay_store.admission.refuse(claim, "it holds no priorities")
+                self._replay_store.admission.refusals.add(claim, "it holds no priorities")
             else:
                 self._replay_store.replay.update_priorities(*update)
                 self._awaits_priorities = False

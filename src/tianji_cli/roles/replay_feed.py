@@ -14,7 +14,7 @@ from tianji_algos.batch import Batch
 from tianji_algos.core import ReplayEmbryo
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.batches import BatchArrays
-from tianji_cli.data.staleness import Distribution
+from tianji_cli.data.distribution import Distribution
 from tianji_cli.roles.feed import Feed
 
 

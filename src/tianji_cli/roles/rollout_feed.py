@@ -8,8 +8,8 @@ from typing import Any
 
 from tianji_algos.core import RolloutEmbryo
 from tianji_cli.data.arrival import Arrival
+from tianji_cli.data.distribution import Distribution
 from tianji_cli.data.rollout import Rollout, RolloutStore, StoredFragment
-from tianji_cli.data.staleness import Distribution
 from tianji_cli.roles.feed import Feed
 
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from tianji_cli.data.staleness import StalenessSummary
-from tianji_cli.data.use_counts import UseSummary
+from tianji_cli.data.distribution import Spread
 
 SUMMARY_SCHEMA: Final = 1
 """Schema number of ``summary.json``; it changes when a key changes its meaning or goes away."""
@@ -128,7 +127,7 @@ class Snapshot:
     consumed_per_s: float
     replay_ratio_target: float
     replay_ratio_actual: float | None
-    lag: StalenessSummary | None
+    lag: Spread | None
     episodes: int
     episodes_in_mean: int
     mean_100: float | None
@@ -136,8 +135,8 @@ class Snapshot:
     losses: Mapping[str, float] = field(default_factory=dict)
     roles: tuple[RoleStatus, ...] = ()
     stop: tuple[StopProgress, ...] = ()
-    age: StalenessSummary | None = None
-    uses: UseSummary | None = None
+    age: Spread | None = None
+    uses: Spread | None = None
     replay: ReplayFill | None = None
     staleness_p: float | None = None
     stale_priorities: int = 0
@@ -261,15 +260,15 @@ class Summary:
     received_per_s: float
     consumed_per_s: float
     replay_ratio: ReplayRatio
-    staleness: StalenessSummary | None
+    staleness: Spread | None
     returns: Returns
     time_to: Mapping[float, float | None]
     evaluation: Evaluation | None
     rejected_frames: int
     roles: tuple[RoleSummary, ...]
     last_report_only: tuple[int, ...] = ()
-    sample_age: StalenessSummary | None = None
-    uses: UseSummary | None = None
+    sample_age: Spread | None = None
+    uses: Spread | None = None
     replay: ReplayFill | None = None
     staleness_p: float | None = None
     stale_priorities: int = 0

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import tomli_w
 from cli.bench.trainings import CONFIG, PNG, plan
+from cli.boom import BOOM
 from cli.sessions import PATIENCE_S, in_session, kill_session, stale_shared_memory, until
 
 from tianji_cli.bench.staleness import oversubscribed
@@ -23,26 +24,6 @@ from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.telemetry.rundir import RunDirectory
 
 TIANJI = Path(sys.executable).with_name("tianji")
-
-BOOM = """
-import gymnasium, numpy as np
-from tianji_envs.core import BaseEnv
-
-class Boom(BaseEnv):
-    def __init__(self):
-        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self.action_space = gymnasium.spaces.Discrete(2)
-        self.steps = 0
-
-    def reset(self, seed=None):
-        return np.zeros(2, np.float32)
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps == 500:
-            raise RuntimeError("the boom")
-        return np.zeros(2, np.float32), 1.0, self.steps % 20 == 0, False
-"""
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ from cli.data.replays import ACTION, NaiveReplay, ScriptedActor, batch_of, check
 
 from tianji_algos.fields import FieldSpec
 from tianji_cli.data.batches import BatchArrays, BatchLayout
+from tianji_cli.data.distribution import PENDING
 from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.data.memory_limits import ReplayMemoryError
 from tianji_cli.data.replay import Replay, ReplaySettings, predict_bytes
 from tianji_cli.data.samplers import SamplerName
-from tianji_cli.data.use_counts import MOST, PENDING, UseCounts
+from tianji_cli.data.use_counts import MOST, UseCounts
 
 SAMPLERS: tuple[SamplerName, ...] = ("uniform", "prioritised", "fresh")
 

@@ -93,8 +93,8 @@ def test_a_fragment_of_an_impossible_age_is_refused(line: Callable[..., Line], a
     Fragment(LAYOUT, memory).header["age_ns"] = age_ns
     one.send(bytes(memory))
     one.admit()
-    assert (one.store.admission.rejected, one.store.balance.received) == (1, 0)
-    assert "claims an age" in one.store.admission.first_refusal
+    assert (one.store.admission.refusals.count, one.store.balance.received) == (1, 0)
+    assert "claims an age" in one.store.admission.refusals.first
 
 
 def test_when_it_winds_down_whatever_comes_is_received(line: Callable[..., Line]) -> None:
@@ -119,8 +119,8 @@ def test_what_is_no_fragment_leaves_no_trace_but_its_count(line: Callable[..., L
     for payload in payloads:
         one.send(bytes(payload))
         one.admit()
-    assert one.store.admission.rejected == len(payloads)
-    assert one.store.admission.first_refusal.startswith("a message from rank 1")
+    assert one.store.admission.refusals.count == len(payloads)
+    assert one.store.admission.refusals.first.startswith("a message from rank 1")
     assert one.store.replay.size == one.store.balance.received == EACH
     assert len(one.store.arrivals()) == 1
     one.send()

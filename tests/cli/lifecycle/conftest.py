@@ -223,3 +223,18 @@ def workplace(tmp_path: Path) -> Iterator[Workplace]:
     finally:
         for command in place.commands:
             command.end()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A file system of 4 MiB, or of the size asked for: the run directory's."""
+    size = getattr(request, "param", "4m")
+    place = tmp_path / "out"
+    place.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place)], capture_output=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"mounting takes root: {made.stderr.decode().strip()}")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)

@@ -8,30 +8,11 @@ from typing import Any
 
 import psutil
 import pytest
+from cli.boom import BOOM
 
 MPI: dict[str, Any] = {"distribution": {"transport": "mpi", "actor": {"num": 2}}}
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
-
-BOOM = """
-import gymnasium, numpy as np
-from tianji_envs.core import BaseEnv
-
-class Boom(BaseEnv):
-    def __init__(self):
-        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
-        self.action_space = gymnasium.spaces.Discrete(2)
-        self.steps = 0
-
-    def reset(self, seed=None):
-        return np.zeros(2, np.float32)
-
-    def step(self, action):
-        self.steps += 1
-        if self.steps == 500:
-            raise RuntimeError("the boom")
-        return np.zeros(2, np.float32), 1.0, self.steps % 20 == 0, False
-"""
 
 
 def under_mpiexec(workplace: Any, ranks: int, *changes: dict[str, Any]) -> "subprocess.CompletedProcess[str]":

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -163,20 +162,7 @@ def test_a_replay_that_fits_nowhere_is_refused_before_any_step(workplace: Any) -
     assert list((run.path / "checkpoints").rglob("*.npy")) == []
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB, the run directory's."""
-    place = tmp_path / "out"
-    place.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "none", str(place)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"mounting takes root: {made.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["2m"], indirect=True)
 def test_a_disk_too_full_for_the_replay_ends_the_run_and_the_copy_before_is_whole(
     workplace: Any, small_disk: Path
 ) -> None:

@@ -2,13 +2,9 @@
 
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
@@ -61,20 +57,6 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(workplace: Any) -> None
     assert again["updates"] > first["updates"]
     steps = [row["env_steps"] for row in run.rows]
     assert steps[-1] >= again["env_steps"]
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB, the run directory's."""
-    place = tmp_path / "out"
-    place.mkdir()
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(place)], capture_output=True, check=False
-    )
-    if made.returncode:
-        pytest.skip(f"mounting takes root: {made.stderr.decode().strip()}")
-    yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def test_a_full_disk_ends_the_run_with_what_could_not_be_written(workplace: Any, small_disk: Path) -> None:

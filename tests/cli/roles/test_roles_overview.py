@@ -12,10 +12,9 @@ from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.cluster.messages import Report, decode_to_root, encode
 from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.config.schema import Component, JobConfig
+from tianji_cli.data.distribution import Spread
 from tianji_cli.data.ledger import Account
 from tianji_cli.data.production import ProductionFile
-from tianji_cli.data.staleness import StalenessSummary
-from tianji_cli.data.use_counts import UseSummary
 from tianji_cli.roles.overview import Overview
 from tianji_cli.telemetry.snapshot import ReplayFill, Snapshot, Summary
 
@@ -94,8 +93,8 @@ def seen(
 @pytest.mark.parametrize("colocate", [True, False])
 def test_what_is_reported_of_a_replay_is_shown_and_summed_up(colocate: bool) -> None:
     snapshot, summary = seen(ReplayRule(), OF_A_LEARNER, OF_A_REPLAY, colocate=colocate)
-    assert snapshot.age == summary.sample_age == StalenessSummary(520.5, 500, 900, 990)
-    assert snapshot.uses == summary.uses == UseSummary(3.9, 4, 8, 11)
+    assert snapshot.age == summary.sample_age == Spread(520.5, 500, 900, 990)
+    assert snapshot.uses == summary.uses == Spread(3.9, 4, 8, 11)
     assert snapshot.replay == summary.replay == ReplayFill(1000, 1024, 50_000)
     assert snapshot.stale_priorities == summary.stale_priorities == 3
 

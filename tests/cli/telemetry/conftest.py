@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.data.staleness import StalenessSummary
-from tianji_cli.data.use_counts import UseSummary
+from tianji_cli.data.distribution import Spread
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import (
     Evaluation,
@@ -44,7 +43,7 @@ def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot
         "consumed_per_s": 180_400.0,
         "replay_ratio_target": 4.0,
         "replay_ratio_actual": 3.98 if second else None,
-        "lag": StalenessSummary(1.25, 1, 3, 5) if second else None,
+        "lag": Spread(1.25, 1, 3, 5) if second else None,
         "episodes": 37 * second,
         "episodes_in_mean": min(37 * second, 100),
         "mean_100": mean,
@@ -61,8 +60,8 @@ def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot
 
 
 WITH_REPLAY: dict[str, Any] = {
-    "age": StalenessSummary(13_000.0, 12_000, 40_100, 49_900),
-    "uses": UseSummary(3.96, 4, 8, 13),
+    "age": Spread(13_000.0, 12_000, 40_100, 49_900),
+    "uses": Spread(3.96, 4, 8, 13),
     "replay": ReplayFill(34_048, 50_048, 2_140_000),
     "staleness_p": 64 / 50_048,
     "stale_priorities": 12,
@@ -92,7 +91,7 @@ def build_summary(**changes: Any) -> Summary:
         "received_per_s": 241.7,
         "consumed_per_s": 966.7,
         "replay_ratio": ReplayRatio(4.0, 3.98),
-        "staleness": StalenessSummary(1.2, 1, 3, 5),
+        "staleness": Spread(1.2, 1, 3, 5),
         "returns": Returns(412, 475.3, 476.1),
         "time_to": {300.0: 4.2, 475.0: 11.9, 490.5: None},
         "evaluation": Evaluation(100, 499.1, 2.3),

@@ -1,7 +1,8 @@
-"""How old samples are when they are used: in policy versions, or in env steps."""
+"""Distributions of whole numbers over very many samples, such as how old they are when they are used."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -10,8 +11,8 @@ import numpy.typing as npt
 
 
 @dataclass(frozen=True)
-class StalenessSummary:
-    """Distribution over all samples used."""
+class Spread:
+    """What is said of a distribution."""
 
     mean: float
     p50: float
@@ -20,7 +21,38 @@ class StalenessSummary:
 
 
 PENDING: Final = 8192
-"""Values that are counted together: a call of numpy for a few hundred costs as much as one for thousands."""
+"""Values that are counted together."""
+
+
+class Pending:
+    """Keeps values back until there are many.
+
+    A call of numpy for a few hundred costs about as much as one for thousands.
+
+    Args:
+        count: counts values ``[n]``, which it must not keep.
+    """
+
+    def __init__(self, count: Callable[[npt.NDArray[np.int64]], None]) -> None:
+        self._count = count
+        self._values = np.zeros(PENDING, np.int64)
+        self._waiting = 0
+
+    def add(self, values: npt.NDArray[np.int64]) -> None:
+        """Have values counted, sooner or later."""
+        if self._waiting + len(values) > PENDING:
+            self.flush()
+        if len(values) > PENDING:
+            self._count(values)
+            return
+        self._values[self._waiting : self._waiting + len(values)] = values
+        self._waiting += len(values)
+
+    def flush(self) -> None:
+        """Have all counted that wait."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, 0
+            self._count(self._values[:waiting])
 
 
 class Distribution:
@@ -36,8 +68,7 @@ class Distribution:
         self._samples = 0
         self._sum = 0
         self._max = 0
-        self._pending = np.zeros(PENDING, np.int64)
-        self._waiting = 0
+        self._pending = Pending(self._count)
 
     def record(self, value: int, samples: int) -> None:
         """Count ``samples`` of one value."""
@@ -48,32 +79,21 @@ class Distribution:
 
     def record_all(self, values: npt.NDArray[np.int64]) -> None:
         """Count one sample of each of ``values [B]``."""
-        if self._waiting + len(values) > PENDING:
-            self._count_pending()
-        if len(values) > PENDING:
-            self._count(values)
-            return
-        self._pending[self._waiting : self._waiting + len(values)] = values
-        self._waiting += len(values)
+        self._pending.add(values)
 
-    def summary(self) -> StalenessSummary | None:
+    def summary(self) -> Spread | None:
         """Mean, median, 95th percentile and maximum so far; None before a sample was used."""
-        self._count_pending()
+        self._pending.flush()
         if self._samples == 0:
             return None
         cumulative = np.cumsum(self._counts)
         p50, p95 = np.searchsorted(cumulative, (0.50 * self._samples, 0.95 * self._samples))
-        return StalenessSummary(
+        return Spread(
             mean=self._sum / self._samples,
             p50=float(p50 * self._width),
             p95=float(p95 * self._width),
             max=float(self._max),
         )
-
-    def _count_pending(self) -> None:
-        if self._waiting:
-            self._count(self._pending[: self._waiting])
-            self._waiting = 0
 
     def _count(self, values: npt.NDArray[np.int64]) -> None:
         largest = int(values.max())
