@@ -104,11 +104,12 @@ class Measured:
 @pytest.fixture(scope="module")
 def measured() -> Measured:
     """What the tests below look at from several sides."""
-    clock = (sys.executable, "-c", "import time; print(time.monotonic())")
+    # One write, of a fixed number of decimals: what two ranks print may come without a line's end between.
+    clock = (sys.executable, "-c", "import os, time; os.write(1, b'%.3f ' % time.monotonic())")
     options = ("--figure", "5d", "--msg-kb", "512", *BACKENDS, *SHORT, "--link-mb", "125")
     try:
         with two_hosts(second_clock_ahead_s=CLOCK_AHEAD_S) as hosts:
-            clocks = run(hosts, *clock).stdout.split()
+            clocks = re.findall(r"\d+\.\d{3}", run(hosts, *clock).stdout)
             before = hosts.wire.hosts[1].sent_bytes
             environment, rows = shown(run(hosts, TIANJI, "bench", "comm", *options))
             crossed = hosts.wire.hosts[1].sent_bytes - before
