@@ -18,7 +18,7 @@ import numpy as np
 
 from tianji_cli.bench.case import Case, Request
 from tianji_cli.bench.ensemble import Ensemble, Member
-from tianji_cli.bench.equation import Terms
+from tianji_cli.throughput.equation import Terms
 from tianji_cli.bench.experiment import Outcome, TrialFailed
 from tianji_cli.bench.raw.end import LOOPS
 from tianji_cli.bench.record import KB, MB, Record

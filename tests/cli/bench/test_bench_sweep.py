@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tianji_cli.bench.case import Request, message_bytes
 from tianji_cli.bench.ensemble import local_ensemble
-from tianji_cli.bench.equation import Terms
+from tianji_cli.throughput.equation import Terms
 from tianji_cli.bench.experiment import TrialFailed
 from tianji_cli.bench.figures import FIGURES, figure_named
 from tianji_cli.bench.sweep import Sweep

@@ -1,0 +1,167 @@
+"""What was measured: one record for each thing, with repeats, median and spread; JSON there and back."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+SCHEMA: Final = 1
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Repeated(_Plain):
+    """A quantity that was measured several times.
+
+    Attributes:
+        values: in the order they were measured.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """How far the largest lies from the smallest, as a share of the median."""
+        return (max(self.values) - min(self.values)) / self.median if self.median else 0.0
+
+
+class ActorFigures(_Plain):
+    """Actors of one size; medians over the actors that ran side by side go into each repeat.
+
+    Attributes:
+        num_envs: N, environments of each.
+        side_by_side: actors that ran at the same time, on a core each.
+        crowded: all cores were at work, with actors or a learner.
+        samples: env steps of experience in a fragment, on average.
+        fragment_s: T_sp, seconds an actor works for a fragment.
+        act_s: of them choosing actions.
+        step_s: of them stepping environments.
+    """
+
+    num_envs: int
+    side_by_side: int
+    crowded: bool
+    samples: float
+    fragment_s: Repeated
+    act_s: Repeated
+    step_s: Repeated
+
+
+class LearnerFigures(_Plain):
+    """A learner, its buffer beside it.
+
+    Attributes:
+        cores: of the learner.
+        share: L, as if the batch were divided among so many learners.
+        num_envs: of the actors whose fragments it received.
+        crowded: all other cores were at work.
+        uses_per_update: sample uses of an update, with this share.
+        updates_per_version: updates between two published policies.
+        update_s: seconds of an update.
+        draw_s: seconds to put a batch together.
+        publish_s: seconds for each version, counting included.
+        store_s: seconds to check and store a fragment.
+    """
+
+    cores: int
+    share: int
+    num_envs: int
+    crowded: bool
+    uses_per_update: float
+    updates_per_version: float
+    update_s: Repeated
+    draw_s: Repeated
+    publish_s: Repeated
+    store_s: Repeated
+
+
+class TransportFigures(_Plain):
+    """A message of one size.
+
+    Attributes:
+        engine: as in ``distribution.transport.local``.
+        nbytes: of the message.
+        send_s: T_sd, to push it.
+        receive_s: the transport's part of T_rv.
+    """
+
+    engine: str
+    nbytes: int
+    send_s: float
+    receive_s: float
+
+
+class WeightsFigures(_Plain):
+    """Distribution of a policy.
+
+    Attributes:
+        actors: readers.
+        seconds: from the publication until the slowest has it, median.
+    """
+
+    actors: int
+    seconds: float
+
+
+class AveragingFigures(_Plain):
+    """Averaging of as many float32 values as the network has parameters.
+
+    Attributes:
+        learners: that take part.
+        seconds: of one averaging.
+    """
+
+    learners: int
+    seconds: Repeated
+
+
+class Measurements(_Plain):
+    """Everything that was measured on one machine for one config.
+
+    Attributes:
+        schema_number: of this record.
+        config: name of the config, as the user gave it.
+        fingerprint: hash of all of the resolved config but ``[distribution]`` and ``environment.num_envs``;
+            measurements are of use for no other.
+        cores: usable ones of the machine.
+        rho: uses of each sample.
+        parameters: of the network.
+        fragment_bytes: size of a fragment, by the number of environments.
+        batch_bytes: of a replay's batch; 0 on-policy.
+        policy_bytes: of a published policy.
+        startup_s: from a process's start until its roles are built.
+        busy: share of the cores at work with something else before the first run.
+        actors: actors alone and crowded, for each number of environments.
+        learners: learners alone and crowded.
+        transport: messages of several sizes; empty where all roles share one process.
+        weights: distribution of the policy; empty likewise.
+        averaging: of gradients; empty on one core.
+        seconds: that measuring took.
+    """
+
+    schema_number: int = SCHEMA
+    config: str
+    fingerprint: str
+    cores: int
+    rho: float
+    parameters: int
+    fragment_bytes: dict[int, int]
+    batch_bytes: int
+    policy_bytes: int
+    startup_s: float
+    busy: float
+    actors: tuple[ActorFigures, ...]
+    learners: tuple[LearnerFigures, ...]
+    transport: tuple[TransportFigures, ...]
+    weights: tuple[WeightsFigures, ...]
+    averaging: tuple[AveragingFigures, ...]
+    seconds: float

@@ -1,0 +1,173 @@
+"""What the measuring side and a probe (the process that is measured) say to each other: lines of JSON."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+
+class _Plain(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Prepare(_Plain):
+    """Build the roles of a config, fill a replay, record fragments; answered by ``Prepared``.
+
+    Attributes:
+        key: names what is built in later steps.
+        config: path of the config.
+        overrides: ``SECTION.KEY=VALUE`` settings over it; they make all roles share one process.
+        directory: for what roles write, such as checkpoints; the probe's own.
+    """
+
+    step: Literal["prepare"] = "prepare"
+    key: str
+    config: str
+    overrides: tuple[str, ...]
+    directory: str
+
+
+class Prepared(_Plain):
+    """Everything is built.
+
+    Attributes:
+        seconds: that it took.
+        fragment_bytes: size of a fragment.
+        batch_bytes: of a replay's batch; 0 on-policy.
+        policy_bytes: of a published policy.
+        parameters: of the network.
+        rho: uses of each sample.
+    """
+
+    kind: Literal["prepared"] = "prepared"
+    seconds: float
+    fragment_bytes: int
+    batch_bytes: int
+    policy_bytes: int
+    parameters: int
+    rho: float
+
+
+class Run(_Plain):
+    """Run one role as fast as it goes, on these cores; answered by ``Acted`` or ``Learned``.
+
+    Windows follow one another after the warm-up; after the last one the role goes on for ``tail_s``, so that
+    probes that were asked at about the same time are at work during all windows of one another.
+
+    Attributes:
+        key: what ``Prepare`` has built.
+        role: actor: the actor, whose fragments are thrown away. learner: the buffer and the learner, which
+            are never left without fragments.
+        cores: logical CPUs to be pinned to; empty leaves it to the scheduler.
+        threads: compute threads.
+        warm_s: before the first window, in seconds.
+        window_s: length of a window.
+        windows: how many.
+        tail_s: after the last.
+    """
+
+    step: Literal["run"] = "run"
+    key: str
+    role: Literal["actor", "learner"]
+    cores: tuple[int, ...]
+    threads: int
+    warm_s: float
+    window_s: float
+    windows: int
+    tail_s: float
+
+
+class ActedWindow(_Plain):
+    """An actor in one window.
+
+    Attributes:
+        fragments: that it filled, in parts of one.
+        samples: env steps of experience in them.
+        busy_s: that it worked.
+        act_s: of them choosing actions.
+        step_s: of them stepping environments.
+    """
+
+    fragments: float
+    samples: int
+    busy_s: float
+    act_s: float
+    step_s: float
+
+
+class LearnedWindow(_Plain):
+    """A buffer and a learner in one window.
+
+    Attributes:
+        fragments: that were received.
+        updates: that were made.
+        versions: that were published.
+        uses: sample uses.
+        store_s: seconds the buffer worked.
+        update_s: seconds in ``Embryo.update``.
+        draw_s: seconds in putting batches together.
+        rest_s: seconds the learner worked otherwise: publication, counting.
+    """
+
+    fragments: int
+    updates: int
+    versions: int
+    uses: int
+    store_s: float
+    update_s: float
+    draw_s: float
+    rest_s: float
+
+
+class Acted(_Plain):
+    """What an actor did."""
+
+    kind: Literal["acted"] = "acted"
+    windows: tuple[ActedWindow, ...]
+
+
+class Learned(_Plain):
+    """What a buffer and a learner did."""
+
+    kind: Literal["learned"] = "learned"
+    windows: tuple[LearnedWindow, ...]
+
+
+class Average(_Plain):
+    """Average arrays with the other probes of a group, over and over; answered by ``Averaged``.
+
+    Attributes:
+        rank: of this probe.
+        size: probes that take part.
+        store: path of the file through which they meet.
+        values: float32 values of the array.
+        rounds: how often, after a few that do not count.
+    """
+
+    step: Literal["average"] = "average"
+    rank: int
+    size: int
+    store: str
+    values: int
+    rounds: int
+
+
+class Averaged(_Plain):
+    """Seconds of each round."""
+
+    kind: Literal["averaged"] = "averaged"
+    seconds: tuple[float, ...]
+
+
+class Failed(_Plain):
+    """It could not be done; the probe goes on."""
+
+    kind: Literal["failed"] = "failed"
+    cause: str
+
+
+Step = Prepare | Run | Average
+Answer = Prepared | Acted | Learned | Averaged | Failed
+STEP: Final[TypeAdapter[Step]] = TypeAdapter(Annotated[Step, Field(discriminator="step")])
+ANSWER: Final[TypeAdapter[Answer]] = TypeAdapter(Annotated[Answer, Field(discriminator="kind")])
