@@ -57,8 +57,8 @@ def test_the_lower_packages_import_neither_the_command_nor_one_another(package: 
     assert {name for name in imports_of(FOLDERS[package]) if name.split(".")[0] in others} == set()
 
 
-@pytest.mark.parametrize(("part", "below"), [("config", {"data"}), ("data", set())])
-def test_config_and_data_are_at_the_bottom(part: str, below: set[str]) -> None:
+@pytest.mark.parametrize(("part", "below"), [("config", {"data"}), ("data", set()), ("throughput", set())])
+def test_config_data_and_throughput_are_at_the_bottom(part: str, below: set[str]) -> None:
     allowed = {part, "errors", *below}
     assert parts_of(imports_of(FOLDERS["tianji_cli"] / part)) <= allowed
 
@@ -70,6 +70,16 @@ def test_commands_are_at_the_top() -> None:
         if "commands" in parts_of(imported(tree))
     }
     assert importers <= {"main.py", "commands"}
+
+
+@pytest.mark.parametrize("part", ["bench", "profiling"])
+def test_what_measures_is_imported_by_commands_and_by_what_measures(part: str) -> None:
+    importers = {
+        path.relative_to(FOLDERS["tianji_cli"]).parts[0]
+        for path, tree in trees(FOLDERS["tianji_cli"])
+        if part in parts_of(imported(tree))
+    }
+    assert importers <= {"commands", "profiling", part}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

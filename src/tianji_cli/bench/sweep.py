@@ -18,12 +18,12 @@ import numpy as np
 
 from tianji_cli.bench.case import Case, Request
 from tianji_cli.bench.ensemble import Ensemble, Member
-from tianji_cli.throughput.equation import Terms
 from tianji_cli.bench.experiment import Outcome, TrialFailed
 from tianji_cli.bench.raw.end import LOOPS
 from tianji_cli.bench.record import KB, MB, Record
 from tianji_cli.bench.stage import Stage
 from tianji_cli.bench.trial import LEAD, Trial
+from tianji_cli.throughput.equation import Terms
 from tianji_transports.errors import TransportError
 
 WARM_MESSAGES: Final = 100
