@@ -128,6 +128,18 @@ def evaluate(
 
 
 @app.command()
+def watch(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Path of a run, NAME/N, or NAME for its newest.")],
+    out: OutOption = None,
+    json: JsonOption = None,
+) -> None:
+    """Show a run that is going on, until it is over, and then its result."""
+    from tianji_cli.commands.watch import watch as look_on  # noqa: PLC0415
+
+    raise typer.Exit(look_on(run, out=out, json_to=json))
+
+
+@app.command()
 def join(
     address: Annotated[str, typer.Argument(metavar="ADDRESS", help="tcp://HOST:PORT of the job's root.")],
     key: Annotated[Path, typer.Option(metavar="FILE", help="The job's key, job.key of its run directory.")],
@@ -164,6 +176,60 @@ def slurm(  # noqa: PLR0913, PLR0917 - the options of a command are its paramete
     raise typer.Exit(
         launch_slurm(config, request, overrides=set_ or (), name=name, out=out, print_only=print_)
     )
+
+
+@app.command()
+def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
+    config: Annotated[
+        str, typer.Argument(metavar="CONFIG", help="A TOML file, or a shipped one's name.")
+    ] = "configs/ppo_cartpole.toml",
+    cores: Annotated[
+        int | None, typer.Option(metavar="M", min=1, help="Cores of each node; this machine's by default.")
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many, like this one.")] = None,
+    gpus: Annotated[
+        int | None, typer.Option(metavar="G", min=1, help="Of each node, for learners on cuda.")
+    ] = None,
+    link_mb: Annotated[
+        float | None,
+        typer.Option(metavar="MB/S", help="What the link between nodes carries; else no limit."),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Train for some seconds with the choice and its neighbours.")
+    ] = False,
+    write: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Write the config with the recommended split.")
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="PATH", help="Take what an earlier profile's --json measured."),
+    ] = None,
+    set_: SetOption = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write profile.json and profile.png into DIR.")
+    ] = None,
+    json: JsonOption = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
+) -> None:
+    """Measure what a config's parts cost here, and recommend how to split the cores among them."""
+    from tianji_cli.commands.profile import Options  # noqa: PLC0415
+    from tianji_cli.commands.profile import profile as run  # noqa: PLC0415
+
+    options = Options(
+        config=config,
+        overrides=tuple(set_ or ()),
+        cores=cores,
+        nodes=nodes,
+        gpus=gpus,
+        link_mb_per_s=link_mb,
+        verify=verify,
+        write=write,
+        out=out,
+        earlier=from_,
+        quiet=quiet,
+        json_to=json,
+    )
+    raise typer.Exit(run(options))
 
 
 @app.command(name="list")

@@ -36,7 +36,7 @@ def tianji(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProc
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     done = tianji("--help")
     assert done.returncode == 0
-    assert all(command in done.stdout for command in ("train", "eval", "list", "doctor"))
+    assert all(command in done.stdout for command in ("train", "eval", "watch", "list", "doctor"))
 
 
 def test_version_is_the_distributions() -> None:
@@ -65,6 +65,7 @@ def test_without_arguments_the_help_is_shown() -> None:
         (("train", "configs/ppo_cartpole.toml", "--device", "tpu"), "'tpu' is no device"),
         (("train", "configs/ppo_cartpole.toml", "--name", "a/b"), "'a/b' cannot name"),
         (("eval", "no-such-run"), "no run 'no-such-run'"),
+        (("watch", "no-such-run"), "no run 'no-such-run'"),
         (("list", "agent"), "did you mean 'agents'?"),
         (("list",), "Missing argument"),
     ],

@@ -125,10 +125,7 @@ def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
     Raises:
         RunFailed: samples were lost or are unaccounted for, or nothing was learned: it has no figures.
     """
-    summary = json.loads(run.summary.read_text(encoding="utf-8"))
-    missing = summary["produced"] - sum(summary[name] for name in ("received", "in_flight", "dropped"))
-    if missing:
-        raise RunFailed(f"{run.path} misses {missing} samples, so there are no figures")
+    summary = read_summary(run)
     returns, staleness = summary["returns"], summary["staleness"]["mean"]
     if returns["best_mean_100"] is None or staleness is None:
         raise RunFailed(
@@ -153,6 +150,22 @@ def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
         consumed_per_s=summary["consumed_per_s"],
         curve=curve,
     )
+
+
+def read_summary(run: RunDirectory) -> dict[str, Any]:
+    """Read the summary of a run that lost nothing.
+
+    Args:
+        run: its directory.
+
+    Raises:
+        RunFailed: samples were lost or are unaccounted for.
+    """
+    summary: dict[str, Any] = json.loads(run.summary.read_text(encoding="utf-8"))
+    missing = summary["produced"] - sum(summary[name] for name in ("received", "in_flight", "dropped"))
+    if missing:
+        raise RunFailed(f"{run.path} misses {missing} samples, so there are no figures")
+    return summary
 
 
 def _curve(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Curve:

@@ -130,7 +130,7 @@ class Measurements(_Plain):
     Attributes:
         schema_number: of this record.
         config: name of the config, as the user gave it.
-        fingerprint: hash of all of the resolved config but ``[distribution]`` and ``environment.num_envs``;
+        fingerprint: hash of all of the resolved config but ``[experiment]`` and what a split sets;
             measurements are of use for no other.
         cores: usable ones of the machine.
         rho: uses of each sample.

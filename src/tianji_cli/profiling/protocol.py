@@ -12,17 +12,20 @@ class _Plain(BaseModel):
 
 
 class Prepare(_Plain):
-    """Build the roles of a config, fill a replay, record fragments; answered by ``Prepared``.
+    """Build one side of a job; answered by ``Prepared``.
 
     Attributes:
         key: names what is built in later steps.
+        role: actor: an actor, whose fragments will be thrown away. learner: a buffer and a learner, which
+            will never be left without fragments; some are recorded now, and a replay is filled with them.
         config: path of the config.
-        overrides: ``SECTION.KEY=VALUE`` settings over it; they make all roles share one process.
-        directory: for what roles write, such as checkpoints; the probe's own.
+        overrides: ``SECTION.KEY=VALUE`` settings over it, those of ``measuring_settings`` last.
+        directory: for what roles write, such as checkpoints; it exists, and is the probe's own.
     """
 
     step: Literal["prepare"] = "prepare"
     key: str
+    role: Literal["actor", "learner"]
     config: str
     overrides: tuple[str, ...]
     directory: str
@@ -32,7 +35,7 @@ class Prepared(_Plain):
     """Everything is built.
 
     Attributes:
-        seconds: that it took.
+        seconds: that it took, from the moment the step was read.
         fragment_bytes: size of a fragment.
         batch_bytes: of a replay's batch; 0 on-policy.
         policy_bytes: of a published policy.
@@ -50,38 +53,40 @@ class Prepared(_Plain):
 
 
 class Run(_Plain):
-    """Run one role as fast as it goes, on these cores; answered by ``Acted`` or ``Learned``.
+    """Run what was prepared as fast as it goes, on these cores; answered by ``Acted`` or ``Learned``.
 
-    Windows follow one another after the warm-up; after the last one the role goes on for ``tail_s``, so that
-    probes that were asked at about the same time are at work during all windows of one another.
+    It goes on where the last run of this key ended. Windows follow one another after the warm-up; after the
+    last one the role goes on for ``tail_s``, so that probes that were asked at about the same time are at
+    work during all windows of one another. A window ends with a fragment (actor) or a version (learner), if
+    one is finished in time.
 
     Attributes:
         key: what ``Prepare`` has built.
-        role: actor: the actor, whose fragments are thrown away. learner: the buffer and the learner, which
-            are never left without fragments.
         cores: logical CPUs to be pinned to; empty leaves it to the scheduler.
         threads: compute threads.
         warm_s: before the first window, in seconds.
         window_s: length of a window.
+        patience_s: how much longer a window may take to end with something finished; None: twice its length.
         windows: how many.
         tail_s: after the last.
     """
 
     step: Literal["run"] = "run"
     key: str
-    role: Literal["actor", "learner"]
     cores: tuple[int, ...]
     threads: int
     warm_s: float
     window_s: float
     windows: int
     tail_s: float
+    patience_s: float | None = None
 
 
 class ActedWindow(_Plain):
     """An actor in one window.
 
     Attributes:
+        wall_s: length of the window.
         fragments: that it filled, in parts of one.
         samples: env steps of experience in them.
         busy_s: that it worked.
@@ -89,6 +94,7 @@ class ActedWindow(_Plain):
         step_s: of them stepping environments.
     """
 
+    wall_s: float
     fragments: float
     samples: int
     busy_s: float
@@ -99,17 +105,22 @@ class ActedWindow(_Plain):
 class LearnedWindow(_Plain):
     """A buffer and a learner in one window.
 
+    Where a round of updates takes longer than a window, ``versions``, ``fragments`` and even ``updates`` may
+    be 0: add windows up before dividing.
+
     Attributes:
+        wall_s: length of the window.
         fragments: that were received.
         updates: that were made.
         versions: that were published.
         uses: sample uses.
         store_s: seconds the buffer worked.
         update_s: seconds in ``Embryo.update``.
-        draw_s: seconds in putting batches together.
+        draw_s: seconds in putting batches together, and in giving their samples new priorities.
         rest_s: seconds the learner worked otherwise: publication, counting.
     """
 
+    wall_s: float
     fragments: int
     updates: int
     versions: int
@@ -143,6 +154,8 @@ class Average(_Plain):
         store: path of the file through which they meet.
         values: float32 values of the array.
         rounds: how often, after a few that do not count.
+        cores: logical CPUs to be pinned to; empty leaves it to the scheduler.
+        timeout_s: how long to wait for one that does not come, or has died.
     """
 
     step: Literal["average"] = "average"
@@ -151,6 +164,8 @@ class Average(_Plain):
     store: str
     values: int
     rounds: int
+    cores: tuple[int, ...] = ()
+    timeout_s: float = 10.0
 
 
 class Averaged(_Plain):

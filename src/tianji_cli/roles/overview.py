@@ -14,6 +14,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.distribution import Spread
 from tianji_cli.data.ledger import Account, Reception, Source
 from tianji_cli.data.production import Production, ProductionFile
+from tianji_cli.roles.work import WorkLog
 from tianji_cli.telemetry.forecast import StopForecast
 from tianji_cli.telemetry.snapshot import (
     Evaluation,
@@ -93,6 +94,7 @@ class Overview:
         self.ended: dict[Source, Production] = {}
         self.unsure: set[int] = set()
         self.evaluation: Evaluation | None = None
+        self._work = WorkLog(config, plan)
         stop = config.experiment.stop.model_dump(exclude_none=True)
         self._forecast = StopForecast({rule: float(target) for rule, target in stop.items()})
 
@@ -100,6 +102,19 @@ class Overview:
         """Pages of all incarnations there ever were."""
         current = [self._production.read(actor) for actor in self._local_actors]
         return {**self.ended, **{(page.actor, page.incarnation): page for page in current}}
+
+    def note(self, report: Report) -> None:
+        """Take in what a worker reports of its roles."""
+        process = self._plan.processes[report.rank]
+        self.workers[report.rank].update(report)
+        self.note_pages(report.pages)
+        if process.group is None:
+            return
+        if self._plan.is_local(report.rank):
+            produced = {actor: self._production.read(actor).produced for actor in process.actors}
+        else:
+            produced = {page.actor: page.produced for page in report.pages}
+        self._work.note(process, report, produced)
 
     def note_pages(self, reports: Iterable[PageReport]) -> None:
         """Take in what was said of pages on other hosts."""
@@ -207,6 +222,7 @@ class Overview:
             replay=_replay(buffer),
             staleness_p=self._staleness_p(buffer),
             stale_priorities=int(buffer.get("stale_priorities", 0)),
+            bottleneck=self._work.current(self.elapsed_s),
         )
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:
@@ -253,6 +269,7 @@ class Overview:
             replay=_replay(buffer),
             staleness_p=self._staleness_p(buffer),
             stale_priorities=int(buffer.get("stale_priorities", 0)),
+            bottleneck=self._work.overall(train_s),
         )
 
     def _ratio(self, buffer: Mapping[str, Any], consumed: int, produced: int) -> float | None:

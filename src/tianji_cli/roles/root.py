@@ -211,8 +211,7 @@ class Root:
             return
         if self._silence.is_broken(report.rank):
             self._telemetry.event(f"{self._title(report.rank)} is heard of again")
-        self._overview.workers[report.rank].update(report)
-        self._overview.note_pages(report.pages)
+        self._overview.note(report)
 
     def _hear_end(self, message: Ended) -> None:
         """Note how a worker on another host has ended, and keep what it wrote: that host forgets it."""

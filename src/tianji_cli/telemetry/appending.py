@@ -81,3 +81,19 @@ class AppendOnlyFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def has_writer(path: Path) -> bool | None:
+    """Say whether a living process has a file open for appending; None if its file system has no locks.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as cause:
+        return True if isinstance(cause, BlockingIOError) else None
+    finally:
+        os.close(descriptor)
+    return False

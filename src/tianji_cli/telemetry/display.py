@@ -46,9 +46,13 @@ class LiveDisplay:
         """Draw the state, unless the last drawing is too young."""
         self._newest = snapshot
         if snapshot.mean_100 is not None:
-            self._curve.append(snapshot.mean_100)
+            self.remember(snapshot.mean_100)
         if snapshot.elapsed_s - self._shown_s >= INTERVAL_S:
             self._draw_newest()
+
+    def remember(self, mean_100: float) -> None:
+        """Take in a point of the curve."""
+        self._curve.append(mean_100)
 
     def event(self, text: str) -> None:
         """Write a line above the state, where it stays."""
@@ -126,6 +130,8 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
         f"produced {rate(snapshot.produced_per_s)}, received {rate(snapshot.received_per_s)}, "
         f"consumed {rate(snapshot.consumed_per_s)}",
     )
+    if snapshot.bottleneck is not None:
+        yield "bottleneck", str(snapshot.bottleneck)
     actual = "-" if snapshot.replay_ratio_actual is None else f"{snapshot.replay_ratio_actual:.2f}"
     filled = "" if snapshot.replay is None else f"{_filled(snapshot.replay)}, "
     yield "replay", f"{filled}ratio {actual}, target {snapshot.replay_ratio_target:.2f}"

@@ -33,6 +33,7 @@ class MetricsWriter:
         self._warn = warn
         self.lost_rows = 0
         self.last_error = ""
+        self._written_roles: list[dict[str, Any]] | None = None
         try:
             self._rows = AppendOnlyFile(run.metrics)
             self._rows.drop_torn_tail(b"\n")
@@ -45,10 +46,16 @@ class MetricsWriter:
             raise RunDirectoryError(f"cannot write metrics to {run.path}: {cause.strerror}") from cause
 
     def write(self, snapshot: Snapshot) -> None:
-        """Write one snapshot to both files, or count it as lost."""
-        row = json.dumps(snapshot.metrics(), allow_nan=False, separators=(",", ":"))
+        """Write one snapshot to both files, or count it as lost.
+
+        Who carries which role, where and how, is in a row only if it has changed: rows are many, and stay
+        short however many actors there are.
+        """
+        roles = snapshot.standing()
+        row = snapshot.metrics() | {"roles": None if roles == self._written_roles else roles}
         try:
-            self._rows.append(row.encode() + b"\n")
+            self._rows.append(json.dumps(row, allow_nan=False, separators=(",", ":")).encode() + b"\n")
+            self._written_roles = roles
             self._events.append(snapshot)
         except OSError as cause:
             self.last_error = cause.strerror or str(cause)

@@ -18,6 +18,9 @@ class Display(Protocol):
     def show(self, snapshot: Snapshot) -> None:
         """Show the present state, unless the last one is too young to be replaced."""
 
+    def remember(self, mean_100: float) -> None:
+        """Take in a mean return of the past, whose snapshot is not to be shown."""
+
     def event(self, text: str) -> None:
         """Tell at once that something happened."""
 
@@ -30,6 +33,9 @@ class QuietDisplay:
 
     def show(self, snapshot: Snapshot) -> None:
         """Show nothing."""
+
+    def remember(self, mean_100: float) -> None:
+        """Remember nothing."""
 
     def event(self, text: str) -> None:
         """Tell nothing."""
@@ -58,6 +64,9 @@ class PlainDisplay:
         self._newest = snapshot
         if snapshot.elapsed_s - self._shown_s >= min(max(1.0, snapshot.elapsed_s / 60), 60.0):
             self._write_newest()
+
+    def remember(self, mean_100: float) -> None:
+        """Lines say nothing of the past."""
 
     def event(self, text: str) -> None:
         """Write a line about something that happened."""
@@ -109,6 +118,9 @@ def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "uses_max", f"{snapshot.uses.max:.3g}"
     if snapshot.stale_priorities:
         yield "stale_priorities", str(snapshot.stale_priorities)
+    if snapshot.bottleneck is not None:
+        kind = snapshot.bottleneck.kind
+        yield "bottleneck", _quoted(kind) if " " in kind else kind
     rule = snapshot.next_stop
     if rule is not None and rule.eta_s is not None:
         yield "next_stop", rule.rule

@@ -96,6 +96,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
             f"consumed {rate(summary.consumed_per_s)}"
         ),
     )
+    if summary.bottleneck is not None:
+        yield "bottleneck", Text(str(summary.bottleneck))
     ratio = summary.replay_ratio
     actual = "no update made" if ratio.actual is None else f"{ratio.actual:.2f}"
     yield "replay ratio", Text(f"{actual}, target {ratio.target:.2f}")

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from tianji_cli.data.distribution import Spread
+from tianji_cli.throughput.bottleneck import Bottleneck
 
 SUMMARY_SCHEMA: Final = 1
 """Schema number of ``summary.json``; it changes when a key changes its meaning or goes away."""
@@ -113,6 +114,7 @@ class Snapshot:
         staleness_p: P = B_s / N_s, the batch size's share of the replay's capacity (Equation 2); None
             without a replay.
         stale_priorities: priorities that came after their samples had made room for others.
+        bottleneck: what held the job back in the last seconds; None while too little is known.
     """
 
     elapsed_s: float
@@ -140,6 +142,7 @@ class Snapshot:
     replay: ReplayFill | None = None
     staleness_p: float | None = None
     stale_priorities: int = 0
+    bottleneck: Bottleneck | None = None
 
     @property
     def next_stop(self) -> StopProgress | None:
@@ -154,25 +157,32 @@ class Snapshot:
         return None if rule is None else rule.eta_s
 
     def metrics(self) -> dict[str, Any]:
-        """Return one row of ``metrics.jsonl``: everything but what never changes, fit for JSON."""
+        """Return one row of ``metrics.jsonl``: everything but what seldom changes, fit for JSON."""
         row: dict[str, Any] = {
             name: value
             for name, value in vars(self).items()
-            if name not in {"lag", "losses", "roles", "stop", "age", "uses", "replay"}
+            if name not in {"lag", "losses", "roles", "stop", "age", "uses", "replay", "bottleneck"}
         }
         for name, table in (
             ("lag", self.lag),
             ("age", self.age),
             ("uses", self.uses),
             ("replay", self.replay),
+            ("bottleneck", self.bottleneck),
         ):
             row[name] = None if table is None else asdict(table)
         row["losses"] = dict(self.losses)
         row["busy"] = {role.name: role.busy for role in self.roles}
         row["restarts"] = sum(role.restarts for role in self.roles)
         row["stop"] = {rule.rule: rule.target for rule in self.stop}
+        row["reached"] = {rule.rule: rule.value for rule in self.stop}
+        row["reached_in_s"] = {rule.rule: rule.eta_s for rule in self.stop}
         row["eta_s"] = self.eta_s
         return {key: finite(value) for key, value in row.items()}
+
+    def standing(self) -> list[dict[str, Any]]:
+        """Return what of the roles seldom changes: all but how busy they are, fit for JSON."""
+        return [{name: value for name, value in vars(role).items() if name != "busy"} for role in self.roles]
 
 
 @dataclass(frozen=True)
@@ -238,6 +248,7 @@ class Summary:
         replay: how full the replay was; None without one.
         staleness_p: P = B_s / N_s (Equation 2); None without a replay.
         stale_priorities: priorities that came after their samples had made room for others.
+        bottleneck: what held the job back over the whole session; None if it was too short to tell.
     """
 
     experiment: str
@@ -272,6 +283,7 @@ class Summary:
     replay: ReplayFill | None = None
     staleness_p: float | None = None
     stale_priorities: int = 0
+    bottleneck: Bottleneck | None = None
 
     @property
     def unaccounted(self) -> int:

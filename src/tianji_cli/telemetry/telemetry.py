@@ -58,7 +58,6 @@ class Telemetry:
             The summary as it was written. What could not be written is in its ``reason``; a run whose
             summary could not be written counts as failed.
         """
-        self._metrics.close()
         if self._metrics.lost_rows:
             missing = f"{self._metrics.lost_rows} snapshots are missing from the metrics"
             summary = replace(summary, reason=f"{summary.reason}; {missing} ({self._metrics.last_error})")
@@ -71,6 +70,8 @@ class Telemetry:
                 status="failed",
                 reason=f"{summary.reason}; {self.run.summary} could not be written ({cause.strerror})",
             )
+        # Only now: whoever finds that nobody writes metrics any more finds the summary, or there is none.
+        self._metrics.close()
         try:
             if plots:
                 self._draw_plots()

@@ -17,11 +17,45 @@ class Bottleneck:
 
     Attributes:
         kind: the paper's three regimes (section 4.3.3), or none of them.
-        words: what it means, and what would help.
+        words: what it means, and what would help; they do not name the kind again.
     """
 
     kind: Kind
     words: str
+
+    def __str__(self) -> str:
+        """As it is shown: kind and words."""
+        return f"{self.kind}: {self.words}"
+
+
+SAMPLE_BOUND: Final = Bottleneck(
+    "sample-bound",
+    "the learner waits for samples; more actors, or more environments in each, would help, "
+    "a faster learner would not",
+)
+TRAINING_BOUND: Final = Bottleneck(
+    "training-bound",
+    "more actors will not help; a faster learner (more cores, another group) would",
+)
+BOUND_BY_RECEPTION: Final = Bottleneck(
+    "communication-bound",
+    "the buffer cannot receive more fragments; neither more actors nor a faster learner will help, "
+    "larger fragments or another group would",
+)
+BOUND_BY_LINK: Final = Bottleneck(
+    "communication-bound",
+    "the network to the learner's host is full; actors on the learner's own host, or a group on each host, "
+    "would help, more actors elsewhere will not",
+)
+BOUND_BY_ROOT: Final = Bottleneck(
+    "communication-bound",
+    "the root cannot average the parameters of more groups; fewer and larger groups, "
+    "or averaging less often, would help",
+)
+IN_BALANCE: Final = Bottleneck(
+    "balanced",
+    "actors make samples about as fast as the learner uses them; only more of both would help",
+)
 
 
 def bottleneck(production: float, reception: float, consumption: float) -> Bottleneck:
@@ -32,4 +66,47 @@ def bottleneck(production: float, reception: float, consumption: float) -> Bottl
         reception: sample uses a second that the buffer could receive (reception x rho).
         consumption: sample uses a second that the learner could make.
     """
-    raise NotImplementedError
+    slower, faster = sorted((production, consumption))
+    even = faster - slower <= BALANCED * faster
+    # Where the other two are in balance, a buffer that is only just behind them is in balance as well.
+    if reception < (slower * (1 - BALANCED) if even else slower):
+        return BOUND_BY_RECEPTION
+    if even:
+        return IN_BALANCE
+    return SAMPLE_BOUND if production < consumption else TRAINING_BOUND
+
+
+def in_step(production: float, consumption: float) -> Bottleneck:
+    """Name what holds a job back whose actors wait for each new policy: never one side alone.
+
+    Args:
+        production: as for ``bottleneck``.
+        consumption: likewise.
+    """
+    of_actors = consumption / (production + consumption)
+    return Bottleneck(
+        "in step",
+        f"actors and learner wait for each other: {of_actors:.0%} of the time goes to the actors, "
+        f'{1 - of_actors:.0%} to the learner; whichever is faster helps, and mode = "async" would let both '
+        "work at once",
+    )
+
+
+def on_shared_cores(actors_s: float, buffers_s: float, learners_s: float) -> Bottleneck:
+    """Name what holds a job back whose roles take turns on too few cores: who needs most of them.
+
+    Args:
+        actors_s: core seconds that the actors need for a sample use; 0 if they take turns with nobody.
+        buffers_s: likewise the buffers.
+        learners_s: likewise the learners.
+    """
+    needs: tuple[tuple[Kind, str, float], ...] = (
+        ("sample-bound", "the actors", actors_s),
+        ("communication-bound", "the buffer", buffers_s),
+        ("training-bound", "the learner", learners_s),
+    )
+    needs = tuple(sorted((need for need in needs if need[2]), key=lambda need: -need[2]))
+    total = sum(seconds for _, _, seconds in needs)
+    shares = ", ".join(f"{who} {seconds / total:.0%}" for _, who, seconds in needs)
+    words = f"roles take turns on the same cores ({shares}); cores of their own would help most"
+    return Bottleneck(needs[0][0], words)

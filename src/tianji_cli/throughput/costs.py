@@ -57,7 +57,7 @@ class BufferCosts:
         receive_s: the transport's part of T_rv, for each fragment.
         store: its own part: to check and store a fragment.
         draw: to put a batch (or minibatch) together, for each update.
-        hand_over_s: to send that batch to the learner; 0 where the buffer is beside it.
+        hand_over_s: to send the batch, or the parts of it, to learners in other processes, for each update.
     """
 
     receive_s: float
@@ -73,7 +73,7 @@ class LearnerCosts:
     Attributes:
         update: one gradient update.
         publish: to publish the policy, and what else is done once for each version.
-        take_s: to receive a batch from a buffer in another process; 0 where it is beside the learner.
+        take_s: to receive a batch, or the share of one, from a buffer in a process of its own.
     """
 
     update: Cost
@@ -113,7 +113,7 @@ class Costs:
         buffer: of each buffer.
         learner: of each learner.
         exchange: between learners, groups and hosts.
-        extrapolated: what of it was not measured but reckoned, in words; empty on a machine of this size.
+        extrapolated: what of it was not measured but reckoned, in words; empty if all of it was.
     """
 
     actor: ActorCosts

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tianji_cli.throughput.bottleneck import Bottleneck
+from tianji_cli.throughput.bottleneck import (
+    BOUND_BY_LINK,
+    BOUND_BY_ROOT,
+    Bottleneck,
+    bottleneck,
+    in_step,
+    on_shared_cores,
+)
 from tianji_cli.throughput.costs import Costs
+from tianji_cli.throughput.crowding import Crowding
+from tianji_cli.throughput.rates import PerRole, fragments_per_update, rates_at
+from tianji_cli.throughput.seats import NOBODY, Seats, seats_of
 from tianji_cli.throughput.split import Split
 from tianji_cli.throughput.workload import Workload
 
@@ -24,8 +35,10 @@ class Prediction:
             learner that takes turns with its buffer receives meanwhile.
         throughput: sample uses a second that come of it (Equation 3).
         limits: every limit of the throughput in uses a second, by name: "production", "reception",
-            "consumption", and, where they exist, "link" and "root".
+            "consumption", and, where they exist, "turns" (actors and learners in step), "cores" (too few,
+            so that roles share them), "link" and "root".
         bottleneck: which side holds it back.
+        crowd: share of the other cores that is at work, 0 to 1, as each role finds it.
     """
 
     split: Split
@@ -36,8 +49,92 @@ class Prediction:
     throughput: float
     limits: Mapping[str, float]
     bottleneck: Bottleneck
+    crowd: PerRole = NOBODY
 
 
-def predict(split: Split, workload: Workload, costs: Costs) -> Prediction:
-    """Reckon what a split gives (Equations 1, 3 and 4 of the paper, as DESIGN's section 8 means them)."""
-    raise NotImplementedError
+def predict(split: Split, workload: Workload, costs: Costs, cores: int | None = None) -> Prediction:
+    """Reckon what a split gives: Equations 1, 3 and 4 of the paper.
+
+    Args:
+        split: the split.
+        workload: what the job asks of the machine, whatever the split.
+        costs: of this split.
+        cores: that there are, if they may be fewer than the split wants; roles then take turns on them.
+    """
+    job = _Job(split, workload, costs, seats_of(split, workload, cores))
+    crowd = job.settled_crowd()
+    rates = job.rates(crowd)
+    limits = job.limits(rates)
+    return Prediction(
+        split=split,
+        rho=workload.rho,
+        production=rates.actors / workload.rho,
+        reception=rates.buffers / workload.rho,
+        consumption=rates.learners,
+        throughput=min(limits.values()),
+        limits=limits,
+        bottleneck=job.bottleneck(rates, limits),
+        crowd=crowd,
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    split: Split
+    workload: Workload
+    costs: Costs
+    seats: Seats
+
+    def rates(self, crowd: PerRole) -> PerRole:
+        """What each role could do by itself, in uses a second."""
+        rates = rates_at(self.split, self.workload, self.costs, crowd)
+        return rates._replace(actors=rates.actors * self.seats.pace)
+
+    def settled_crowd(self) -> PerRole:
+        """Find which share of the others' cores is at work beside each role."""
+        if self.workload.in_step:  # Learners wait while actors work, and the other way round.
+            sampling = self.seats.crowd(PerRole(actors=1.0, buffers=0.0, learners=0.0))
+            learning = self.seats.crowd(PerRole(actors=0.0, buffers=1.0, learners=1.0))
+            return learning._replace(actors=sampling.actors)
+        alone_s, crowded_s = (
+            PerRole(*(1 / rate for rate in self.rates(PerRole(crowd, crowd, crowd)))) for crowd in (0.0, 1.0)
+        )
+        more_s = PerRole(*(max(of_all - own, 0.0) for own, of_all in zip(alone_s, crowded_s, strict=True)))
+        others = self.limits_of_exchange().values()
+        return Crowding(self.seats, alone_s, more_s).settled(min(others, default=math.inf))
+
+    def limits(self, rates: PerRole) -> dict[str, float]:
+        """Everything that bounds the throughput, in uses a second."""
+        limits = dict(zip(("production", "reception", "consumption"), rates, strict=True))
+        if self.workload.in_step:
+            limits["turns"] = 1 / (1 / rates.actors + 1 / rates.learners)
+        if needs := sum(self.seats.needs(rates)):
+            limits["cores"] = self.seats.shared / needs
+        return limits | self.limits_of_exchange()
+
+    def limits_of_exchange(self) -> dict[str, float]:
+        """What the link to each group's learner and the root allow, in uses a second."""
+        limits = {}
+        uses, exchange = self.workload.uses_per_update, self.costs.exchange
+        crossing = fragments_per_update(self.workload, self.costs) * exchange.crossing
+        if exchange.link_bytes_per_s is not None and crossing * exchange.fragment_bytes:
+            updates = exchange.link_bytes_per_s / (crossing * exchange.fragment_bytes)
+            limits["link"] = self.split.groups * updates * uses
+        if exchange.root_s:
+            # 1 / root_s averagings a second, whichever groups they are for.
+            limits["root"] = uses * exchange.sync_interval / exchange.root_s
+        return limits
+
+    def bottleneck(self, rates: PerRole, limits: Mapping[str, float]) -> Bottleneck:
+        """Name the least limit."""
+        match min(limits, key=lambda name: limits[name]):
+            case "link":
+                return BOUND_BY_LINK
+            case "root":
+                return BOUND_BY_ROOT
+            case "cores":
+                return on_shared_cores(*self.seats.needs(rates))
+            case "turns":
+                return in_step(rates.actors, rates.learners)
+            case _:
+                return bottleneck(*rates)

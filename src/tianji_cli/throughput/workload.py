@@ -33,3 +33,8 @@ class Workload:
     one_process: bool = False
     window: int = 2
     tolerance: float | None = None
+
+    @property
+    def beside_learner(self) -> bool:
+        """Whether the buffer takes turns with a learner, in one process."""
+        return self.colocated or self.one_process

@@ -19,6 +19,7 @@ from tianji_cli.telemetry.snapshot import (
     StopProgress,
     Summary,
 )
+from tianji_cli.throughput.bottleneck import Bottleneck
 
 
 def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot:
@@ -58,6 +59,9 @@ def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot
     }
     return Snapshot(**(values | changes))
 
+
+BOTTLENECK = Bottleneck("sample-bound", "the learner waits for samples; more actors would help")
+"""What held a run back, once that is known."""
 
 WITH_REPLAY: dict[str, Any] = {
     "age": Spread(13_000.0, 12_000, 40_100, 49_900),
@@ -118,6 +122,11 @@ def with_replay() -> dict[str, Any]:
 @pytest.fixture
 def summary() -> Callable[..., Summary]:
     return build_summary
+
+
+@pytest.fixture
+def bottleneck() -> Bottleneck:
+    return BOTTLENECK
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tianji_cli.telemetry.display import LEVELS, render, sparkline
+from tianji_cli.telemetry.display import LEVELS, LiveDisplay, render, sparkline
 from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.throughput.bottleneck import TRAINING_BOUND
 
 PROGRAM = """
 import os, signal, sys, threading
@@ -214,6 +215,26 @@ def test_a_replay_is_shown_in_80_columns(
         "uses        mean 3.96, p50 4, p95 8, max 13 of each sample\n"
         "priorities  12 came after their samples had made room\n"
     ) in "".join(line.rstrip() + "\n" for line in console.export_text().splitlines())
+
+
+def test_the_bottleneck_is_named_in_plain_words(snapshot: Callable[..., Snapshot]) -> None:
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(render(snapshot(5, bottleneck=TRAINING_BOUND), "ppo", (), console))
+    shown = "".join(line.rstrip() + "\n" for line in console.export_text().splitlines())
+    assert (
+        "bottleneck  training-bound: more actors will not help; a faster learner (more\n"
+        "            cores, another group) would\n"
+    ) in shown
+
+
+def test_a_curve_has_what_was_remembered_before_what_is_shown(snapshot: Callable[..., Snapshot]) -> None:
+    console = io.StringIO()
+    display = LiveDisplay("ppo", console)
+    for mean in (70.0, 0.0, 35.0):
+        display.remember(mean)
+    display.show(snapshot(5, mean_100=70.0))
+    display.close()
+    assert sparkline([70.0, 0.0, 35.0, 70.0], 10) in console.getvalue()
 
 
 def test_a_killed_run_leaves_a_shell_with_a_cursor() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from tianji_cli.telemetry.appending import AppendOnlyFile
+from tianji_cli.telemetry.appending import AppendOnlyFile, has_writer
 from tianji_cli.telemetry.metrics import MetricsWriter, read_metrics
 from tianji_cli.telemetry.rundir import RunDirectory, RunDirectoryError
 from tianji_cli.telemetry.snapshot import Snapshot
@@ -25,8 +25,30 @@ def test_every_snapshot_is_one_line_of_json(run: RunDirectory, snapshot: Callabl
     snapshots = [snapshot(second) for second in range(3)]
     assert write(run, snapshots) == []
     lines = run.metrics.read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [one.metrics() for one in snapshots]
+    rows = [json.loads(line) for line in lines]
+    assert [{key: row[key] for key in row if key != "roles"} for row in rows] == [
+        one.metrics() for one in snapshots
+    ]
     assert json.loads(lines[0])["mean_100"] is None
+
+
+def test_roles_are_in_the_first_row_of_a_session_and_where_they_have_changed(
+    run: RunDirectory, snapshot: Callable[..., Snapshot]
+) -> None:
+    one, other = snapshot(1), snapshot(1, actors=3)
+    write(run, [one, one, other, other])
+    write(run, [other], resumed_at=1)
+    roles = [json.loads(line)["roles"] for line in run.metrics.read_text().splitlines()]
+    assert [found if found is None else len(found) for found in roles] == [5, None, 6, None, 6]
+    assert roles[0][3] == {
+        "rank": 2,
+        "role": "actor",
+        "group": 0,
+        "host": "node1",
+        "pid": 4002,
+        "restarts": 0,
+        "state": "running",
+    }
 
 
 def test_tensorboard_reads_the_events(run: RunDirectory, snapshot: Callable[..., Snapshot]) -> None:
@@ -131,6 +153,35 @@ def test_a_full_disk_is_told_once_and_leaves_whole_records(
     points = EventAccumulator(str(run.path)).Reload().Scalars("rate/produced_per_s")
     assert len(points) == 200 - writer.lost_rows
     writer.close()
+
+
+def test_roles_that_did_not_fit_on_the_disk_are_in_the_next_row(
+    small_disk: Path, snapshot: Callable[..., Snapshot]
+) -> None:
+    ballast = small_disk / "ballast"
+    writer = MetricsWriter(RunDirectory(small_disk), print)
+    with pytest.raises(OSError, match="No space"):
+        ballast.write_bytes(bytes(1 << 20))
+    writer.write(snapshot(1, actors=100))
+    assert writer.lost_rows == 1
+    ballast.unlink()
+    writer.write(snapshot(2, actors=100))
+    writer.close()
+    (row,) = read_metrics(small_disk / "metrics.jsonl")
+    assert len(row["roles"]) == 103
+
+
+def test_who_writes_metrics_is_seen_from_outside_and_not_disturbed(
+    run: RunDirectory, snapshot: Callable[..., Snapshot]
+) -> None:
+    writer = MetricsWriter(run, print)
+    assert has_writer(run.metrics) is True
+    assert has_writer(run.metrics) is True
+    writer.write(snapshot())
+    writer.close()
+    assert has_writer(run.metrics) is False
+    with pytest.raises(FileNotFoundError):
+        has_writer(run.path / "nothing")
 
 
 def test_metrics_go_on_once_there_is_room_again(small_disk: Path, snapshot: Callable[..., Snapshot]) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from tianji_cli.telemetry.plain import PlainDisplay, QuietDisplay
 from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.throughput.bottleneck import Bottleneck, Kind
 
 
 def fields(line: str) -> dict[str, str]:
@@ -46,6 +47,13 @@ def test_a_line_of_a_run_with_a_replay_says_how_old_and_how_used_its_samples_are
     assert (line["age_p50"], line["age_p95"], line["age_max"]) == ("12000", "40100", "49900")
     assert (line["uses_mean"], line["uses_max"]) == ("3.96", "13")
     assert line["stale_priorities"] == "12"
+
+
+@pytest.mark.parametrize("kind", ["training-bound", "in step"])
+def test_a_line_names_the_bottleneck_once_it_is_known(snapshot: Callable[..., Snapshot], kind: Kind) -> None:
+    stream = io.StringIO()
+    PlainDisplay(stream).show(snapshot(5, bottleneck=Bottleneck(kind, "more actors will not help")))
+    assert fields(stream.getvalue())["bottleneck"] == kind
 
 
 def test_before_the_first_episode_has_ended_a_line_says_so(snapshot: Callable[..., Snapshot]) -> None:
@@ -93,6 +101,7 @@ def test_an_event_is_one_line_at_once(snapshot: Callable[..., Snapshot]) -> None
 
 def test_quiet_shows_nothing(snapshot: Callable[..., Snapshot], capfd: pytest.CaptureFixture[str]) -> None:
     display = QuietDisplay()
+    display.remember(1.0)
     display.show(snapshot())
     display.event("starting")
     display.close()

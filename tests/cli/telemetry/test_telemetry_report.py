@@ -9,6 +9,7 @@ from tianji_cli.errors import TianjiError
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import Returns, RoleSummary, Summary
+from tianji_cli.throughput.bottleneck import Bottleneck
 
 FINISHED = """\
 ppo_cartpole finished: mean_return 475 reached
@@ -36,6 +37,14 @@ def test_a_finished_run_is_reported_with_what_to_do_next(
 ) -> None:
     print_result(summary(), RUN)
     assert capsys.readouterr() == (FINISHED, "")
+
+
+def test_the_bottleneck_of_a_run_is_reported(
+    summary: Callable[..., Summary], bottleneck: Bottleneck, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(bottleneck=bottleneck), RUN)
+    line = "bottleneck      sample-bound: the learner waits for samples; more actors would help\n"
+    assert line in capsys.readouterr().out
 
 
 def test_the_replay_of_a_run_is_reported(

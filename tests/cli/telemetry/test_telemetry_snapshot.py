@@ -7,6 +7,7 @@ import pytest
 
 from tianji_cli.telemetry.forecast import StopForecast
 from tianji_cli.telemetry.snapshot import ReplayRatio, Returns, Snapshot, StopProgress, Summary
+from tianji_cli.throughput.bottleneck import Bottleneck
 
 # fmt: off
 SUMMARY_KEYS = [
@@ -14,7 +15,7 @@ SUMMARY_KEYS = [
     "mode", "groups", "produced", "received", "consumed", "in_flight", "lost", "dropped", "produced_per_s",
     "received_per_s", "consumed_per_s", "replay_ratio", "staleness", "returns", "time_to", "evaluation",
     "rejected_frames", "roles", "last_report_only", "sample_age", "uses", "replay", "staleness_p",
-    "stale_priorities",
+    "stale_priorities", "bottleneck",
 ]
 # fmt: on
 
@@ -62,6 +63,16 @@ def test_the_summary_of_a_run_with_a_replay_has_its_ages_and_uses(
     assert document["replay"] == {"size": 34_048, "capacity": 50_048, "nbytes": 2_140_000}
 
 
+def test_the_bottleneck_is_its_kind_and_words_or_null(
+    summary: Callable[..., Summary], snapshot: Callable[..., Snapshot], bottleneck: Bottleneck
+) -> None:
+    named = {"kind": "sample-bound", "words": "the learner waits for samples; more actors would help"}
+    assert summary(bottleneck=bottleneck).document()["bottleneck"] == named
+    assert snapshot(bottleneck=bottleneck).metrics()["bottleneck"] == named
+    assert summary().document()["bottleneck"] is None
+    assert snapshot().metrics()["bottleneck"] is None
+
+
 def test_a_row_of_metrics_has_the_replay_or_null(
     snapshot: Callable[..., Snapshot], with_replay: dict[str, Any]
 ) -> None:
@@ -102,6 +113,8 @@ def test_a_row_of_metrics_names_every_role_and_stop_rule(snapshot: Callable[...,
         "actor-3": 0.805,
     }
     assert row["stop"] == {"mean_return": 475.0, "env_steps": 1_000_000.0, "wall_s": 600.0}
+    assert row["reached"] == {"mean_return": 150.0, "env_steps": 226_000.0, "wall_s": 7.0}
+    assert row["reached_in_s"] == {"mean_return": 12.0, "env_steps": 18.0, "wall_s": 593.0}
     assert (row["mean_100"], row["episodes"], row["episodes_in_mean"], row["eta_s"]) == (
         150.0,
         185,

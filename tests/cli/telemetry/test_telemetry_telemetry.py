@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tianji_cli.telemetry.appending import has_writer
 from tianji_cli.telemetry.plain import PlainDisplay, QuietDisplay
-from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_cli.telemetry.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display
 
@@ -36,6 +37,23 @@ def test_a_run_leaves_metrics_events_plots_log_and_summary(
     assert json.loads(run.summary.read_text()) == summary().document()
     assert run.log("root", 0).read_text().endswith(" actor 2 was restarted\n")
     assert stream.getvalue().count("\n") == 5
+
+
+def test_whoever_finds_that_nobody_writes_metrics_any_more_finds_the_summary(
+    run: RunDirectory, summary: Callable[..., Summary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telemetry = Telemetry(run, QuietDisplay())
+    written: list[bool | None] = []
+
+    def write(path: Path, content: bytes) -> None:
+        written.append(has_writer(run.metrics))
+        write_whole(path, content)
+
+    monkeypatch.setattr("tianji_cli.telemetry.telemetry.write_whole", write)
+    telemetry.close(summary(), plots=False)
+    assert written == [True]
+    assert has_writer(run.metrics) is False
+    assert run.summary.exists()
 
 
 def test_the_root_stays_light(tmp_path: Path) -> None:

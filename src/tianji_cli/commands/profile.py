@@ -1,0 +1,237 @@
+"""`tianji profile`: measures the parts of a job, predicts what splits of the cores give, recommends one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tianji_cli.bench.environment import describe
+from tianji_cli.bench.progress import Progress
+from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.cluster.mpi_ranks import launched
+from tianji_cli.commands.bench import check_places
+from tianji_cli.config.loader import load_config
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import TianjiError, UsageError
+from tianji_cli.profiling import rewrite
+from tianji_cli.profiling.document import Earlier, document, read_earlier
+from tianji_cli.profiling.findings import Findings, Subject, find
+from tianji_cli.profiling.measure import measure
+from tianji_cli.profiling.noise import warnings
+from tianji_cli.profiling.report import print_findings, print_verified, print_written
+from tianji_cli.profiling.scaling import Cluster
+from tianji_cli.profiling.search import Candidate, check_gpus
+from tianji_cli.profiling.settings import num_envs_options
+from tianji_cli.profiling.verify import ROUNDS, Verified, verify
+from tianji_cli.telemetry.report import write_json
+from tianji_cli.telemetry.rundir import write_whole
+
+MB: Final = 1e6
+NAME: Final = "profile"
+"""Of the files that --out has."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says.
+
+    Attributes:
+        config: path or name of the config.
+        overrides: ``SECTION.KEY=VALUE`` settings that replace the config's.
+        cores: of each node; None for as many as were measured.
+        nodes: how many; None for one.
+        gpus: of each node; None for what this machine has.
+        link_mb_per_s: what the link between nodes carries.
+        verify: train with the first choice and its neighbours.
+        write: where the config with the recommended split goes.
+        out: directory for JSON and PNG files.
+        earlier: file that an earlier profile has written; its measurements are taken.
+        quiet: show no progress.
+        json_to: file for everything as JSON, ``-`` for stdout.
+    """
+
+    config: str
+    overrides: Sequence[str] = ()
+    cores: int | None = None
+    nodes: int | None = None
+    gpus: int | None = None
+    link_mb_per_s: float | None = None
+    verify: bool = False
+    write: Path | None = None
+    out: Path | None = None
+    earlier: Path | None = None
+    quiet: bool = False
+    json_to: str | None = None
+
+    @property
+    def names_cluster(self) -> bool:
+        """The user has said what the cores are that are to be split."""
+        return not (self.cores is None and self.nodes is None and self.gpus is None)
+
+    def cluster(self, measured_cores: int) -> Cluster:
+        """Describe the machines whose cores are to be split."""
+        return Cluster(
+            cores_per_node=self.cores or measured_cores,
+            nodes=self.nodes or 1,
+            gpus_per_node=self.gpus or 0,
+            link_bytes_per_s=None if self.link_mb_per_s is None else self.link_mb_per_s * MB,
+        )
+
+
+def profile(options: Options) -> int:
+    """Measure, recommend, and prove it if asked to.
+
+    Args:
+        options: what is asked for.
+
+    Returns:
+        The exit status, 0.
+
+    Raises:
+        UsageError: the command does not fit together; ConfigError: the config cannot be run.
+        TianjiError: something could not be measured or written. What was found before that is shown.
+    """
+    _refuse_launchers()
+    job = load_config(options.config, options.overrides)
+    check_places(options.out, options.json_to)
+    if options.write is not None:
+        rewrite.check_place(options.config, options.write)
+    earlier = None if options.earlier is None else read_earlier(options.earlier, job)
+    _check_cluster(options, job)
+    remove_stale()
+    subject = _measure(options, job) if earlier is None else _recall(options, job, earlier)
+    found = find(subject, options.cluster(subject.measurements.cores), anywhere=options.names_cluster)
+    if options.json_to != "-":
+        print_findings(found, verifies=options.verify, writes=options.write is not None)
+    checks: list[Verified] = []
+    try:
+        if options.verify:
+            checks += _verify(options, found)
+    finally:  # What was found is no less true if a training fails.
+        _hand_over(options, found, checks)
+    return 0
+
+
+# -- what is checked before anything is measured -------------------------------------------------------
+
+
+def _refuse_launchers() -> None:
+    launch = launched()
+    if launch is None or launch.size == 1:
+        return
+    raise UsageError(
+        f"a launcher has started {launch.size} of these, and profile measures one host: start it once, "
+        "without mpiexec or srun (--nodes N reckons what N hosts like this one would give)"
+    )
+
+
+def _check_cluster(options: Options, job: JobConfig) -> None:
+    """Refuse machines that do not fit the config, or that are not here where they have to be."""
+    link = options.link_mb_per_s
+    if link is not None and not 0 < link < math.inf:
+        raise UsageError(f"--link-mb {link:g} is no speed; 125 is one, of 1 Gbit/s")
+    check_gpus(options.cluster(usable := len(os.sched_getaffinity(0))), job.distribution.device)
+    if not options.verify:
+        return
+    if (options.nodes or 1) > 1:
+        raise UsageError("--verify trains on this machine alone: leave out --nodes, or --verify")
+    if (options.cores or 1) > usable:
+        raise UsageError(
+            f"--verify trains on this machine, which has {usable} usable cores: "
+            f"leave out --cores {options.cores}, or --verify"
+        )
+
+
+# -- steps ---------------------------------------------------------------------------------------------
+
+
+def _measure(options: Options, job: JobConfig) -> Subject:
+    """Measure this machine."""
+    cores = sorted(os.sched_getaffinity(0))
+    with Progress(0, options.quiet) as progress:
+        measurements = measure(
+            options.config,
+            options.overrides,
+            job,
+            cores=cores,
+            num_envs_options=num_envs_options(options.config, options.overrides),
+            progress=progress,
+        )
+    engine = job.distribution.transport.local
+    # MPI's version is MPI's to tell, and it would have to be initialised here for that.
+    environment = describe([] if engine == "mpi" else [engine], ["here"], None, measurements.busy)
+    return _subject(options, job, Earlier(environment, measurements))
+
+
+def _recall(options: Options, job: JobConfig, earlier: Earlier) -> Subject:
+    """Take what was measured earlier."""
+    measured_on = {"measured": f"earlier, and taken from {options.earlier}"}
+    return _subject(options, job, Earlier({**earlier.environment, **measured_on}, earlier.measurements))
+
+
+def _subject(options: Options, job: JobConfig, measured: Earlier) -> Subject:
+    measurements = measured.measurements
+    return Subject(
+        config=options.config,
+        overrides=tuple(options.overrides),
+        job=job,
+        measurements=measurements,
+        environment=measured.environment,
+        warnings=warnings(measurements),
+    )
+
+
+def _verify(options: Options, found: Findings) -> list[Verified]:
+    """Train with the best split that can be run, and with its neighbours."""
+    choice = _runnable(found, "--verify")
+    candidates = [choice, *found.search.neighbours(choice.split)]
+    with Progress(ROUNDS * len(candidates), options.quiet) as progress:
+        checks = verify(options.config, options.overrides, candidates, progress=progress)
+    if options.json_to != "-":
+        print_verified(checks)
+    return checks
+
+
+def _runnable(found: Findings, wanted_by: str) -> Candidate:
+    if found.runnable is None:
+        why_not = found.recommended.why_not
+        raise TianjiError(f"{wanted_by}: none of these splits can be run by this tianji: {why_not}")
+    return found.runnable
+
+
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def _hand_over(options: Options, found: Findings, checks: Sequence[Verified]) -> None:
+    """Write every file that was asked for."""
+    whole = document(found, checks)
+    if options.json_to is not None:
+        write_json(whole, options.json_to)
+    if options.out is not None:
+        _write_all(options.out, whole, found, checks)
+    if options.write is not None:
+        choice = _runnable(found, "--write")
+        rewrite.write(options.config, options.overrides, choice.settings, options.write)
+        if options.json_to != "-":
+            print_written(options.write, choice, is_best=choice is found.recommended)
+
+
+def _write_all(out: Path, whole: dict[str, Any], found: Findings, checks: Sequence[Verified]) -> None:
+    """Write ``profile.json`` and ``profile.png`` into a directory."""
+    from tianji_cli.profiling import plots  # noqa: PLC0415 - imports matplotlib, a second
+
+    choice, measured = found.recommended.prediction, found.subject.measurements
+    points = plots.measured_points(measured, choice, found.table.at(choice.split))
+    points += plots.verified_points(checks, choice)
+    try:
+        write_whole(out / f"{NAME}.json", (json.dumps(whole, indent=2, allow_nan=False) + "\n").encode())
+        plots.draw(found.with_actors, choice, measured.cores, points, out / f"{NAME}.png")
+    except OSError as cause:
+        raise TianjiError(
+            f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"
+        ) from cause

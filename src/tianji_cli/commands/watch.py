@@ -1,0 +1,236 @@
+"""`tianji watch`: shows a run that another terminal, or another host, has started, until it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import shlex
+import sys
+import time
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, Self
+
+from tianji_cli.cluster.occupation import is_occupied
+from tianji_cli.cluster.plan import this_host
+from tianji_cli.errors import RunFailed, TianjiError
+from tianji_cli.interruption import INTERRUPTED
+from tianji_cli.telemetry.appending import has_writer
+from tianji_cli.telemetry.report import print_result
+from tianji_cli.telemetry.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
+from tianji_cli.telemetry.snapshot import Summary
+from tianji_cli.telemetry.telemetry import choose_display
+from tianji_cli.telemetry.watching import MetricsFollower, Roles, Row, read_summary
+
+LOOK_S: Final = 0.5
+"""Seconds between two looks at the files. No event says that they have grown: the run may be on another host,
+and a shared file system tells nobody here of what is written there."""
+
+SETTLED_S: Final = 3.0
+SILENT_S: Final = 60.0
+"""Where locks say nothing, a run that has a result is over after so long without a row, and one that has none
+is dead. A living run writes a row each second; a file system may keep it back for some of them."""
+
+STALE_S: Final = 600.0
+"""A file that was last written so long ago, by whatever clock, is written no more."""
+
+
+def watch(run: str, *, out: Path | None = None, json_to: str | None = None) -> int:
+    """Show a run until it is over, and then its result, from its files alone.
+
+    Args:
+        run: path of the run, ``name/n``, or ``name`` for its newest.
+        out: directory of runs, in place of ``experiments``.
+        json_to: file for the summary, ``-`` for stdout.
+
+    Returns:
+        The exit status: 0 once the run is over, 130 if nobody watches any more.
+
+    Raises:
+        UsageError: there is no such run.
+        RunFailed: it failed, or has ended without a result.
+    """
+    directory = RunDirectory.find(run, DEFAULT_OUT if out is None else out)
+    try:
+        with _Screen(_title(directory)) as screen:
+            summary = _Watch(directory, screen).until_over()
+    except OSError:
+        return INTERRUPTED  # The terminal or pipe has gone, and nothing else was touched.
+    print_result(summary, directory, json_to)
+    if summary.status == "failed":
+        raise RunFailed(summary.reason)
+    return 0
+
+
+def _title(run: RunDirectory) -> str:
+    """What `tianji train` writes above its display."""
+    try:
+        name = tomllib.loads(run.config.read_text(encoding="utf-8"))["experiment"]["name"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return str(run.path)
+    return f"{name} ({run.path})"
+
+
+class _Screen:
+    """Owns the display: shows the newest row, and has it remember the others of its session.
+
+    Args:
+        title: what runs.
+    """
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._display = choose_display(title, quiet=False, stream=sys.stderr)
+        self._roles: Roles = ()
+        self._is_new = False
+        self.newest: Row | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._display.close()
+
+    @property
+    def host(self) -> str | None:
+        """Where the root of the run is; None before its first row."""
+        return next((role.get("host") for role in self._roles if role.get("role") == "root"), None)
+
+    def event(self, text: str) -> None:
+        """Tell that something happened."""
+        self._display.event(text)
+
+    def take(self, rows: Iterable[Row]) -> bool:
+        """Take in rows that have come; False if there are none."""
+        newest = None
+        for row in rows:
+            if self.newest is not None and row.elapsed_s < self.newest.elapsed_s:
+                self._begin_session()
+            elif newest is not None and newest.mean_100 is not None:
+                self._display.remember(newest.mean_100)
+            self.newest = newest = row
+            if row.roles is not None:
+                self._roles = row.roles
+        self._is_new |= newest is not None
+        return newest is not None
+
+    def draw(self) -> None:
+        """Show the newest row."""
+        if self.newest is not None and self._is_new:
+            self._is_new = False
+            with contextlib.suppress(ValueError):  # The next one may be readable.
+                self._display.show(self.newest.snapshot(self._roles))
+
+    def _begin_session(self) -> None:
+        """A resumed run has a clock and a curve of its own."""
+        self._display.close()
+        self._display = choose_display(self._title, quiet=False, stream=sys.stderr)
+
+
+class _Watch:
+    """Looks at a run from outside until it is over.
+
+    Args:
+        run: its directory.
+        screen: where it is shown.
+    """
+
+    def __init__(self, run: RunDirectory, screen: _Screen) -> None:
+        self._run = run
+        self._screen = screen
+        self._metrics = MetricsFollower(run.metrics)
+        self._grown_s = time.monotonic()
+        self._looked = False
+        self._said_waiting = False
+        self._seen_empty = False
+
+    def until_over(self) -> Summary:
+        """Stay until the run has ended, and give its result.
+
+        Raises:
+            RunFailed: it has none.
+            TianjiError: its files cannot be read, or are gone.
+            OSError: the display is gone.
+        """
+        while True:
+            summary = self._look()
+            if summary is not None:
+                return summary
+            select.select((), (), (), LOOK_S)  # A signal ends it at once.
+
+    def _look(self) -> Summary | None:
+        # In this order: who writes no more has written everything that is read after that.
+        held = self._is_held()
+        if self._screen.take(self._metrics.rows()):
+            self._grown_s = time.monotonic()
+        if held or self._looked:  # Of a run that is over already, only the result is wanted.
+            self._screen.draw()
+        self._looked = True
+        if held:
+            return None
+        summary = read_summary(self._run.summary)
+        quiet_s = self._quiet_s()
+        if quiet_s is None:
+            self._await_beginning()
+            return summary
+        here = held is False and self._screen.host in {None, this_host().name}
+        if summary is not None and self._is_of_last_session(summary):
+            return summary if here or quiet_s >= SETTLED_S else None
+        if (here or quiet_s >= SILENT_S) and not self._is_saving():
+            raise RunFailed(_died(self._run))
+        return None
+
+    def _is_held(self) -> bool | None:
+        """Say whether a process has the metrics open; None if that cannot be known."""
+        metrics = self._run.metrics
+        try:
+            if not self._seen_empty and metrics.stat().st_size == 0:
+                # Its owner may be just about to lock it, and must find nobody there.
+                self._seen_empty = True
+                return True
+            return has_writer(metrics)
+        except FileNotFoundError:
+            return None
+        except OSError as cause:
+            raise TianjiError(f"cannot read {metrics}: {cause.strerror}") from cause
+
+    def _is_saving(self) -> bool:
+        """Say whether a learner still writes checkpoints: it outlives its root for that."""
+        try:
+            return is_occupied(self._run.checkpoints)
+        except OSError as cause:
+            raise TianjiError(f"cannot read {self._run.checkpoints}: {cause.strerror}") from cause
+
+    def _is_of_last_session(self, summary: Summary) -> bool:
+        """A resumed run keeps the summary of the session before until it has its own."""
+        newest = self._screen.newest
+        return newest is None or newest.updates == summary.updates
+
+    def _quiet_s(self) -> float | None:
+        """For how long no row has come; None before the first session."""
+        try:
+            age_s = time.time() - self._run.metrics.stat().st_mtime
+        except OSError:
+            return None
+        quiet_s = time.monotonic() - self._grown_s
+        return max(quiet_s, age_s) if age_s >= STALE_S else quiet_s
+
+    def _await_beginning(self) -> None:
+        if not self._run.config.exists():
+            raise NoSuchRunError(f"{self._run.path} is not there any more")
+        if not self._said_waiting:
+            self._said_waiting = True
+            self._screen.event(f"{self._run.path} has not begun yet; waiting for its first row")
+
+
+def _died(run: RunDirectory) -> str:
+    path, logs = shlex.quote(str(run.path)), shlex.quote(str(run.path / "logs"))
+    if (run.checkpoints / "last").exists():
+        again = f"go on with it: tianji train --resume {path}"
+    else:
+        again = f"it has no checkpoint; begin again: tianji train {shlex.quote(str(run.config))}"
+    return (
+        f"{run.path} has ended without a result: it was killed, or could not begin\n"
+        f"see its logs: ls {logs}\n{again}"
+    )

@@ -1,0 +1,152 @@
+"""What follows from what was measured: predictions, candidates, and what a simulation says of the best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.profiling.limits import Limit, breaks_first
+from tianji_cli.profiling.measurements import Measurements
+from tianji_cli.profiling.scaling import Cluster, MeasuredCosts
+from tianji_cli.profiling.search import Candidate, Search
+from tianji_cli.profiling.settings import split_of, workload_of
+from tianji_cli.profiling.simulation import Simulation, simulate
+from tianji_cli.throughput.costs import Costs
+from tianji_cli.throughput.prediction import Prediction, predict
+from tianji_cli.throughput.split import Split
+from tianji_cli.throughput.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is profiled.
+
+    Attributes:
+        config: as the user named it.
+        overrides: ``SECTION.KEY=VALUE`` settings over it.
+        job: the resolved config.
+        measurements: of this machine.
+        environment: of it, by subject.
+        warnings: what speaks against the figures.
+    """
+
+    config: str
+    overrides: tuple[str, ...]
+    job: JobConfig
+    measurements: Measurements
+    environment: Mapping[str, str]
+    warnings: Sequence[str]
+
+    @property
+    def machine(self) -> Cluster:
+        """What was measured."""
+        return Cluster(self.measurements.cores)
+
+    def costs(self, cluster: Cluster) -> MeasuredCosts:
+        """What splits of a cluster cost."""
+        return MeasuredCosts(self.measurements, cluster, colocated=self.job.distribution.buffer.colocate)
+
+    @cached_property
+    def costs_here(self) -> MeasuredCosts:
+        """What splits of the machine that was measured cost."""
+        return self.costs(self.machine)
+
+    def workload(self, split: Split) -> Workload:
+        """What the job asks of the machine."""
+        here = self.costs_here
+        uses, updates = here.uses_per_update(split.num_envs), here.updates_per_version(split.num_envs)
+        return workload_of(self.job, self.measurements.rho, uses, updates, split)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What was measured, and what follows from it.
+
+    Attributes:
+        subject: what was profiled.
+        cluster: whose cores are to be split.
+        as_it_is: what the config gives with its own split, on the machine that was measured.
+        costs: of that split there.
+        candidates: best first.
+        table: costs of any split of the cluster.
+        search: that has found them.
+        simulated: what the simulation says of the best one, if something of it need not be measured.
+        breaks_first: the assumption of it that breaks first, likewise.
+    """
+
+    subject: Subject
+    cluster: Cluster
+    as_it_is: Prediction
+    costs: Costs
+    candidates: Sequence[Candidate]
+    table: MeasuredCosts = field(repr=False)
+    search: Search = field(repr=False)
+    simulated: Simulation | None = None
+    breaks_first: Limit | None = None
+
+    @property
+    def recommended(self) -> Candidate:
+        """The best."""
+        return self.candidates[0]
+
+    @property
+    def runnable(self) -> Candidate | None:
+        """The best of those that this version can run."""
+        return next((candidate for candidate in self.candidates if candidate.runnable), None)
+
+    @property
+    def extrapolated(self) -> tuple[str, ...]:
+        """What of the best was reckoned and not measured."""
+        return self.table.at(self.recommended.split).extrapolated
+
+    def with_actors(self, actors: int) -> Prediction:
+        """Reckon what the best gives with other actors, as if there were cores for all of them.
+
+        Args:
+            actors: of each group.
+        """
+        split = replace(self.recommended.split, actors=actors)
+        return predict(split, self.subject.workload(split), self.table.at(split))
+
+
+def find(subject: Subject, cluster: Cluster, *, anywhere: bool) -> Findings:
+    """Look for the best split of a cluster's cores.
+
+    Args:
+        subject: what is profiled.
+        cluster: whose cores are to be split.
+        anywhere: show the best even if this version of tianji cannot run it.
+
+    Raises:
+        UsageError: no split uses all of the cores, or GPUs are to be used and the config says otherwise.
+    """
+    table, here = subject.costs(cluster), subject.costs_here
+    search = Search(
+        subject.config,
+        subject.overrides,
+        cluster=cluster,
+        num_envs=sorted(subject.measurements.fragment_bytes),
+        workload=subject.workload,
+        costs=table,
+    )
+    own = split_of(subject.job)
+    found = Findings(
+        subject=subject,
+        cluster=cluster,
+        as_it_is=predict(own, subject.workload(own), here.at(own), subject.measurements.cores),
+        costs=here.at(own),
+        candidates=(search.best() if anywhere else search.runnable()) or search.best(),
+        table=table,
+        search=search,
+    )
+    return _with_limits(found) if anywhere or found.extrapolated else found
+
+
+def _with_limits(found: Findings) -> Findings:
+    best = found.recommended.prediction
+    workload, costs = found.subject.workload(best.split), found.table.at(best.split)
+    # Who is in whose way is the model's to say: the simulation knows no cores.
+    simulated = simulate(best.split, workload, costs, crowd=best.crowd)
+    return replace(found, simulated=simulated, breaks_first=breaks_first(best, workload, costs))

@@ -1,0 +1,131 @@
+"""The roles at the other end: they take what an actor sends, or send what a learner takes, at once.
+
+What their turns cost is nobody's: it is in no other role's ``busy_s``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.cluster.supply import FRAGMENTS
+from tianji_cli.data.fragment import Fragment, FragmentLayout
+from tianji_cli.profiling.windows import Windows
+from tianji_cli.roles.role import Role
+from tianji_transports.core import Full, Transport
+
+Recorded = npt.NDArray[np.uint8]
+"""Bytes of a fragment, with its header."""
+
+
+class Sink(Role):
+    """Claims and releases an actor's fragments as they come, and publishes a policy after each.
+
+    Args:
+        transport: the endpoint of the learner's process.
+        slot: the policy's.
+        policy: what is published, over and over.
+
+    Attributes:
+        windows: looked at after every turn of the actor.
+        taken: copies of fragments; None where they are not wanted.
+    """
+
+    name = "sink"
+
+    def __init__(self, transport: Transport, slot: str, policy: memoryview) -> None:
+        self.windows: Windows | None = None
+        self.taken: list[Recorded] | None = None
+        self._transport = transport
+        self._slot = slot
+        self._policy = policy
+        self._version = 0
+        transport.publish(slot, policy, 0)
+
+    def turn(self) -> bool:
+        """Take a fragment if there is one."""
+        claim = self._transport.probe(FRAGMENTS)
+        if claim is not None:
+            if self.taken is not None:
+                self.taken.append(np.frombuffer(claim.view(), np.uint8).copy())
+            claim.release()
+            self._version += 1
+            self._transport.publish(self._slot, self._policy, self._version)
+        if self.windows is not None:
+            self.windows.look(finished=claim is not None)
+        return claim is not None
+
+
+class Feeder(Role):
+    """Keeps an actor's window full of recorded fragments.
+
+    Args:
+        transport: the endpoint of the actor's process.
+        buffer: rank of the buffer.
+        layout: of a fragment.
+        job: the job's number.
+        recorded: what to send, in turns.
+
+    Attributes:
+        windows: looked at in every turn.
+        version: of the newest policy, with which the next fragment is made.
+        layout: of a fragment.
+    """
+
+    name = "feeder"
+
+    def __init__(
+        self,
+        transport: Transport,
+        buffer: int,
+        layout: FragmentLayout,
+        job: int,
+        recorded: Sequence[Recorded],
+    ) -> None:
+        self.windows: Windows | None = None
+        self.version = 0
+        self._transport = transport
+        self._buffer = buffer
+        self.layout = layout
+        self._job = job
+        self._recorded = recorded
+        self._sequence = 0
+        self._sent = 0
+        self._seen = 0
+
+    def turn(self) -> bool:
+        """Send as many fragments as the buffer has claimed since."""
+        pushed = False
+        while not isinstance(loan := self._transport.loan(self._buffer, FRAGMENTS, self.layout.nbytes), Full):
+            self._fill(loan.memory)
+            self._transport.push(loan)
+            pushed = True
+        if self.windows is not None:
+            self.windows.look(finished=self.version != self._seen)
+            self._seen = self.version
+        return pushed
+
+    @property
+    def received(self) -> int:
+        """Fragments that the buffer has claimed."""
+        return self._sequence - self._transport.unconfirmed(self._buffer, FRAGMENTS)
+
+    def _fill(self, memory: memoryview) -> None:
+        recorded = self._recorded[self._sequence % len(self._recorded)]
+        np.frombuffer(memory, np.uint8)[:] = recorded
+        fragment = Fragment(self.layout, memory)
+        header = fragment.header
+        samples = int(header["samples"])
+        fragment.stamp(
+            job=self._job,
+            actor=0,
+            incarnation=0,
+            sequence=self._sequence,
+            before=self._sent,
+            version=self.version,
+        )
+        header["samples"] = samples
+        self._sequence += 1
+        self._sent += samples

@@ -1,0 +1,336 @@
+"""What `tianji profile` tells people, on stdout: what was measured, what to change, and what that gives.
+
+Lines are made for 80 columns; commands and TOML are never broken, so that they can be copied.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from textwrap import wrap
+from typing import Final
+
+from rich.console import Console
+from rich.text import Text
+
+from tianji_cli.profiling.findings import Findings
+from tianji_cli.profiling.measured import measured_facts
+from tianji_cli.profiling.search import SHOWN, Candidate
+from tianji_cli.profiling.simulation import Simulation
+from tianji_cli.profiling.verify import Verified
+from tianji_cli.telemetry.quantities import count, duration, share
+from tianji_cli.telemetry.table import print_table
+from tianji_cli.throughput.prediction import Prediction
+from tianji_cli.throughput.split import Split
+
+WIDTH: Final = 80
+WIDEST: Final = 100
+"""Of what is easier to read in one line."""
+BEST_WITHIN: Final = 0.05
+"""A first choice that is no further behind the best was well chosen."""
+SAME: Final = 0.005
+"""A gain below this is none."""
+IN_HEADER: Final = ("CPU", "cores", "measured")
+"""What people are shown of the environment."""
+
+
+def print_findings(found: Findings, *, verifies: bool = False, writes: bool = False) -> None:
+    """Print everything but what ``--verify`` finds.
+
+    Args:
+        found: what was found.
+        verifies: trainings follow; nobody has to be told how to ask for them.
+        writes: the config is written; likewise.
+    """
+    console = Console(highlight=False)
+    subject = found.subject
+    _print_header(console, found)
+    _title(console, "measured")
+    _print_facts(console, measured_facts(subject.measurements, subject.job.environment.num_envs, found.costs))
+    _print_candidates(console, found)
+    _title(console, "recommended")
+    _print_recommendation(console, found)
+    if found.extrapolated:
+        _print_extrapolation(console, found)
+    _title(console, "what to do next")
+    _print_facts(console, _next_steps(found, verifies=verifies, writes=writes))
+
+
+def print_verified(checks: Sequence[Verified]) -> None:
+    """Print what trainings came to, beside what was predicted.
+
+    Args:
+        checks: the first choice, then its neighbours.
+    """
+    console = Console(highlight=False)
+    _title(console, "predicted beside measured")
+    runs = _several(len(checks[0].uses_per_s.values), "short training")
+    console.print(f"sample uses a second; medians of {runs} of each, in turns", soft_wrap=True)
+    rows = [
+        [
+            *_split_cells(check.split),
+            count(check.predicted),
+            count(check.measured),
+            f"{100 * check.error:+.0f} %",
+            share(check.uses_per_s.spread),
+        ]
+        for check in checks
+    ]
+    headings = ["learners", "actors", "predicted", "measured", "off", "runs apart"]
+    print_table(headings, rows, "predicted beside measured", right=range(len(headings)))
+    _print_verdict(console, checks)
+
+
+def print_written(to: Path, candidate: Candidate, *, is_best: bool) -> None:
+    """Say what was written, and how to use it.
+
+    Args:
+        to: the config.
+        candidate: the split that it has.
+        is_best: it is the one that was recommended.
+    """
+    console = Console(highlight=False)
+    which = "" if is_best else ", the best that can be run"
+    console.print()
+    console.print(Text(f"{to} is written: {_roles(candidate.split)}{which}"), soft_wrap=True)
+    _print_facts(console, [_command("train with it", f"tianji train {shlex.quote(str(to))}")])
+
+
+def _print_verdict(console: Console, checks: Sequence[Verified]) -> None:
+    first, best = checks[0], max(checks, key=lambda check: check.measured)
+    if best is first:
+        said, style = f"The first choice was measured to be the best of {len(checks)}.", "green"
+    else:
+        behind = 1 - first.measured / best.measured
+        is_well_chosen = behind <= BEST_WITHIN
+        which = "as good as the best" if is_well_chosen else "another split is better"
+        said = f"The first choice is {share(behind)} behind {_roles(best.split)}: {which}."
+        style = "green" if is_well_chosen else "yellow"
+    _print_wrapped(console, said, style)
+
+
+# -- header and table ----------------------------------------------------------------------------------
+
+
+def _print_header(console: Console, found: Findings) -> None:
+    subject = found.subject
+    measured, environment = subject.measurements, subject.environment
+    where = f" on {_cores(measured.cores)}, measured in {duration(measured.seconds, decimals=0)}"
+    console.print(Text.assemble((subject.config, "bold"), where), soft_wrap=True)
+    facts = [(name, environment[name]) for name in IN_HEADER if name in environment]
+    facts.append(("config", f"{_roles(found.as_it_is.split)}; {measured.rho:g} uses of each sample"))
+    if subject.overrides:
+        facts.append(("settings", ", ".join(subject.overrides)))
+    _print_facts(console, facts)
+    for warning in subject.warnings:
+        _print_wrapped(console, f"WARNING: {warning}", "yellow")
+
+
+def _print_candidates(console: Console, found: Findings) -> None:
+    shown = list(found.candidates[:SHOWN])
+    if found.runnable is not None and found.runnable not in shown:
+        shown.append(found.runnable)
+    cores, nodes = _cores(found.cluster.cores_per_node), found.cluster.nodes
+    there = f"{cores} of each of {nodes} nodes" if nodes > 1 else cores
+    _title(console, f"best ways to split {there}{', extrapolated' if found.extrapolated else ''}")
+    console.print(
+        "Learners x their cores, actors x their environments. Rates in sample uses a\n"
+        f"second: production and reception count times {found.subject.measurements.rho:g}, "
+        "the uses of each sample.",
+        soft_wrap=True,
+    )
+    groups = any(candidate.split.groups > 1 for candidate in shown)
+    headings = ["learners", "actors", *(["groups"] if groups else []), "production", "reception"]
+    headings += ["consumption", "uses/s", "steps/s", "bottleneck"]
+    rows = [_row(candidate, groups=groups) for candidate in shown]
+    print_table(headings, rows, "predicted", right=range(len(headings) - 1))
+    for why_not in dict.fromkeys(candidate.why_not for candidate in shown if candidate.why_not):
+        _print_wrapped(console, f"* cannot be run: {why_not}", "yellow", indent="  ")
+
+
+def _row(candidate: Candidate, *, groups: bool) -> list[str]:
+    split, predicted = candidate.split, candidate.prediction
+    return [
+        *_split_cells(split),
+        *([str(split.groups)] if groups else []),
+        count(predicted.production * predicted.rho),
+        count(predicted.reception * predicted.rho),
+        count(predicted.consumption),
+        count(predicted.throughput),
+        count(predicted.throughput / predicted.rho),
+        f"{predicted.bottleneck.kind}{'' if candidate.runnable else ' *'}",
+    ]
+
+
+def _split_cells(split: Split) -> tuple[str, str]:
+    return f"{split.learners} x {split.learner_cores}", f"{split.actors} x {split.num_envs}"
+
+
+# -- recommendation ------------------------------------------------------------------------------------
+
+
+def _print_recommendation(console: Console, found: Findings) -> None:
+    best, choice = found.recommended, found.runnable
+    predicted = best.prediction
+    console.print(Text(_roles(best.split), style="bold green"), soft_wrap=True)
+    _print_wrapped(console, f"{_rates(predicted)}{_gain(found, predicted)}.")
+    _print_wrapped(console, f"{predicted.bottleneck}.")
+    if choice is None:
+        _print_wrapped(console, f"No split of these cores can be run: {best.why_not}", "yellow")
+        return
+    if choice is not best:
+        said = f"This cannot be run. The best that can: {_roles(choice.split)}. {_rates(choice.prediction)}."
+        _print_wrapped(console, said, "yellow")
+    changed = changed_settings(choice)
+    if not changed:
+        console.print("There is nothing to change in the config.", soft_wrap=True)
+        return
+    beside = ", beside the settings above" if found.subject.overrides else ""
+    console.print(f"To change in {found.subject.config}{beside}:", soft_wrap=True)
+    for line in _toml(changed):
+        console.print(Text(f"  {line}", style="bold"), soft_wrap=True)
+
+
+def _rates(predicted: Prediction) -> str:
+    """Say what a split gives."""
+    uses, steps = count(predicted.throughput), count(predicted.throughput / predicted.rho)
+    return f"Predicted: {uses} sample uses a second, from {steps} env steps a second"
+
+
+def _gain(found: Findings, predicted: Prediction) -> str:
+    """Say how that lies to the config as it is."""
+    before = found.as_it_is
+    if before.split == predicted.split:
+        return ", which is what the config gives as it is"
+    times = predicted.throughput / before.throughput
+    if abs(times - 1) < SAME:
+        how = "no more than"
+    elif times < 1:
+        how = f"{share(1 - times)} less than"
+    else:
+        how = f"{share(times - 1)} more than" if times < 2 else f"{times:.{1 if times < 10 else 0}f} times"
+    return f": {how} the {count(before.throughput)} of the config as it is"
+
+
+def changed_settings(candidate: Candidate) -> list[str]:
+    """Take of a candidate's settings those that say something else than the config."""
+    return [setting for setting in candidate.settings if setting.partition("=")[0] in candidate.changes]
+
+
+def _toml(settings: Iterable[str]) -> Iterator[str]:
+    """Write settings as the lines of a config."""
+    ordered = sorted(setting.rpartition(".") for setting in settings)
+    for section, lines in groupby(ordered, key=lambda parts: parts[0]):
+        yield f"[{section}]"
+        yield from (line.replace("=", " = ", 1) for _, _, line in lines)
+
+
+def _next_steps(found: Findings, *, verifies: bool, writes: bool) -> Iterator[tuple[str, Text]]:
+    subject, choice = found.subject, found.runnable
+    given = f"{shlex.quote(subject.config)}{_set_words(subject.overrides)}"
+    if choice is None:
+        yield _command("on this machine", f"tianji profile {given}")
+        return
+    changed = _set_words(changed_settings(choice))
+    yield _command("train with it", f"tianji train {given}{changed}")
+    if changed and not writes:
+        file = shlex.quote(f"{subject.job.experiment.name}_tuned.toml")
+        yield _command("write it down", f"tianji profile {given}{_cluster_words(found)} --write {file}")
+    if choice.split.cores <= subject.measurements.cores and not verifies:
+        yield _command("prove it", f"tianji profile {given}{_cluster_words(found)} --verify")
+
+
+def _cluster_words(found: Findings) -> str:
+    """Name the cluster as the command line does, where it is not the machine that was measured."""
+    cluster, machine = found.cluster, found.subject.machine
+    words = ""
+    if cluster.cores_per_node != machine.cores_per_node:
+        words += f" --cores {cluster.cores_per_node}"
+    if cluster.nodes != machine.nodes:
+        words += f" --nodes {cluster.nodes}"
+    return f"{words} --gpus {cluster.gpus_per_node}" if cluster.gpus_per_node else words
+
+
+def _set_words(settings: Iterable[str]) -> str:
+    return "".join(f" --set {shlex.quote(setting)}" for setting in settings)
+
+
+# -- extrapolation -------------------------------------------------------------------------------------
+
+
+def _print_extrapolation(console: Console, found: Findings) -> None:
+    _title(console, "extrapolated: reckoned, not measured", "bold yellow")
+    measured = (
+        f"Measured was one machine with {_cores(found.subject.measurements.cores)}. Reckoned from that:"
+    )
+    _print_wrapped(console, measured)
+    for what in found.extrapolated:
+        _print_wrapped(console, f"- {what}", indent="  ")
+    if found.cluster.nodes > 1 and found.cluster.link_bytes_per_s is None:
+        unlimited = "- links between nodes: no limit; --link-mb MB/S names what they carry"
+        _print_wrapped(console, unlimited, indent="  ")
+    if found.simulated is not None:
+        _print_wrapped(console, _simulated(found.simulated, found.recommended.prediction))
+    if found.breaks_first is not None:
+        _print_wrapped(console, f"What breaks first: {found.breaks_first.words}.", "yellow")
+
+
+def _simulated(simulated: Simulation, predicted: Prediction) -> str:
+    off = 100 * (simulated.throughput / predicted.throughput - 1)
+    return (
+        f"A simulation, fragment by fragment, comes to {count(simulated.throughput)} sample uses a second, "
+        f"the model to {count(predicted.throughput)} ({off:+.0f} %). Policies are "
+        f"{simulated.policy_lag:.1f} versions old when their samples are used."
+    )
+
+
+# -- words ---------------------------------------------------------------------------------------------
+
+
+def _roles(split: Split) -> str:
+    """Say a split in words."""
+    learners = f"{_several(split.learners, 'learner')} with {_cores(split.learner_cores)}"
+    each = " each" if split.learners > 1 else ""
+    actors = f"{_several(split.actors, 'actor')} of {_several(split.num_envs, 'environment')}"
+    groups = f"{split.groups} groups, each of " if split.groups > 1 else ""
+    return f"{groups}{learners}{each} and {actors}"
+
+
+def _cores(number: int) -> str:
+    return _several(number, "core")
+
+
+def _several(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _command(label: str, words: str) -> tuple[str, Text]:
+    return label, Text(words, style="bold")
+
+
+def _title(console: Console, words: str, style: str = "bold") -> None:
+    console.print()
+    console.print(Text(words.upper(), style=style), soft_wrap=True)
+
+
+def _print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> None:
+    facts = list(facts)
+    width = max((len(label) for label, _ in facts), default=0)
+    for label, fact in facts:
+        # Soft wrapping leaves commands whole in a pipe, where rich takes every reader for 80 columns wide.
+        lines: list[str | Text] = [fact] if isinstance(fact, Text) else [*_lines(fact, WIDEST - width - 2)]
+        for place, line in enumerate(lines):
+            said = Text.assemble(((label if place == 0 else "").ljust(width), "cyan"), "  ", line)
+            console.print(said, soft_wrap=True)
+
+
+def _print_wrapped(console: Console, words: str, style: str = "", indent: str = "") -> None:
+    for line in _lines(words, WIDTH, indent):
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def _lines(words: str, width: int, indent: str = "") -> list[str]:
+    """Break words into lines; what can be copied, such as a path, stays whole."""
+    return wrap(words, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)

@@ -1,0 +1,233 @@
+"""What a split costs, from what was measured; where nothing was measured, how it was reckoned instead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tianji_cli.profiling.fits import fit, line
+from tianji_cli.profiling.learner_scaling import LearnerScaling
+from tianji_cli.profiling.measurements import ActorFigures, Measurements
+from tianji_cli.throughput.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
+from tianji_cli.throughput.split import Split
+
+_FLOAT_BYTES: Final = 4
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """The machines that a split is meant for, all of them alike.
+
+    Attributes:
+        cores_per_node: usable cores of each.
+        nodes: how many.
+        gpus_per_node: of each.
+        link_bytes_per_s: what the link of each carries; None if it is not known, and never the limit.
+    """
+
+    cores_per_node: int
+    nodes: int = 1
+    gpus_per_node: int = 0
+    link_bytes_per_s: float | None = None
+
+
+class MeasuredCosts:
+    """A ``CostTable`` over what was measured on one machine.
+
+    Args:
+        measurements: of the machine, for one config.
+        cluster: what the splits are meant for.
+        colocated: the buffer takes turns with a learner, as in ``Workload``.
+        sync_interval: updates of a group between two averagings of parameters over groups.
+    """
+
+    def __init__(
+        self,
+        measurements: Measurements,
+        cluster: Cluster,
+        *,
+        colocated: bool = True,
+        sync_interval: int = 100,
+    ) -> None:
+        self._measured = measurements
+        self._cluster = cluster
+        self._colocated = colocated
+        self._sync_interval = sync_interval
+        self._learner = LearnerScaling(measurements.learners)
+        self._actors: dict[tuple[int, int], ActorCosts] = {}
+        self._send = line((figures.nbytes, figures.send_s) for figures in measurements.transport)
+        self._receive = line((figures.nbytes, figures.receive_s) for figures in measurements.transport)
+        self._averaging = {figures.learners: figures.seconds.median for figures in measurements.averaging}
+        self._step_s, self._ring_s = self._fitted_ring()
+
+    def uses_per_update(self, num_envs: int) -> float:
+        """Sample uses of one update over all learners of a group, with actors of so many environments."""
+        return self._learner.parts(num_envs).uses_per_update
+
+    def updates_per_version(self, num_envs: int) -> float:
+        """Updates between two published policies, with actors of so many environments."""
+        return self._learner.parts(num_envs).updates_per_version
+
+    def at(self, split: Split) -> Costs:
+        """Costs of one split.
+
+        Raises:
+            KeyError: nothing was measured with this number of environments.
+        """
+        num_envs, learners = split.num_envs, split.learners
+        actor = self._actor(split)
+        update = self._learner.update(num_envs, split.learner_cores, learners)
+        parts = self._learner.parts(num_envs, split.learner_cores)
+        part_bytes = self._batch_bytes(num_envs, actor.samples) / learners
+        elsewhere = learners - 1 if self._colocated else learners
+        crowd = self._largest_crowd(split)
+        return Costs(
+            actor=actor,
+            buffer=BufferCosts(
+                receive_s=self._receive.at(self._measured.fragment_bytes[num_envs]),
+                store=_limited(parts.store, crowd),
+                draw=_limited(parts.draw, crowd),
+                hand_over_s=elsewhere * self._send.at(part_bytes) if elsewhere else 0.0,
+            ),
+            learner=LearnerCosts(
+                update=_limited(update, crowd),
+                publish=_limited(parts.publish, crowd),
+                take_s=0.0 if self._colocated else self._receive.at(part_bytes),
+            ),
+            exchange=self._exchange(split),
+            extrapolated=(
+                *self._reckoned_of_places(split),
+                *self._learner.reckoned(num_envs, split.learner_cores, learners),
+                *self._reckoned_of_exchange(split),
+            ),
+        )
+
+    def _actor(self, split: Split) -> ActorCosts:
+        """What actors cost, in a crowd as near to the split's as any that was measured."""
+        key = split.num_envs, split.actors
+        if key not in self._actors:
+            self._actors[key] = self._looked_up_actor(*key)
+        actor = self._actors[key]
+        return ActorCosts(actor.samples, _limited(actor.sample, self._largest_crowd(split)), actor.send_s)
+
+    def _looked_up_actor(self, num_envs: int, actors: int) -> ActorCosts:
+        figures = [of_some for of_some in self._measured.actors if of_some.num_envs == num_envs]
+        if not figures:
+            raise KeyError(num_envs)
+
+        def rank_alone(of_some: ActorFigures) -> tuple[bool, int]:
+            return of_some.crowded, of_some.side_by_side
+
+        def rank_crowded(of_some: ActorFigures) -> tuple[bool, int, int]:
+            return not of_some.crowded, abs(of_some.side_by_side - actors), of_some.side_by_side
+
+        alone, crowded = min(figures, key=rank_alone), min(figures, key=rank_crowded)
+        sample = Cost(alone.fragment_s.median, crowded.fragment_s.median)
+        return ActorCosts(alone.samples, sample, self._send.at(self._measured.fragment_bytes[num_envs]))
+
+    def _node_cores(self, split: Split) -> int:
+        """Cores of the split on one node, the fullest."""
+        return min(split.cores, self._cluster.cores_per_node)
+
+    def _largest_crowd(self, split: Split) -> float:
+        """Other cores that can be at work, as a share of those that were: 1 on more cores than measured."""
+        measured = self._measured.cores - 1
+        return min((self._node_cores(split) - 1) / measured, 1.0) if measured else 0.0
+
+    def _batch_bytes(self, num_envs: int, samples: float) -> float:
+        """Size of what an update learns from; on-policy it is as large as the fragments it comes from."""
+        sample_bytes = self._measured.fragment_bytes[num_envs] / samples
+        return self._measured.batch_bytes or self.uses_per_update(num_envs) * sample_bytes
+
+    def _exchange(self, split: Split) -> ExchangeCosts:
+        crossing = self._crossing(split)
+        root_s = group_s = 0.0
+        if split.groups > 1:
+            nbytes = _FLOAT_BYTES * self._measured.parameters
+            there_and_back_s = self._send.at(nbytes) + self._receive.at(nbytes)
+            on_link_s = self._on_link_s(2 * nbytes) if self._cluster.nodes > 1 else 0.0
+            root_s = there_and_back_s + on_link_s
+            # The root's part of it, and its own: it waits for the average.
+            group_s = root_s + there_and_back_s
+        return ExchangeCosts(
+            gradients_s=self._gradients_s(split),
+            sync_interval=self._sync_interval,
+            group_s=group_s,
+            root_s=root_s,
+            fragment_bytes=self._measured.fragment_bytes[split.num_envs],
+            crossing=crossing,
+            link_bytes_per_s=self._cluster.link_bytes_per_s if crossing else None,
+        )
+
+    def _gradients_s(self, split: Split) -> float:
+        """Average gradients over L learners: as measured, or a ring in which each sends 2 (L - 1) parts."""
+        learners = split.learners
+        if learners == 1:
+            return 0.0
+        steps, share = 2 * (learners - 1), 2 * (learners - 1) / learners
+        seconds = self._averaging.get(learners, steps * self._step_s + share * self._ring_s)
+        if learners * split.learner_cores > self._cluster.cores_per_node:
+            seconds += self._on_link_s(share * _FLOAT_BYTES * self._measured.parameters)
+        return seconds
+
+    def _fitted_ring(self) -> tuple[float, float]:
+        """Seconds of one step of a ring, and those in which it moves all parameters once.
+
+        One measured number of learners leaves open which of them it was: what a message of this size costs
+        on the transport tells.
+        """
+        nbytes = _FLOAT_BYTES * self._measured.parameters
+        step_s = self._send.intercept + self._receive.intercept
+        ring_s = nbytes * (self._send.slope + self._receive.slope)
+        rows = [(2 * (n - 1), 2 * (n - 1) / n, seconds) for n, seconds in self._averaging.items()]
+        if not rows:
+            return step_s, ring_s
+        if len(rows) == 1:
+            (steps, share, seconds) = rows[0]
+            ring_s = min(ring_s, seconds / share)
+            return (seconds - share * ring_s) / steps, ring_s
+        return fit(rows)
+
+    def _on_link_s(self, nbytes: float) -> float:
+        return nbytes / self._cluster.link_bytes_per_s if self._cluster.link_bytes_per_s else 0.0
+
+    def _crossing(self, split: Split) -> float:
+        """Share of a group's fragments whose actor is not on the learner's node.
+
+        Groups take turns over the nodes. Where there are more nodes than groups, a group's actors are spread
+        over its nodes by the cores that are left, as in the plan of a job.
+        """
+        nodes = self._cluster.nodes / split.groups
+        if nodes <= 1:
+            return 0.0
+        taken = split.learners * split.learner_cores + split.buffer_cores
+        at_home = max(self._cluster.cores_per_node - taken, 0)
+        away = (nodes - 1) * self._cluster.cores_per_node
+        return away / (at_home + away)
+
+    def _reckoned_of_places(self, split: Split) -> tuple[str, ...]:
+        """Say in words what of the cores and nodes was not measured."""
+        measured, there = self._measured.cores, self._node_cores(split)
+        words = []
+        if there > measured:
+            words.append(f"{there} cores of a node at work: they hinder one another as {measured} did")
+        if self._cluster.nodes > 1:
+            words.append(
+                "other nodes: as fast as this one, and fragments between them cost no more than inside"
+            )
+        return tuple(words)
+
+    def _reckoned_of_exchange(self, split: Split) -> tuple[str, ...]:
+        """Say in words what of averaging was not measured."""
+        words = []
+        if split.learners > 1 and split.learners not in self._averaging:
+            measured = ", ".join(map(str, sorted(self._averaging))) or "none"
+            words.append(f"averaging over {split.learners} learners: a ring, from {measured} measured")
+        if split.groups > 1:
+            words.append(f"averaging over {split.groups} groups: from what messages of this size cost")
+        return tuple(words)
+
+
+def _limited(cost: Cost, crowd: float) -> Cost:
+    """A cost where only this share of the crowd can be there."""
+    return Cost(cost.alone_s, cost.at(crowd))

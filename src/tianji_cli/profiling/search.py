@@ -1,0 +1,218 @@
+"""Looks for the split of a cluster's cores with the highest throughput (M_L + M_A = M in Equation 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.profiling.scaling import Cluster
+from tianji_cli.profiling.settings import GROUPS, HOSTS, LEARNERS, split_of, split_values
+from tianji_cli.profiling.splits import Splits
+from tianji_cli.throughput.costs import CostTable
+from tianji_cli.throughput.prediction import Prediction, predict
+from tianji_cli.throughput.split import Split
+from tianji_cli.throughput.workload import Workload
+
+SHOWN: Final = 5
+"""Candidates that a user is shown."""
+
+NEIGHBOURS: Final = 2
+"""Splits that a choice is compared with."""
+
+TIE: Final = 0.03
+"""Throughputs that lie no further apart than this share are the same."""
+
+REFUSED_ALONE: Final = (GROUPS, LEARNERS, HOSTS)
+"""Settings whose value, once refused, is refused with every other split: tianji does not have it."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A split, and what is to be expected of it.
+
+    Attributes:
+        prediction: what it gives.
+        settings: ``SECTION.KEY=VALUE`` settings that give the config this split.
+        changes: keys of those that say something else than the config.
+        why_not: why it cannot be run; None if it can.
+    """
+
+    prediction: Prediction
+    settings: tuple[str, ...]
+    changes: tuple[str, ...]
+    why_not: str | None
+
+    @property
+    def split(self) -> Split:
+        """The split."""
+        return self.prediction.split
+
+    @property
+    def runnable(self) -> bool:
+        """Whether the config with this split is valid."""
+        return self.why_not is None
+
+
+class Search:
+    """Compares the splits of a cluster.
+
+    Args:
+        config: path or name of the config, which is valid.
+        overrides: ``SECTION.KEY=VALUE`` settings over it.
+        cluster: whose cores are to be split; all of them.
+        num_envs: numbers of environments of an actor for which costs are known.
+        workload: of each split.
+        costs: of each split.
+
+    Raises:
+        UsageError: there are GPUs for learners that use none.
+    """
+
+    def __init__(
+        self,
+        config: str,
+        overrides: Sequence[str],
+        *,
+        cluster: Cluster,
+        num_envs: Sequence[int],
+        workload: Callable[[Split], Workload],
+        costs: CostTable,
+    ) -> None:
+        self._config = config
+        self._overrides = tuple(overrides)
+        self._cluster = cluster
+        self._workload = workload
+        self._costs = costs
+        self._job = load_config(config, overrides)
+        self._configured = split_values(split_of(self._job)) | {HOSTS: self._job.distribution.hosts}
+        self._refused: dict[tuple[str, int], str] = {}
+        check_gpus(cluster, self._job.distribution.device)
+        self._splits = Splits(self._job, cluster, num_envs)
+        self._predictions = [self.predict(split) for split in self._splits]
+
+    def predict(self, split: Split) -> Prediction:
+        """Reckon what a split gives on this cluster."""
+        cores = self._cluster.cores_per_node * self._cluster.nodes
+        return predict(split, self._workload(split), self._costs.at(split), cores)
+
+    def best(self, most: int = SHOWN) -> list[Candidate]:
+        """Find the best splits, best first, whether they can be run or not.
+
+        Where none of them can be, the best one that can comes after them, if there is any.
+
+        Raises:
+            UsageError: nodes are too small.
+        """
+        ranked = Ranking(self._predictions, self._rank)
+        found = [self._candidate(prediction) for prediction in ranked.take(most)]
+        if not found:
+            raise UsageError("a learner and its buffer find no room on one node: --cores should be more")
+        return found if any(one.runnable for one in found) else [*found, *self.runnable(1)]
+
+    def runnable(self, most: int = SHOWN) -> list[Candidate]:
+        """Find the best splits that can be run, best first; there may be none."""
+        ranked, found = Ranking(self._predictions, self._rank), list[Candidate]()
+        for prediction in ranked:
+            if self._refusal(prediction.split) is None:
+                found.append(self._candidate(prediction))
+                if len(found) == most:
+                    break
+            else:
+                ranked.leave_out(lambda other: self._known_refusal(other.split) is not None)
+        return found
+
+    def neighbours(self, choice: Split) -> list[Candidate]:
+        """Find two splits next to one, that can be run: proof that it is the best has to beat them.
+
+        One core is moved to the learners, and one to the actors. Where that is not possible the number of
+        environments is the next smaller or larger one.
+        """
+        runnable = (split for split in self._splits.neighbours(choice) if self._refusal(split) is None)
+        return [self._candidate(self.predict(split)) for split in islice(runnable, NEIGHBOURS)]
+
+    def _candidate(self, prediction: Prediction) -> Candidate:
+        split = prediction.split
+        settings = [f"{key}={value}" for key, value in self._values(split).items()]
+        return Candidate(prediction, tuple(settings), self._changes(split), self._refusal(split))
+
+    def _rank(self, prediction: Prediction) -> tuple[int, int, float]:
+        """Order what has the same throughput."""
+        split = prediction.split
+        environments = split.groups * split.actors * split.num_envs
+        return len(self._changes(split)), environments, -prediction.throughput
+
+    def _changes(self, split: Split) -> tuple[str, ...]:
+        return tuple(key for key, value in self._values(split).items() if value != self._configured[key])
+
+    def _values(self, split: Split) -> dict[str, int]:
+        return split_values(split) | {HOSTS: self._cluster.nodes}
+
+    def _known_refusal(self, split: Split) -> str | None:
+        of_values = (self._refused.get(pair) for pair in self._values(split).items())
+        return next((why for why in of_values if why is not None), None)
+
+    def _refusal(self, split: Split) -> str | None:
+        """Say why a split cannot be run. Milliseconds each: not to be asked of all there are."""
+        if (known := self._known_refusal(split)) is not None:
+            return known
+        values = self._values(split)
+        settings = [f"{key}={value}" for key, value in values.items()]
+        try:
+            load_config(self._config, [*self._overrides, *settings])
+        except ConfigError as error:
+            reasons = {problem.key: str(replace(problem, where="")) for problem in error.problems}
+            for key in REFUSED_ALONE:
+                if key in reasons:
+                    self._refused[key, values[key]] = reasons[key]
+            return next(iter(reasons.values()))
+        return None
+
+
+class Ranking:
+    """Predictions, best first: throughputs that are the same are ordered by what else counts.
+
+    Args:
+        predictions: in any order.
+        rank: of predictions whose throughputs are the same; the least comes first.
+    """
+
+    def __init__(
+        self, predictions: Iterable[Prediction], rank: Callable[[Prediction], tuple[float, ...]]
+    ) -> None:
+        self._left = sorted(predictions, key=lambda found: -found.throughput)
+        self._rank = rank
+
+    def __iter__(self) -> Iterator[Prediction]:
+        while self._left:
+            least = (1 - TIE) * self._left[0].throughput
+            end = next((i for i, found in enumerate(self._left) if found.throughput < least), len(self._left))
+            yield self._left.pop(min(range(end), key=lambda i: self._rank(self._left[i])))
+
+    def take(self, most: int) -> list[Prediction]:
+        """Take the first, or fewer if there are no more."""
+        return list(islice(self, most))
+
+    def leave_out(self, unwanted: Callable[[Prediction], bool]) -> None:
+        """Forget those that are unwanted."""
+        self._left = [found for found in self._left if not unwanted(found)]
+
+
+def check_gpus(cluster: Cluster, device: str) -> None:
+    """Refuse GPUs that nobody would use.
+
+    Args:
+        cluster: the machines.
+        device: where the config's learners compute.
+
+    Raises:
+        UsageError: there are GPUs, and learners do not compute on one.
+    """
+    if cluster.gpus_per_node and not device.startswith("cuda"):
+        raise UsageError(
+            f"--gpus {cluster.gpus_per_node}: the config's learners compute on {device!r}; "
+            "--set distribution.device=cuda gives each a GPU"
+        )

@@ -1,0 +1,97 @@
+"""A discrete-event simulation of the pipeline whose throughput ``throughput.prediction`` reckons.
+
+The prediction is a minimum of rates: it knows no queue and no moment. Here every fragment is made, waits, is
+received and used, after the rules of ``roles`` and ``data``: an actor begins a fragment with the newest
+policy once its window has room, a store of rollouts claims ahead no more than the windows leave missing, a
+replay keeps its balance, a buffer beside the learner takes turns with it. So the simulation says how far the
+minimum is from what comes of the rules, and what no minimum can say: how old the policies are that samples
+were made with.
+
+One group is simulated, since all groups are alike; what they share, the root, serves them all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tianji_cli.profiling.simulated_group import Seconds, SimulatedGroup
+from tianji_cli.profiling.simulated_rules import Chance
+from tianji_cli.throughput.costs import Costs
+from tianji_cli.throughput.rates import PerRole
+from tianji_cli.throughput.seats import NOBODY
+from tianji_cli.throughput.split import Split
+from tianji_cli.throughput.workload import Workload
+
+EVENTS: Final = 200_000
+"""Of a simulation, if nothing else is wanted: half a second of reckoning."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What came of a simulated run, over all groups; the warm-up is left out.
+
+    Attributes:
+        split: the split.
+        production: env steps a second that the actors made.
+        reception: env steps a second that the buffers received.
+        consumption: sample uses a second that the learners made.
+        throughput: sample uses a second: consumption, or, where nothing keeps production and consumption in
+            balance, no more than was received allows.
+        policy_lag: versions by which the policy that made a sample was older than the learner's when the
+            learner began to use it, or, with a replay, when it was received; the mean.
+        events: that were simulated.
+    """
+
+    split: Split
+    production: float
+    reception: float
+    consumption: float
+    throughput: float
+    policy_lag: float
+    events: int
+
+
+def simulate(
+    split: Split,
+    workload: Workload,
+    costs: Costs,
+    *,
+    crowd: PerRole = NOBODY,
+    jitter: float = 0.0,
+    seed: int = 0,
+    events: int = EVENTS,
+) -> Simulation:
+    """Let a split run for a number of events.
+
+    Args:
+        split: who gets how many cores.
+        workload: what the algorithm asks.
+        costs: of the split.
+        crowd: share of the other cores that is at work, 0 to 1, as each role finds it.
+        jitter: coefficient of variation of the time that a fragment and an update take (gamma distribution).
+        seed: of the jitter, and of the moments at which the actors begin.
+        events: to simulate; a few hundred thousand a second.
+
+    Raises:
+        ValueError: rollouts with a buffer in a process of its own, or a tolerance that is too small.
+    """
+    if workload.rollout_steps is not None and not (workload.colocated or workload.one_process):
+        raise ValueError("rollouts are held by a buffer beside the learner, not by one with cores of its own")
+    group = SimulatedGroup(split, workload, costs, Seconds.of(costs, crowd), Chance(seed, jitter))
+    simulated = group.run(events)
+    begin, end = group.marks[0], group.marks[-1]
+    per_s = split.groups / (end.at_s - begin.at_s)
+    reception = (end.received - begin.received) * costs.actor.samples * per_s
+    consumption = (end.updates - begin.updates) * workload.uses_per_update * per_s
+    is_free = workload.rollout_steps is None and workload.tolerance is None
+    used = end.used - begin.used
+    return Simulation(
+        split,
+        production=(end.pushed - begin.pushed) * costs.actor.samples * per_s,
+        reception=reception,
+        consumption=consumption,
+        throughput=min(consumption, reception * workload.rho) if is_free else consumption,
+        policy_lag=(end.aged - begin.aged) / used if used else 0.0,
+        events=simulated,
+    )

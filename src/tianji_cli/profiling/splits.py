@@ -1,0 +1,122 @@
+"""The splits that there are of a cluster's cores, M_L + M_A = M, and those next to one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import lcm
+from typing import Final
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.profiling.scaling import Cluster
+from tianji_cli.profiling.settings import split_of
+from tianji_cli.throughput.split import Split
+
+EVERY_CORE: Final = 8
+"""Up to so many cores of a learner, or those of an actor, every number is tried; beyond, powers of two."""
+
+
+class Splits:
+    """Enumerates the splits that use all cores of a cluster. Where there are too few, roles take turns.
+
+    Numbers of learners are powers of two, their cores as well beyond ``EVERY_CORE``, and groups are as many
+    as share nodes, or the cores of a node, evenly. Actors have all other cores. Where actors are in step,
+    they have to share a rollout evenly, and the learners have all other cores.
+
+    Args:
+        job: the config, whose cores of an actor and of a buffer stay.
+        cluster: the machines.
+        num_envs: environments of an actor.
+    """
+
+    def __init__(self, job: JobConfig, cluster: Cluster, num_envs: Sequence[int]) -> None:
+        self._job = job
+        self._configured = split_of(job)
+        self._cluster = cluster
+        self._num_envs = sorted(num_envs)
+        self._share_a_thread = job.distribution.transport.local == "inproc"
+
+    def __iter__(self) -> Iterator[Split]:
+        wanted = 1 + self._configured.buffer_cores + self._configured.actor_cores
+        for number in self._num_envs:
+            like = replace(self._configured, num_envs=number)
+            if self._cluster.cores_per_node * self._cluster.nodes < wanted and not self._share_a_thread:
+                yield replace(like, learners=1, learner_cores=1, actors=1, groups=1)
+            else:
+                for groups in self._numbers_of_groups():
+                    yield from filter(self._has_place, self._of_group(replace(like, groups=groups)))
+
+    def neighbours(self, split: Split) -> Iterator[Split]:
+        """Yield the splits with one core moved to the learners, and to the actors, then other environments.
+
+        More than one core is moved where learners or actors have several each. Numbers of environments are
+        the next smaller and larger ones, and so on.
+        """
+        if not self._share_a_thread:
+            yield from _core_moved(split)
+        smaller = [number for number in reversed(self._num_envs) if number < split.num_envs]
+        larger = [number for number in self._num_envs if number > split.num_envs]
+        for i in range(len(self._num_envs)):
+            for side in (smaller, larger):
+                if i < len(side):
+                    yield replace(split, num_envs=side[i])
+
+    def _numbers_of_groups(self) -> Iterator[int]:
+        nodes, cores = self._cluster.nodes, self._cluster.cores_per_node
+        yield from (groups for groups in range(1, nodes) if nodes % groups == 0)
+        yield from (nodes * times for times in range(1, cores + 1) if cores % times == 0)
+
+    def _of_group(self, like: Split) -> Iterator[Split]:
+        """Yield the splits of a group's cores."""
+        cores = self._cluster.cores_per_node * self._cluster.nodes // like.groups - like.buffer_cores
+        if self._share_a_thread:  # More actors than configured would only take more turns.
+            yield from (replace(like, learners=1, learner_cores=each) for each in _powers_of_two(cores))
+        elif self._job.distribution.mode == "sync":
+            yield from self._in_step(like, cores)
+        else:
+            yield from _with_actors_on_the_rest(like, cores)
+
+    def _in_step(self, like: Split, cores: int) -> Iterator[Split]:
+        fragment_steps = self._job.distribution.actor.send_size * like.num_envs
+        fragments = self._job.fragments_per_rollout * self._job.fragment_steps // fragment_steps
+        for actors in range(1, min(fragments, cores // like.actor_cores) + 1):
+            for learners in _powers_of_two(cores) if fragments % actors == 0 else ():
+                each, left = divmod(cores - actors * like.actor_cores, learners)
+                if each and not left:
+                    yield replace(like, learners=learners, learner_cores=each, actors=actors)
+
+    def _has_place(self, split: Split) -> bool:
+        """Say whether a group's buffer and learners find room on one node, and GPUs if they use any."""
+        groups_of_node = max(1, split.groups // self._cluster.nodes)
+        cores = groups_of_node * (split.learners * split.learner_cores + split.buffer_cores)
+        if cores > self._cluster.cores_per_node:
+            return False
+        gpus = max(1, self._cluster.gpus_per_node)  # The config's own is there, whatever is said of others.
+        return not self._job.distribution.device.startswith("cuda") or groups_of_node * split.learners <= gpus
+
+
+def _with_actors_on_the_rest(like: Split, cores: int) -> Iterator[Split]:
+    for learners in _powers_of_two(cores):
+        most = cores // learners
+        every = max(EVERY_CORE, like.actor_cores)  # One of them leaves a whole number of actors.
+        for each in (*range(1, min(every, most) + 1), *_powers_of_two(most, above=every)):
+            actors, left = divmod(cores - learners * each, like.actor_cores)
+            if actors and not left:
+                yield replace(like, learners=learners, learner_cores=each, actors=actors)
+
+
+def _powers_of_two(most: int, above: int = 0) -> Iterator[int]:
+    power = 1
+    while power <= most:
+        if power > above:
+            yield power
+        power *= 2
+
+
+def _core_moved(split: Split) -> Iterator[Split]:
+    cores = lcm(split.learners, split.actor_cores)
+    of_each, actors = cores // split.learners, cores // split.actor_cores
+    for sign in (1, -1):
+        learner_cores = split.learner_cores + sign * of_each
+        if learner_cores > 0 and split.actors > sign * actors:
+            yield replace(split, learner_cores=learner_cores, actors=split.actors - sign * actors)

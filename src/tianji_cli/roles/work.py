@@ -1,0 +1,155 @@
+"""What the roles of a job have done by their own reports, and which of them holds the others back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tianji_cli.cluster.messages import Report
+from tianji_cli.cluster.plan import Plan, PlannedProcess
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.throughput.bottleneck import Bottleneck
+from tianji_cli.throughput.observed import Observation, Overlap, Work, observed_bottleneck
+
+WINDOW_S: Final = 5.0
+"""How far back is looked during a run: past the noise of single seconds."""
+
+LEAST_S: Final = 2.0
+LEAST_VERSIONS: Final = 2
+"""In less time, or with fewer versions of the policy, too little is known to name anything."""
+
+MOST_MARKS: Final = 600
+"""How many moments are remembered: some minutes, for jobs whose rollouts take that long."""
+
+HOLD_S: Final = WINDOW_S
+"""Another side is named once it was found for so long: two near balance do not take turns on the screen."""
+
+
+@dataclass
+class _Process:
+    """What one process did: in earlier incarnations, and in the present one."""
+
+    incarnation: int
+    before: Observation = field(default_factory=Observation)
+    now: Observation = field(default_factory=Observation)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """How far the job was at some moment."""
+
+    at_s: float
+    version: int
+    done: Observation
+
+
+class WorkLog:
+    """Owns what is known of the roles' work, and names what holds the job back.
+
+    Args:
+        config: the job.
+        plan: its processes.
+    """
+
+    def __init__(self, config: JobConfig, plan: Plan) -> None:
+        self._overlap = _overlap(config)
+        buffers, learners = (Work(members=len(plan.carrying(role))) for role in ("buffer", "learner"))
+        self._nothing = Observation(Work(members=plan.num_actors), buffers, learners)
+        self._processes: dict[int, _Process] = {}
+        self._rho = 0.0
+        self._first_version: int | None = None
+        self._version = 0
+        self._marks: deque[_Mark] = deque()
+        self._named: Bottleneck | None = None
+        self._agreed_s = 0.0
+
+    def note(self, process: PlannedProcess, report: Report, produced: Mapping[int, int]) -> None:
+        """Take in a report.
+
+        Args:
+            process: whose it is.
+            report: what its roles said.
+            produced: samples that each of its actors has made in this incarnation, at this moment.
+        """
+        known = self._processes.setdefault(process.rank, _Process(report.incarnation))
+        if report.incarnation != known.incarnation:
+            known.incarnation, known.before = report.incarnation, known.before + known.now
+        known.now = _done(process, report, produced)
+        for role, said in zip(process.roles, report.roles, strict=True):
+            if role == "learner":
+                self._rho, self._version = float(said["rho"]), int(said["version"])
+                if self._first_version is None:
+                    self._first_version = self._version
+
+    def current(self, now_s: float) -> Bottleneck | None:
+        """Name what holds the job back lately; None while too little is known.
+
+        Args:
+            now_s: seconds on any clock, later with each call.
+        """
+        done = self._total()
+        if done.learners.count <= 0:
+            return None  # Warming up: what was before the first update says nothing of what comes.
+        if not self._marks or done.learners.running_s > self._marks[-1].done.learners.running_s:
+            self._marks.append(_Mark(now_s, self._version, done))
+        while len(self._marks) > 2 and (self._suffices(self._marks[1]) or len(self._marks) > MOST_MARKS):
+            self._marks.popleft()
+        first, last = self._marks[0], self._marks[-1]
+        if last.at_s - first.at_s < LEAST_S or last.version - first.version < LEAST_VERSIONS:
+            return self._named
+        found = observed_bottleneck(last.done.since(first.done), self._rho, self._overlap)
+        agreed = self._named is None or found is None or found.kind == self._named.kind
+        if agreed or now_s - self._agreed_s >= HOLD_S:
+            self._named, self._agreed_s = found, now_s
+        return self._named
+
+    def overall(self, train_s: float) -> Bottleneck | None:
+        """Name what held the whole session back; None if it was too short to tell.
+
+        Args:
+            train_s: seconds of training: processes run before it and after it.
+        """
+        if train_s < LEAST_S or self._version - (self._first_version or 0) < LEAST_VERSIONS:
+            return None
+        done = self._total()
+        # Processes are there before training and after it.
+        actors, learners = (
+            replace(work, running_s=work.members * train_s) for work in (done.actors, done.learners)
+        )
+        return observed_bottleneck(Observation(actors, done.buffers, learners), self._rho, self._overlap)
+
+    def _suffices(self, first: _Mark) -> bool:
+        last = self._marks[-1]
+        return last.at_s - first.at_s >= WINDOW_S and last.version - first.version >= LEAST_VERSIONS
+
+    def _total(self) -> Observation:
+        return sum((known.before + known.now for known in self._processes.values()), start=self._nothing)
+
+
+def _overlap(config: JobConfig) -> Overlap:
+    distribution = config.distribution
+    if distribution.transport.local == "inproc":
+        return "none"
+    return "in step" if distribution.mode == "sync" else "free"
+
+
+def _done(process: PlannedProcess, report: Report, produced: Mapping[int, int]) -> Observation:
+    """Sum up what the roles of one process did in this incarnation."""
+    done = Observation()
+    # Who takes turns with a learner takes its time.
+    turns_s = sum(
+        busy_s for role, busy_s in zip(process.roles, report.busy_s, strict=True) if role != "actor"
+    )
+    for role, said, busy_s in zip(process.roles, report.roles, report.busy_s, strict=True):
+        match role:
+            case "actor":
+                done += Observation(actors=Work(0, busy_s, report.running_s))
+            case "buffer":
+                received = sum(samples for _actor, _incarnation, samples, *_ in said["receptions"])
+                done += Observation(buffers=Work(received, busy_s, report.running_s))
+            case "learner":
+                done += Observation(learners=Work(said["session_consumed"], turns_s, report.running_s))
+    made = sum(produced.get(actor, 0) for actor in process.actors)
+    return done + Observation(actors=Work(count=made))

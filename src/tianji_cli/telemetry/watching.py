@@ -1,0 +1,161 @@
+"""Reads back what a run writes about itself, while it writes it: the other side of ``Telemetry``.
+
+Rows of ``metrics.jsonl`` become the snapshots that they were, ``summary.json`` the summary. A row that is
+damaged or not whole yet is passed over: the next one is a second away.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from tianji_cli.errors import TianjiError
+from tianji_cli.telemetry.snapshot import Evaluation, ReplayRatio, Snapshot, Summary
+
+BLOCK: Final = 1 << 20
+"""Bytes that are read at once: the metrics of a run of days are larger than what is worth holding."""
+
+Roles = Sequence[Mapping[str, Any]]
+
+
+class Row(BaseModel):
+    """A row of ``metrics.jsonl``: what has to be known of it, and everything else as it is.
+
+    Attributes:
+        elapsed_s: seconds since the start of its session.
+        updates: gradient updates so far, over all sessions.
+        mean_100: mean return of the last 100 episodes.
+        busy: share of the last interval that each role worked, by its name.
+        stop: where the run stops, by rule.
+        reached: where it is now.
+        reached_in_s: when it will be there.
+        losses: of the learner; null for what was not finite.
+        roles: who carries which role, where and how; None if it is as in the rows before.
+    """
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    elapsed_s: float
+    updates: int
+    mean_100: float | None
+    busy: dict[str, float | None] = {}
+    stop: dict[str, float] = {}
+    reached: dict[str, float | None] = {}
+    reached_in_s: dict[str, float | None] = {}
+    losses: dict[str, float | None] = {}
+    roles: list[dict[str, Any]] | None = None
+
+    def snapshot(self, roles: Roles) -> Snapshot:
+        """Make the snapshot that was written.
+
+        Args:
+            roles: as the last row that names them names them.
+
+        Raises:
+            ValueError: the row is damaged, or of another version of this program.
+        """
+        stop = [
+            {
+                "rule": rule,
+                "value": self.reached.get(rule),
+                "target": target,
+                "eta_s": self.reached_in_s.get(rule),
+            }
+            for rule, target in self.stop.items()
+        ]
+        busy = [{**role, "busy": self.busy.get(f"{role.get('role')}-{role.get('rank')}")} for role in roles]
+        losses = {name: math.nan if loss is None else loss for name, loss in self.losses.items()}
+        values = self.model_dump() | {"stop": stop, "roles": busy, "losses": losses}
+        return _SNAPSHOT.validate_python(_not_finite_again(Snapshot, values))
+
+
+class MetricsFollower:
+    """Owns the place in ``metrics.jsonl`` up to which it was read.
+
+    Args:
+        path: the file, which need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+        self._file = 0
+
+    def rows(self) -> Iterator[Row]:
+        """Read the rows that have come since the last call.
+
+        Only whole lines count, and those that are no rows are passed over. A file that is another one than
+        before, or has become shorter, is read from its beginning.
+
+        Raises:
+            TianjiError: the file is there and cannot be read.
+        """
+        try:
+            yield from self._new_rows()
+        except FileNotFoundError:
+            return
+        except OSError as cause:
+            raise TianjiError(f"cannot read {self._path}: {cause.strerror}") from cause
+
+    def _new_rows(self) -> Iterator[Row]:
+        # Opened anew each time: network file systems only then look for what other hosts have written.
+        with self._path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            if status.st_ino != self._file or status.st_size < self._position:
+                self._file, self._position = status.st_ino, 0
+            file.seek(self._position)
+            rest = b""
+            while block := file.read(BLOCK):
+                *lines, rest = (rest + block).split(b"\n")
+                for line in lines:
+                    self._position += len(line) + 1
+                    row = _parsed(line)
+                    if row is not None:
+                        yield row
+
+
+def read_summary(path: Path) -> Summary | None:
+    """Read ``summary.json``; None if there is none.
+
+    Raises:
+        TianjiError: it cannot be read, or is no summary.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+        for key in ("staleness", "sample_age", "uses"):
+            if not any(value is not None for value in (document.get(key) or {}).values()):
+                document[key] = None
+        for key, kind in (("evaluation", Evaluation), ("replay_ratio", ReplayRatio)):
+            if document.get(key) is not None:
+                document[key] = _not_finite_again(kind, document[key])
+        return _SUMMARY.validate_python(_not_finite_again(Summary, document))
+    except FileNotFoundError:
+        return None
+    except OSError as cause:
+        raise TianjiError(f"cannot read {path}: {cause.strerror}") from cause
+    except (ValueError, AttributeError) as cause:
+        raise TianjiError(f"{path} is no summary that this version of tianji can read") from cause
+
+
+_SNAPSHOT: Final = TypeAdapter(Snapshot)
+_SUMMARY: Final = TypeAdapter(Summary)
+
+
+def _parsed(line: bytes) -> Row | None:
+    try:
+        return Row.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+def _not_finite_again(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Copy what JSON has of a dataclass; a null can only be NaN where the field has to be a number."""
+    numbers = {field.name for field in fields(kind) if field.type == "float"}
+    return {name: math.nan if value is None and name in numbers else value for name, value in values.items()}

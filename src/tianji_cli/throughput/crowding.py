@@ -1,0 +1,91 @@
+"""How much roles crowd one another: the busier the others' cores, the dearer the work on one's own.
+
+Whoever waits leaves cores idle, so throughput and crowds depend on each other. With a throughput ``T``,
+seconds ``t + d c`` that a role's work for a sample use takes in a crowd ``c``, and ``M`` cores of which one
+of the role has ``m``, the role is at work for a share ``u = T (t + d c)`` of the time and finds a crowd
+``c = (B - m u) / (M - m)``, where ``B`` is the sum of all roles' ``u`` times their cores. For a given ``T``
+all of this is linear. What comes of it is the largest ``T`` with which no role's ``u`` is more than 1, nor
+that of cores on which roles take turns.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from tianji_cli.throughput.rates import PerRole
+from tianji_cli.throughput.seats import Seats
+
+_CLOSE: Final = 1e-9
+_ROUNDS: Final = 60
+
+
+@dataclass(frozen=True)
+class Crowding:
+    """Work of roles that crowd one another.
+
+    Attributes:
+        seats: who has which cores.
+        alone_s: t, seconds of a sample use with nobody else at work.
+        more_s: d, seconds more with everybody else at work; not negative.
+    """
+
+    seats: Seats
+    alone_s: PerRole
+    more_s: PerRole
+
+    def settled(self, most: float) -> PerRole:
+        """Find the crowd in which each role ends up.
+
+        Args:
+            most: what other limits leave of the throughput, in uses a second; may be infinite.
+        """
+        # The time of a buffer beside its learner is in the learner's.
+        own_s = self.alone_s if self.seats.cores.buffers else self.alone_s._replace(buffers=0.0)
+        in_no_crowd = 1 / self._busiest(own_s)
+        throughput = min(most, in_no_crowd)
+        busy = self._busy(throughput)
+        if self._busiest(busy) <= 1:
+            return self.seats.crowd(busy)
+        low, high = 0.0, throughput
+        before, could_before = 0.0, in_no_crowd
+        for _ in range(_ROUNDS):
+            # What roles could do in the crowd of this throughput: less, the higher it is. So the two have the
+            # one that settles between them, and a line through the last two pairs says where.
+            could = throughput / self._busiest(busy)
+            if abs(could - throughput) <= _CLOSE * throughput:
+                break
+            low, high = max(low, min(throughput, could)), min(high, max(throughput, could))
+            slope = min((could - could_before) / (throughput - before), 0.0)
+            before, could_before = throughput, could
+            guess = throughput + (could - throughput) / (1 - slope)
+            throughput = guess if low < guess < high else (low + high) / 2
+            busy = self._busy(throughput)
+        return self.seats.crowd(busy)
+
+    def _busiest(self, busy: PerRole) -> float:
+        """The largest share: of a role, or of the cores on which some take turns."""
+        busiest, shared = max(busy), self.seats.shared
+        if not shared or math.isinf(busiest):
+            return busiest
+        in_turns = sum(share * cores for share, cores in zip(busy, self.seats.turns, strict=True))
+        return max(busiest, in_turns / shared)
+
+    def _busy(self, throughput: float) -> PerRole:
+        """The share of time that each role would need for a throughput; infinite if no time is enough."""
+        seats = self.seats
+        alone, per_core = [], []
+        numerator, denominator = 0.0, 1.0
+        for t, d, cores, own in zip(self.alone_s, self.more_s, seats.cores, seats.of_one, strict=True):
+            dearer = d / (seats.there - own) if seats.there > own else 0.0
+            # u = T (t + dearer (B - own u)), solved for u but for B; a role without cores has none of it.
+            scale = throughput / (1 + throughput * dearer * own) if cores else 0.0
+            alone.append(scale * t)
+            per_core.append(scale * dearer)
+            numerator += cores * scale * t
+            denominator -= cores * scale * dearer
+        if denominator <= 0:
+            return PerRole(math.inf, math.inf, math.inf)
+        at_work = numerator / denominator
+        return PerRole(*(own + more * at_work for own, more in zip(alone, per_core, strict=True)))

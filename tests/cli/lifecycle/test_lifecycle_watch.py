@@ -1,0 +1,119 @@
+"""Runs that are watched from elsewhere: in a pipe, on a terminal, to their end and beyond."""
+
+import fcntl
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import struct
+import subprocess
+import termios
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.lifecycle.conftest import ENDLESS, TIANJI
+from cli.sessions import PATIENCE_S
+
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Terminal:
+    """A command on a terminal of 150 columns and 40 lines, both of its outputs there."""
+
+    def __init__(self, place: Path, *arguments: str) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 150, 0, 0))
+        without = {"COLUMNS", "LINES", "NO_COLOR"}
+        self.process = subprocess.Popen(
+            [TIANJI, *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=place,
+            env={key: value for key, value in os.environ.items() if key not in without}
+            | {"TERM": "xterm-256color", "PYTHONUTF8": "1"},
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def read_to_end(self) -> str:
+        """Wait for the end of the command; gives what it has written."""
+        written = b""
+        while True:
+            try:
+                data = os.read(self._ours, 1 << 16)
+            except OSError:  # Linux answers EIO once the other side has closed
+                data = b""
+            if not data:
+                break
+            written += data
+        os.close(self._ours)
+        assert self.process.wait(PATIENCE_S) == 0, written.decode()
+        return written.decode()
+
+
+def fields(line: str) -> dict[str, str]:
+    """Take a logfmt line apart."""
+    return dict(pair.split("=", 1) for pair in shlex.split(line))
+
+
+def test_a_run_is_watched_in_a_pipe_and_on_a_terminal_and_does_not_mind(workplace: Any) -> None:
+    run = workplace.train({"experiment": {"stop": {"wall_s": 3.0}}})
+    workplace.until((run.path / "config.toml").exists, "the run begins")
+    piped = workplace.command("watch", "run", "--out", "out", "--json", "watched.json")
+    left = workplace.command("watch", "out/run/1")
+    terminal = Terminal(workplace.place, "watch", "out/run/1")
+    run.train_until(1000)
+    workplace.until(lambda: left.stderr, "something is shown")
+    os.kill(left.pid, signal.SIGINT)
+    left.wait(130)
+    assert left.last_words == "tianji: interrupted"
+    screen = terminal.read_to_end()
+    piped.wait(0)
+    summary = run.finish()
+
+    assert summary["status"] == "finished"
+    assert piped.stdout == run.command.stdout
+    assert json.loads((workplace.place / "watched.json").read_text()) == summary
+    rows = run.rows
+    lines = [fields(line) for line in piped.stderr.splitlines()]
+    assert {line["env_steps"] for line in lines} <= {str(row["env_steps"]) for row in rows}
+    assert lines[-1]["env_steps"] == str(rows[-1]["env_steps"])
+    named = [row["bottleneck"] and row["bottleneck"]["kind"] for row in rows]
+    assert named[0] is None
+    assert summary["bottleneck"] is not None
+    assert lines[-1]["bottleneck"] == named[-1]
+
+    text = ESCAPE.sub("", screen)
+    last = text[text.rindex("run (out/run/1)") :]
+    for shown in (
+        "mean of the last 100",
+        "stops at    wall_s",
+        "pid",
+        "learner",
+        f"bottleneck  {named[-1]}: ",
+    ):
+        assert shown in last
+    assert run.command.stdout.split("\n", 1)[0] in last
+    assert screen.rindex("\x1b[?25h") > screen.rfind("\x1b[?25l"), "the cursor is given back"
+
+
+def test_of_a_run_whose_root_is_killed_the_command_that_goes_on_with_it_is_told(workplace: Any) -> None:
+    run = workplace.train(ENDLESS)
+    run.train_until(1000)
+    learner = run.command.kill("buffer and learner", signal.SIGSTOP)
+    watch = workplace.command("watch", "out/run/1")
+    workplace.until(lambda: watch.stderr, "something is shown")
+    os.kill(run.command.pid, signal.SIGKILL)
+    run.command.wait()
+    with pytest.raises(subprocess.TimeoutExpired):  # Its learner has not saved yet: nobody could go on.
+        watch.process.wait(2.0)
+    os.kill(learner, signal.SIGCONT)
+    watch.wait(1)
+    assert watch.stdout == ""
+    assert "tianji: error: out/run/1 has ended without a result" in watch.stderr
+    assert watch.last_words == "go on with it: tianji train --resume out/run/1"
+    assert run.saved_env_steps > 0

@@ -1,0 +1,434 @@
+"""Claims about `tianji profile`, as a user runs it. What it measures is made up, except in the last test."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.bench.trainings import PNG
+from cli.profiling.made_up_measurements import DQN, PPO, Job, made_up, repeated
+
+from tianji_cli.commands import profile as command
+from tianji_cli.config.loader import load_config
+from tianji_cli.errors import RunFailed
+from tianji_cli.main import main
+from tianji_cli.profiling.measurements import Measurements
+from tianji_cli.profiling.search import Candidate
+from tianji_cli.profiling.settings import split_of
+from tianji_cli.profiling.verify import Verified
+
+TIANJI = Path(sys.executable).with_name("tianji")
+KEYS = {
+    *("schema", "config", "overrides", "environment", "warnings", "measurements", "cluster", "as_it_is"),
+    *("candidates", "recommended", "writable", "bottleneck", "extrapolated", "simulated", "breaks_first"),
+    "verify",
+}
+SPLIT = {"learners", "learner_cores", "actors", "num_envs", "groups"}
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A command that is over."""
+
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Runs `tianji profile` in this process, on a machine of two cores that is not measured in truth."""
+    monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: {0, 1})
+
+    def ends(*arguments: str, job: Job = PPO, cores: int = 2) -> Ended:
+        def measure(config: str, *_: object, **__: object) -> Measurements:
+            return made_up(job, cores).model_copy(update={"config": config})
+
+        monkeypatch.setattr(command, "measure", measure)
+        with pytest.raises(SystemExit) as ended:
+            main(["profile", *arguments])
+        said = capsys.readouterr()
+        assert isinstance(ended.value.code, int)
+        return Ended(ended.value.code, said.out, said.err)
+
+    return ends
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[Candidate]:
+    """Trainings come to 5 % less than predicted; who was trained with is written down."""
+    seen: list[Candidate] = []
+
+    def verify(_: str, __: Sequence[str], candidates: Sequence[Candidate], **___: object) -> list[Verified]:
+        seen.extend(candidates)
+        return [
+            Verified(
+                candidate.prediction,
+                uses_per_s=repeated(0.95 * candidate.prediction.throughput, 0.06),
+                steps_per_s=repeated(candidate.prediction.throughput / candidate.prediction.rho, 0.06),
+            )
+            for candidate in candidates
+        ]
+
+    monkeypatch.setattr(command, "verify", verify)
+    return seen
+
+
+def numbers(value: object) -> Iterator[float]:
+    """All numbers of a JSON document."""
+    if isinstance(value, dict):
+        for inside in value.values():
+            yield from numbers(inside)
+    elif isinstance(value, list):
+        for inside in value:
+            yield from numbers(inside)
+    elif isinstance(value, int | float):
+        yield value
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
+# -- what it gives ---------------------------------------------------------------------------------------
+
+
+def test_without_arguments_the_shipped_ppo_cartpole_is_profiled(run: Run) -> None:
+    ended = run("--quiet")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.startswith("configs/ppo_cartpole.toml on 2 cores")
+    assert "RECOMMENDED\n1 learner with 1 core and 1 actor of 64 environments\n" in ended.out
+
+
+def test_json_on_stdout_is_all_that_is_printed_there(run: Run) -> None:
+    ended = run("--json", "-")
+    assert ended.status == 0
+    assert json.loads(ended.out).keys() == KEYS
+
+
+@pytest.mark.parametrize(
+    ("job", "cores", "options"),
+    [(PPO, 1, []), (PPO, 2, []), (DQN, 16, []), (DQN, 16, ["--cores", "40", "--nodes", "8"])],
+)
+def test_the_document_has_every_key_and_finite_numbers(
+    run: Run, tmp_path: Path, job: Job, cores: int, options: list[str]
+) -> None:
+    ended = run(job.config, *options, "--json", str(tmp_path / "x.json"), job=job, cores=cores)
+    assert ended.status == 0, ended.err
+    document = json.loads((tmp_path / "x.json").read_text())
+    assert document.keys() == KEYS
+    assert all(math.isfinite(number) for number in numbers(document))
+    assert document["recommended"].keys() == SPLIT
+    assert document["bottleneck"].keys() == {"kind", "words"}
+    assert document["measurements"]["cores"] == cores
+    best = document["candidates"][0]
+    assert {key: best[key] for key in SPLIT} == document["recommended"]
+    rates = [best[name] for name in ("production", "reception", "consumption")]
+    assert best["throughput"] <= min(rates) * (1 + 1e-9)
+    assert best["env_steps_per_s"] == pytest.approx(best["throughput"] / document["measurements"]["rho"])
+    extrapolates = bool(options)
+    assert bool(document["extrapolated"]) is extrapolates
+    assert (document["simulated"] is not None) is extrapolates
+    assert (document["breaks_first"] is not None) is extrapolates
+    assert document["verify"] == []
+
+
+def test_rates_are_in_uses_a_second(run: Run) -> None:
+    document = json.loads(run(DQN.config, "--json", "-", job=DQN).out)
+    measured = next(
+        actor
+        for actor in made_up(DQN, 2).actors
+        if (actor.num_envs, actor.crowded, actor.side_by_side) == (32, True, 1)
+    )
+    steps = measured.samples / measured.fragment_s.median
+    as_it_is = document["as_it_is"]
+    assert as_it_is["production"] == pytest.approx(DQN.rho * steps, rel=0.15)
+
+
+def test_an_earlier_document_gives_the_same_answer_without_measuring(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = run(DQN.config, "--json", str(tmp_path / "a.json"), job=DQN, cores=16)
+
+    def never(*_: object, **__: object) -> Measurements:
+        raise AssertionError("--from measures nothing")
+
+    assert first.status == 0
+    monkeypatch.setattr(command, "measure", never)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "_measure", never)
+        second = run(
+            DQN.config, "--from", str(tmp_path / "a.json"), "--json", str(tmp_path / "b.json"), job=PPO
+        )
+    assert second.status == 0, second.err
+    assert second.err == ""
+    a, b = (json.loads((tmp_path / name).read_text()) for name in ("a.json", "b.json"))
+    assert b["environment"].pop("measured") == f"earlier, and taken from {tmp_path / 'a.json'}"
+    assert a == b
+    assert f"earlier, and taken from {tmp_path / 'a.json'}" in flat(second.out)
+
+
+def test_measurements_are_of_use_with_another_split_and_no_other_setting(run: Run, earlier: Path) -> None:
+    assert run("--from", str(earlier), "--set", "environment.num_envs=32").status == 0
+    ended = run("--from", str(earlier), "--set", "training.gamma=0.5")
+    assert ended.status == 2
+    assert "other settings" in ended.err
+
+
+def test_out_holds_the_document_and_the_picture(run: Run, earlier: Path, tmp_path: Path) -> None:
+    ended = run("--from", str(earlier), "--out", str(tmp_path / "out"))
+    assert ended.status == 0, ended.err
+    assert json.loads((tmp_path / "out" / "profile.json").read_text()).keys() == KEYS
+    assert (tmp_path / "out" / "profile.png").read_bytes().startswith(PNG)
+
+
+def test_the_written_config_runs_with_the_recommended_split(run: Run, tmp_path: Path) -> None:
+    to = tmp_path / "tuned.toml"
+    ended = run(DQN.config, "--write", str(to), "--json", str(tmp_path / "x.json"), job=DQN, cores=16)
+    assert ended.status == 0, ended.err
+    assert f"{to} is written: " in ended.out
+    document = json.loads((tmp_path / "x.json").read_text())
+    split = split_of(load_config(str(to)))
+    assert {key: getattr(split, key) for key in SPLIT} == document["recommended"] == document["writable"]
+    before, after = (tomllib.loads(Path(path).read_text()) for path in (shipped(DQN), to))
+    before["distribution"], before["environment"]["num_envs"] = after["distribution"], split.num_envs
+    assert before == after
+
+
+def shipped(job: Job) -> Path:
+    return Path(__file__).parents[3] / job.config
+
+
+def test_what_cannot_be_run_yet_is_not_written_but_the_best_that_can(run: Run, tmp_path: Path) -> None:
+    to = tmp_path / "tuned.toml"
+    ended = run(DQN.config, "--cores", "4", "--write", str(to), job=DQN)
+    assert ended.status == 0, ended.err
+    assert "the best that can be run" in ended.out
+    assert split_of(load_config(str(to))).groups == 1
+
+
+def test_where_nothing_can_be_run_nothing_is_written_and_everything_else_is(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = run(
+        *("--cores", "40", "--nodes", "8", "--write", str(tmp_path / "x.toml")),
+        *("--json", str(tmp_path / "x.json")),
+    )
+    document = json.loads((tmp_path / "x.json").read_text())
+    if document["writable"] is None:
+        assert ended.status == 1
+        assert "--write: none of these splits can be run" in ended.err
+        assert not (tmp_path / "x.toml").exists()
+    assert "RECOMMENDED" in ended.out
+
+
+# -- what it proves --------------------------------------------------------------------------------------
+
+
+def test_verify_trains_with_the_choice_and_two_neighbours(
+    run: Run, trained: list[Candidate], tmp_path: Path
+) -> None:
+    ended = run("--verify", "--json", str(tmp_path / "x.json"))
+    assert ended.status == 0, ended.err
+    assert "PREDICTED BESIDE MEASURED" in ended.out
+    document = json.loads((tmp_path / "x.json").read_text())
+    checks = document["verify"]
+    assert len(checks) == len(trained) == 3
+    assert {key: checks[0][key] for key in SPLIT} == document["recommended"]
+    for check in checks:
+        assert check.keys() >= {*SPLIT, "predicted", "measured", "measured_runs"}
+        assert check["measured"] == pytest.approx(0.95 * check["predicted"])
+        assert len(check["measured_runs"]) == 6
+
+
+def test_what_was_found_is_there_even_if_a_training_fails(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object, **__: object) -> list[Verified]:
+        raise RunFailed("a training failed")
+
+    monkeypatch.setattr(command, "verify", fails)
+    files = {name: tmp_path / name for name in ("x.json", "x.toml")}
+    ended = run(
+        *("--verify", "--json", str(files["x.json"]), "--write", str(files["x.toml"])),
+        *("--out", str(tmp_path / "out")),
+    )
+    assert ended.status == 1
+    assert ended.err.splitlines()[-1] == "tianji: error: a training failed"
+    assert "RECOMMENDED" in ended.out
+    assert json.loads(files["x.json"].read_text())["verify"] == []
+    assert load_config(str(files["x.toml"])).distribution.actor.num == 1
+    assert {place.name for place in (tmp_path / "out").iterdir()} == {"profile.json", "profile.png"}
+
+
+# -- mistakes --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["configs/ppo_cartpol.toml"], "did you mean 'configs/ppo_cartpole.toml'?"),
+        (["--set", "training.gama=1"], "training.gama: unknown key"),
+        (["--cores", "0"], "--cores"),
+        (["--nodes", "0"], "--nodes"),
+        (["--gpus", "0"], "--gpus"),
+        (["--gpus", "2"], "--set distribution.device=cuda"),
+        (["--link-mb", "-1"], "is no speed"),
+        (["--link-mb", "inf"], "is no speed"),
+        (["--link-mb", "nan"], "is no speed"),
+        (["--write", "/nowhere/x.toml"], "/nowhere"),
+        (["--write", "."], "directory"),
+        (["--from", "nothing.json"], "cannot read nothing.json"),
+        (["--from", "."], "cannot read ."),
+        (["--verify", "--nodes", "2"], "leave out --nodes"),
+        (["--verify", "--cores", "3"], "2 usable cores"),
+        (["--out"], "--out"),
+        (["--json"], "--json"),
+        (["--quite"], "--quiet"),
+        (["a.toml", "b.toml"], "b.toml"),
+    ],
+)
+def test_a_mistake_is_told_in_a_few_lines_before_anything_is_measured(
+    run: Run, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
+) -> None:
+    def never(*_: object) -> None:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(command, "_measure", never)
+    ended = run(*options)
+    assert ended.status == 2
+    assert said in flat(ended.err.replace("│", " "))
+    assert 1 <= len(ended.err.strip().splitlines()) <= 5
+    assert "Traceback" not in ended.err
+    assert ended.out == ""
+
+
+@pytest.mark.parametrize("option", ["--out", "--json"])
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
+    run: Run, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(command, "_measure", None)
+    ended = run(option, "/proc/nowhere/x")
+    assert ended.status in {1, 2}
+    assert "/proc/nowhere" in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "not JSON"),
+        ("[1]", "another kind of file"),
+        ('{"rows": []}', "no 'measurements'"),
+        ('{"measurements": {"cores": 2}}', "measurements."),
+        ('{"measurements": 3}', "measurements"),
+    ],
+)
+def test_what_is_no_earlier_profile_is_refused(run: Run, tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    ended = run("--from", str(tmp_path / "x.json"))
+    assert ended.status == 2
+    assert said in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+    assert ended.out == ""
+
+
+def damaged(document: dict[str, Any], **changes: Any) -> str:
+    return json.dumps({**document, "measurements": {**document["measurements"], **changes}})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"schema_number": 99}, "schema 99"),
+        ({"fingerprint": "x"}, "other settings"),
+        ({"actors": []}, "lacks some"),
+    ],
+)
+def test_measurements_of_another_kind_are_refused(
+    run: Run, earlier: Path, changes: dict[str, Any], said: str
+) -> None:
+    earlier.write_text(damaged(json.loads(earlier.read_text()), **changes))
+    ended = run("--from", str(earlier))
+    assert ended.status == 2
+    assert said in ended.err
+    assert len(ended.err.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PMI_RANK": "0", "PMI_SIZE": "2"},
+        {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"},
+        {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"},
+    ],
+)
+def test_under_a_launcher_of_several_it_is_refused(
+    run: Run, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    ended = run()
+    assert ended.status == 2
+    assert "profile measures one host" in ended.err
+    assert ended.out == ""
+
+
+# -- in a process of its own -----------------------------------------------------------------------------
+
+
+def tianji(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(TIANJI), *arguments], capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_the_help_names_every_option() -> None:
+    done = tianji("profile", "--help")
+    assert done.returncode == 0
+    options = ("--cores", "--nodes", "--gpus", "--link-mb", "--verify", "--write", "--from", "--set", "--out")
+    assert all(option in done.stdout for option in (*options, "--json", "--quiet"))
+    assert "profile" in tianji("--help").stdout
+
+
+def test_ten_thousand_cores_are_answered_from_a_file(earlier: Path) -> None:
+    done = tianji("profile", "--from", str(earlier), "--cores", "1000", "--nodes", "10", "--json", "-")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["extrapolated"]
+    assert document["breaks_first"]["words"]
+
+
+# -- with what is measured in truth ----------------------------------------------------------------------
+
+
+@pytest.mark.timeout(180)
+def test_a_real_machine_is_measured_and_what_is_written_trains(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "measure", partial(command.measure, budget_s=5.0))
+    measured, tuned = tmp_path / "measured.json", tmp_path / "tuned.toml"
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", config, "--quiet", "--json", str(measured), "--write", str(tuned)])
+    said = capsys.readouterr()
+    assert ended.value.code == 0, said.err
+    assert said.err == ""
+    document = json.loads(measured.read_text())
+    assert document["measurements"]["cores"] == len(os.sched_getaffinity(0))
+    assert all(math.isfinite(number) for number in numbers(document))
+    assert document["candidates"][0]["throughput"] > 0
+    trained = tianji("train", str(tuned), "--out", str(tmp_path / "runs"), "--quiet", "--json", "-")
+    assert trained.returncode == 0, trained.stderr
+    assert json.loads(trained.stdout)["status"] == "finished"
+    assert tianji("profile", config, "--from", str(measured), "--json", "-").returncode == 0

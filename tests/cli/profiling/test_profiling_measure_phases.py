@@ -1,0 +1,115 @@
+"""Which roles run side by side, and where: as a job of that size would be placed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tianji_cli.cluster.plan import Host, make_plan
+from tianji_cli.config.loader import load_config
+from tianji_cli.profiling.phases import Phase, Place, Room, all_phases, powers_of_two
+
+
+def room(cores: int, actor_cores: int = 1, *, pinned: bool = True) -> Room:
+    return Room(tuple(range(100, 100 + cores)), actor_cores, pinned)
+
+
+def test_on_one_core_an_actor_and_a_learner_are_measured_alone() -> None:
+    phases = all_phases(room(1), 8, [4, 8], [2, 4])
+    assert phases == [
+        Phase(4, actors=1),
+        Phase(4, learner_cores=1),
+        Phase(8, actors=1),
+        Phase(8, learner_cores=1),
+    ]
+    assert room(1).probes == 1
+
+
+def test_on_two_cores_everything_is_measured_alone_and_with_both_cores_at_work() -> None:
+    assert all_phases(room(2), 8, [], [2]) == [
+        Phase(8, actors=1),
+        Phase(8, learner_cores=1),
+        Phase(8, actors=1, learner_cores=1),
+        Phase(8, actors=2),
+        Phase(8, learner_cores=2),
+        Phase(8, learner_cores=1, share=2),
+        Phase(8, actors=1, learner_cores=1, share=2),
+    ]
+
+
+def test_many_cores_multiply_no_phases() -> None:
+    phases = all_phases(room(64), 8, [2, 4, 8, 16, 32], [2, 4])
+    assert len(phases) == len(set(phases)) == 5 * 3 + 6 + 11 + 4
+    assert {phase.actors for phase in phases if not phase.learner_cores} == {1, 2, 4, 8, 16, 32, 64}
+    beside = {(phase.learner_cores, phase.actors) for phase in phases if phase.learner_cores and phase.actors}
+    assert beside == {(1, 63), (2, 62), (4, 60), (8, 56), (16, 48), (32, 32)}
+    assert Phase(8, learner_cores=64) in phases
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 5, 8, 100, 1000])
+@pytest.mark.parametrize("actor_cores", [1, 2])
+def test_every_role_has_a_probe_and_cores_of_its_own(cores: int, actor_cores: int) -> None:
+    here = room(cores, actor_cores)
+    assert 1 <= here.probes <= 64
+    for phase in all_phases(here, 8, [4], [2]):
+        places = here.places(phase)
+        assert len(places) == phase.actors + (phase.learner_cores > 0), "no probe has two roles"
+        assert set(places) <= set(range(here.probes))
+        given = [core for place in places.values() for core in place.cores]
+        assert len(given) == len(set(given)), phase
+        assert set(given) <= set(here.cores)
+        assert all(place.cores for place in places.values())
+        assert here.is_crowded(phase) <= (len(places) > 1)
+
+
+def test_pinned_roles_are_where_the_plan_of_a_job_would_have_them() -> None:
+    here = room(4)
+    settings = [f"distribution.{key}" for key in ("learner.cores=2", "actor.num=2")]
+    planned = make_plan(load_config("ppo_cartpole", settings), [Host("here", here.cores)])
+    places = here.places(Phase(64, actors=2, learner_cores=2))
+    assert [(place.cores, place.threads) for place in places.values()] == [
+        (process.cores, process.threads) for process in planned.trainers
+    ]
+
+
+def test_unpinned_roles_have_all_cores_and_no_more_threads() -> None:
+    places = room(4, pinned=False).places(Phase(8, actors=2, learner_cores=2))
+    everywhere = (100, 101, 102, 103)
+    assert places == {
+        0: Place("learner", everywhere, 2),
+        1: Place("actor", everywhere, 1),
+        2: Place("actor", everywhere, 1),
+    }
+
+
+def test_actors_without_a_learner_have_the_cores_that_they_would_have_beside_one() -> None:
+    assert room(4).places(Phase(8, actors=1)) == {3: Place("actor", (103,), 1)}
+    assert room(4, 2).places(Phase(8, actors=1)) == {1: Place("actor", (102, 103), 2)}
+
+
+def test_it_is_crowded_when_no_further_actor_has_room() -> None:
+    here = room(4)
+    crowded = {
+        phase: here.is_crowded(phase)
+        for phase in (
+            Phase(8, actors=1),
+            Phase(8, actors=2),
+            Phase(8, actors=4),
+            Phase(8, learner_cores=1),
+            Phase(8, learner_cores=4),
+            Phase(8, actors=3, learner_cores=1),
+            Phase(8, actors=2, learner_cores=2),
+        )
+    }
+    assert list(crowded.values()) == [False, False, True, False, False, True, True]
+
+
+def test_phases_are_named_in_plain_words() -> None:
+    assert str(Phase(64, actors=1)) == "1 actor of 64 environments"
+    assert str(Phase(1, learner_cores=2, share=4)) == (
+        "learner on 2 cores with 1/4 of the batch, fed by actors of 1 environment"
+    )
+    assert str(Phase(8, actors=3, learner_cores=1)) == "learner on 1 core beside 3 actors of 8 environments"
+
+
+def test_powers_end_with_the_number_itself() -> None:
+    assert [powers_of_two(number) for number in (0, 1, 4, 6)] == [[], [1], [1, 2, 4], [1, 2, 4, 6]]

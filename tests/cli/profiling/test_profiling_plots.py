@@ -1,0 +1,164 @@
+"""Claims about the paper's Figure 6(a) for a config and a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.bench.trainings import PNG
+from cli.profiling.conftest import Find
+from cli.profiling.made_up_measurements import DQN, PPO, Job, repeated
+from matplotlib.figure import Figure
+from PIL import Image
+
+from tianji_cli.profiling.plots import (
+    COLORS,
+    Point,
+    balance_point,
+    draw,
+    measured_points,
+    plot_curve,
+    shown_actors,
+    verified_points,
+)
+from tianji_cli.profiling.scaling import Cluster
+from tianji_cli.profiling.verify import Verified
+from tianji_cli.throughput.bottleneck import bottleneck
+from tianji_cli.throughput.prediction import Prediction
+from tianji_cli.throughput.split import Split
+
+
+def at(
+    consumption: float = 5700.0, each: float = 1450.0, reception: float = 1e6
+) -> Callable[[int], Prediction]:
+    """The paper's Table 1: actors make 1,450 steps a second each, a learner of 4 cores uses 5,700."""
+
+    def predicted(actors: int) -> Prediction:
+        production = each * actors
+        limits = {"production": production, "reception": reception, "consumption": consumption}
+        return Prediction(
+            split=Split(1, 4, actors, 64),
+            rho=1.0,
+            production=production,
+            reception=reception,
+            consumption=consumption,
+            throughput=min(limits.values()),
+            limits=limits,
+            bottleneck=bottleneck(production, reception, consumption),
+        )
+
+    return predicted
+
+
+# -- what is marked --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("consumption", "reception", "balance"),
+    [(5700.0, 1e6, 4), (1450.0, 1e6, 1), (1451.0, 1e6, 2), (145_000.0, 1e6, 100), (5700.0, 2900.0, 2)],
+)
+def test_balance_is_the_fewest_actors_that_make_what_the_rest_can_take(
+    consumption: float, reception: float, balance: int
+) -> None:
+    assert balance_point(at(consumption, reception=reception)) == balance
+
+
+def test_what_no_number_of_actors_could_feed_has_no_balance() -> None:
+    assert balance_point(at(each=1e-3)) is None
+
+
+def test_the_axis_goes_beyond_the_balance_and_all_that_was_measured() -> None:
+    assert shown_actors(1, 1, []) == [1, 2, 3, 4]
+    assert shown_actors(3, 8, []) == list(range(1, 17))
+    assert shown_actors(1, None, [Point("production", 16, 1.0)])[-1] == 16
+    many = shown_actors(700, 613, [])
+    assert len(many) < 70
+    assert {1, 613, 700, 1400} <= set(many)
+
+
+def test_lines_are_solid_as_far_as_the_cores_go_and_dashed_beyond() -> None:
+    axes = Figure().add_subplot()
+    plot_curve(axes, [at()(actors) for actors in range(1, 9)], cores=8)
+    assert len(axes.lines) == 2 * len(COLORS)
+    for solid, dashed in zip(axes.lines[::2], axes.lines[1::2], strict=True):
+        assert list(solid.get_xdata()) == [1, 2, 3, 4], "4 cores are the learner's"
+        assert list(dashed.get_xdata()) == [4, 5, 6, 7, 8]
+        assert solid.get_linestyle() == "-"
+        assert dashed.get_linestyle() == "--"
+        assert solid.get_color() == dashed.get_color()
+
+
+def test_production_and_reception_are_drawn_in_uses() -> None:
+    axes = Figure().add_subplot()
+    doubled = [Prediction(**{**vars(at()(actors)), "rho": 2.0}) for actors in (1, 2)]
+    plot_curve(axes, doubled, cores=64)
+    drawn = {line.get_color(): list(line.get_ydata()) for line in axes.lines[::2]}
+    assert drawn[COLORS["production"]] == [2900.0, 5800.0]
+    assert drawn[COLORS["reception"]] == [2e6, 2e6]
+    assert drawn[COLORS["consumption"]] == [5700.0, 5700.0]
+
+
+# -- what was measured -----------------------------------------------------------------------------------
+
+
+def test_measured_points_lie_on_the_models_lines(found: Find) -> None:
+    there = found(DQN, 16)
+    choice = there.recommended.prediction
+    points = measured_points(there.subject.measurements, choice, there.table.at(choice.split))
+    assert {point.actors for point in points if point.quantity == "production"} == {1, 2, 4, 8, 15, 16}
+    assert {point.actors for point in points if point.quantity == "consumption"} == {0, 8}
+    for point in points:
+        low, high = point.reach
+        assert 0 < low < 0.03 * point.uses_per_s
+        assert 0 < high < 0.03 * point.uses_per_s
+        if point.actors:
+            value = getattr(there.with_actors(point.actors), point.quantity)
+            uses = value * (choice.rho if point.quantity == "production" else 1)
+            assert point.uses_per_s == pytest.approx(uses, rel=0.2)
+
+
+def test_groups_and_several_learners_have_no_points(found: Find) -> None:
+    there = found(PPO, 2, Cluster(40, 8))
+    choice = there.recommended.prediction
+    assert choice.split.groups > 1
+    assert measured_points(there.subject.measurements, choice, there.table.at(choice.split)) == []
+
+
+def test_verified_throughputs_are_points_and_those_of_other_lines_are_told_apart() -> None:
+    choice = at()(4)
+    checks = [
+        Verified(at()(4), repeated(5000.0, 0.1), repeated(5000.0, 0.1)),
+        Verified(at()(5), repeated(5100.0, 0.1), repeated(5000.0, 0.1)),
+        Verified(
+            Prediction(**{**vars(choice), "split": Split(1, 4, 4, 32)}), repeated(1.0, 0), repeated(1.0, 0)
+        ),
+    ]
+    points = verified_points(checks, choice)
+    assert [(point.actors, point.is_neighbour) for point in points] == [(4, False), (5, False), (4, True)]
+    assert points[0].uses_per_s == pytest.approx(5000.0)
+    assert points[0].reach == pytest.approx((250.0, 250.0))
+
+
+# -- the picture -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("job", "cores"), [(PPO, 1), (PPO, 2), (DQN, 16)])
+def test_a_profile_is_drawn_the_same_every_time(found: Find, tmp_path: Path, job: Job, cores: int) -> None:
+    there = found(job, cores)
+    choice = there.recommended.prediction
+    points = measured_points(there.subject.measurements, choice, there.table.at(choice.split))
+    for name in "ab":
+        draw(there.with_actors, choice, cores, points, tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert (tmp_path / "a").read_bytes().startswith(PNG)
+
+
+def test_every_line_and_the_measurements_are_to_be_seen(tmp_path: Path) -> None:
+    draw(
+        at(), at()(4), 8, [Point("production", 2, 2900.0), Point("throughput", 4, 5600.0)], tmp_path / "x.png"
+    )
+    with Image.open(tmp_path / "x.png") as image:
+        found = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or ()}
+    shown = {tuple(int(color[place : place + 2], 16) for place in (1, 3, 5)) for color in COLORS.values()}
+    assert shown <= found

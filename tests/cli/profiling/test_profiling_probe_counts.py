@@ -1,0 +1,180 @@
+"""What a probe counts in its windows adds up, whatever the config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.profiling.probing import DQN, PPO, Asked, write_config
+
+from tianji_cli.profiling.protocol import LearnedWindow, Prepared
+
+PRIORITISED: dict[str, Any] = {
+    "agent": {"priorities": True},
+    "distribution": {"buffer": {"capacity": 5000, "sampler": "prioritised", "priority_updates": "sync"}},
+}
+
+
+@pytest.fixture(scope="module")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
+    with Asked(tmp_path_factory.mktemp("probe")) as asked:
+        yield asked
+
+
+@pytest.fixture
+def ppo(tmp_path: Path) -> str:
+    return write_config(tmp_path / "ppo.toml", PPO)
+
+
+@pytest.fixture
+def dqn(tmp_path: Path) -> str:
+    return write_config(tmp_path / "dqn.toml", DQN)
+
+
+def check_rounds(windows: tuple[LearnedWindow, ...], *, updates: int, batch: int, fragments: int) -> None:
+    """Windows hold whole rounds of an on-policy learner that never lacks a fragment."""
+    for window in windows:
+        assert window.versions > 0
+        # Steps that begin a new episode are in no minibatch, so there may be a minibatch less.
+        assert 0.8 * updates < window.updates / window.versions <= updates
+        assert 0.8 * batch < window.uses / window.updates < 1.2 * batch
+        assert window.fragments == window.versions * fragments
+        check_seconds(window)
+
+
+def check_seconds(window: LearnedWindow) -> None:
+    seconds = (window.store_s, window.update_s, window.draw_s, window.rest_s)
+    assert all(second > 0 for second in seconds)
+    assert sum(seconds) < window.wall_s
+
+
+@pytest.mark.parametrize("config", [PPO, DQN], ids=["ppo", "dqn"])
+def test_an_actor_fills_whole_fragments_in_each_window(
+    probe: Asked, tmp_path: Path, config: dict[str, Any]
+) -> None:
+    probe.prepared("actor", write_config(tmp_path / "job.toml", config))
+    for window in probe.acted("actor", windows=4):
+        assert window.fragments == int(window.fragments) > 0
+        # Steps that begin a new episode are no experience.
+        assert 0.8 * window.fragments * 8 * 16 < window.samples <= window.fragments * 8 * 16
+        assert 0 < window.act_s + window.step_s < window.busy_s < window.wall_s
+
+
+def test_a_learner_of_rollouts_makes_whole_rounds_in_each_window(probe: Asked, ppo: str) -> None:
+    prepared = probe.prepared("learner", ppo)
+    assert prepared.rho == 2.0
+    assert prepared.batch_bytes == 0
+    windows = probe.learned("learner", windows=4)
+    check_rounds(windows, updates=2 * 256 // 64, batch=64, fragments=2)
+
+
+def test_a_share_of_the_batch_leaves_the_rollout_whole(probe: Asked, ppo: str) -> None:
+    probe.prepared("learner", ppo, share=4)
+    check_rounds(probe.learned("learner"), updates=2 * 256 // 16, batch=16, fragments=2)
+
+
+def test_a_learner_stays_on_policy_however_often_it_learns_from_the_same_fragments(
+    probe: Asked, ppo: str
+) -> None:
+    # A policy that went on from round to round would be beyond this at once, which ends a round early.
+    probe.prepared("learner", ppo, overrides=("training.target_kl=0.012", "training.learning_rate=1e-2"))
+    check_rounds(probe.learned("learner", warm_s=0.3), updates=2 * 256 // 64, batch=64, fragments=2)
+
+
+def check_replay(windows: tuple[LearnedWindow, ...], *, batch: int, capacity: int = 5000) -> None:
+    """A learner of a full replay draws as often as the replay ratio has it, on average."""
+    for window in windows:
+        assert window.versions > 0
+        assert window.updates == window.versions * 5
+        assert window.uses == window.updates * batch
+        check_seconds(window)
+    uses, fragments = (sum(getattr(window, name) for window in windows) for name in ("uses", "fragments"))
+    tolerance = 128 + batch / 4.0
+    assert 0.8 * fragments * 128 - 2 * tolerance < uses / 4.0 < fragments * 128 + 2 * tolerance
+
+
+@pytest.mark.parametrize("share", [1, 2])
+def test_a_learner_of_a_replay_keeps_to_the_replay_ratio(probe: Asked, dqn: str, share: int) -> None:
+    prepared = probe.prepared("learner", dqn, share=share)
+    assert prepared.rho == 4.0
+    assert prepared.batch_bytes > 0
+    check_replay(probe.learned("learner", windows=4), batch=32 // share)
+
+
+def test_a_replay_that_is_not_full_in_time_is_drawn_from_all_the_same(probe: Asked, tmp_path: Path) -> None:
+    distribution = {"actor": {"send_size": 64}, "buffer": {"capacity": 20_000_000}}
+    config = write_config(tmp_path / "job.toml", DQN, distribution=distribution)
+    probe.prepared("learner", config, overrides=("environment.num_envs=64",))
+    assert all(window.uses == window.updates * 32 > 0 for window in probe.learned("learner"))
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        PRIORITISED,
+        {**PRIORITISED, "agent": {}},
+        {"distribution": {"buffer": {"capacity": 5000, "colocate": False, "cores": 2}}},
+        {"distribution": {"buffer": {"capacity": 5000, "sampler": "fresh", "save_with_checkpoint": True}}},
+        {"distribution": {"buffer": {"capacity": 5000, "memory": "mmap"}, "balance": "free"}},
+        {"distribution": {"hosts": 2, "transport": {"local": "shm", "remote": "zmq"}}},
+    ],
+    ids=["actors' priorities", "prioritised", "parted", "fresh, saved", "in a file, free", "two hosts"],
+)
+def test_every_kind_of_replay_can_be_measured(probe: Asked, tmp_path: Path, sections: dict[str, Any]) -> None:
+    config = write_config(tmp_path / "job.toml", DQN, **sections)
+    overrides = ("distribution.actor.send_size=16",)
+    probe.prepared("learner", config, overrides=overrides)
+    check_replay(probe.learned("learner", windows=4), batch=32)
+    probe.prepared("actor", config, overrides=overrides)
+    assert all(window.fragments >= 1 for window in probe.acted("actor"))
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        {"mode": "sync", "actor": {"num": 2, "send_size": 16}},
+        {"buffer": {"rollouts": 4}, "actor": {"send_size": 16}},
+        {"transport": "inproc", "actor": {"send_size": 16}},
+        {"transport": "zmq", "learner": {"cores": 2}, "actor": {"send_size": 16, "window": 5}},
+    ],
+    ids=["in step", "Lag4", "one process", "an engine that does not lend"],
+)
+def test_every_kind_of_rollouts_can_be_measured(
+    probe: Asked, tmp_path: Path, distribution: dict[str, Any]
+) -> None:
+    config = write_config(tmp_path / "job.toml", PPO, distribution=distribution)
+    probe.prepared("learner", config)
+    check_rounds(probe.learned("learner"), updates=2 * 256 // 64, batch=64, fragments=2)
+    probe.prepared("actor", config)
+    assert all(window.fragments >= 1 for window in probe.acted("actor"))
+
+
+def test_roles_take_turns_in_any_order_and_go_on_where_they_were(probe: Asked, ppo: str, dqn: str) -> None:
+    for key, config in (("actor-p", ppo), ("learner-p", ppo), ("actor-d", dqn), ("learner-d", dqn)):
+        probe.prepared(key, config)
+    for _ in range(2):
+        check_replay(probe.learned("learner-d", windows=3), batch=32)
+        assert all(window.fragments >= 1 for window in probe.acted("actor-p"))
+        check_rounds(probe.learned("learner-p"), updates=2 * 256 // 64, batch=64, fragments=2)
+        assert all(window.fragments >= 1 for window in probe.acted("actor-d"))
+
+
+def test_both_roles_of_a_config_have_the_same_facts(probe: Asked, dqn: str) -> None:
+    actor, learner = (probe.prepared(key, dqn).model_dump() for key in ("actor", "learner"))
+    assert {**actor, "seconds": 0} == {**learner, "seconds": 0}
+    facts = Prepared(**actor)
+    # 4 observations and 8 units, 8 and 2 actions; a policy also says how far training has come.
+    assert facts.parameters == (4 + 1) * 8 + (8 + 1) * 2
+    assert facts.policy_bytes == 4 * facts.parameters + 8
+    assert facts.fragment_bytes > 17 * 8 * 4 * 4
+
+
+def test_windows_of_a_slow_round_end_in_the_midst_of_it(probe: Asked, ppo: str) -> None:
+    slow = ("training.epochs=2000", "training.rollout_steps=1024")
+    probe.prepared("learner", ppo, overrides=slow)
+    for window in probe.learned("learner", window_s=0.01, patience_s=0.0, windows=3):
+        assert window.versions == 0
+        assert window.updates > 0
+        assert window.uses > window.updates * 32

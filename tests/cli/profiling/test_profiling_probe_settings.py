@@ -1,0 +1,48 @@
+"""Settings for measuring are accepted with every config that can be trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cli.profiling.probing import DQN, PPO, write_config
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.errors import ConfigError
+from tianji_cli.profiling.probe_settings import measuring_settings
+
+SHIPPED = sorted(path.stem for path in (Path(__file__).parents[3] / "configs").glob("*.toml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_configs_are_measured_without_an_end(name: str) -> None:
+    job = load_config(name)
+    for share in (1, 2, 4):
+        settings = measuring_settings(job, job.environment.num_envs, share)
+        measured = load_config(name, settings)
+        assert measured.experiment.stop.env_steps is None
+        assert measured.distribution.transport.local == "inproc"
+        assert measured.environment == job.environment
+        assert measured.agent == job.agent
+        assert measured.model == job.model
+
+
+def test_a_share_is_of_the_minibatch_and_the_rollout_stays_whole(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "ppo.toml", PPO)
+    measured = load_config(config, measuring_settings(load_config(config), 16, 4))
+    assert measured.environment.num_envs == 16
+    training = measured.training.model_dump()
+    assert (training["minibatch_size"], training["rollout_steps"]) == (16, 256)
+
+
+def test_a_replay_is_to_be_filled_before_the_first_draw(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "dqn.toml", DQN)
+    measured = load_config(config, measuring_settings(load_config(config), 8, 2))
+    assert measured.replay_settings.warmup_steps == 5000
+    assert measured.replay_settings.batch_size == 16
+
+
+def test_a_batch_that_cannot_be_shared_evenly_is_refused(tmp_path: Path) -> None:
+    job = load_config(write_config(tmp_path / "dqn.toml", DQN))
+    with pytest.raises(ConfigError, match=r"training\.batch_size: 32 samples cannot be shared evenly by 3"):
+        measuring_settings(job, 8, 3)

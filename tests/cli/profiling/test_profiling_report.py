@@ -1,0 +1,245 @@
+"""Claims about what `tianji profile` tells people."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from cli.profiling.conftest import Find
+from cli.profiling.made_up_measurements import DQN, PPO, Job, repeated
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.profiling.measured import measured_facts
+from tianji_cli.profiling.report import print_findings, print_verified, print_written
+from tianji_cli.profiling.scaling import Cluster
+from tianji_cli.profiling.settings import split_of
+from tianji_cli.profiling.verify import Verified
+from tianji_cli.throughput.prediction import Prediction
+
+Out = pytest.CaptureFixture[str]
+COMMANDS = ("train with it", "write it down", "prove it", "on this machine")
+
+
+def checks_of(predictions: list[Prediction], *errors: float) -> list[Verified]:
+    """Trainings that came to this much less than predicted."""
+    return [
+        Verified(
+            predicted,
+            uses_per_s=repeated(predicted.throughput / (1 + error), 0.06),
+            steps_per_s=repeated(predicted.throughput / predicted.rho / (1 + error), 0.06),
+        )
+        for predicted, error in zip(predictions, errors, strict=True)
+    ]
+
+
+# -- what was measured -----------------------------------------------------------------------------------
+
+
+def test_inference_environments_and_the_rest_of_an_actor_are_told_apart(found: Find) -> None:
+    (measured,) = [found().subject.measurements]
+    said = dict(measured_facts(measured, 64, found().costs))
+    act, step, whole = (
+        getattr(measured.actors[2], name).median for name in ("act_s", "step_s", "fragment_s")
+    )
+    lines = [line for _, line in measured_facts(measured, 64, found().costs)]
+    assert f"inference {act / whole:.0%}, environments {step / whole:.0%}".replace("%", " %") in lines[1]
+    assert said["one actor core"] == "243 K env steps/s with 64 environments:"
+    assert "with 16: 85.2 K, with 32: 150 K" in lines
+
+
+def test_actors_side_by_side_are_compared_with_one_alone(found: Find) -> None:
+    there = found(DQN, 16)
+    said = dict(measured_facts(there.subject.measurements, 32, there.costs))
+    assert said["side by side"].startswith("2 at 100 %, 4 at 100 %, 8 at 100 %, 15 at 87 %, 16 at 87 %")
+
+
+@pytest.mark.parametrize(("job", "num_envs"), [(PPO, 64), (DQN, 32)])
+def test_each_learner_has_its_rate_and_the_parts_of_its_time(found: Find, job: Job, num_envs: int) -> None:
+    there = found(job, 16)
+    said = dict(measured_facts(there.subject.measurements, num_envs, there.costs))
+    for cores in ("1 core", "2 cores", "4 cores", "8 cores", "16 cores"):
+        line = said[f"learner, {cores}"]
+        assert all(part in line for part in ("uses/s", "updates", "sampling", "publishing", "receiving"))
+
+
+def test_the_terms_of_equation_1_are_those_of_the_configured_fragment(found: Find) -> None:
+    there = found()
+    lines = [line for _, line in measured_facts(there.subject.measurements, 64, there.costs)]
+    assert "shm, 156 KB a fragment: 52 us to push (T_sd), 55 us to receive," in lines
+    assert any("(T_rv)" in line for line in lines)
+
+
+def test_one_core_has_no_line_about_what_needs_more(found: Find) -> None:
+    there = found(PPO, 1)
+    said = dict(measured_facts(there.subject.measurements, 64, there.costs))
+    assert not said.keys() & {"side by side", "averaging", "learner, 2 cores"}
+
+
+def test_what_speaks_against_the_figures_is_shown(found: Find, capsys: Out) -> None:
+    there = found(PPO, 2, noise=0.9)
+    assert there.subject.warnings
+    print_findings(there)
+    flat = " ".join(capsys.readouterr().out.split())
+    assert all(f"WARNING: {warning}" in flat for warning in there.subject.warnings)
+
+
+# -- what is recommended ---------------------------------------------------------------------------------
+
+
+def test_a_config_that_is_right_already_is_left_alone(found: Find, capsys: Out) -> None:
+    print_findings(found(PPO, 2))
+    said = capsys.readouterr().out
+    assert "There is nothing to change in the config." in said
+    assert "which is\nwhat the config gives as it is." in said
+    assert "--write" not in said
+    assert "tianji train configs/ppo_cartpole.toml\n" in said
+
+
+def test_the_lines_to_change_are_toml_that_gives_the_recommended_split(found: Find, capsys: Out) -> None:
+    there = found(DQN, 16)
+    print_findings(there)
+    said = capsys.readouterr().out
+    lines = said.partition("To change in configs/dqn_cartpole.toml:\n")[2].partition("\n\n")[0]
+    table = tomllib.loads(lines)
+    assert table == {"distribution": {"actor": {"num": 8}, "learner": {"cores": 8}}}
+    settings = said.partition("train with it")[2].splitlines()[0].split(" --set ")[1:]
+    assert split_of(load_config(DQN.config, settings)) == there.recommended.split
+
+
+def test_the_gain_over_the_config_as_it_is_is_told(found: Find, capsys: Out) -> None:
+    there = found(DQN, 16)
+    print_findings(there)
+    gain = there.recommended.prediction.throughput / there.as_it_is.throughput - 1
+    assert f": {100 * gain:.0f} % more than the" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_bottleneck_is_told_in_words(found: Find, capsys: Out) -> None:
+    print_findings(found(PPO, 2))
+    assert "training-bound: more actors will not help" in capsys.readouterr().out
+
+
+def test_at_most_five_candidates_are_shown_with_every_rate(found: Find, capsys: Out) -> None:
+    there = found(DQN, 16)
+    print_findings(there)
+    lines = capsys.readouterr().out.splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith("learners"))
+    rows = lines[start + 1 : start + 6]
+    assert lines[start].split() == [
+        *("learners", "actors", "production", "reception", "consumption", "uses/s", "steps/s", "bottleneck")
+    ]
+    assert rows[0].startswith("   1 x 8   8 x 32")
+    assert lines[start + 6] == ""
+    assert "*" not in "".join(rows)
+
+
+def test_overrides_are_part_of_every_command(found: Find, capsys: Out) -> None:
+    print_findings(found(DQN, 16, overrides=("distribution.mode=async",)))
+    lines = capsys.readouterr().out.splitlines()
+    commands = [line for line in lines if line.startswith(COMMANDS)]
+    assert len(commands) == 3
+    assert all(f"{DQN.config} --set distribution.mode=async" in line for line in commands)
+
+
+def test_nobody_is_told_to_ask_for_what_was_asked_for(found: Find, capsys: Out) -> None:
+    print_findings(found(DQN, 16), verifies=True, writes=True)
+    said = capsys.readouterr().out
+    assert "train with it" in said
+    assert "--verify" not in said
+    assert "--write" not in said
+
+
+@pytest.mark.parametrize(
+    ("job", "cores", "cluster"),
+    [
+        (PPO, 2, None),
+        (DQN, 16, None),
+        (PPO, 1, None),
+        (PPO, 2, Cluster(40, 8)),
+        (DQN, 16, Cluster(1000, 10)),
+    ],
+)
+def test_lines_fit_a_terminal(
+    found: Find, capsys: Out, job: Job, cores: int, cluster: Cluster | None
+) -> None:
+    print_findings(found(job, cores, cluster))
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(COMMANDS)]
+    assert max(map(len, lines)) <= 100
+
+
+# -- what is extrapolated --------------------------------------------------------------------------------
+
+
+def test_nothing_is_called_extrapolated_on_the_machine_that_was_measured(found: Find, capsys: Out) -> None:
+    print_findings(found(PPO, 2))
+    assert "extrapolated" not in capsys.readouterr().out.lower()
+
+
+def test_an_extrapolation_is_marked_simulated_and_says_what_breaks_first(found: Find, capsys: Out) -> None:
+    there = found(PPO, 2, Cluster(40, 8))
+    print_findings(there)
+    said = capsys.readouterr().out
+    assert "BEST WAYS TO SPLIT 40 CORES OF EACH OF 8 NODES, EXTRAPOLATED" in said
+    assert "EXTRAPOLATED: RECKONED, NOT MEASURED" in said
+    flat = " ".join(said.split())
+    assert there.extrapolated
+    assert all(f"- {what}" in flat for what in there.extrapolated)
+    assert "A simulation, fragment by fragment, comes to" in flat
+    assert there.breaks_first is not None
+    assert f"What breaks first: {there.breaks_first.words}." in flat
+
+
+def test_a_link_that_nobody_named_is_said_to_have_no_limit(found: Find, capsys: Out) -> None:
+    print_findings(found(PPO, 2, Cluster(40, 8)))
+    assert "--link-mb MB/S names what they carry" in capsys.readouterr().out
+    print_findings(found(PPO, 2, Cluster(40, 8, link_bytes_per_s=125e6)))
+    assert "--link-mb" not in capsys.readouterr().out
+
+
+def test_what_cannot_be_run_is_marked_and_the_best_that_can_is_named(found: Find, capsys: Out) -> None:
+    there = found(DQN, 2, Cluster(4))
+    assert not there.recommended.runnable
+    assert there.runnable is not None
+    print_findings(there)
+    said = capsys.readouterr().out
+    flat = " ".join(said.split())
+    assert "bound *\n" in said
+    assert "* cannot be run: distribution.groups: more than one group is not supported yet; 1 is" in flat
+    assert "This cannot be run. The best that can: 1 learner with 3 cores" in flat
+    assert " --cores 4 --write dqn_cartpole_tuned.toml" in said
+    assert "--verify" not in said, "this machine has two cores"
+
+
+# -- what is verified ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("errors", "said"),
+    [
+        ((0.0, 0.3, 0.3), "was measured to be the best of 3"),
+        ((0.08, 0.05, 0.3), "as good as the best"),
+        ((0.5, 0.0, 0.3), "another split is better"),
+    ],
+)
+def test_the_verdict_compares_the_first_choice_with_its_neighbours(
+    found: Find, capsys: Out, errors: tuple[float, ...], said: str
+) -> None:
+    there = found(DQN, 16)
+    choice = there.recommended
+    neighbours = there.search.neighbours(choice.split)
+    even = [candidate.prediction for candidate in (choice, *neighbours)]
+    print_verified(checks_of(even, *errors))
+    out = capsys.readouterr().out
+    assert said in " ".join(out.split())
+    rows = [line.split() for line in out.splitlines() if line.startswith("   1 x")]
+    assert [row[-4] for row in rows] == [f"{100 * error:+.0f}" for error in errors]
+    assert {" ".join(row[-2:]) for row in rows} == {"6 %"}
+
+
+def test_what_was_written_is_named_with_the_command_to_use_it(
+    found: Find, capsys: Out, tmp_path: Path
+) -> None:
+    print_written(tmp_path / "a b.toml", found(PPO, 2).recommended, is_best=False)
+    said = capsys.readouterr().out
+    assert "the best that can be run" in said
+    assert f"tianji train '{tmp_path}/a b.toml'" in said

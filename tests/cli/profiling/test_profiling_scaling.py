@@ -1,0 +1,447 @@
+"""What was measured is taken as it is, and what was not is reckoned by a law that a hand can check."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import astuple
+from itertools import product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tianji_cli.profiling.fits import Line, fit, line
+from tianji_cli.profiling.measurements import (
+    ActorFigures,
+    AveragingFigures,
+    LearnerFigures,
+    Measurements,
+    Repeated,
+    TransportFigures,
+)
+from tianji_cli.profiling.scaling import Cluster, MeasuredCosts
+from tianji_cli.throughput.costs import Cost
+from tianji_cli.throughput.split import Split
+
+N = 8
+SAMPLES = 80.0
+PARAMETERS = 2500  # 10,000 bytes
+
+
+def once(value: float) -> Repeated:
+    return Repeated(values=(value,))
+
+
+def an_actor(side_by_side: int, crowded: bool, seconds: float, num_envs: int = N) -> ActorFigures:
+    return ActorFigures(
+        num_envs=num_envs,
+        side_by_side=side_by_side,
+        crowded=crowded,
+        samples=10.0 * num_envs,
+        fragment_s=once(seconds),
+        act_s=once(seconds / 2),
+        step_s=once(seconds / 2),
+    )
+
+
+def a_learner(
+    update_s: float, *, crowded: bool = False, cores: int = 1, share: int = 1, num_envs: int = N
+) -> LearnerFigures:
+    """A learner whose other work takes 1, 2 and 3 ms, half as much again in a crowd."""
+    ms = 0.0015 if crowded else 0.001
+    return LearnerFigures(
+        cores=cores,
+        share=share,
+        num_envs=num_envs,
+        crowded=crowded,
+        uses_per_update=64.0 / share,
+        updates_per_version=5.0,
+        update_s=once(update_s),
+        draw_s=once(ms),
+        publish_s=once(2 * ms),
+        store_s=once(3 * ms),
+    )
+
+
+def measured(cores: int = 2, **changed: object) -> Measurements:
+    """A machine of so many cores on which the least was measured."""
+    return Measurements(
+        config="a config",
+        fingerprint="0",
+        cores=cores,
+        rho=2.0,
+        parameters=PARAMETERS,
+        fragment_bytes={N: 1000, 4 * N: 4000},
+        batch_bytes=0,
+        policy_bytes=4 * PARAMETERS,
+        startup_s=1.0,
+        busy=0.0,
+        actors=(an_actor(1, False, 0.10), an_actor(1, True, 0.12), an_actor(2, True, 0.16)),
+        learners=(a_learner(0.020), a_learner(0.022, crowded=True)),
+        # 10 us and 10 ns a byte to send; 20 us and 10 ns to receive.
+        transport=(
+            TransportFigures(engine="shm", nbytes=1000, send_s=20e-6, receive_s=30e-6),
+            TransportFigures(engine="shm", nbytes=4000, send_s=50e-6, receive_s=60e-6),
+        ),
+        weights=(),
+        averaging=(),
+        seconds=1.0,
+    ).model_copy(update=changed)
+
+
+def split(
+    learners: int = 1,
+    learner_cores: int = 1,
+    actors: int = 1,
+    num_envs: int = N,
+    groups: int = 1,
+    **more: int,
+) -> Split:
+    return Split(learners, learner_cores, actors, num_envs, groups=groups, **more)
+
+
+def close(cost: Cost, alone_s: float, crowded_s: float) -> bool:
+    return astuple(cost) == pytest.approx((alone_s, crowded_s))
+
+
+def learners_of(*updates: tuple[int, int, float]) -> tuple[LearnerFigures, ...]:
+    """Learners with so many cores, such a share and such an update, a tenth slower in a crowd."""
+    return tuple(
+        a_learner(update_s * (1.1 if crowded else 1.0), cores=cores, share=share, crowded=crowded)
+        for cores, share, update_s in updates
+        for crowded in (False, True)
+    )
+
+
+# --- what was measured ------------------------------------------------------------------------------------
+
+
+def test_a_split_that_was_measured_costs_what_was_measured() -> None:
+    costs = MeasuredCosts(measured(), Cluster(cores_per_node=2)).at(split())
+    assert costs.actor.samples == SAMPLES
+    assert close(costs.actor.sample, 0.10, 0.12)
+    assert costs.actor.send_s == pytest.approx(20e-6)
+    assert costs.buffer.receive_s == pytest.approx(30e-6)
+    assert close(costs.buffer.store, 0.003, 0.0045)
+    assert close(costs.buffer.draw, 0.001, 0.0015)
+    assert close(costs.learner.update, 0.020, 0.022)
+    assert close(costs.learner.publish, 0.002, 0.003)
+    assert (costs.buffer.hand_over_s, costs.learner.take_s) == (0.0, 0.0)
+    exchange = costs.exchange
+    assert (exchange.gradients_s, exchange.group_s, exchange.root_s, exchange.crossing) == (0, 0, 0, 0)
+    assert costs.extrapolated == ()
+
+
+def test_numbers_of_updates_are_those_of_an_undivided_batch() -> None:
+    figures = (*measured().learners, a_learner(0.015, share=2))
+    costs = MeasuredCosts(measured(learners=figures), Cluster(cores_per_node=2))
+    assert costs.uses_per_update(N) == 64.0
+    assert costs.updates_per_version(N) == 5.0
+
+
+def test_nothing_is_said_of_numbers_of_environments_that_were_not_measured() -> None:
+    costs = MeasuredCosts(measured(), Cluster(cores_per_node=2))
+    with pytest.raises(KeyError):
+        costs.at(split(num_envs=4 * N))
+    with pytest.raises(KeyError):
+        costs.uses_per_update(4 * N)
+
+
+def test_an_actor_is_crowded_as_beside_a_number_of_actors_near_its_own() -> None:
+    costs = MeasuredCosts(measured(), Cluster(cores_per_node=3))
+    assert costs.at(split(actors=1)).actor.sample.crowded_s == pytest.approx(0.12)
+    assert costs.at(split(actors=2)).actor.sample.crowded_s == pytest.approx(0.16)
+    assert costs.at(split(actors=30)).actor.sample.crowded_s == pytest.approx(0.16)
+
+
+def test_on_fewer_cores_than_were_measured_the_crowd_is_as_much_smaller() -> None:
+    costs = MeasuredCosts(measured(cores=5), Cluster(cores_per_node=5)).at(split())
+    # One neighbour, where there were four.
+    assert close(costs.actor.sample, 0.10, 0.105)
+    assert close(costs.learner.update, 0.020, 0.0205)
+
+
+def test_what_was_measured_on_one_core_knows_no_crowd() -> None:
+    one = measured(cores=1, actors=(an_actor(1, True, 0.1),), learners=(a_learner(0.02, crowded=True),))
+    costs = MeasuredCosts(one, Cluster(cores_per_node=4)).at(split(actors=3))
+    assert close(costs.actor.sample, 0.1, 0.1)
+    assert close(costs.learner.update, 0.02, 0.02)
+    assert "hinder" in costs.extrapolated[0]
+
+
+# --- more cores, more learners ----------------------------------------------------------------------------
+
+
+def test_more_learner_cores_follow_amdahls_law_with_the_serial_share_of_what_was_measured() -> None:
+    # 0.4 + 0.6 / c: 1, 0.7, 0.55, and 0.475 for eight cores.
+    figures = learners_of((1, 1, 0.020), (2, 1, 0.014), (4, 1, 0.011))
+    costs = MeasuredCosts(measured(cores=5, learners=figures), Cluster(cores_per_node=16))
+    assert close(costs.at(split(learner_cores=8, actors=8)).learner.update, 0.0095, 0.0095 * 1.1)
+    assert close(costs.at(split(learner_cores=3, actors=8)).learner.update, 0.012, 0.012 * 1.1)
+    assert any("40% serial" in words for words in costs.at(split(learner_cores=8)).extrapolated)
+
+
+def test_a_number_of_learner_cores_that_was_measured_needs_no_law() -> None:
+    figures = learners_of((1, 1, 0.020), (2, 1, 0.019), (4, 1, 0.011))
+    costs = MeasuredCosts(measured(cores=5, learners=figures), Cluster(cores_per_node=5))
+    assert close(costs.at(split(learner_cores=2, actors=3)).learner.update, 0.019, 0.0209)
+    assert costs.at(split(learner_cores=2, actors=3)).extrapolated == ()
+
+
+@pytest.mark.parametrize(("of_two", "of_eight"), [(0.030, 0.020), (0.005, 0.0025)])
+def test_more_cores_neither_slow_an_update_down_nor_speed_it_up_more_than_they_are(
+    of_two: float, of_eight: float
+) -> None:
+    figures = learners_of((1, 1, 0.020), (2, 1, of_two))
+    costs = MeasuredCosts(measured(learners=figures), Cluster(cores_per_node=16))
+    assert costs.at(split(learner_cores=8)).learner.update.alone_s == pytest.approx(of_eight)
+
+
+def test_where_only_one_learner_core_was_measured_more_are_no_faster_and_it_is_said() -> None:
+    costs = MeasuredCosts(measured(), Cluster(cores_per_node=16)).at(split(learner_cores=4))
+    assert costs.learner.update.alone_s == pytest.approx(0.020)
+    assert any("the only number measured" in words for words in costs.extrapolated)
+
+
+def test_a_divided_batch_leaves_what_every_update_costs_however_small_it_is() -> None:
+    # 0.25 + 0.75 / L: 1, 0.625, 0.4375.
+    figures = learners_of((1, 1, 0.020), (1, 2, 0.0125), (1, 4, 0.00875))
+    costs = MeasuredCosts(measured(learners=figures), Cluster(cores_per_node=10_000))
+    assert costs.at(split(learners=2)).learner.update.alone_s == pytest.approx(0.0125)
+    assert costs.at(split(learners=8)).learner.update.alone_s == pytest.approx(0.020 * (0.25 + 0.75 / 8))
+    assert costs.at(split(learners=5000)).learner.update.alone_s == pytest.approx(0.005, rel=1e-2)
+    assert any("25% of the time" in words for words in costs.at(split(learners=8)).extrapolated)
+
+
+def test_a_divided_batch_is_drawn_and_its_fragments_are_stored_as_a_whole() -> None:
+    figures = (
+        *learners_of((1, 1, 0.020)),
+        a_learner(0.0125, share=2).model_copy(update={"draw_s": once(9.0)}),
+    )
+    costs = MeasuredCosts(measured(learners=figures), Cluster(cores_per_node=4)).at(split(learners=2))
+    assert close(costs.buffer.draw, 0.001, 0.0015)
+
+
+def test_changes_that_were_measured_one_at_a_time_are_multiplied_and_it_is_said() -> None:
+    figures = (
+        *learners_of((1, 1, 0.020), (1, 2, 0.010)),
+        a_learner(0.015, cores=2),
+        a_learner(0.018, cores=2, crowded=True),
+    )
+    many_envs = tuple(
+        a_learner(seconds, num_envs=4 * N, crowded=crowded)
+        for seconds, crowded in ((0.024, False), (0.03, True))
+    )
+    actors = (*measured().actors, an_actor(1, False, 0.3, num_envs=4 * N))
+    table = measured(cores=4, learners=(*figures, *many_envs), actors=actors)
+    costs = MeasuredCosts(table, Cluster(cores_per_node=4))
+    both = costs.at(split(learners=2, learner_cores=2))
+    assert both.learner.update.alone_s == pytest.approx(0.020 * 0.75 * 0.5)
+    assert any("multiplied" in words for words in both.extrapolated)
+    other = costs.at(split(learner_cores=2, num_envs=4 * N, actors=2))
+    assert close(other.learner.update, 0.024 * 0.75, 0.024 * 0.75 * 1.2)
+    assert close(costs.at(split(num_envs=4 * N, actors=3)).learner.update, 0.024, 0.030)
+
+
+def test_the_crowding_of_an_update_is_that_of_the_most_cores_for_which_it_was_measured() -> None:
+    figures = (
+        a_learner(0.020),
+        a_learner(0.022, crowded=True),
+        a_learner(0.010, cores=2),
+        a_learner(0.015, cores=2, crowded=True),
+        a_learner(0.008, cores=4),  # All cores of the machine: no actor beside it.
+    )
+    costs = MeasuredCosts(measured(cores=4, learners=figures), Cluster(cores_per_node=40))
+    of_four = costs.at(split(learner_cores=4, actors=36))
+    assert close(of_four.learner.update, 0.008, 0.012)
+    assert close(of_four.buffer.draw, 0.001, 0.0015)
+
+
+# --- between learners, groups and nodes -------------------------------------------------------------------
+
+
+def averaged(*seconds: tuple[int, float]) -> tuple[AveragingFigures, ...]:
+    return tuple(AveragingFigures(learners=learners, seconds=once(value)) for learners, value in seconds)
+
+
+def test_averaging_gradients_beyond_what_was_measured_is_a_ring() -> None:
+    # 2 (L - 1) steps of 1 ms, and 2 (L - 1) / L times 4 ms: 6, 12; 18 + ... for eight.
+    table = measured(averaging=averaged((2, 0.006), (4, 0.012)))
+    costs = MeasuredCosts(table, Cluster(cores_per_node=40))
+    assert costs.at(split(learners=2)).exchange.gradients_s == pytest.approx(0.006)
+    assert costs.at(split(learners=8)).exchange.gradients_s == pytest.approx(0.014 + 7 / 4 * 0.004)
+    assert any("from 2, 4 measured" in words for words in costs.at(split(learners=8)).extrapolated)
+
+
+def test_averaging_that_was_measured_needs_no_ring() -> None:
+    table = measured(averaging=averaged((2, 0.006), (4, 0.013), (8, 0.020)))
+    costs = MeasuredCosts(table, Cluster(cores_per_node=40))
+    assert costs.at(split(learners=4)).exchange.gradients_s == 0.013
+    assert not any("averaging" in words for words in costs.at(split(learners=4)).extrapolated)
+
+
+def test_averaging_faster_than_its_messages_leaves_nothing_for_the_steps() -> None:
+    costs = MeasuredCosts(measured(averaging=averaged((2, 0.0001))), Cluster(cores_per_node=40))
+    assert costs.at(split(learners=4)).exchange.gradients_s == pytest.approx(1.5 * 0.0001)
+
+
+def test_one_measured_number_of_learners_is_divided_by_what_a_message_costs() -> None:
+    # 10,000 bytes at 20 ns each are 0.2 ms, which two learners need once; 2 steps have the rest.
+    costs = MeasuredCosts(measured(averaging=averaged((2, 0.0012))), Cluster(cores_per_node=40))
+    assert costs.at(split(learners=4)).exchange.gradients_s == pytest.approx(6 * 0.0005 + 1.5 * 0.0002)
+
+
+def test_without_any_averaging_measured_a_ring_costs_its_messages() -> None:
+    costs = MeasuredCosts(measured(), Cluster(cores_per_node=40))
+    assert costs.at(split(learners=4)).exchange.gradients_s == pytest.approx(6 * 30e-6 + 1.5 * 0.0002)
+    assert any("from none measured" in words for words in costs.at(split(learners=4)).extrapolated)
+
+
+def test_learners_on_several_nodes_average_over_the_link() -> None:
+    table = measured(averaging=averaged((2, 0.006), (4, 0.012)))
+    near, far = (
+        MeasuredCosts(table, Cluster(cores_per_node=cores, nodes=2, link_bytes_per_s=1e6)) for cores in (8, 4)
+    )
+    four = split(learners=4, learner_cores=2)
+    assert near.at(four).exchange.gradients_s == pytest.approx(0.012)
+    # 3/2 times 10,000 bytes.
+    assert far.at(four).exchange.gradients_s == pytest.approx(0.012 + 0.015)
+
+
+def test_the_root_receives_and_sends_the_parameters_of_each_group() -> None:
+    costs = MeasuredCosts(measured(), Cluster(cores_per_node=40), sync_interval=7)
+    exchange = costs.at(split(groups=4)).exchange
+    # 10,000 bytes: 110 us to send, 120 to receive; the group's own part is as much.
+    assert exchange.root_s == pytest.approx(230e-6)
+    assert exchange.group_s == pytest.approx(460e-6)
+    assert exchange.sync_interval == 7
+    assert any("4 groups" in words for words in costs.at(split(groups=4)).extrapolated)
+
+
+def test_groups_on_several_nodes_have_their_parameters_go_over_the_link_and_back() -> None:
+    cluster = Cluster(cores_per_node=40, nodes=4, link_bytes_per_s=1e6)
+    exchange = MeasuredCosts(measured(), cluster).at(split(groups=4)).exchange
+    assert exchange.root_s == pytest.approx(230e-6 + 0.020)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "groups", "learner_cores", "crossing"),
+    [(1, 1, 1, 0.0), (2, 2, 1, 0.0), (2, 4, 1, 0.0), (2, 1, 1, 4 / 7), (4, 2, 2, 4 / 6), (2, 1, 4, 1.0)],
+)
+def test_fragments_cross_from_actors_that_are_not_on_their_learners_node(
+    nodes: int, groups: int, learner_cores: int, crossing: float
+) -> None:
+    cluster = Cluster(cores_per_node=4, nodes=nodes, link_bytes_per_s=1e6)
+    exchange = (
+        MeasuredCosts(measured(), cluster).at(split(learner_cores=learner_cores, groups=groups)).exchange
+    )
+    assert exchange.crossing == pytest.approx(crossing)
+    assert exchange.link_bytes_per_s == (1e6 if crossing else None)
+    assert exchange.fragment_bytes == 1000
+
+
+def test_a_buffer_of_its_own_hands_each_learner_its_part_of_a_batch() -> None:
+    table = measured(batch_bytes=6000)
+    costs = MeasuredCosts(table, Cluster(cores_per_node=40), colocated=False)
+    one = costs.at(split(buffer_cores=1))
+    assert one.buffer.hand_over_s == pytest.approx(70e-6)
+    assert one.learner.take_s == pytest.approx(80e-6)
+    two = costs.at(split(learners=2, buffer_cores=1))
+    assert two.buffer.hand_over_s == pytest.approx(2 * 40e-6)
+    assert two.learner.take_s == pytest.approx(50e-6)
+
+
+def test_a_buffer_beside_a_learner_hands_the_others_their_parts() -> None:
+    # 64 uses of an update, at 1000 bytes for 80 samples: 800 bytes, 200 for each of three others.
+    costs = MeasuredCosts(measured(), Cluster(cores_per_node=40)).at(split(learners=4))
+    assert costs.buffer.hand_over_s == pytest.approx(3 * (10e-6 + 2e-6))
+    assert costs.learner.take_s == 0.0
+
+
+def test_roles_in_one_process_send_for_nothing() -> None:
+    costs = MeasuredCosts(measured(transport=()), Cluster(cores_per_node=2)).at(split())
+    assert (costs.actor.send_s, costs.buffer.receive_s) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "of", "said"),
+    [
+        (Cluster(3), split(actors=2), "3 cores of a node"),
+        (Cluster(2, nodes=2), split(), "other nodes"),
+        (Cluster(2), split(learners=3), "a batch divided among 3"),
+        (Cluster(2), split(learners=3), "averaging over 3 learners"),
+        (Cluster(2), split(groups=2), "averaging over 2 groups"),
+        (Cluster(2), split(learner_cores=3), "a learner with 3 cores"),
+    ],
+)
+def test_whatever_was_not_measured_is_named(cluster: Cluster, of: Split, said: str) -> None:
+    words = MeasuredCosts(measured(), cluster).at(of).extrapolated
+    assert any(said in one for one in words), words
+
+
+def every_cost(table: MeasuredCosts, of: Split) -> Iterator[float]:
+    costs = table.at(of)
+    for cost in (costs.actor.sample, costs.buffer.store, costs.buffer.draw, costs.learner.update):
+        yield from astuple(cost)
+    exchange = costs.exchange
+    yield from (exchange.gradients_s, exchange.group_s, exchange.root_s, costs.buffer.hand_over_s)
+
+
+@given(
+    st.integers(1, 8),
+    st.integers(1, 10_000),
+    st.integers(0, 6),
+    st.integers(0, 6),
+    st.integers(0, 6),
+    st.integers(1, 10_000),
+    st.floats(0.1, 3.0),
+    st.floats(0.1, 3.0),
+)
+def test_no_split_costs_less_than_nothing(
+    measured_cores: int,
+    node_cores: int,
+    learners: int,
+    learner_cores: int,
+    groups: int,
+    actors: int,
+    of_two_cores: float,
+    of_two_learners: float,
+) -> None:
+    figures = learners_of((1, 1, 0.02), (2, 1, 0.02 * of_two_cores), (1, 2, 0.02 * of_two_learners))
+    table = MeasuredCosts(
+        measured(cores=measured_cores, learners=figures), Cluster(node_cores, 4, link_bytes_per_s=1e9)
+    )
+    of = split(1 << learners, 1 << learner_cores, actors, groups=1 << groups)
+    assert all(0 <= seconds < math.inf for seconds in every_cost(table, of))
+    assert table.at(of).learner.update.alone_s > 0
+
+
+# --- fits -------------------------------------------------------------------------------------------------
+
+
+@given(st.floats(0, 10), st.floats(0, 10))
+def test_a_fit_finds_the_coefficients_of_what_lies_on_it(a: float, b: float) -> None:
+    rows = [(x1, x2, a * x1 + b * x2) for x1, x2 in product((1.0, 2.0, 5.0), (0.5, 4.0))]
+    assert fit(rows) == pytest.approx((a, b), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("points", "fitted"),
+    [
+        ([(1.0, 5.0), (3.0, 1.0)], Line(3.0, 0.0)),
+        ([(1.0, 1.0), (3.0, 5.0)], Line(0.0, 1.6)),
+        ([(7.0, 2.0)], Line(2.0, 0.0)),
+        ([], Line(0.0, 0.0)),
+    ],
+)
+def test_a_line_of_times_neither_falls_nor_begins_below_zero(
+    points: list[tuple[float, float]], fitted: Line
+) -> None:
+    assert line(points) == pytest.approx(fitted)
+
+
+def test_the_median_of_the_repeats_counts() -> None:
+    actors = (an_actor(1, False, 0.1).model_copy(update={"fragment_s": Repeated(values=(0.1, 9.0, 0.2))}),)
+    costs = MeasuredCosts(measured(actors=actors), Cluster(cores_per_node=2)).at(split())
+    assert costs.actor.sample == Cost(0.2, 0.2)

@@ -1,0 +1,240 @@
+"""Claims about the splits that are compared, which comes first, and which can be run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.errors import UsageError
+from tianji_cli.profiling.scaling import Cluster
+from tianji_cli.profiling.search import TIE, Ranking, Search, check_gpus
+from tianji_cli.profiling.settings import num_envs_options, split_of, workload_of
+from tianji_cli.profiling.splits import Splits
+from tianji_cli.throughput.bottleneck import Bottleneck
+from tianji_cli.throughput.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
+from tianji_cli.throughput.prediction import Prediction
+from tianji_cli.throughput.split import Split
+
+APEX = "configs/dqn_cartpole_apex.toml"
+DQN = "configs/dqn_cartpole.toml"
+PPO = "configs/ppo_cartpole.toml"
+SYNC = "configs/ppo_cartpole_sync.toml"
+CONFIGS = st.sampled_from([APEX, DQN, PPO])
+
+
+class MadeUp:
+    """Costs of a learner half of whose work more cores do not shorten.
+
+    Args:
+        update_s: of a learner with one core and the whole batch.
+        step_s: of an environment.
+    """
+
+    def __init__(self, update_s: float = 2e-3, step_s: float = 2e-5) -> None:
+        self._update_s = update_s
+        self._step_s = step_s
+
+    def at(self, split: Split) -> Costs:
+        samples = 64 * split.num_envs
+        update = self._update_s * (0.5 + 0.5 / split.learner_cores) / split.learners
+        return Costs(
+            ActorCosts(samples, Cost.fixed(5e-4 + samples * self._step_s), send_s=1e-5),
+            BufferCosts(1e-5, store=Cost.fixed(1e-5), draw=Cost.fixed(1e-5)),
+            LearnerCosts(Cost.fixed(update), publish=Cost.fixed(1e-5)),
+            ExchangeCosts(gradients_s=1e-4 * (split.learners - 1)),
+        )
+
+
+def search(config: str, cores: int, nodes: int = 1, *overrides: str, costs: MadeUp | None = None) -> Search:
+    return Search(
+        config,
+        overrides,
+        cluster=Cluster(cores, nodes),
+        num_envs=num_envs_options(config, overrides),
+        workload=partial(workload_of, load_config(config, overrides), 4.0, 512.0, 32.0),
+        costs=costs or MadeUp(),
+    )
+
+
+def splits(config: str, cluster: Cluster, *overrides: str, num_envs: Sequence[int] = (16,)) -> list[Split]:
+    return list(Splits(load_config(config, overrides), cluster, num_envs))
+
+
+# -- which splits there are ----------------------------------------------------------------------------
+
+
+@given(CONFIGS, st.integers(3, 200), st.integers(1, 12), st.integers(1, 3))
+def test_every_split_uses_all_cores_and_nothing_is_listed_twice(
+    config: str, cores: int, nodes: int, of_actor: int
+) -> None:
+    found = splits(config, Cluster(max(cores, of_actor + 2), nodes), f"distribution.actor.cores={of_actor}")
+    assert found
+    assert len(found) == len(set(found))
+    assert {split.cores for split in found} == {max(cores, of_actor + 2) * nodes}
+    assert {split.actor_cores for split in found} == {of_actor}
+    assert all(split.actors and split.learners and split.learner_cores for split in found)
+
+
+@given(CONFIGS, st.integers(3, 64), st.integers(1, 12))
+def test_learners_and_buffer_of_a_group_are_on_one_node(config: str, cores: int, nodes: int) -> None:
+    for split in splits(config, Cluster(cores, nodes)):
+        of_node = max(1, split.groups // nodes)
+        assert max(nodes, split.groups) % min(nodes, split.groups) == 0
+        assert of_node * (split.learners * split.learner_cores + split.buffer_cores) <= cores
+
+
+def test_a_buffer_with_a_process_of_its_own_has_its_cores() -> None:
+    found = splits(APEX, Cluster(4), "distribution.buffer.cores=2")
+    assert [(split.buffer_cores, split.learner_cores, split.actors) for split in found] == [(2, 1, 1)]
+
+
+@pytest.mark.parametrize(("config", "cores"), [(PPO, 1), (SYNC, 1), (APEX, 1), (APEX, 2)])
+def test_where_cores_are_too_few_there_is_one_split_whose_roles_take_turns(config: str, cores: int) -> None:
+    (found,) = splits(config, Cluster(cores))
+    assert (found.learners, found.learner_cores, found.actors, found.groups) == (1, 1, 1, 1)
+    assert found.cores > cores
+
+
+def test_actors_in_step_share_a_rollout_evenly_and_learners_have_the_other_cores() -> None:
+    found = splits(SYNC, Cluster(7), num_envs=(16,))
+    assert {split.cores for split in found} == {7}
+    assert {split.actors for split in found} == {1, 2, 4}
+    for split in found:
+        if split.learners == split.groups == 1:
+            load_config(SYNC, [f"distribution.actor.num={split.actors}", "environment.num_envs=16"])
+
+
+def test_where_all_roles_share_a_process_more_actors_are_not_tried() -> None:
+    found = splits(PPO, Cluster(4), "distribution.transport=inproc", "distribution.actor.num=2")
+    assert {split.actors for split in found} == {2}
+    assert {split.learner_cores for split in found if split.groups == 1} == {1, 2, 4}
+
+
+@given(st.integers(2, 64), st.integers(1, 8), st.integers(1, 4))
+def test_every_learner_on_a_gpu_has_one(cores: int, nodes: int, gpus: int) -> None:
+    job = load_config(PPO)
+    on_gpu = job.model_copy(update={"distribution": job.distribution.model_copy(update={"device": "cuda"})})
+    found = list(Splits(on_gpu, Cluster(cores, nodes, gpus), (16,)))
+    assert found
+    for split in found:
+        assert split.learners * max(1, split.groups // nodes) <= gpus
+
+
+def test_gpus_are_refused_for_learners_that_use_none() -> None:
+    with pytest.raises(UsageError, match=r"distribution\.device=cuda"):
+        check_gpus(Cluster(4, gpus_per_node=1), "cpu")
+    check_gpus(Cluster(4, gpus_per_node=1), "cuda:0")
+    check_gpus(Cluster(4), "cpu")
+
+
+def test_ten_thousand_cores_are_thousands_of_splits_and_no_more() -> None:
+    for cluster in (Cluster(10_000), Cluster(40, 250), Cluster(100, 100)):
+        assert 100 < len(splits(PPO, cluster)) < 2_000
+
+
+# -- which comes first ---------------------------------------------------------------------------------
+
+
+def predicted(throughput: float, split: Split) -> Prediction:
+    none = Bottleneck("balanced", "")
+    return Prediction(split, 4.0, throughput, throughput, throughput, throughput, {}, none)
+
+
+def test_of_equal_throughputs_the_least_rank_comes_first_and_others_by_throughput() -> None:
+    found = [
+        predicted(throughput, Split(1, 1, 1, num_envs))
+        for throughput, num_envs in ((90.0, 1), (98.0, 8), (100.0, 32), (99.0, 4), (96.0, 2))
+    ]
+    ranking = Ranking(found, lambda prediction: (prediction.split.num_envs,))
+    assert [prediction.split.num_envs for prediction in ranking] == [4, 8, 32, 2, 1]
+
+
+def test_ties_go_to_fewer_changes_then_to_fewer_environments() -> None:
+    # Environments cost nothing, and the learner is the slower side: their number makes no difference.
+    idle = MadeUp(update_s=0.1, step_s=0.0)
+    assert [found.split.num_envs for found in search(DQN, 2, costs=idle).best()] == [32, 8, 16, 64, 128]
+    assert search(DQN, 2, costs=idle).best()[0].changes == ()
+    assert search(DQN, 2, costs=idle).best()[1].changes == ("environment.num_envs",)
+
+
+@pytest.mark.parametrize(("cores", "nodes"), [(2, 1), (4, 1), (16, 1), (40, 8)])
+def test_the_first_is_the_best_of_all_but_for_a_tie(cores: int, nodes: int) -> None:
+    compared = search(PPO, cores, nodes)
+    every = splits(PPO, Cluster(cores, nodes), num_envs=num_envs_options(PPO))
+    best = max(compared.predict(split).throughput for split in every)
+    assert compared.best()[0].prediction.throughput >= (1 - TIE) * best
+
+
+# -- which can be run ----------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_run_says_why_and_the_best_that_can_comes_last() -> None:
+    *others, last = search(PPO, 16).best()
+    assert len(others) == 5
+    for candidate in others:
+        assert not candidate.runnable
+        assert "not supported yet" in (candidate.why_not or "")
+    assert last.runnable
+    assert last == search(PPO, 16).runnable()[0]
+    assert (last.split.learners, last.split.groups) == (1, 1)
+
+
+def test_settings_of_what_can_be_run_give_the_config_that_split() -> None:
+    for candidate in search(PPO, 4).runnable():
+        job = load_config(PPO, candidate.settings)
+        assert split_of(job) == candidate.split
+        assert {setting.partition("=")[0] for setting in candidate.settings} >= set(candidate.changes)
+
+
+def test_several_hosts_are_a_setting_and_need_a_transport_that_reaches_them() -> None:
+    assert search(PPO, 4, 2).runnable() == []
+    over = "distribution.transport={ local = 'shm', remote = 'zmq' }"
+    found = search(PPO, 4, 2, over).runnable()
+    assert "distribution.hosts" in found[0].changes
+    assert load_config(PPO, [over, *found[0].settings]).distribution.hosts == 2
+
+
+def test_a_replay_that_cannot_hold_what_actors_send_rules_them_out() -> None:
+    small = "distribution.buffer.capacity=8192"
+    for candidate in search(DQN, 16, 1, small, costs=MadeUp(step_s=1e-3)).runnable():
+        assert candidate.split.actors * 2 * 32 * candidate.split.num_envs <= 8192
+
+
+# -- what is next to a choice --------------------------------------------------------------------------
+
+
+def neighbours(found: Search, choice: Split) -> list[tuple[int, int, int]]:
+    splits = [candidate.split for candidate in found.neighbours(choice)]
+    return [(split.learner_cores, split.actors, split.num_envs) for split in splits]
+
+
+def test_neighbours_have_a_core_moved_either_way() -> None:
+    assert neighbours(search(PPO, 6), Split(1, 3, 3, 32)) == [(4, 2, 32), (2, 4, 32)]
+    assert neighbours(search(PPO, 6, 1, "distribution.actor.cores=2"), Split(1, 3, 2, 32, actor_cores=2)) == [
+        (5, 1, 32),
+        (1, 3, 32),
+    ]
+
+
+def test_neighbours_have_other_environments_where_no_core_can_be_moved() -> None:
+    assert neighbours(search(PPO, 2), Split(1, 1, 1, 32)) == [(1, 1, 16), (1, 1, 64)]
+    assert neighbours(search(PPO, 2), Split(1, 1, 1, 64)) == [(1, 1, 32), (1, 1, 16)]
+    assert neighbours(search(PPO, 2), Split(1, 1, 1, 16)) == [(1, 1, 32), (1, 1, 64)]
+    assert neighbours(search(PPO, 3), Split(1, 1, 2, 32)) == [(2, 1, 32), (1, 2, 16)]
+
+
+def test_neighbours_can_be_run() -> None:
+    # Three actors cannot share a rollout of four fragments.
+    assert neighbours(search(SYNC, 6), Split(1, 4, 2, 16)) == [(5, 1, 16), (4, 2, 32)]
+
+
+def test_a_candidate_is_runnable_exactly_if_nothing_is_said_against_it() -> None:
+    candidate = search(PPO, 2).best()[0]
+    assert candidate.runnable
+    assert not replace(candidate, why_not="because").runnable

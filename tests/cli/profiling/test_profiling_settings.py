@@ -1,0 +1,117 @@
+"""Claims about what a split sets, and what of a config no split changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.config.locate import shipped_configs
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.profiling.settings import (
+    fingerprint,
+    num_envs_options,
+    split_of,
+    split_settings,
+    split_values,
+    workload_of,
+)
+from tianji_cli.throughput.split import Split
+from tianji_cli.throughput.workload import Workload
+
+APEX = "configs/dqn_cartpole_apex.toml"
+DQN = "configs/dqn_cartpole.toml"
+PPO = "configs/ppo_cartpole.toml"
+
+
+def workload(config: str, *overrides: str, split: Split | None = None) -> Workload:
+    return workload_of(load_config(config, overrides), 8.0, 512.0, 20.0, split)
+
+
+def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{path}.{key}" if path else key
+        values |= flat(value, name) if isinstance(value, Mapping) else {name: value}
+    return values
+
+
+def changed(one: JobConfig, other: JobConfig) -> set[str]:
+    before, after = flat(one.model_dump(mode="json")), flat(other.model_dump(mode="json"))
+    return {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+
+
+@pytest.mark.parametrize("config", shipped_configs())
+def test_a_config_has_the_split_that_it_was_given_and_differs_in_nothing_else(config: str) -> None:
+    before = load_config(config)
+    own = split_of(before)
+    wanted = replace(own, learner_cores=3, actors=2, num_envs=own.num_envs // 2 or 2)
+    after = load_config(config, split_settings(wanted))
+    assert split_of(after) == wanted
+    assert changed(before, after) <= split_values(wanted).keys()
+
+
+def test_cores_of_a_buffer_count_where_it_has_some_of_its_own() -> None:
+    assert split_of(load_config(APEX, ["distribution.buffer.cores=2"])).cores == 4
+    assert split_of(load_config(PPO)).buffer_cores == 0
+    assert split_of(load_config(PPO, ["distribution.actor.cores=3"])).cores_of_actors == 3
+
+
+def test_an_actors_window_is_no_more_than_its_share_of_a_rollout() -> None:
+    assert workload(PPO).window == 1  # A fragment is the whole of it.
+    of_four = replace(split_of(load_config(PPO)), num_envs=16)
+    assert workload(PPO, split=of_four).window == 2
+    assert workload(PPO, split=replace(of_four, actors=3)).window == 2
+    assert workload(PPO, split=replace(of_four, actors=4)).window == 1
+    assert workload(DQN, "distribution.actor.window=7").window == 7
+
+
+def test_a_rollout_stays_as_long_whatever_the_environments() -> None:
+    few = replace(split_of(load_config(PPO)), num_envs=16)
+    assert workload(PPO).rollout_steps == workload(PPO, split=few).rollout_steps == 4096
+    assert workload(DQN).rollout_steps is None
+
+
+def test_the_tolerance_is_that_of_the_balance() -> None:
+    assert workload(DQN).tolerance == 32 * 32 + 512 / 8
+    few = replace(split_of(load_config(DQN)), num_envs=8)
+    assert workload(DQN, split=few).tolerance == 8 * 32 + 512 / 8
+    assert workload(DQN, "distribution.balance_tolerance=3000").tolerance == 3000
+    assert workload(DQN, "distribution.balance=free").tolerance is None
+    assert workload(PPO).tolerance is None
+
+
+def test_who_waits_and_who_shares_a_process_is_the_configs() -> None:
+    assert workload("configs/ppo_cartpole_sync.toml").in_step
+    assert not workload(APEX).colocated
+    assert workload(PPO, "distribution.transport=inproc").one_process
+    plain = workload(PPO)
+    assert (plain.in_step, plain.colocated, plain.one_process) == (False, True, False)
+
+
+def test_environments_are_offered_as_far_as_the_config_allows() -> None:
+    assert num_envs_options(DQN) == (8, 16, 32, 64, 128)
+    assert num_envs_options(PPO) == (16, 32, 64)  # A rollout is one fragment of 64 of them.
+    assert num_envs_options("configs/dqn_cartpole_paper.toml") == (1, 2, 4)
+    assert num_envs_options(DQN, ["environment.num_envs=6"]) == (3, 6, 12, 24)
+
+
+def test_environments_are_offered_that_only_fewer_actors_can_have() -> None:
+    in_step = ["distribution.actor.num=4", "environment.num_envs=16"]
+    assert num_envs_options("configs/ppo_cartpole_sync.toml", in_step) == (4, 8, 16, 32, 64)
+
+
+def test_measurements_are_of_use_whatever_the_split_and_the_experiment() -> None:
+    split = Split(learners=1, learner_cores=2, actors=3, num_envs=16)
+    same = load_config(PPO, [*split_settings(split), "experiment.seed=7", "experiment.name=other"])
+    assert fingerprint(same) == fingerprint(load_config(PPO))
+
+
+@pytest.mark.parametrize(
+    "override", ["distribution.actor.send_size=32", "training.gamma=0.9", "distribution.transport=zmq"]
+)
+def test_measurements_are_of_no_use_once_the_work_is_another(override: str) -> None:
+    assert fingerprint(load_config(PPO, [override])) != fingerprint(load_config(PPO))

@@ -1,0 +1,321 @@
+"""The simulated pipeline against the prediction and against cases that can be reckoned by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tianji_cli.cluster import supply
+from tianji_cli.profiling import simulated_group
+from tianji_cli.profiling.simulation import EVENTS, simulate
+from tianji_cli.throughput.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
+from tianji_cli.throughput.prediction import predict
+from tianji_cli.throughput.rates import PerRole
+from tianji_cli.throughput.split import Split
+from tianji_cli.throughput.workload import Workload
+
+STEPS = 32 * 32
+"""T x N of every fragment here."""
+
+
+def splits(actors: int, learners: int = 1, groups: int = 1, buffer_cores: int = 0) -> Split:
+    return Split(learners, 1, actors, num_envs=32, groups=groups, buffer_cores=buffer_cores)
+
+
+def rollouts(fragments: int = 8, updates: int = 40, window: int = 2, in_step: bool = False) -> Workload:
+    """Ten uses of each sample, in so many updates for each rollout."""
+    return Workload(
+        rho=10.0,
+        uses_per_update=fragments * STEPS * 10 / updates,
+        updates_per_version=updates,
+        send_size=32,
+        rollout_steps=fragments * STEPS,
+        window=window,
+        in_step=in_step,
+    )
+
+
+def replay(rho: float = 8.0, batch: int = 256, window: int = 2) -> Workload:
+    """An update of 256 uses takes 32 steps: 32 updates for each fragment."""
+    return Workload(
+        rho=rho,
+        uses_per_update=batch,
+        updates_per_version=10,
+        send_size=32,
+        rollout_steps=None,
+        window=window,
+        tolerance=STEPS + batch / rho,
+    )
+
+
+def costs(
+    *,
+    fragment: float = 0.02,
+    update: float = 0.001,
+    receive: float = 2e-4,
+    draw: float = 1e-4,
+    exchange: ExchangeCosts | None = None,
+) -> Costs:
+    return Costs(
+        ActorCosts(STEPS, Cost.fixed(fragment), send_s=1e-4),
+        BufferCosts(receive / 2, Cost.fixed(receive / 2), Cost.fixed(draw)),
+        LearnerCosts(Cost.fixed(update), Cost.fixed(5e-4)),
+        ExchangeCosts() if exchange is None else exchange,
+    )
+
+
+PARTED = replace(replay(), colocated=False)
+ONE_PROCESS = replace(rollouts(), one_process=True)
+LINK = ExchangeCosts(fragment_bytes=1_000_000, crossing=0.5, link_bytes_per_s=1e8)
+
+
+@pytest.mark.parametrize(
+    ("limit", "split", "workload", "of_split"),
+    [
+        pytest.param("production", splits(1), rollouts(), costs(), id="rollouts-sample-bound"),
+        pytest.param("production", splits(4), rollouts(), costs(update=7.5e-4), id="rollouts-balanced"),
+        pytest.param("consumption", splits(4), rollouts(), costs(update=0.003), id="rollouts-training-bound"),
+        pytest.param(
+            "consumption", splits(32), rollouts(), costs(), id="rollouts-more-actors-than-fragments"
+        ),
+        pytest.param("turns", splits(4), rollouts(in_step=True), costs(), id="in-step"),
+        pytest.param("cores", splits(1), ONE_PROCESS, costs(), id="one-process"),
+        pytest.param("cores", splits(4), ONE_PROCESS, costs(), id="one-process-with-several-actors"),
+        pytest.param("production", splits(2), replay(), costs(fragment=0.1), id="replay-sample-bound"),
+        pytest.param("consumption", splits(4), replay(), costs(update=0.002), id="replay-training-bound"),
+        pytest.param(
+            "production", splits(4), replay(), costs(fragment=0.14, update=8e-4), id="replay-balanced"
+        ),
+        pytest.param(
+            "production", splits(2, buffer_cores=1), PARTED, costs(fragment=0.1), id="parted-sample-bound"
+        ),
+        pytest.param(
+            "consumption", splits(4, buffer_cores=1), PARTED, costs(draw=5e-4), id="parted-training-bound"
+        ),
+        pytest.param(
+            "reception", splits(8, buffer_cores=1), PARTED, costs(draw=0.002), id="parted-communication-bound"
+        ),
+        pytest.param(
+            "consumption",
+            splits(16, learners=4),
+            rollouts(fragments=64),
+            costs(update=0.001, exchange=ExchangeCosts(gradients_s=0.001)),
+            id="several-learners",
+        ),
+        pytest.param(
+            "consumption",
+            splits(4, groups=4),
+            rollouts(),
+            costs(update=0.003, exchange=ExchangeCosts(group_s=0.05, root_s=0.005)),
+            id="several-groups",
+        ),
+        pytest.param(
+            "root",
+            splits(4, groups=16),
+            rollouts(),
+            costs(exchange=ExchangeCosts(group_s=0.01, root_s=0.05)),
+            id="the-root",
+        ),
+        pytest.param("link", splits(8), rollouts(32), costs(update=3e-4, exchange=LINK), id="the-link"),
+    ],
+)
+def test_the_prediction_comes_of_the_rules(
+    limit: str, split: Split, workload: Workload, of_split: Costs
+) -> None:
+    prediction = predict(split, workload, of_split)
+    assert min(prediction.limits, key=lambda name: prediction.limits[name]) == limit, "what the case is for"
+    simulated = simulate(split, workload, of_split, crowd=prediction.crowd, events=60_000)
+    # In step, the buffer receives while actors still work: the prediction has one after the other.
+    assert simulated.throughput == pytest.approx(prediction.throughput, rel=0.02)
+    assert simulated.reception * workload.rho == pytest.approx(simulated.consumption, rel=0.02)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[Split, Workload, Costs]:
+    """Jobs of any kind on one group, with an actor's seconds as the unit of all costs."""
+    actors, learners = draw(st.integers(1, 12)), draw(st.sampled_from((1, 2, 4)))
+    kind = draw(st.sampled_from(("rollouts", "in step", "one process", "replay", "parted")))
+    if kind in ("replay", "parted"):
+        workload = replay(draw(st.sampled_from((1.0, 8.0))), draw(st.sampled_from((64, 256))))
+        workload = replace(workload, colocated=kind == "replay")
+    else:
+        workload = rollouts(actors * draw(st.integers(1, 4)), draw(st.sampled_from((4, 16, 40))))
+        workload = replace(workload, in_step=kind == "in step", one_process=kind == "one process")
+    per_update = workload.uses_per_update / workload.rho / STEPS
+    work_s = per_update / actors * draw(st.floats(0.2, 5.0))
+    share = st.floats(0.001, 0.1)
+    return (
+        splits(actors, learners, buffer_cores=int(kind == "parted")),
+        workload,
+        Costs(
+            ActorCosts(STEPS, Cost(0.95, draw(st.floats(0.95, 1.5))), send_s=0.05),
+            BufferCosts(
+                draw(share) / actors, Cost.fixed(draw(share) / actors), Cost.fixed(work_s * draw(share))
+            ),
+            LearnerCosts(Cost(work_s, work_s * draw(st.floats(1.0, 1.5))), Cost.fixed(work_s * draw(share))),
+            ExchangeCosts(gradients_s=(learners - 1) * work_s * draw(share)),
+        ),
+    )
+
+
+@settings(max_examples=40)
+@given(jobs())
+def test_the_prediction_comes_of_the_rules_whatever_the_job(job: tuple[Split, Workload, Costs]) -> None:
+    split, workload, of_split = job
+    prediction = predict(split, workload, of_split)
+    simulated = simulate(split, workload, of_split, crowd=prediction.crowd, events=30_000)
+    in_flight = workload.window * split.actors
+    if in_flight < workload.uses_per_update / workload.rho / STEPS:
+        # Actors wait during an update for which they cannot send enough: no minimum of rates knows that.
+        assert simulated.throughput <= prediction.throughput * 1.02
+    else:
+        received_meanwhile = 0.08 if workload.in_step else 0.0
+        below, above = 0.97 * prediction.throughput, (1.03 + received_meanwhile) * prediction.throughput
+        assert below <= simulated.throughput <= above
+
+
+def test_one_actor_and_one_learner_as_reckoned_by_hand() -> None:
+    free = Costs(
+        ActorCosts(samples=1000.0, sample=Cost.fixed(0.09), send_s=0.01),
+        BufferCosts(0.0, Cost.fixed(0.0), Cost.fixed(0.0)),
+        LearnerCosts(Cost.fixed(0.01), Cost.fixed(0.0)),
+    )
+    simulated = simulate(splits(1), rollouts(fragments=1, updates=5), free, events=2000)
+    assert simulated.production == pytest.approx(1000 / 0.1)
+    assert simulated.reception == pytest.approx(1000 / 0.1)
+    assert simulated.consumption == simulated.throughput == pytest.approx(STEPS * 10 / 0.1)
+    # The next fragment begins as one is pushed, 50 ms before five updates have made a policy of it.
+    assert simulated.policy_lag == pytest.approx(1.0)
+
+
+def test_the_crowd_makes_work_dearer() -> None:
+    of_split = replace(costs(), actor=ActorCosts(STEPS, Cost(0.0199, 0.0399), send_s=1e-4))
+    alone = simulate(splits(1), rollouts(), of_split, events=20_000)
+    crowded = simulate(splits(1), rollouts(), of_split, crowd=PerRole(0.5, 0.0, 0.0), events=20_000)
+    assert alone.production == pytest.approx(STEPS / 0.02, rel=0.01)
+    assert crowded.production == pytest.approx(STEPS / 0.03, rel=0.01)
+
+
+def test_a_window_of_two_hides_the_updates_from_an_actor_that_a_window_of_one_makes_wait() -> None:
+    # Two fragments and one update of half a fragment's time for each rollout.
+    of_split = costs(fragment=0.0199, update=0.03, receive=0.0, draw=0.0)
+    one, two, three = (
+        simulate(splits(1), rollouts(2, updates=1, window=window), of_split, events=20_000).throughput
+        for window in (1, 2, 3)
+    )
+    # With room for one, the second of two fragments waits for the end of the update: 30.5 ms, then 20 ms.
+    assert one == pytest.approx(2 * STEPS * 10 / 0.0505, rel=0.01)
+    assert two == three == pytest.approx(2 * STEPS * 10 / 0.04, rel=0.01)
+
+
+@pytest.mark.parametrize(("actors", "lag"), [(2, 1.0), (8, 1.0), (16, 2.0), (32, 4.0), (80, 10.0)])
+def test_samples_are_as_many_versions_old_as_actors_outnumber_the_fragments_of_a_rollout(
+    actors: int, lag: float
+) -> None:
+    simulated = simulate(splits(actors), rollouts(fragments=8), costs(update=0.01), events=30_000)
+    assert simulated.policy_lag == pytest.approx(lag, rel=0.01)
+
+
+def test_samples_are_never_old_in_step() -> None:
+    simulated = simulate(splits(4), rollouts(in_step=True), costs(), events=20_000)
+    assert simulated.policy_lag == 0
+
+
+def test_actors_in_step_that_have_no_share_of_a_rollout_do_nothing() -> None:
+    eight, twelve = (
+        simulate(splits(actors), rollouts(fragments=8, in_step=True), costs(), events=20_000)
+        for actors in (8, 12)
+    )
+    assert twelve.throughput == pytest.approx(eight.throughput, rel=0.01)
+
+
+@pytest.mark.parametrize("workload", [rollouts(), replay(), PARTED, ONE_PROCESS, rollouts(in_step=True)])
+def test_with_jitter_it_is_never_above_the_prediction(workload: Workload) -> None:
+    split = splits(4, learners=2, buffer_cores=int(not workload.colocated))
+    for update in (3e-4, 7.5e-4, 0.003):
+        of_split = costs(update=update)
+        predicted = predict(split, workload, of_split).throughput
+        simulated = simulate(split, workload, of_split, jitter=0.3, events=60_000)
+        assert simulated.throughput <= predicted * 1.015
+
+
+def test_learners_in_lockstep_wait_for_the_slowest() -> None:
+    # The mean of the larger of two exponential times is one and a half times that of each.
+    of_split = costs(update=0.01, receive=0.0, draw=0.0)
+    one, two = (
+        simulate(splits(4, learners), rollouts(), of_split, jitter=1.0, events=60_000).throughput
+        for learners in (1, 2)
+    )
+    assert one / two == pytest.approx(1.5, rel=0.03)
+
+
+def test_the_root_serves_one_group_after_another() -> None:
+    exchange = ExchangeCosts(sync_interval=100, group_s=0.0, root_s=0.01)
+    of_split = costs(update=0.001, receive=0.0, draw=0.0, exchange=exchange)
+    alone, few, many = (
+        simulate(splits(8, groups=groups), rollouts(), of_split, events=60_000).throughput / groups
+        for groups in (1, 4, 40)
+    )
+    # A hundred updates take 101 ms; the root needs 40 ms for 4 groups, 400 ms for 40.
+    assert alone == pytest.approx(STEPS * 8 * 10 / 0.0405, rel=0.01)
+    assert few == pytest.approx(alone, rel=0.01)
+    assert many == pytest.approx(100 * STEPS * 2 / 0.4, rel=0.01)
+
+
+def test_without_balance_the_throughput_is_what_both_sides_allow() -> None:
+    free = replace(replay(), tolerance=None)
+    simulated = simulate(splits(2), free, costs(fragment=0.1), events=30_000)
+    assert simulated.consumption > 1.2 * simulated.reception * free.rho
+    assert simulated.throughput == pytest.approx(2 * STEPS / 0.1001 * free.rho, rel=0.02)
+
+
+def test_a_seed_settles_everything() -> None:
+    one, again, other = (
+        simulate(splits(4), rollouts(), costs(), jitter=0.3, seed=seed, events=5000) for seed in (3, 3, 4)
+    )
+    assert one == again
+    assert one.throughput != other.throughput
+
+
+@pytest.mark.parametrize(
+    ("split", "workload", "of_split"),
+    [
+        pytest.param(splits(9_999), rollouts(), costs(), id="rollouts"),
+        pytest.param(splits(9_999), rollouts(fragments=20_000), costs(update=1e-4), id="large-rollouts"),
+        pytest.param(splits(9_999), replay(), costs(), id="replay"),
+        pytest.param(splits(9_936, learners=64), rollouts(640), costs(), id="learners"),
+        pytest.param(
+            splits(1, groups=5_000),
+            rollouts(),
+            costs(exchange=ExchangeCosts(group_s=0.01, root_s=1e-6)),
+            id="groups",
+        ),
+    ],
+)
+def test_ten_thousand_cores_need_few_events_and_come_out_as_predicted(
+    split: Split, workload: Workload, of_split: Costs
+) -> None:
+    simulated = simulate(split, workload, of_split)
+    assert EVENTS <= simulated.events <= 2 * EVENTS
+    assert simulated.throughput == pytest.approx(predict(split, workload, of_split).throughput, rel=0.03)
+
+
+def test_too_few_events_become_enough() -> None:
+    simulated = simulate(splits(2), rollouts(), costs(), events=1)
+    assert simulated.events > 100
+    assert math.isfinite(simulated.throughput)
+
+
+def test_what_could_never_run_is_refused() -> None:
+    with pytest.raises(ValueError, match="beside the learner"):
+        simulate(splits(2, buffer_cores=1), replace(rollouts(), colocated=False), costs())
+    with pytest.raises(ValueError, match="a tolerance of 100 env steps is too small: 528 at least"):
+        simulate(splits(2), replace(replay(), tolerance=100.0), costs())
+
+
+def test_batches_are_as_far_ahead_as_in_a_job() -> None:
+    assert simulated_group.BATCHES_AHEAD == supply.BATCHES_AHEAD

@@ -1,0 +1,241 @@
+"""What holds a job back, from its roles' reports: lately and over all, and only once enough is known."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
+from tianji_cli.cluster.messages import PageReport, Report
+from tianji_cli.cluster.plan import Host, Plan, make_plan
+from tianji_cli.config.schema import Component, JobConfig
+from tianji_cli.data.ledger import Account
+from tianji_cli.data.production import ProductionFile, ProductionPage
+from tianji_cli.roles.overview import Overview
+from tianji_cli.roles.work import WorkLog
+from tianji_cli.throughput.observed import BOUND_BY_WAITING
+
+RHO = 4.0
+HOST = Host("here", (0, 1))
+
+
+def job(actors: int = 2, **distribution: Any) -> JobConfig:
+    return JobConfig(
+        experiment={"name": "x", "stop": {"env_steps": 10}, "eval_episodes": 0},
+        environment={"type": "gym", "id": "CartPole-v1"},
+        agent=Component(type="ppo", settings=PPOAgentSettings()),
+        model=Component(type="mlp_actor_critic", settings=MLPActorCriticSettings()),
+        training=Component(type="ppo", settings=PPOSettings()),
+        distribution={"actor": {"num": actors}, **distribution},
+    )
+
+
+class Pace:
+    """A job that goes on at a pace, and whose processes report it.
+
+    Args:
+        config: the job.
+        version: that its learner begins with.
+    """
+
+    def __init__(self, config: JobConfig, version: int = 0) -> None:
+        self.plan: Plan = make_plan(config, [HOST])
+        self.log = WorkLog(config, self.plan)
+        self.now_s = 0.0
+        self.made = float(version)
+        self.incarnation = dict.fromkeys(range(len(self.plan.processes)), 0)
+        self.busy = {process.rank: [0.0] * len(process.roles) for process in self.plan.processes}
+        self.running = dict.fromkeys(self.busy, 0.0)
+        self.produced = dict.fromkeys(range(self.plan.num_actors), 0)
+        self.received = self.uses = 0
+        self.report()
+
+    def report(self) -> None:
+        said = {
+            "actor": {},
+            "buffer": {"receptions": [[0, 0, self.received, 0, 0, 1, self.received]]},
+            "learner": {"rho": RHO, "version": int(self.made), "session_consumed": self.uses},
+        }
+        for process in self.plan.trainers:
+            report = Report(
+                rank=process.rank,
+                incarnation=self.incarnation[process.rank],
+                roles=[said[role] for role in process.roles],
+                busy_s=self.busy[process.rank],
+                running_s=self.running[process.rank],
+            )
+            self.log.note(process, report, {actor: self.produced[actor] for actor in process.actors})
+
+    def go(
+        self,
+        seconds: float,
+        *,
+        actors: float,
+        learner: float,
+        buffer: float = 0.01,
+        versions: float = 5.0,
+        uses_per_s: float = 8000.0,
+    ) -> list[str | None]:
+        """Go on for so long, each role busy for a share of it; gives the names in between.
+
+        A busy actor makes 1000 samples a second.
+        """
+        names: list[str | None] = []
+        shares = {"actor": actors, "learner": learner, "buffer": buffer}
+        for _ in range(round(seconds / 0.2)):
+            self.now_s += 0.2
+            for process in self.plan.trainers:
+                self.running[process.rank] += 0.2
+                for i, role in enumerate(process.roles):
+                    self.busy[process.rank][i] += 0.2 * shares[role]
+            for actor in self.produced:
+                self.produced[actor] += round(200 * actors)
+            self.received += round(200 * actors) * len(self.produced)
+            self.uses += round(0.2 * uses_per_s * learner)
+            self.made += 0.2 * versions if learner else 0.0
+            self.report()
+            found = self.log.current(self.now_s)
+            names.append(None if found is None else found.kind)
+        return names
+
+
+def test_the_slower_side_is_named() -> None:
+    # Two actors feed 2 x 1000 x 4 = 8000 uses/s, exactly what the learner makes.
+    assert Pace(job(2)).go(6, actors=1, learner=1)[-1] == "balanced"
+    assert Pace(job(1)).go(6, actors=1, learner=0.5)[-1] == "sample-bound"
+    assert Pace(job(4)).go(6, actors=0.5, learner=1)[-1] == "training-bound"
+
+
+def test_a_buffer_beside_the_learner_takes_the_learners_time() -> None:
+    # 8000 uses in a second of which the buffer took as much again: 4000 uses/s against 8000.
+    assert Pace(job(2)).go(6, actors=0.5, learner=0.5, buffer=0.5)[-1] == "training-bound"
+
+
+def test_nothing_is_named_before_two_seconds_of_updates() -> None:
+    pace = Pace(job(1))
+    assert set(pace.go(20, actors=1, learner=0)) == {None}, "a warm-up tells nothing"
+    names = pace.go(4, actors=1, learner=0.2)
+    assert set(names[:10]) == {None}
+    assert set(names[12:]) == {"sample-bound"}
+
+
+def test_a_run_with_rollouts_of_many_seconds_is_named_once_it_has_made_two() -> None:
+    pace = Pace(job(1))
+    names = pace.go(60, actors=1, learner=0.4, versions=0.1)
+    assert set(names[:95]) == {None}
+    assert set(names[-100:]) == {"sample-bound"}
+
+
+def test_a_window_forgets_what_was_long_ago() -> None:
+    pace = Pace(job(1))
+    assert pace.go(60, actors=1, learner=0.5)[-1] == "sample-bound"
+    assert pace.go(12, actors=0.4, learner=1, uses_per_s=1600)[-1] == "training-bound"
+    assert len(pace.log._marks) < 40
+
+
+def test_two_sides_near_the_border_do_not_take_turns_on_the_screen() -> None:
+    pace = Pace(job(2))
+    names: list[str | None] = []
+    for _ in range(30):  # 8000 uses/s would be in balance with up to 8889.
+        names += pace.go(3, actors=1, learner=0.9, uses_per_s=8400)
+        names += pace.go(3, actors=1, learner=0.9, uses_per_s=9600)
+    changes = sum(before != after for before, after in itertools.pairwise(names))
+    assert changes <= 2
+    assert pace.go(9, actors=1, learner=0.8, uses_per_s=10_000)[-1] == "sample-bound"
+
+
+def test_waiting_of_both_sides_is_the_way_between_them() -> None:
+    assert Pace(job(2)).go(6, actors=0.3, learner=0.3)[-1] == "communication-bound"
+
+
+def test_in_step_nobodys_waiting_is_a_fault() -> None:
+    assert Pace(job(2, mode="sync")).go(6, actors=0.3, learner=0.3)[-1] == "in step"
+
+
+def test_one_process_is_named_by_what_most_of_it_goes_to() -> None:
+    pace = Pace(job(2, transport="inproc"))
+    assert pace.go(6, actors=0.1, learner=0.7)[-1] == "training-bound"
+    named = pace.log.current(pace.now_s)
+    assert named is not None
+    assert "the learner 78%, the actors 22%" in named.words
+
+
+def test_what_a_restarted_actor_did_before_is_not_forgotten() -> None:
+    pace = Pace(job(1))
+    pace.go(6, actors=1, learner=0.5)
+    rank = pace.plan.carrying("actor")[0].rank
+    pace.incarnation[rank] += 1
+    pace.busy[rank], pace.running[rank], pace.produced[0] = [0.0], 0.0, 0
+    assert set(pace.go(6, actors=1, learner=0.5)) == {"sample-bound"}
+    total = pace.log._total().actors
+    assert (total.count, total.members) == (12_000, 1)
+    assert total.busy_s == pytest.approx(12.0)
+
+
+def test_the_whole_session_is_named_without_what_came_before_and_after_training() -> None:
+    pace = Pace(job(4), version=1000)
+    pace.go(8, actors=0, learner=0)  # Others import their libraries.
+    pace.go(4, actors=0.4, learner=0.9)
+    pace.go(8, actors=0, learner=0)  # A large replay is saved.
+    named = pace.log.overall(train_s=4.0)
+    assert named is not None
+    assert named.kind == "training-bound"
+    assert pace.log.overall(train_s=20.0) == BOUND_BY_WAITING
+
+
+@pytest.mark.parametrize(("seconds", "versions"), [(0.4, 20.0), (1.6, 20.0), (10.0, 0.05)])
+def test_a_session_that_was_too_short_has_no_name(seconds: float, versions: float) -> None:
+    pace = Pace(job(2))
+    pace.go(seconds, actors=1, learner=1, versions=versions)
+    assert pace.log.overall(seconds) is None
+
+
+def test_a_job_that_never_began_has_no_name() -> None:
+    config = job(2)
+    log = WorkLog(config, make_plan(config, [HOST]))
+    assert log.current(5.0) is None
+    assert log.overall(5.0) is None
+
+
+def test_the_overview_takes_samples_from_the_pages_when_a_report_comes() -> None:
+    config = job(1)
+    plan = make_plan(config, [HOST, Host("there", (0, 1))])
+    production = ProductionFile(None, plan.num_actors)
+    view = Overview(config, plan, production, 0)
+    page = ProductionPage(production, 0)
+    learner, actor = plan.carrying("learner")[0], plan.carrying("actor")[0]
+    for second in range(1, 4):
+        page.count(1000)
+        said = {"rho": RHO, "version": 9 * second, "session_consumed": 4000 * second, "time_to": []}
+        buffer = {"receptions": [[0, 0, 1000 * second, 0, 0, 1, 0]]}
+        for rank, roles, busy_s in (
+            (learner.rank, [buffer, said], [0.01 * second, 0.3 * second]),
+            (actor.rank, [{}], [0.98 * second]),
+        ):
+            pages = [] if plan.is_local(rank) else [elsewhere(1000 * second)]
+            view.note(
+                Report(rank=rank, incarnation=0, roles=roles, busy_s=busy_s, running_s=second, pages=pages)
+            )
+    account = Account(produced=3000, received=3000, in_flight=0, lost=0, dropped=0)
+    too_short = view.summary("finished", "done", account, 0)
+    assert too_short.bottleneck is None
+    view.workers[learner.rank].report.roles[1]["session_train_s"] = 3.0  # type: ignore[union-attr]
+    summary = view.summary("finished", "done", account, 0)
+    assert summary.bottleneck is not None
+    assert summary.bottleneck.kind == "sample-bound"
+    assert view._work._total().actors.count == 3000
+
+
+def elsewhere(produced: int) -> PageReport:
+    return PageReport(
+        actor=0,
+        incarnation=0,
+        first_step_age_s=1.0,
+        produced=produced,
+        unfinished=0,
+        abandoned=False,
+        pushed=1,
+    )

@@ -1,0 +1,205 @@
+"""What a run has written is read back as it was, while it is written, and whatever has happened to it."""
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tianji_cli.errors import TianjiError
+from tianji_cli.telemetry.metrics import MetricsWriter
+from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_cli.telemetry.snapshot import Evaluation, Snapshot, Summary
+from tianji_cli.telemetry.watching import MetricsFollower, Row, read_summary
+from tianji_cli.throughput.bottleneck import Bottleneck
+
+
+def line(snapshot: Snapshot) -> bytes:
+    return json.dumps(snapshot.metrics() | {"roles": snapshot.standing()}).encode() + b"\n"
+
+
+def elapsed(follower: MetricsFollower) -> list[float]:
+    return [row.elapsed_s for row in follower.rows()]
+
+
+@pytest.mark.parametrize("second", [0, 5])
+def test_a_snapshot_is_read_back_as_it_was(
+    run: RunDirectory,
+    snapshot: Callable[..., Snapshot],
+    with_replay: dict[str, Any],
+    bottleneck: Bottleneck,
+    second: int,
+) -> None:
+    written = [snapshot(second), snapshot(second, bottleneck=bottleneck, **with_replay)]
+    writer = MetricsWriter(run, print)
+    for one in written:
+        writer.write(one)
+    writer.close()
+    first, then = MetricsFollower(run.metrics).rows()
+    assert first.roles is not None
+    assert then.roles is None
+    assert [first.snapshot(first.roles), then.snapshot(first.roles)] == written
+
+
+def test_what_was_not_finite_is_not_a_number_again(snapshot: Callable[..., Snapshot]) -> None:
+    written = snapshot(losses={"value": math.inf, "policy": 0.5}, consumed_per_s=math.nan)
+    row = Row.model_validate_json(line(written))
+    found = row.snapshot(row.roles or ())
+    assert math.isnan(found.losses["value"])
+    assert math.isnan(found.consumed_per_s)
+    assert found.losses["policy"] == 0.5
+
+
+def test_a_row_of_an_earlier_version_is_shown_without_what_it_does_not_have(
+    snapshot: Callable[..., Snapshot],
+) -> None:
+    row = json.loads(line(snapshot()))
+    for newer in ("roles", "reached", "reached_in_s", "bottleneck", "age", "uses", "replay"):
+        del row[newer]
+    found = Row.model_validate(row).snapshot(())
+    assert (found.env_steps, found.mean_100, found.roles) == (226_000, 150.0, ())
+    assert [(rule.rule, rule.value, rule.target) for rule in found.stop] == [
+        ("mean_return", None, 475.0),
+        ("env_steps", None, 1_000_000.0),
+        ("wall_s", None, 600.0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "damage", [{"lag": 3}, {"updates": None}, {"stop": {"wall_s": []}}, {"bottleneck": {"kind": "?"}}]
+)
+def test_a_damaged_row_is_an_error_or_none_and_never_a_crash(
+    snapshot: Callable[..., Snapshot], damage: dict[str, Any]
+) -> None:
+    row = json.loads(line(snapshot())) | damage
+    with pytest.raises(ValueError, match="validation error"):
+        Row.model_validate(row).snapshot([{"role": 1}])
+
+
+def test_rows_are_read_once_as_they_come(tmp_path: Path, snapshot: Callable[..., Snapshot]) -> None:
+    path = tmp_path / "metrics.jsonl"
+    follower = MetricsFollower(path)
+    assert elapsed(follower) == []
+    path.write_bytes(line(snapshot(1)) + line(snapshot(2)))
+    assert elapsed(follower) == [3.0, 4.0]
+    assert elapsed(follower) == []
+    with path.open("ab") as file:
+        file.write(line(snapshot(3)))
+    assert elapsed(follower) == [5.0]
+
+
+def test_a_line_that_is_being_written_is_read_when_it_is_whole(
+    tmp_path: Path, snapshot: Callable[..., Snapshot]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    whole = line(snapshot(1))
+    follower = MetricsFollower(path)
+    for end in (1, 100, len(whole) - 1):
+        path.write_bytes(whole[:end])
+        assert elapsed(follower) == []
+    path.write_bytes(whole)
+    assert elapsed(follower) == [3.0]
+
+
+def test_a_torn_line_that_a_resumed_run_cuts_off_leaves_no_trace(
+    run: RunDirectory, snapshot: Callable[..., Snapshot]
+) -> None:
+    run.metrics.write_bytes(line(snapshot(1)) + line(snapshot(2))[:300])
+    follower = MetricsFollower(run.metrics)
+    assert elapsed(follower) == [3.0]
+    writer = MetricsWriter(run, print, resumed_at=0)
+    writer.write(snapshot(3))
+    writer.close()
+    assert elapsed(follower) == [5.0]
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"garbage", b"{}", b"[1]", b"\0" * 100, b"\xff\xfe", b"17", b'{"a":']
+)
+def test_lines_that_are_no_rows_are_passed_over(
+    tmp_path: Path, snapshot: Callable[..., Snapshot], garbage: bytes
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(line(snapshot(1)) + garbage + b"\n" + line(snapshot(2)))
+    assert elapsed(MetricsFollower(path)) == [3.0, 4.0]
+
+
+def test_another_file_in_its_place_is_read_from_its_beginning(
+    tmp_path: Path, snapshot: Callable[..., Snapshot]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    follower = MetricsFollower(path)
+    path.write_bytes(line(snapshot(1)) + line(snapshot(2)))
+    assert elapsed(follower) == [3.0, 4.0]
+    os.truncate(path, 0)
+    path.write_bytes(line(snapshot(3)))
+    assert elapsed(follower) == [5.0]
+    other = tmp_path / "other"
+    other.write_bytes(line(snapshot(4)) + line(snapshot(5)) + line(snapshot(6)))
+    other.replace(path)
+    assert elapsed(follower) == [6.0, 7.0, 8.0]
+    path.unlink()
+    assert elapsed(follower) == []
+
+
+def test_a_long_history_is_read_in_blocks(tmp_path: Path, snapshot: Callable[..., Snapshot]) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(line(snapshot(second)) for second in range(2000)))
+    assert path.stat().st_size > 2 << 20
+    assert elapsed(MetricsFollower(path)) == [second + 2.0 for second in range(2000)]
+
+
+def test_metrics_that_cannot_be_read_are_an_error_with_a_name(tmp_path: Path) -> None:
+    with pytest.raises(TianjiError, match=r"cannot read .*: Is a directory"):
+        elapsed(MetricsFollower(tmp_path))
+
+
+def written(run: RunDirectory, summary: Summary) -> dict[str, Any]:
+    document = summary.document()
+    run.summary.write_text(json.dumps(document, allow_nan=False))
+    return document
+
+
+def test_a_summary_is_read_back_as_it_was(
+    run: RunDirectory, summary: Callable[..., Summary], with_replay: dict[str, Any], bottleneck: Bottleneck
+) -> None:
+    assert read_summary(run.summary) is None
+    for one in (
+        summary(),
+        summary(bottleneck=bottleneck, sample_age=with_replay.pop("age"), **with_replay),
+        summary(staleness=None, evaluation=None, time_to={}),
+    ):
+        document = written(run, one)
+        found = read_summary(run.summary)
+        assert found == one
+        assert found is not None
+        assert found.document() == document
+
+
+def test_a_summary_with_what_is_not_finite_is_read_back(
+    run: RunDirectory, summary: Callable[..., Summary]
+) -> None:
+    document = written(run, summary(produced_per_s=math.nan, evaluation=Evaluation(3, math.nan, math.inf)))
+    found = read_summary(run.summary)
+    assert found is not None
+    assert found.document() == document
+
+
+def test_a_summary_of_an_earlier_version_has_no_bottleneck(
+    run: RunDirectory, summary: Callable[..., Summary]
+) -> None:
+    document = written(run, summary())
+    for newer in ("bottleneck", "replay", "uses", "sample_age", "staleness_p", "stale_priorities"):
+        del document[newer]
+    run.summary.write_text(json.dumps(document))
+    assert read_summary(run.summary) == summary()
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", "7", '{"status": "finished"}', '{"uses": 3}'])
+def test_a_file_that_is_no_summary_is_an_error_with_a_name(run: RunDirectory, content: str) -> None:
+    run.summary.write_text(content)
+    with pytest.raises(TianjiError, match=r"summary\.json is no summary that this version"):
+        read_summary(run.summary)

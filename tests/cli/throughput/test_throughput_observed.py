@@ -1,0 +1,105 @@
+"""What a running job did becomes the capacities of the model, and these a name."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tianji_cli.throughput.bottleneck import (
+    BOUND_BY_RECEPTION,
+    IN_BALANCE,
+    SAMPLE_BOUND,
+    TRAINING_BOUND,
+    bottleneck,
+)
+from tianji_cli.throughput.observed import BOUND_BY_WAITING, Observation, Work, observed_bottleneck
+
+
+def ten_seconds(
+    produced: float, actors_s: float, uses: float, learner_s: float, *, actors: int = 1, buffer_s: float = 0.1
+) -> Observation:
+    """A job of which ten seconds were seen."""
+    return Observation(
+        Work(produced, actors_s, 10.0 * actors, actors),
+        Work(produced, buffer_s, 10.0, 1),
+        Work(uses, learner_s, 10.0, 1),
+    )
+
+
+def test_several_actors_produce_together() -> None:
+    # Each made 100 samples in one busy second.
+    assert Work(count=300.0, busy_s=3.0, running_s=30.0, members=3).capacity == 300.0
+    assert Work(count=300.0, busy_s=3.0, running_s=30.0, members=3).busy == 0.1
+
+
+def test_who_has_not_worked_has_no_capacity() -> None:
+    assert (Work(members=3).capacity, Work().busy) == (0.0, 0.0)
+
+
+def test_an_idle_learner_makes_a_job_sample_bound() -> None:
+    # Actors always busy: 1000 samples/s, 4000 uses/s. The learner made them in 3 of 10 seconds: 13,333/s.
+    assert observed_bottleneck(ten_seconds(10_000, 10.0, 40_000, 3.0), 4.0, "free") == SAMPLE_BOUND
+
+
+def test_idle_actors_make_a_job_training_bound() -> None:
+    assert observed_bottleneck(ten_seconds(10_000, 5.0, 40_000, 9.9), 4.0, "free") == TRAINING_BOUND
+
+
+def test_two_busy_sides_are_in_balance() -> None:
+    assert observed_bottleneck(ten_seconds(10_000, 9.6, 40_000, 10.0), 4.0, "free") == IN_BALANCE
+
+
+def test_a_busy_buffer_makes_a_job_communication_bound() -> None:
+    seen = ten_seconds(10_000, 3.0, 40_000, 3.5, buffer_s=10.0)
+    assert observed_bottleneck(seen, 4.0, "free") == BOUND_BY_RECEPTION
+
+
+def test_two_sides_that_wait_most_of_the_time_are_bound_by_communication() -> None:
+    assert observed_bottleneck(ten_seconds(10_000, 4.0, 40_000, 2.0), 4.0, "free") == BOUND_BY_WAITING
+    assert (
+        observed_bottleneck(ten_seconds(10_000, 8.0, 40_000, 4.0, actors=2), 4.0, "free") == BOUND_BY_WAITING
+    )
+
+
+def test_who_waits_by_choice_is_in_step() -> None:
+    named = observed_bottleneck(ten_seconds(10_000, 6.0, 40_000, 2.0), 4.0, "in step")
+    assert named is not None
+    assert named.kind == "in step"
+    assert "75% of the time goes to the actors, 25% to the learner" in named.words
+
+
+def test_roles_of_one_process_are_named_by_what_they_take_of_it() -> None:
+    named = observed_bottleneck(ten_seconds(10_000, 2.0, 40_000, 8.0, actors=2), 4.0, "none")
+    assert named is not None
+    assert named.kind == "training-bound"
+    assert "the learner 80%, the actors 20%" in named.words
+
+
+@pytest.mark.parametrize("silent", ["actors", "buffers", "learners"])
+def test_nothing_is_named_before_all_sides_have_worked(silent: str) -> None:
+    seen = ten_seconds(10_000, 4.0, 40_000, 9.0)
+    assert observed_bottleneck(seen, 4.0, "free") is not None
+    without = Observation(**(vars(seen) | {silent: Work(0.0, 0.0, 10.0, 1)}))
+    assert observed_bottleneck(without, 4.0, "free") is None
+
+
+amounts = st.floats(1e-3, 1e6)
+
+
+@given(amounts, amounts, amounts, amounts, st.integers(1, 1000), st.floats(0.1, 100))
+def test_a_busy_side_is_named_as_the_model_names_it(
+    produced: float, actors_s: float, uses: float, learner_s: float, actors: int, rho: float
+) -> None:
+    seen = Observation(
+        Work(produced, actors_s, 0.0, actors),
+        Work(produced, 1e-9, 1.0, 1),
+        Work(uses, learner_s, learner_s, 1),
+    )
+    by_model = bottleneck(actors * produced / actors_s * rho, produced / 1e-9 * rho, uses / learner_s)
+    assert observed_bottleneck(seen, rho, "free") == by_model
+
+
+def test_what_was_done_later_is_told_from_what_was_done_before() -> None:
+    earlier, later = ten_seconds(100, 1.0, 400, 2.0, actors=4), ten_seconds(300, 4.0, 800, 9.0, actors=4)
+    assert later.since(earlier).actors == Work(200, 3.0, 0.0, 4)
+    assert later.since(earlier).learners == Work(400, 7.0, 0.0, 1)
+    assert (earlier + later).learners == Work(1200, 11.0, 20.0, 2)

@@ -1,0 +1,199 @@
+"""Each rule of the prediction against a case that can be reckoned by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tianji_cli.throughput.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
+from tianji_cli.throughput.equation import Terms
+from tianji_cli.throughput.prediction import predict
+from tianji_cli.throughput.split import Split
+from tianji_cli.throughput.workload import Workload
+
+SPLIT = Split(learners=1, learner_cores=1, actors=2, num_envs=4)
+WORKLOAD = Workload(rho=4.0, uses_per_update=80.0, updates_per_version=2.0, send_size=10, rollout_steps=40)
+COSTS = Costs(
+    actor=ActorCosts(samples=40.0, sample=Cost.fixed(0.09), send_s=0.01),
+    buffer=BufferCosts(receive_s=0.002, store=Cost.fixed(0.006), draw=Cost.fixed(0.001)),
+    learner=LearnerCosts(update=Cost.fixed(0.015), publish=Cost.fixed(0.004)),
+)
+"""Two actors make 40 steps in 0.1 s each. An update of 80 uses takes 80 / 4 = 20 steps, half a fragment."""
+PARTED = replace(WORKLOAD, colocated=False, rollout_steps=None)
+FAST_ACTOR = replace(COSTS, actor=ActorCosts(samples=40.0, sample=Cost.fixed(0.0009), send_s=0.0001))
+
+
+def of_buffer(costs: Costs, hand_over_s: float = 0.0, take_s: float = 0.0) -> Costs:
+    """Cost of handing batches over as well."""
+    return replace(
+        costs,
+        buffer=replace(costs.buffer, hand_over_s=hand_over_s),
+        learner=replace(costs.learner, take_s=take_s),
+    )
+
+
+def exchanging(exchange: ExchangeCosts, costs: Costs = COSTS) -> Costs:
+    """The costs with some of exchange."""
+    return replace(costs, exchange=exchange)
+
+
+def test_production_is_the_actors_fragments_a_second() -> None:
+    prediction = predict(SPLIT, WORKLOAD, COSTS)
+    assert prediction.production == pytest.approx(2 * 40 / 0.1)
+    assert prediction.throughput == prediction.limits["production"] == pytest.approx(800 * 4)
+    assert prediction.bottleneck.kind == "sample-bound"
+
+
+def test_production_and_reception_are_the_two_cases_of_equation_1_turned_round() -> None:
+    terms = Terms(sample_s=0.09, send_s=0.01, receive_s=0.002 + 0.006)
+    for actors in (1, 5, 12, 13, 40):
+        prediction = predict(replace(SPLIT, actors=actors), WORKLOAD, COSTS)
+        collected = min(prediction.production, prediction.reception)
+        assert collected == pytest.approx(1000 * 40 / terms.collection_s(1000, actors))
+    assert terms.crossing == 13
+
+
+def test_a_buffer_beside_the_learner_takes_its_time_from_it() -> None:
+    prediction = predict(SPLIT, WORKLOAD, COSTS)
+    # Update 15 ms, draw 1 ms, half a publication of 4 ms, half a fragment of 8 ms.
+    assert prediction.consumption == pytest.approx(80 / (0.015 + 0.001 + 0.002 + 0.004))
+    assert prediction.reception == pytest.approx(40 / 0.008)
+
+
+def test_a_buffer_beside_a_learner_hands_other_learners_their_parts_in_that_time_too() -> None:
+    prediction = predict(
+        replace(SPLIT, learners=2), WORKLOAD, of_buffer(COSTS, hand_over_s=0.003, take_s=9.0)
+    )
+    assert prediction.consumption == pytest.approx(80 / (0.022 + 0.003))
+
+
+def test_a_buffer_with_a_process_of_its_own_deals_out_batches_beside_receiving() -> None:
+    split = replace(SPLIT, buffer_cores=1)
+    prediction = predict(split, PARTED, of_buffer(COSTS, hand_over_s=0.003, take_s=0.002))
+    assert prediction.consumption == pytest.approx(80 / (0.015 + 0.002 + 0.002))
+    # For each update: draw 1 ms, hand over 3 ms, half a fragment of 8 ms: 20 steps in 8 ms.
+    assert prediction.reception == pytest.approx(20 / 0.008)
+
+
+def test_a_buffer_that_cannot_follow_is_named() -> None:
+    split = replace(SPLIT, buffer_cores=1)
+    prediction = predict(split, PARTED, of_buffer(FAST_ACTOR, hand_over_s=0.095))
+    assert prediction.throughput == prediction.limits["reception"] == pytest.approx(80 / 0.1)
+    assert prediction.bottleneck.kind == "communication-bound"
+
+
+def test_averaging_gradients_makes_each_update_longer() -> None:
+    costs = exchanging(ExchangeCosts(gradients_s=0.018))
+    prediction = predict(replace(SPLIT, learners=2), WORKLOAD, costs)
+    assert prediction.consumption == pytest.approx(80 / (0.022 + 0.018))
+
+
+def test_groups_multiply_all_rates_and_averaging_over_them_costs_each_now_and_then() -> None:
+    one = predict(SPLIT, WORKLOAD, COSTS)
+    costs = exchanging(ExchangeCosts(sync_interval=10, group_s=0.22))
+    four = predict(replace(SPLIT, groups=4), WORKLOAD, costs)
+    assert four.production == pytest.approx(4 * one.production)
+    assert four.reception == pytest.approx(4 * one.reception)
+    assert four.consumption == pytest.approx(4 * 80 / (0.022 + 0.022))
+
+
+def test_the_root_averages_one_group_after_the_other() -> None:
+    # 5 averagings a second, of 10 updates of 80 uses each, whichever groups they come from.
+    costs = exchanging(ExchangeCosts(sync_interval=10, root_s=0.2))
+    for groups in (4, 8):
+        prediction = predict(replace(SPLIT, groups=groups), WORKLOAD, costs)
+        assert prediction.throughput == prediction.limits["root"] == pytest.approx(5 * 10 * 80)
+        assert prediction.bottleneck.kind == "communication-bound"
+        assert "root" in prediction.bottleneck.words
+
+
+def test_the_link_carries_the_fragments_that_come_from_other_hosts() -> None:
+    # An update takes half a fragment, half of which crosses: 2,500 bytes. 10,000 a second are 4 updates.
+    link = ExchangeCosts(fragment_bytes=10_000, crossing=0.5, link_bytes_per_s=10_000.0)
+    prediction = predict(SPLIT, WORKLOAD, exchanging(link))
+    assert prediction.throughput == prediction.limits["link"] == pytest.approx(4 * 80)
+    assert prediction.bottleneck.kind == "communication-bound"
+    assert "network" in prediction.bottleneck.words
+    # Groups that lie on hosts of their own have a link each.
+    two = predict(replace(SPLIT, groups=2), WORKLOAD, exchanging(link))
+    assert two.limits["link"] == pytest.approx(2 * 4 * 80)
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        ExchangeCosts(),
+        ExchangeCosts(fragment_bytes=10_000, link_bytes_per_s=1.0),
+        ExchangeCosts(fragment_bytes=10_000, crossing=0.5),
+    ],
+)
+def test_a_link_that_no_fragment_needs_or_nobody_knows_is_no_limit(exchange: ExchangeCosts) -> None:
+    limits = predict(SPLIT, WORKLOAD, exchanging(exchange)).limits
+    assert set(limits) == {"production", "reception", "consumption"}
+
+
+def test_in_step_the_times_of_actors_and_learner_add_up() -> None:
+    prediction = predict(SPLIT, replace(WORKLOAD, in_step=True), COSTS)
+    # For 80 uses: 20 steps at 800 a second, and 22 ms.
+    assert prediction.throughput == pytest.approx(80 / (0.025 + 0.022))
+    assert prediction.bottleneck.kind == "in step"
+
+
+def test_in_step_groups_do_not_wait_for_one_another() -> None:
+    in_step = replace(WORKLOAD, in_step=True)
+    one, three = (predict(replace(SPLIT, groups=groups), in_step, COSTS) for groups in (1, 3))
+    assert three.throughput == pytest.approx(3 * one.throughput)
+
+
+def test_in_step_actors_crowd_only_actors() -> None:
+    costs = replace(
+        COSTS,
+        actor=replace(COSTS.actor, sample=Cost(0.09, 0.19)),
+        learner=replace(COSTS.learner, update=Cost(0.015, 1.0)),
+    )
+    prediction = predict(replace(SPLIT, actors=3), replace(WORKLOAD, in_step=True), costs)
+    # Two of an actor's three neighbours are actors; the learner has nobody at work beside it.
+    assert prediction.production == pytest.approx(3 * 40 / (0.01 + 0.09 + 0.1 * 2 / 3))
+    assert prediction.consumption == pytest.approx(80 / 0.022)
+
+
+@pytest.mark.parametrize("actors", [1, 2])
+def test_roles_of_one_process_take_turns_however_many_actors_there_are(actors: int) -> None:
+    prediction = predict(replace(SPLIT, actors=actors), replace(WORKLOAD, one_process=True), COSTS)
+    # 20 steps of one actor at 400 a second, and 22 ms.
+    assert prediction.throughput == pytest.approx(80 / (0.050 + 0.022))
+    assert prediction.bottleneck.kind == "sample-bound"
+    assert "take turns" in prediction.bottleneck.words
+
+
+def test_on_one_core_learner_and_actor_take_turns() -> None:
+    one_actor = replace(SPLIT, actors=1)
+    prediction = predict(one_actor, WORKLOAD, COSTS, cores=1)
+    assert prediction.throughput == pytest.approx(80 / (0.050 + 0.022))
+    assert predict(SPLIT, WORKLOAD, COSTS, cores=1).throughput == pytest.approx(prediction.throughput)
+
+
+def test_as_many_cores_as_wanted_or_more_change_nothing() -> None:
+    assert predict(SPLIT, WORKLOAD, COSTS, cores=3) == predict(SPLIT, WORKLOAD, COSTS)
+    assert predict(SPLIT, WORKLOAD, COSTS, cores=64) == predict(SPLIT, WORKLOAD, COSTS)
+
+
+def test_actors_share_the_cores_that_learners_leave() -> None:
+    prediction = predict(replace(SPLIT, actors=5), WORKLOAD, COSTS, cores=3)
+    assert prediction.production == pytest.approx(2 * 40 / 0.1)
+    assert "cores" not in prediction.limits
+
+
+def test_a_buffer_without_a_core_of_its_own_shares_those_of_the_actors() -> None:
+    split = replace(SPLIT, actors=1, buffer_cores=1)
+    prediction = predict(split, PARTED, of_buffer(COSTS, hand_over_s=0.003), cores=2)
+    # For 80 uses: 50 ms of the actor and 8 ms of the buffer on one core; the learner has the other.
+    assert prediction.throughput == pytest.approx(80 / (0.050 + 0.008))
+    assert "the buffer" in prediction.bottleneck.words
+
+
+def test_actors_with_several_cores_want_them_all() -> None:
+    split = replace(SPLIT, actors=2, actor_cores=2)
+    assert predict(split, WORKLOAD, COSTS, cores=5).production == pytest.approx(800)
+    assert predict(split, WORKLOAD, COSTS, cores=3).production == pytest.approx(400)
