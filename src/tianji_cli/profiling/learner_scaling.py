@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from tianji_cli.profiling.fits import line
 from tianji_cli.profiling.measurements import LearnerFigures, Repeated
@@ -86,9 +87,7 @@ class LearnerScaling:
         else:
             one_s = self._parts[num_envs, 1, 1].update.alone_s
             alone_s = one_s * self._factor_of_cores(cores) * self._factor_of_learners(learners)
-        if measured is None or not measured.in_a_crowd:
-            measured = self._nearest_in_a_crowd(num_envs, cores, learners)
-        return Cost(alone_s, alone_s * measured.update.crowded_s / measured.update.alone_s)
+        return Cost(alone_s, alone_s * self._slower_in_a_crowd(cores, learners))
 
     def reckoned(self, num_envs: int, cores: int, learners: int) -> tuple[str, ...]:
         """Say in words what of an update was not measured."""
@@ -115,14 +114,22 @@ class LearnerScaling:
     def _factor_of_learners(self, learners: int) -> float:
         return self._of_shares.get(learners, self._line.at(1 / learners))
 
-    def _nearest_in_a_crowd(self, num_envs: int, cores: int, learners: int) -> Parts:
-        """What was measured in a crowd with the most cores, or the most learners, up to this many."""
+    def _slower_in_a_crowd(self, cores: int, learners: int) -> float:
+        """How many times as long an update takes in a crowd.
+
+        As measured with the most cores, or the most learners, up to this many. With one of each it was
+        measured with every number of environments, to which an update is blind: the middle one counts.
+        """
         if cores == learners == 1:
-            return self._parts[num_envs, 1, 1]
+            alike = [parts for (_, c, share), parts in self._parts.items() if c == share == 1]
+            return max(1.0, median(_slower(parts) for parts in alike))
         several, number = (self._by_cores, cores) if cores > 1 else (self._by_share, learners)
-        return several[
-            max((n for n, parts in several.items() if parts.in_a_crowd and n <= number), default=1)
-        ]
+        measured = (n for n, parts in several.items() if parts.in_a_crowd and n <= number)
+        return max(1.0, _slower(several[max(measured, default=1)]))
+
+
+def _slower(parts: Parts) -> float:
+    return parts.update.crowded_s / parts.update.alone_s
 
 
 def _parts(pair: Mapping[bool, LearnerFigures]) -> Parts:
@@ -130,7 +137,7 @@ def _parts(pair: Mapping[bool, LearnerFigures]) -> Parts:
     crowded = pair.get(True) or pair[False]
 
     def cost(alone: Repeated, crowded: Repeated) -> Cost:
-        return Cost(alone.median, crowded.median)
+        return Cost(alone.cost, crowded.cost)
 
     return Parts(
         uses_per_update=alone.uses_per_update,

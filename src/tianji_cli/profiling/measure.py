@@ -148,5 +148,5 @@ def _average(
     each = len(last) // REPEATS_OF_AVERAGING
     repeats = (last[first * each : (first + 1) * each] for first in range(REPEATS_OF_AVERAGING))
     seconds = Repeated(values=tuple(median(repeat) for repeat in repeats))
-    progress.done(f"{number(1e6 * seconds.median)} us")
+    progress.done(f"{number(1e6 * seconds.cost)} us")
     return AveragingFigures(learners=size, seconds=seconds)

@@ -44,7 +44,7 @@ def measured_facts(measured: Measurements, num_envs: int, costs: Costs) -> Itera
         reached = ", ".join(f"{brief(of.seconds)} to {_actors(of.actors)}" for of in measured.weights)
         yield "weights", f"{size(round(measured.policy_bytes / 1024) * 1024)} a policy: {reached}"
     if measured.averaging:
-        said = (f"{of.learners} in {brief(of.seconds.median)}" for of in measured.averaging)
+        said = (f"{of.learners} in {brief(of.seconds.cost)}" for of in measured.averaging)
         yield "averaging", f"{count(measured.parameters)} gradients over learners: {', '.join(said)}"
     yield "start-up", f"{duration(measured.startup_s)} until a process has built its roles"
     yield "repeats", _spread(measured)
@@ -67,10 +67,10 @@ def learner_s(figures: LearnerFigures, fragment_samples: float, rho: float, rece
     """
     fragments = figures.uses_per_update / rho / fragment_samples
     return [
-        figures.update_s.median,
-        figures.draw_s.median,
-        figures.publish_s.median / figures.updates_per_version,
-        fragments * (receive_s + figures.store_s.median),
+        figures.update_s.cost,
+        figures.draw_s.cost,
+        figures.publish_s.cost / figures.updates_per_version,
+        fragments * (receive_s + figures.store_s.cost),
     ]
 
 
@@ -85,15 +85,15 @@ def brief(seconds: float) -> str:
 
 
 def _actor(figures: ActorFigures) -> Iterator[Fact]:
-    whole = figures.fragment_s.median
-    act, step = figures.act_s.median / whole, figures.step_s.median / whole
+    whole = figures.fragment_s.cost
+    act, step = figures.act_s.cost / whole, figures.step_s.cost / whole
     yield "one actor core", f"{_rate(figures)} env steps/s with {figures.num_envs} environments:"
     rest = share(max(1 - act - step, 0))
     yield "", f"inference {share(act)}, environments {share(step)}, rest {rest}"
 
 
 def _rate(figures: ActorFigures) -> str:
-    return count(figures.samples / figures.fragment_s.median)
+    return count(figures.samples / figures.fragment_s.cost)
 
 
 def _sizes(measured: Measurements, num_envs: int) -> Iterator[Fact]:
@@ -105,7 +105,7 @@ def _sizes(measured: Measurements, num_envs: int) -> Iterator[Fact]:
 
 def _side_by_side(measured: Measurements, alone: ActorFigures) -> Iterator[Fact]:
     found = {
-        figures.side_by_side: alone.fragment_s.median / figures.fragment_s.median
+        figures.side_by_side: alone.fragment_s.cost / figures.fragment_s.cost
         for figures in measured.actors
         if figures.num_envs == alone.num_envs and figures.side_by_side > 1
     }

@@ -21,8 +21,8 @@ MOST_NAMED: Final = 3
 def warnings(measured: Measurements) -> list[str]:
     """Say in sentences what is worth little; nothing on a quiet machine.
 
-    A single repeat that was disturbed moves no median, so it is the middle half of the repeats that has to
-    lie close together.
+    A few repeats that were disturbed move no lower quartile, so it is the middle half of the repeats that
+    has to lie close together.
     """
     apart = [(middle_half(repeated), what) for what, repeated in figures_of(measured)]
     noisy = sorted(((spread, what) for spread, what in apart if spread > NOISY), reverse=True)
@@ -75,7 +75,7 @@ def _pieces(learner: LearnerFigures) -> Iterator[tuple[str, Repeated]]:
         ("batches", learner.draw_s, 1.0),
         ("publication", learner.publish_s, per_version),
     )
-    whole_s = sum(repeated.median / updates for _, repeated, updates in pieces)
+    whole_s = sum(repeated.cost / updates for _, repeated, updates in pieces)
     for piece, repeated, updates in pieces:
-        if repeated.median / updates > MATTERS * whole_s:
+        if repeated.cost / updates > MATTERS * whole_s:
             yield piece, repeated

@@ -121,7 +121,7 @@ def measured_points(measured: Measurements, choice: Prediction, costs: Costs) ->
             receive_s = costs.buffer.receive_s
             parts = learner_s(learner, costs.actor.samples, choice.rho, receive_s)
             # Updates are what takes long, and what varies.
-            others_s = sum(parts) - learner.update_s.median
+            others_s = sum(parts) - learner.update_s.cost
             seconds = [update_s + others_s for update_s in learner.update_s.values]
             beside = measured.cores - learner.cores if learner.crowded else 0
             points.append(_point("consumption", beside, learner.uses_per_update, seconds))

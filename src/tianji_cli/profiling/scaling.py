@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
 from tianji_cli.profiling.fits import fit, line
@@ -57,7 +58,7 @@ class MeasuredCosts:
         self._actors: dict[tuple[int, int], ActorCosts] = {}
         self._send = line((figures.nbytes, figures.send_s) for figures in measurements.transport)
         self._receive = line((figures.nbytes, figures.receive_s) for figures in measurements.transport)
-        self._averaging = {figures.learners: figures.seconds.median for figures in measurements.averaging}
+        self._averaging = {figures.learners: figures.seconds.cost for figures in measurements.averaging}
         self._step_s, self._ring_s = self._fitted_ring()
 
     def uses_per_update(self, num_envs: int) -> float:
@@ -111,19 +112,41 @@ class MeasuredCosts:
         return ActorCosts(actor.samples, _limited(actor.sample, self._largest_crowd(split)), actor.send_s)
 
     def _looked_up_actor(self, num_envs: int, actors: int) -> ActorCosts:
-        figures = [of_some for of_some in self._measured.actors if of_some.num_envs == num_envs]
-        if not figures:
+        """Take what was measured alone, and how much a crowd slows actors down.
+
+        A crowd slows actors of every size down alike; what else happens on the machine meanwhile does not.
+        So the middle one of all sizes counts.
+
+        Raises:
+            KeyError: nothing was measured with this number of environments.
+        """
+        alone = self._actor_alone(num_envs)
+        slower = median(
+            self._actor_in_a_crowd(size, actors).fragment_s.cost / self._actor_alone(size).fragment_s.cost
+            for size in {of_some.num_envs for of_some in self._measured.actors}
+        )
+        alone_s = alone.fragment_s.cost
+        return ActorCosts(
+            alone.samples,
+            Cost(alone_s, alone_s * max(1.0, slower)),
+            self._send.at(self._measured.fragment_bytes[num_envs]),
+        )
+
+    def _actor_alone(self, num_envs: int) -> ActorFigures:
+        """Find an actor that ran with as few others as any of its size."""
+        of_size = [of_some for of_some in self._measured.actors if of_some.num_envs == num_envs]
+        if not of_size:
             raise KeyError(num_envs)
+        return min(of_size, key=lambda of_some: (of_some.crowded, of_some.side_by_side))
 
-        def rank_alone(of_some: ActorFigures) -> tuple[bool, int]:
-            return of_some.crowded, of_some.side_by_side
+    def _actor_in_a_crowd(self, num_envs: int, actors: int) -> ActorFigures:
+        """Find actors of a size that ran in a crowd, with as many of them as is nearest."""
+        of_size = [of_some for of_some in self._measured.actors if of_some.num_envs == num_envs]
 
-        def rank_crowded(of_some: ActorFigures) -> tuple[bool, int, int]:
+        def rank(of_some: ActorFigures) -> tuple[bool, int, int]:
             return not of_some.crowded, abs(of_some.side_by_side - actors), of_some.side_by_side
 
-        alone, crowded = min(figures, key=rank_alone), min(figures, key=rank_crowded)
-        sample = Cost(alone.fragment_s.median, crowded.fragment_s.median)
-        return ActorCosts(alone.samples, sample, self._send.at(self._measured.fragment_bytes[num_envs]))
+        return min(of_size, key=rank)
 
     def _node_cores(self, split: Split) -> int:
         """Cores of the split on one node, the fullest."""

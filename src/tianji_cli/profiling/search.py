@@ -23,7 +23,7 @@ SHOWN: Final = 5
 NEIGHBOURS: Final = 2
 """Splits that a choice is compared with."""
 
-TIE: Final = 0.03
+TIE: Final = 0.01
 """Throughputs that lie no further apart than this share are the same."""
 
 REFUSED_ALONE: Final = (GROUPS, LEARNERS, HOSTS)

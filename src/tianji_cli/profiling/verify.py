@@ -21,7 +21,7 @@ from tianji_cli.telemetry.quantities import rate
 from tianji_cli.throughput.prediction import Prediction
 from tianji_cli.throughput.split import Split
 
-ROUNDS: Final = 3
+ROUNDS: Final = 5
 """Trainings with each split, one after another in turns: a machine that drifts is fair to all."""
 
 SETTLES_S: Final = 1.5

@@ -153,7 +153,7 @@ def test_rates_are_in_uses_a_second(run: Run) -> None:
         for actor in made_up(DQN, 2).actors
         if (actor.num_envs, actor.crowded, actor.side_by_side) == (32, True, 1)
     )
-    steps = measured.samples / measured.fragment_s.median
+    steps = measured.samples / measured.fragment_s.cost
     as_it_is = document["as_it_is"]
     assert as_it_is["production"] == pytest.approx(DQN.rho * steps, rel=0.15)
 

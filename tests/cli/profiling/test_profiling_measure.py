@@ -57,10 +57,10 @@ def test_ppo_on_three_cores_is_measured_in_all_its_parts(tmp_path: Path) -> None
     assert all(48 < of.uses_per_update * of.share <= 64 for of in found.learners)
     assert all(0.75 * 16 * of.num_envs < of.samples <= 16 * of.num_envs for of in found.actors)
     for actor in found.actors:
-        assert actor.fragment_s.median > actor.act_s.median + actor.step_s.median > 0
+        assert actor.fragment_s.cost > actor.act_s.cost + actor.step_s.cost > 0
     for learner in found.learners:
         pieces = (learner.update_s, learner.draw_s, learner.publish_s, learner.store_s)
-        assert all(piece.median > 0 for piece in pieces)
+        assert all(piece.cost > 0 for piece in pieces)
     assert found.rho == 2
     assert set(found.fragment_bytes) == {4, 8}
     assert [of.nbytes for of in found.transport] == [found.fragment_bytes[4], found.fragment_bytes[8]]

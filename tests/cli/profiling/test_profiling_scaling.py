@@ -241,7 +241,8 @@ def test_changes_that_were_measured_one_at_a_time_are_multiplied_and_it_is_said(
     assert any("multiplied" in words for words in both.extrapolated)
     other = costs.at(split(learner_cores=2, num_envs=4 * N, actors=2))
     assert close(other.learner.update, 0.024 * 0.75, 0.024 * 0.75 * 1.2)
-    assert close(costs.at(split(num_envs=4 * N, actors=3)).learner.update, 0.024, 0.030)
+    # Crowded, updates took 1.1 times as long with one number of environments and 1.25 with the other.
+    assert close(costs.at(split(num_envs=4 * N, actors=3)).learner.update, 0.024, 0.024 * 1.175)
 
 
 def test_the_crowding_of_an_update_is_that_of_the_most_cores_for_which_it_was_measured() -> None:
@@ -441,7 +442,7 @@ def test_a_line_of_times_neither_falls_nor_begins_below_zero(
     assert line(points) == pytest.approx(fitted)
 
 
-def test_the_median_of_the_repeats_counts() -> None:
+def test_the_lower_quartile_of_the_repeats_counts() -> None:
     actors = (an_actor(1, False, 0.1).model_copy(update={"fragment_s": Repeated(values=(0.1, 9.0, 0.2))}),)
     costs = MeasuredCosts(measured(actors=actors), Cluster(cores_per_node=2)).at(split())
-    assert costs.actor.sample == Cost(0.2, 0.2)
+    assert close(costs.actor.sample, 0.15, 0.15)

@@ -149,7 +149,7 @@ def predicted(throughput: float, split: Split) -> Prediction:
 def test_of_equal_throughputs_the_least_rank_comes_first_and_others_by_throughput() -> None:
     found = [
         predicted(throughput, Split(1, 1, 1, num_envs))
-        for throughput, num_envs in ((90.0, 1), (98.0, 8), (100.0, 32), (99.0, 4), (96.0, 2))
+        for throughput, num_envs in ((90.0, 1), (99.2, 8), (100.0, 32), (99.4, 4), (98.5, 2))
     ]
     ranking = Ranking(found, lambda prediction: (prediction.split.num_envs,))
     assert [prediction.split.num_envs for prediction in ranking] == [4, 8, 32, 2, 1]
