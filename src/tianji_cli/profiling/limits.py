@@ -70,8 +70,10 @@ def growth_limits(prediction: Prediction, workload: Workload, costs: Costs) -> l
     ]
     if costs.exchange.gradients_s > 0:
         found.append(_of_gradients(prediction, workload, costs))
-    if workload.rollout_steps is not None:
-        found.append(_of_rollouts(prediction, workload))
+    if workload.in_step:
+        found.append(_of_turns(prediction, workload))
+    elif workload.rollout_steps is not None and (aged := _of_ages(prediction, workload)).headroom < 1:
+        found.append(aged)  # Old samples end no growth, and are worth a word where there are some.
     holds_back = min(prediction.limits, key=lambda name: prediction.limits[name])
     return sorted(found, key=lambda limit: (limit.name != holds_back, limit.headroom))
 
@@ -117,19 +119,26 @@ def _of_gradients(prediction: Prediction, workload: Workload, costs: Costs) -> L
     return Limit("gradients", words, at, headroom)
 
 
-def _of_rollouts(prediction: Prediction, workload: Workload) -> Limit:
-    """With more actors than fragments in a rollout, some have no part in the next one."""
+def _of_turns(prediction: Prediction, workload: Workload) -> Limit:
+    """In step, with more actors than fragments in a rollout, some have no part in it."""
     split = prediction.split
     at, now = fragments_per_rollout(split, workload), split.actors
-    if workload.in_step:
-        words = (
-            f"a rollout has {at} fragments: more actors than that in a group (here {now}) find nothing to do"
-        )
-        return Limit("rollout", words, at, at / now)
-    age = f", up to {math.ceil(now / at)} versions old" if now > at else ""
     words = (
-        f"a rollout has {at} fragments: with more actors than that in a group (here {now}{age}) samples "
-        "are older than one version when used, which can cost learning what it gains in speed; more groups "
-        "would help"
+        f"a rollout has {_fragments(at)}: more actors than that in a group (here {now}) find nothing to do"
+    )
+    return Limit("rollout", words, at, at / now)
+
+
+def _of_ages(prediction: Prediction, workload: Workload) -> Limit:
+    """With more actors than fragments in a rollout, some of them have to wait for a later one."""
+    split = prediction.split
+    at, now = fragments_per_rollout(split, workload), split.actors
+    words = (
+        f"a rollout has {_fragments(at)}, and a group {now} actors: samples are up to {math.ceil(now / at)} "
+        "versions old when used, which can cost learning what it gains in speed; more groups would help"
     )
     return Limit("staleness", words, at, at / now)
+
+
+def _fragments(number: int) -> str:
+    return f"{number} fragment{'' if number == 1 else 's'}"

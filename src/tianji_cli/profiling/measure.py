@@ -32,7 +32,7 @@ from tianji_cli.profiling.settings import fingerprint
 from tianji_cli.profiling.transport_terms import measure_messages, measure_policy
 from tianji_cli.telemetry.quantities import number
 
-BUDGET_S: Final = 40.0
+BUDGET_S: Final = 48.0
 """What measuring aims at, in seconds."""
 AVERAGING_S: Final = 0.5
 """Of it for each number of learners that average gradients."""

@@ -10,7 +10,15 @@ from typing import Final
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.profiling.scaling import Cluster
-from tianji_cli.profiling.settings import GROUPS, HOSTS, LEARNERS, split_of, split_values
+from tianji_cli.profiling.settings import (
+    GROUPS,
+    HOSTS,
+    LEARNERS,
+    as_settings,
+    host_values,
+    split_of,
+    split_values,
+)
 from tianji_cli.profiling.splits import Splits
 from tianji_cli.throughput.costs import CostTable
 from tianji_cli.throughput.prediction import Prediction, predict
@@ -88,8 +96,9 @@ class Search:
         self._workload = workload
         self._costs = costs
         self._job = load_config(config, overrides)
-        self._configured = split_values(split_of(self._job)) | {HOSTS: self._job.distribution.hosts}
-        self._refused: dict[tuple[str, int], str] = {}
+        self._of_hosts = host_values(self._job, cluster.nodes)
+        self._configured = split_values(split_of(self._job)) | {HOSTS: str(self._job.distribution.hosts)}
+        self._refused: dict[tuple[str, str], str] = {}
         check_gpus(cluster, self._job.distribution.device)
         self._splits = Splits(self._job, cluster, num_envs)
         self._predictions = [self.predict(split) for split in self._splits]
@@ -136,7 +145,7 @@ class Search:
 
     def _candidate(self, prediction: Prediction) -> Candidate:
         split = prediction.split
-        settings = [f"{key}={value}" for key, value in self._values(split).items()]
+        settings = as_settings(self._values(split))
         return Candidate(prediction, tuple(settings), self._changes(split), self._refusal(split))
 
     def _rank(self, prediction: Prediction) -> tuple[int, int, float]:
@@ -146,10 +155,10 @@ class Search:
         return len(self._changes(split)), environments, -prediction.throughput
 
     def _changes(self, split: Split) -> tuple[str, ...]:
-        return tuple(key for key, value in self._values(split).items() if value != self._configured[key])
+        return tuple(key for key, value in self._values(split).items() if value != self._configured.get(key))
 
-    def _values(self, split: Split) -> dict[str, int]:
-        return split_values(split) | {HOSTS: self._cluster.nodes}
+    def _values(self, split: Split) -> dict[str, str]:
+        return split_values(split) | self._of_hosts
 
     def _known_refusal(self, split: Split) -> str | None:
         of_values = (self._refused.get(pair) for pair in self._values(split).items())
@@ -160,9 +169,8 @@ class Search:
         if (known := self._known_refusal(split)) is not None:
             return known
         values = self._values(split)
-        settings = [f"{key}={value}" for key, value in values.items()]
         try:
-            load_config(self._config, [*self._overrides, *settings])
+            load_config(self._config, [*self._overrides, *as_settings(values)])
         except ConfigError as error:
             reasons = {problem.key: str(replace(problem, where="")) for problem in error.problems}
             for key in REFUSED_ALONE:

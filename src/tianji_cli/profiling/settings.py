@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
+from tianji_cli.config.checks import crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.balance import usual_tolerance
@@ -22,6 +23,7 @@ LEARNERS: Final = "distribution.learner.num"
 LEARNER_CORES: Final = "distribution.learner.cores"
 ACTORS: Final = "distribution.actor.num"
 NUM_ENVS: Final = "environment.num_envs"
+TRANSPORT: Final = "distribution.transport"
 
 ENVS_TRIED: Final = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
 """Environments of an actor that are compared, in parts of the configured number."""
@@ -42,23 +44,32 @@ def split_of(job: JobConfig) -> Split:
     )
 
 
-def split_values(split: Split) -> dict[str, int]:
+def split_values(split: Split) -> dict[str, str]:
     """What a split sets.
 
     Cores of an actor and of a buffer are not among it: they are the config's in every split of it.
     """
     return {
-        GROUPS: split.groups,
-        LEARNERS: split.learners,
-        LEARNER_CORES: split.learner_cores,
-        ACTORS: split.actors,
-        NUM_ENVS: split.num_envs,
+        GROUPS: str(split.groups),
+        LEARNERS: str(split.learners),
+        LEARNER_CORES: str(split.learner_cores),
+        ACTORS: str(split.actors),
+        NUM_ENVS: str(split.num_envs),
     }
 
 
-def split_settings(split: Split) -> list[str]:
-    """Settings (``SECTION.KEY=VALUE``) that give a config this split, and nothing else."""
-    return [f"{key}={value}" for key, value in split_values(split).items()]
+def as_settings(values: Mapping[str, str]) -> list[str]:
+    """Write values by their keys as ``SECTION.KEY=VALUE`` settings."""
+    return [f"{key}={value}" for key, value in values.items()]
+
+
+def host_values(job: JobConfig, hosts: int) -> dict[str, str]:
+    """What a number of hosts sets: zmq, which is always there, goes between them where nothing else does."""
+    transport = job.distribution.transport
+    settings = {HOSTS: str(hosts)}
+    if hosts > 1 and not crosses_hosts(transport.remote):
+        settings[TRANSPORT] = f'{{ local = "{transport.local}", remote = "zmq" }}'
+    return settings
 
 
 def workload_of(

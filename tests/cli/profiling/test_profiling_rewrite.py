@@ -15,12 +15,12 @@ from tianji_cli.config.locate import shipped_configs
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
 from tianji_cli.profiling.rewrite import check_place, write
-from tianji_cli.profiling.settings import split_of, split_settings
+from tianji_cli.profiling.settings import as_settings, split_of, split_values
 from tianji_cli.throughput.split import Split
 
 DQN = "configs/dqn_cartpole.toml"
 PPO = "configs/ppo_cartpole.toml"
-WANTED = split_settings(Split(learners=1, learner_cores=2, actors=2, num_envs=4))
+WANTED = as_settings(split_values(Split(learners=1, learner_cores=2, actors=2, num_envs=4)))
 
 OWN = """\
 # Mine.
@@ -108,7 +108,7 @@ def test_what_is_written_runs_as_the_config_with_the_split(config: str, tmp_path
 @pytest.mark.parametrize("config", shipped_configs())
 def test_a_config_that_has_the_split_is_written_as_it_is(config: str, tmp_path: Path) -> None:
     to = tmp_path / "new.toml"
-    write(config, (), split_settings(split_of(load_config(config))), to)
+    write(config, (), as_settings(split_values(split_of(load_config(config)))), to)
     assert to.read_bytes() == shipped_configs()[config].read_bytes()
 
 
@@ -158,7 +158,7 @@ def test_what_the_user_has_set_is_in_it(
 
 def test_what_a_base_says_is_not_said_again(own: Path) -> None:
     config = extended(own, 'extends = "mine.toml"\n')
-    like_the_base = split_settings(Split(learners=1, learner_cores=2, actors=1, num_envs=8))
+    like_the_base = as_settings(split_values(Split(learners=1, learner_cores=2, actors=1, num_envs=8)))
     write(str(config), ["training.rollout_steps=512"], like_the_base, to := own.parent / "new.toml")
     assert differing(config, to) == {"distribution.learner.cores": 2}
     assert same(load_config(str(to)), load_config(str(config), [*like_the_base, "experiment.name=mine"]))

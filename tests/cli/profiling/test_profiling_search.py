@@ -192,11 +192,19 @@ def test_settings_of_what_can_be_run_give_the_config_that_split() -> None:
         assert {setting.partition("=")[0] for setting in candidate.settings} >= set(candidate.changes)
 
 
-def test_several_hosts_are_a_setting_and_need_a_transport_that_reaches_them() -> None:
-    assert search(PPO, 4, 2).runnable() == []
-    over = "distribution.transport={ local = 'shm', remote = 'zmq' }"
+def test_zmq_goes_between_hosts_where_nothing_else_does() -> None:
+    best = search(PPO, 4, 2).runnable()[0]
+    assert {"distribution.hosts", "distribution.transport"} <= set(best.changes)
+    job = load_config(PPO, best.settings)
+    assert (job.distribution.hosts, job.distribution.transport.remote) == (2, "zmq")
+    assert job.distribution.transport.local == "shm"
+
+
+def test_several_hosts_are_a_setting_and_a_transport_that_reaches_them_stays() -> None:
+    over = "distribution.transport=ucx"
     found = search(PPO, 4, 2, over).runnable()
     assert "distribution.hosts" in found[0].changes
+    assert "distribution.transport" not in found[0].changes
     assert load_config(PPO, [over, *found[0].settings]).distribution.hosts == 2
 
 

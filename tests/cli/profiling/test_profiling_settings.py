@@ -12,10 +12,10 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.locate import shipped_configs
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.profiling.settings import (
+    as_settings,
     fingerprint,
     num_envs_options,
     split_of,
-    split_settings,
     split_values,
     workload_of,
 )
@@ -49,7 +49,7 @@ def test_a_config_has_the_split_that_it_was_given_and_differs_in_nothing_else(co
     before = load_config(config)
     own = split_of(before)
     wanted = replace(own, learner_cores=3, actors=2, num_envs=own.num_envs // 2 or 2)
-    after = load_config(config, split_settings(wanted))
+    after = load_config(config, as_settings(split_values(wanted)))
     assert split_of(after) == wanted
     assert changed(before, after) <= split_values(wanted).keys()
 
@@ -106,7 +106,7 @@ def test_environments_are_offered_that_only_fewer_actors_can_have() -> None:
 
 def test_measurements_are_of_use_whatever_the_split_and_the_experiment() -> None:
     split = Split(learners=1, learner_cores=2, actors=3, num_envs=16)
-    same = load_config(PPO, [*split_settings(split), "experiment.seed=7", "experiment.name=other"])
+    same = load_config(PPO, [*as_settings(split_values(split)), "experiment.seed=7", "experiment.name=other"])
     assert fingerprint(same) == fingerprint(load_config(PPO))
 
 

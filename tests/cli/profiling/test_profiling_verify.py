@@ -15,7 +15,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed
 from tianji_cli.profiling import verify as verify_module
 from tianji_cli.profiling.search import Candidate
-from tianji_cli.profiling.settings import split_of, split_settings
+from tianji_cli.profiling.settings import as_settings, split_of, split_values
 from tianji_cli.profiling.verify import MOST_S, SETTLES_S, Rates, rates_of, verify
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.rundir import RunDirectory
@@ -50,7 +50,7 @@ def candidate(config: str, split: Split | None = None, uses_per_s: float = 40_00
     split = split or split_of(load_config(config))
     steps, none = uses_per_s / 2, Bottleneck("balanced", "")
     prediction = Prediction(split, 2.0, steps, steps, uses_per_s, uses_per_s, {}, none)
-    return Candidate(prediction, tuple(split_settings(split)), (), None)
+    return Candidate(prediction, tuple(as_settings(split_values(split))), (), None)
 
 
 # -- a real training -----------------------------------------------------------------------------------
