@@ -152,15 +152,17 @@ def _print_candidates(console: Console, found: Findings) -> None:
 
 def _row(candidate: Candidate, *, groups: bool) -> list[str]:
     split, predicted = candidate.split, candidate.prediction
+    learners, actors = _split_cells(split)
     return [
-        *_split_cells(split),
+        learners if candidate.runnable else f"* {learners}",
+        actors,
         *([str(split.groups)] if groups else []),
         count(predicted.production * predicted.rho),
         count(predicted.reception * predicted.rho),
         count(predicted.consumption),
         count(predicted.throughput),
         count(predicted.throughput / predicted.rho),
-        f"{predicted.bottleneck.kind}{'' if candidate.runnable else ' *'}",
+        predicted.bottleneck.kind,
     ]
 
 
@@ -177,6 +179,9 @@ def _print_recommendation(console: Console, found: Findings) -> None:
     console.print(Text(_roles(best.split), style="bold green"), soft_wrap=True)
     _print_wrapped(console, f"{_rates(predicted)}{_gain(found, predicted)}.")
     _print_wrapped(console, f"{predicted.bottleneck}.")
+    if (free := found.cluster.cores_per_node * found.cluster.nodes - best.split.cores) > 0:
+        stay = "stays" if free == 1 else "stay"
+        _print_wrapped(console, f"{_cores(free)} {stay} free: more actors would only make samples older.")
     if choice is None:
         _print_wrapped(console, f"No split of these cores can be run: {best.why_not}", "yellow")
         return
@@ -238,8 +243,8 @@ def _next_steps(found: Findings, *, verifies: bool, writes: bool) -> Iterator[tu
     if changed and not writes:
         file = shlex.quote(f"{subject.job.experiment.name}_tuned.toml")
         yield _command("write it down", f"tianji profile {given}{_cluster_words(found)} --write {file}")
-    if choice.split.cores <= subject.measurements.cores and not verifies:
-        yield _command("prove it", f"tianji profile {given}{_cluster_words(found)} --verify")
+    if found.cluster == subject.machine and not verifies:
+        yield _command("prove it", f"tianji profile {given} --verify")
 
 
 def _cluster_words(found: Findings) -> str:

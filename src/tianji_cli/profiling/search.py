@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -20,6 +21,7 @@ from tianji_cli.profiling.settings import (
     split_values,
 )
 from tianji_cli.profiling.splits import Splits
+from tianji_cli.throughput.bottleneck import BALANCED
 from tianji_cli.throughput.costs import CostTable
 from tianji_cli.throughput.prediction import Prediction, predict
 from tianji_cli.throughput.split import Split
@@ -71,7 +73,7 @@ class Search:
     Args:
         config: path or name of the config, which is valid.
         overrides: ``SECTION.KEY=VALUE`` settings over it.
-        cluster: whose cores are to be split; all of them.
+        cluster: whose cores are to be split: all of them, or as many as have something to do.
         num_envs: numbers of environments of an actor for which costs are known.
         workload: of each split.
         costs: of each split.
@@ -101,12 +103,26 @@ class Search:
         self._refused: dict[tuple[str, str], str] = {}
         check_gpus(cluster, self._job.distribution.device)
         self._splits = Splits(self._job, cluster, num_envs)
-        self._predictions = [self.predict(split) for split in self._splits]
+        predictions = [self.predict(split) for split in self._splits]
+        self._predictions = [*predictions, *self._without_idle_actors(predictions)]
 
     def predict(self, split: Split) -> Prediction:
         """Reckon what a split gives on this cluster."""
         cores = self._cluster.cores_per_node * self._cluster.nodes
         return predict(split, self._workload(split), self._costs.at(split), cores)
+
+    def _without_idle_actors(self, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
+        """Reckon with no more actors than a learner can follow, where all cores would be more.
+
+        Equation 4 wants production and consumption in balance, and all cores used. Where only one of these
+        can be, actors that wait for the learner most of the time would but make samples older.
+        """
+        for found in predictions:
+            if found.bottleneck.kind == "training-bound":
+                of_each = found.rho * found.production / found.split.actors
+                enough = math.ceil((1 + BALANCED) * found.consumption / of_each)
+                if enough < found.split.actors:
+                    yield self.predict(replace(found.split, actors=enough))
 
     def best(self, most: int = SHOWN) -> list[Candidate]:
         """Find the best splits, best first, whether they can be run or not.
