@@ -184,9 +184,13 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
         str, typer.Argument(metavar="CONFIG", help="A TOML file, or a shipped one's name.")
     ] = "configs/ppo_cartpole.toml",
     cores: Annotated[
-        int | None, typer.Option(metavar="M", min=1, help="Cores of each node; this machine's by default.")
+        int | None,
+        typer.Option(metavar="M", min=1, help="Cores of each node; as many as measured by default."),
     ] = None,
-    nodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many, like this one.")] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="How many, like this one; the config's hosts by default."),
+    ] = None,
     gpus: Annotated[
         int | None, typer.Option(metavar="G", min=1, help="Of each node, for learners on cuda.")
     ] = None,
@@ -211,7 +215,11 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
     json: JsonOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
-    """Measure what a config's parts cost here, and recommend how to split the cores among them."""
+    """Measure what a config's parts cost here, and recommend how to split the cores among them.
+
+    Measured is this machine, in most of a minute; nothing with --from.
+    What cannot be measured on it, as other --cores, --nodes and --gpus, is reckoned.
+    """
     from tianji_cli.commands.profile import Options  # noqa: PLC0415
     from tianji_cli.commands.profile import profile as run  # noqa: PLC0415
 

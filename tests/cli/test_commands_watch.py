@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import errno
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -367,22 +367,60 @@ def test_a_config_without_a_name_is_watched_by_its_path(run: RunDirectory) -> No
 
 
 class GoneDisplay(QuietDisplay):
-    """A pipe that nobody reads any more."""
+    """A pipe that nobody reads any more, of which that is found out as something is shown, told or closed."""
+
+    def __init__(self, at: str) -> None:
+        self._at = at
+
+    def _write(self, at: str, what: object = "") -> None:
+        if at == self._at:
+            raise BrokenPipeError(str(what))
 
     def show(self, snapshot: Snapshot) -> None:
-        raise BrokenPipeError(str(snapshot.elapsed_s))
+        self._write("show", snapshot)
+
+    def event(self, text: str) -> None:
+        self._write("event", text)
+
+    def close(self) -> None:
+        self._write("close")
 
 
+@pytest.mark.parametrize("at", ["show", "event", "close"])
 def test_when_nobody_reads_any_more_watching_is_over(
+    at: str,
     run: RunDirectory,
     between: Callable[..., list[float]],
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(watching, "choose_display", lambda *_arguments, **_options: GoneDisplay())
-    session = Session(run, 1)
-    between()
+    monkeypatch.setattr(watching, "choose_display", lambda *_arguments, **_options: GoneDisplay(at))
+    sessions: list[Session] = []
+    between(lambda: sessions.append(Session(run, 1)), lambda: sessions[0].end(summary(1)))
     assert watching.watch(str(run.path)) == 130
     assert capsys.readouterr() == ("", "")
+
+
+def test_what_fails_elsewhere_is_not_taken_for_a_display_that_has_gone(
+    run: RunDirectory, between: Callable[..., list[float]]
+) -> None:
+    def fail() -> None:
+        raise OSError("not of the display")
+
+    session = Session(run, 1)
+    between(fail)
+    with pytest.raises(OSError, match="not of the display"):
+        watching.watch(str(run.path))
     session.end(summary(1))
-    assert json.loads(run.summary.read_text())["status"] == "finished"
+
+
+def test_files_that_cannot_be_read_are_an_error_with_a_name(
+    run: RunDirectory, between: Callable[..., list[float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    between()
+    monkeypatch.setattr(Path, "exists", refuse)
+    with pytest.raises(TianjiError, match=r"cannot read .*config\.toml: Permission denied"):
+        watching.watch(str(run.path))

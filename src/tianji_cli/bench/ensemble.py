@@ -9,7 +9,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,7 @@ from tianji_cli.bench.partner import engine_options
 from tianji_cli.bench.side import Side
 from tianji_cli.bench.stage import Stage
 from tianji_cli.bench.trial import LEAD, Close, Connect, Open, ReadClock, Step, Trial
+from tianji_cli.cluster.children import python_command
 from tianji_cli.cluster.control import ControlServer, RootAddress
 from tianji_cli.cluster.interfaces import LOOPBACK, own_address
 from tianji_cli.cluster.keys import JobKey
@@ -259,7 +259,7 @@ def local_ensemble(partners: int) -> Iterator[Ensemble]:
 
 
 def _start_partner(name: str, root: RootAddress, lifeline: int) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tianji_cli.bench.partner", name, str(lifeline)]
+    command = python_command("tianji_cli.bench.partner", name, str(lifeline))
     # Until it ignores them itself: signals are this process's business.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:

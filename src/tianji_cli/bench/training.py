@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +10,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from tianji_cli.cluster.children import python_command, run_child
 from tianji_cli.errors import RunFailed
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.rundir import RunDirectory
 
-PR_SET_PDEATHSIG: Final = 1
-"""Of Linux's prctl.h."""
-SAID: Final = 5
-"""Lines of a failed training's errors that are shown."""
+END_S: Final = 30.0
+"""How long a training may take to stop and save once it is to end; then it is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +86,9 @@ def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path)
     """
     settings = [word for override in overrides for word in ("--set", override)]
     options = ["--name", name, "--out", str(place), "--quiet"]
-    command = [sys.executable, "-m", "tianji_cli", "train", config, *settings, *options]
-    # In a group of its own: a Ctrl-C is this command's, which then stops the training.
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-        preexec_fn=_end_with_parent,  # noqa: PLW1509 - no thread is there
-    )
-    try:
-        _, errors = process.communicate()
-    except BaseException:
-        process.terminate()
-        process.communicate()
-        raise
-    if process.returncode != 0:
-        said = "\n".join(errors.strip().splitlines()[-SAID:]) or f"exit status {process.returncode}"
-        raise RunFailed(f"a training of {name} failed, so there are no figures:\n{said}")
+    ended = run_child(python_command("tianji_cli", "train", config, *settings, *options), patience_s=END_S)
+    if ended.status != 0:
+        raise RunFailed(f"a training of {name} failed, so there are no figures:\n{ended.last_words}")
     return RunDirectory.find(name, place)
 
 
@@ -178,7 +156,3 @@ def _curve(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Cur
             points.append((row["train_s"], row["received"], row["mean_100"]))
     train_s, env_steps, mean_100 = zip(*points, last, strict=True)
     return Curve(train_s, env_steps, mean_100)
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

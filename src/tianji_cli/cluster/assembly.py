@@ -24,6 +24,7 @@ from tianji_cli.data.progress import Progress, StopRule
 from tianji_cli.data.replay import kept_first
 from tianji_cli.roles.actor import Actor, Outbox
 from tianji_cli.roles.evaluator import MAX_PARALLEL, Evaluator
+from tianji_cli.roles.feed import Feed
 from tianji_cli.roles.learner import Learner, LearnerDuties
 from tianji_cli.roles.role import Role
 from tianji_envs import registry as environments
@@ -126,6 +127,10 @@ class Assembly:
         )
         return embryo
 
+    def feed(self, supply: Supply, transport: Transport, embryo: Embryo) -> Feed:
+        """Build what the learner takes its batches from, after a buffer beside it."""
+        return supply.feed(transport, embryo)
+
     def seed(self, purpose: str, number: int = 0) -> int:
         """Derive an independent 32-bit seed, of this session and incarnation, from the experiment's seed."""
         session = self._progress.sessions
@@ -140,7 +145,7 @@ class Assembly:
             production: has a page for each of its actors.
         """
         process, config = self._process, self._config
-        supply = self._supply(process.group)
+        supply = self.supply(process.group)
         built: list[Role] = []
         number_of_actor = iter(process.actors)
         for name in process.roles:
@@ -196,13 +201,14 @@ class Assembly:
         policy = published.nbytes(self.model().parameter_count)
         channels, slots = [], []
         for learner in self._job.plan.carrying("learner"):
-            channels += self._supply(learner.group).channels(capabilities)
+            channels += self.supply(learner.group).channels(capabilities)
             carriers = GroupProcesses.of(self._job.plan, learner.group).carriers
             readers = tuple(process.rank for process in carriers)
             slots.append(Slot(policy_slot(learner.group), learner.rank, readers, policy))
         return Wiring(self._job.id, tuple(channels), tuple(slots))
 
-    def _supply(self, group: int | None) -> Supply:
+    def supply(self, group: int | None) -> Supply:
+        """Say what a group needs to get its learner's batches, and build it."""
         config = self._config
         return supply_of(
             Terms(
@@ -260,7 +266,7 @@ class Assembly:
         stop = config.experiment.stop
         return Learner(
             embryo,
-            supply.feed(transport, embryo),
+            self.feed(supply, transport, embryo),
             transport,
             policy_slot(self._process.group),
             duties=LearnerDuties(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import shutil
 import signal
@@ -12,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tianji_cli.cluster.children import end_with_parent, python_command
 from tianji_cli.cluster.signals import STOP_SIGNALS
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.interruption import INTERRUPTED
@@ -19,8 +19,6 @@ from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_transports import registry
 from tianji_transports.errors import TransportError
 
-PR_SET_PDEATHSIG: Final = 1
-"""Of Linux's prctl.h."""
 EXIT_STATUS: Final = {"finished": 0, "failed": 1, "stopped": INTERRUPTED}
 
 
@@ -65,7 +63,8 @@ def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:
     Raises:
         UsageError: there is no mpiexec, or no mpi4py.
     """
-    command = [*_launcher(), "-n", str(processes), sys.executable, "-m", "tianji_cli", *sys.argv[1:], *more]
+    again = python_command("tianji_cli", *sys.argv[1:], *more)
+    command = [*_launcher(), "-n", str(processes), *again]
     sys.stdout.flush()
     sys.stderr.flush()
     for number in STOP_SIGNALS:
@@ -106,7 +105,7 @@ def _prepare_launcher() -> None:
     """Have the kernel end mpiexec, and with it every rank, when this process ends."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
 
 
 def _cause(status: int, run: RunDirectory) -> str:

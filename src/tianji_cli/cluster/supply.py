@@ -6,7 +6,6 @@ from a replay has one beside it or in a process of its own. ``supply_of`` picks;
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from tianji_cli.cluster.plan import Plan, PlannedProcess
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data import priority_update
 from tianji_cli.data.arrival import Arrival
-from tianji_cli.data.balance import Balance, usual_tolerance
+from tianji_cli.data.balance import BATCHES_AHEAD, Balance
 from tianji_cli.data.batches import BatchArrays, BatchLayout
 from tianji_cli.data.fragment import FragmentLayout
 from tianji_cli.data.replay import PRIORITY, Replay, ReplaySettings
@@ -37,9 +36,6 @@ from tianji_transports.wiring import Channel
 
 FRAGMENTS: Final = "fragments"
 """Name of the channel that carries fragments from the actors of a group to its buffer."""
-
-BATCHES_AHEAD: Final = 2
-"""Batches that a buffer in a process of its own assembles before the learner asks for them."""
 
 ARRIVALS_AHEAD: Final = 64
 """Fragments whose arrival a learner may have yet to hear of."""
@@ -128,6 +124,11 @@ class Supply(ABC):
         """Build what this process's learner takes its batches from, after a buffer beside it."""
 
     @property
+    def batch_bytes(self) -> int:
+        """Size of a batch that is drawn from a replay; 0 if rollouts are used in place."""
+        return 0
+
+    @property
     def buffer_rank(self) -> int:
         """Where actors send their fragments."""
         return self._terms.processes.buffer.rank
@@ -137,14 +138,12 @@ class Supply(ABC):
         """Fragments that each actor makes with one policy before it waits for the next; None: no waiting."""
         return None
 
-    def _fragments(self, window_of_each: int, borrow: int) -> Channel:
+    def _fragments(self, borrow: int) -> Channel:
         processes = self._terms.processes
         senders = tuple(process.rank for process in processes.carriers)
         per_process = max(len(process.actors) for process in processes.carriers)
-        nbytes = self._terms.layout.nbytes
-        return Channel(
-            FRAGMENTS, processes.buffer.rank, senders, nbytes, window_of_each * per_process, borrow
-        )
+        nbytes, window = self._terms.layout.nbytes, self._terms.config.window * per_process
+        return Channel(FRAGMENTS, processes.buffer.rank, senders, nbytes, window, borrow)
 
     def _actor_numbers(self) -> dict[int, Sequence[int]]:
         return {process.rank: process.actors for process in self._terms.processes.carriers}
@@ -161,7 +160,7 @@ class RolloutSupply(Supply):
 
     def channels(self, capabilities: Capabilities) -> list[Channel]:
         """Keep claims instead of copies where the engine lends as many as the store may hold."""
-        return [self._fragments(self._window_of_each, self._slots if self._borrows(capabilities) else 1)]
+        return [self._fragments(self._slots if self._borrows(capabilities) else 1)]
 
     def buffer(self, transport: Transport) -> Buffer:
         """Build the buffer over a store of rollouts."""
@@ -191,14 +190,8 @@ class RolloutSupply(Supply):
         return self._per_rollout // self._terms.processes.actors if in_step else None
 
     @property
-    def _window_of_each(self) -> int:
-        """Fragments an actor may have unclaimed: more than its share of a rollout would only grow stale."""
-        share = math.ceil(self._per_rollout / self._terms.processes.actors)
-        return min(self._terms.config.distribution.actor.window, share)
-
-    @property
     def _window(self) -> int:
-        return self._window_of_each * self._terms.processes.actors
+        return self._terms.config.window * self._terms.processes.actors
 
     @property
     def _slots(self) -> int:
@@ -226,8 +219,8 @@ class ReplaySupply(Supply):
 
     def channels(self, capabilities: Capabilities) -> list[Channel]:  # noqa: ARG002 - a replay keeps copies
         """Fragments; and what goes between buffer and learner if they do not share a process."""
-        processes, window = self._terms.processes, self._terms.config.distribution.actor.window
-        fragments = self._fragments(window, borrow=1)
+        processes = self._terms.processes
+        fragments = self._fragments(borrow=1)
         if self._colocated:
             return [fragments]
         buffer, learner = processes.buffer.rank, processes.learner.rank
@@ -239,6 +232,11 @@ class ReplaySupply(Supply):
             Channel(ARRIVALS, learner, (buffer,), Arrival.nbytes(steps), ARRIVALS_AHEAD),
             Channel(PRIORITIES, buffer, (learner,), priorities, BATCHES_AHEAD + 1),
         ]
+
+    @property
+    def batch_bytes(self) -> int:
+        """Size of a batch."""
+        return self._batches.nbytes
 
     def buffer(self, transport: Transport) -> Buffer:
         """Build the replay and the buffer over it."""
@@ -281,14 +279,8 @@ class ReplaySupply(Supply):
         )
 
     def _balance(self) -> Balance:
-        settings, distribution = self._settings, self._terms.config.distribution
-        tolerance: float | None = distribution.balance_tolerance
-        if distribution.balance == "free":
-            tolerance = None
-        elif tolerance is None:
-            steps = self._terms.config.fragment_steps
-            tolerance = usual_tolerance(steps, settings.batch_size, settings.replay_ratio)
-        return Balance(settings.replay_ratio, settings.warmup_steps, tolerance)
+        settings = self._settings
+        return Balance(settings.replay_ratio, settings.warmup_steps, self._terms.config.tolerance)
 
     def _keeper(self, replay: Replay) -> ReplayKeeper | None:
         if not self._section.save_with_checkpoint:

@@ -20,7 +20,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.profiling import rewrite
 from tianji_cli.profiling.document import Earlier, document, read_earlier
-from tianji_cli.profiling.findings import Findings, Subject, find
+from tianji_cli.profiling.findings import Findings, MeasuredJob, find
 from tianji_cli.profiling.measure import measure
 from tianji_cli.profiling.noise import warnings
 from tianji_cli.profiling.report import print_findings, print_verified, print_written
@@ -28,6 +28,7 @@ from tianji_cli.profiling.scaling import Cluster
 from tianji_cli.profiling.search import Candidate, check_gpus
 from tianji_cli.profiling.settings import num_envs_options
 from tianji_cli.profiling.verify import ROUNDS, Verified, verify
+from tianji_cli.telemetry.quantities import several
 from tianji_cli.telemetry.report import write_json
 from tianji_cli.telemetry.rundir import write_whole
 
@@ -44,7 +45,7 @@ class Options:
         config: path or name of the config.
         overrides: ``SECTION.KEY=VALUE`` settings that replace the config's.
         cores: of each node; None for as many as were measured.
-        nodes: how many; None for one.
+        nodes: how many; None for as many as the config has hosts.
         gpus: of each node; None for what this machine has.
         link_mb_per_s: what the link between nodes carries.
         verify: train with the first choice and its neighbours.
@@ -73,11 +74,16 @@ class Options:
         """The user has said what the cores are that are to be split."""
         return not (self.cores is None and self.nodes is None and self.gpus is None)
 
-    def cluster(self, measured_cores: int) -> Cluster:
-        """Describe the machines whose cores are to be split."""
+    def cluster(self, measured_cores: int, hosts: int) -> Cluster:
+        """Describe the machines whose cores are to be split.
+
+        Args:
+            measured_cores: of the machine that was measured.
+            hosts: of the config.
+        """
         return Cluster(
             cores_per_node=self.cores or measured_cores,
-            nodes=self.nodes or 1,
+            nodes=self.nodes or hosts,
             gpus_per_node=self.gpus or 0,
             link_bytes_per_s=None if self.link_mb_per_s is None else self.link_mb_per_s * MB,
         )
@@ -102,10 +108,11 @@ def profile(options: Options) -> int:
     if options.write is not None:
         rewrite.check_place(options.config, options.write)
     earlier = None if options.earlier is None else read_earlier(options.earlier, job)
-    _check_cluster(options, job)
+    _check_cluster(options, job, earlier)
     remove_stale()
     subject = _measure(options, job) if earlier is None else _recall(options, job, earlier)
-    found = find(subject, options.cluster(subject.measurements.cores), anywhere=options.names_cluster)
+    cluster = options.cluster(subject.measurements.cores, job.distribution.hosts)
+    found = find(subject, cluster, anywhere=options.names_cluster)
     if options.json_to != "-":
         print_findings(found, verifies=options.verify, writes=options.write is not None)
     checks: list[Verified] = []
@@ -130,27 +137,36 @@ def _refuse_launchers() -> None:
     )
 
 
-def _check_cluster(options: Options, job: JobConfig) -> None:
+def _check_cluster(options: Options, job: JobConfig, earlier: Earlier | None) -> None:
     """Refuse machines that do not fit the config, or that are not here where they have to be."""
     link = options.link_mb_per_s
     if link is not None and not 0 < link < math.inf:
         raise UsageError(f"--link-mb {link:g} is no speed; 125 is one, of 1 Gbit/s")
-    check_gpus(options.cluster(usable := len(os.sched_getaffinity(0))), job.distribution.device)
+    usable = len(os.sched_getaffinity(0))
+    measured_cores = usable if earlier is None else earlier.measurements.cores
+    cluster = options.cluster(measured_cores, job.distribution.hosts)
+    check_gpus(cluster, job.distribution.device)
     if not options.verify:
         return
-    if (options.nodes or 1) > 1:
-        raise UsageError("--verify trains on this machine alone: leave out --nodes, or --verify")
-    if (options.cores or 1) > usable:
+    if cluster.nodes > 1:
         raise UsageError(
-            f"--verify trains on this machine, which has {usable} usable cores: "
-            f"leave out --cores {options.cores}, or --verify"
+            f"--verify trains on this machine alone, and {cluster.nodes} nodes are to be split: "
+            "--nodes 1 would be right, or leave out --verify"
+        )
+    # With fewer cores than are here, what is trained with would not be what was predicted: roles that have to
+    # take turns in the one would have a core each in the other.
+    if cluster.cores_per_node != usable:
+        right = f"--cores {usable} would be right" if options.cores else "measure here, without --from"
+        raise UsageError(
+            f"--verify trains on this machine, which has {several(usable, 'usable core')}, and "
+            f"{cluster.cores_per_node} are to be split: {right}, or leave out --verify"
         )
 
 
 # -- steps ---------------------------------------------------------------------------------------------
 
 
-def _measure(options: Options, job: JobConfig) -> Subject:
+def _measure(options: Options, job: JobConfig) -> MeasuredJob:
     """Measure this machine."""
     cores = sorted(os.sched_getaffinity(0))
     with Progress(0, options.quiet) as progress:
@@ -168,15 +184,15 @@ def _measure(options: Options, job: JobConfig) -> Subject:
     return _subject(options, job, Earlier(environment, measurements))
 
 
-def _recall(options: Options, job: JobConfig, earlier: Earlier) -> Subject:
+def _recall(options: Options, job: JobConfig, earlier: Earlier) -> MeasuredJob:
     """Take what was measured earlier."""
     measured_on = {"measured": f"earlier, and taken from {options.earlier}"}
     return _subject(options, job, Earlier({**earlier.environment, **measured_on}, earlier.measurements))
 
 
-def _subject(options: Options, job: JobConfig, measured: Earlier) -> Subject:
+def _subject(options: Options, job: JobConfig, measured: Earlier) -> MeasuredJob:
     measurements = measured.measurements
-    return Subject(
+    return MeasuredJob(
         config=options.config,
         overrides=tuple(options.overrides),
         job=job,
@@ -226,8 +242,7 @@ def _write_all(out: Path, whole: dict[str, Any], found: Findings, checks: Sequen
     from tianji_cli.profiling import plots  # noqa: PLC0415 - imports matplotlib, a second
 
     choice, measured = found.recommended.prediction, found.subject.measurements
-    points = plots.measured_points(measured, choice, found.table.at(choice.split))
-    points += plots.verified_points(checks, choice)
+    points = [*plots.measured_points(found), *plots.verified_points(checks, choice)]
     try:
         write_whole(out / f"{NAME}.json", (json.dumps(whole, indent=2, allow_nan=False) + "\n").encode())
         plots.draw(found.with_actors, choice, measured.cores, points, out / f"{NAME}.png")

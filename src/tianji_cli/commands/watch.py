@@ -8,7 +8,7 @@ import shlex
 import sys
 import time
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
@@ -55,8 +55,8 @@ def watch(run: str, *, out: Path | None = None, json_to: str | None = None) -> i
     try:
         with _Screen(_title(directory)) as screen:
             summary = _Watch(directory, screen).until_over()
-    except OSError:
-        return INTERRUPTED  # The terminal or pipe has gone, and nothing else was touched.
+    except _DisplayGoneError:
+        return INTERRUPTED
     print_result(summary, directory, json_to)
     if summary.status == "failed":
         raise RunFailed(summary.reason)
@@ -72,8 +72,27 @@ def _title(run: RunDirectory) -> str:
     return f"{name} ({run.path})"
 
 
+class _DisplayGoneError(Exception):
+    """The terminal or pipe has gone: nobody watches any more."""
+
+
+@contextlib.contextmanager
+def _writing() -> Iterator[None]:
+    """Tell a display that has gone from whatever else fails.
+
+    Raises:
+        _DisplayGoneError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as cause:
+        raise _DisplayGoneError from cause
+
+
 class _Screen:
     """Owns the display: shows the newest row, and has it remember the others of its session.
+
+    Every method that writes raises ``_DisplayGoneError`` where the display has gone.
 
     Args:
         title: what runs.
@@ -90,7 +109,8 @@ class _Screen:
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        self._display.close()
+        with _writing():
+            self._display.close()
 
     @property
     def host(self) -> str | None:
@@ -99,7 +119,8 @@ class _Screen:
 
     def event(self, text: str) -> None:
         """Tell that something happened."""
-        self._display.event(text)
+        with _writing():
+            self._display.event(text)
 
     def take(self, rows: Iterable[Row]) -> bool:
         """Take in rows that have come; False if there are none."""
@@ -119,12 +140,17 @@ class _Screen:
         """Show the newest row."""
         if self.newest is not None and self._is_new:
             self._is_new = False
-            with contextlib.suppress(ValueError):  # The next one may be readable.
-                self._display.show(self.newest.snapshot(self._roles))
+            try:
+                snapshot = self.newest.snapshot(self._roles)
+            except ValueError:
+                return  # The next one may be readable.
+            with _writing():
+                self._display.show(snapshot)
 
     def _begin_session(self) -> None:
         """A resumed run has a clock and a curve of its own."""
-        self._display.close()
+        with _writing():
+            self._display.close()
         self._display = choose_display(self._title, quiet=False, stream=sys.stderr)
 
 
@@ -151,7 +177,7 @@ class _Watch:
         Raises:
             RunFailed: it has none.
             TianjiError: its files cannot be read, or are gone.
-            OSError: the display is gone.
+            _DisplayGoneError: nobody watches any more.
         """
         while True:
             summary = self._look()
@@ -193,14 +219,14 @@ class _Watch:
         except FileNotFoundError:
             return None
         except OSError as cause:
-            raise TianjiError(f"cannot read {metrics}: {cause.strerror}") from cause
+            raise _unreadable(metrics, cause) from cause
 
     def _is_saving(self) -> bool:
         """Say whether a learner still writes checkpoints: it outlives its root for that."""
         try:
             return is_occupied(self._run.checkpoints)
         except OSError as cause:
-            raise TianjiError(f"cannot read {self._run.checkpoints}: {cause.strerror}") from cause
+            raise _unreadable(self._run.checkpoints, cause) from cause
 
     def _is_of_last_session(self, summary: Summary) -> bool:
         """A resumed run keeps the summary of the session before until it has its own."""
@@ -209,19 +235,31 @@ class _Watch:
 
     def _quiet_s(self) -> float | None:
         """For how long no row has come; None before the first session."""
+        metrics = self._run.metrics
         try:
-            age_s = time.time() - self._run.metrics.stat().st_mtime
-        except OSError:
+            age_s = time.time() - metrics.stat().st_mtime
+        except FileNotFoundError:
             return None
+        except OSError as cause:
+            raise _unreadable(metrics, cause) from cause
         quiet_s = time.monotonic() - self._grown_s
         return max(quiet_s, age_s) if age_s >= STALE_S else quiet_s
 
     def _await_beginning(self) -> None:
-        if not self._run.config.exists():
+        config = self._run.config
+        try:
+            is_there = config.exists()
+        except OSError as cause:
+            raise _unreadable(config, cause) from cause
+        if not is_there:
             raise NoSuchRunError(f"{self._run.path} is not there any more")
         if not self._said_waiting:
             self._said_waiting = True
             self._screen.event(f"{self._run.path} has not begun yet; waiting for its first row")
+
+
+def _unreadable(path: Path, cause: OSError) -> TianjiError:
+    return TianjiError(f"cannot read {path}: {cause.strerror}")
 
 
 def _died(run: RunDirectory) -> str:

@@ -6,6 +6,7 @@ from ``tianji_algos`` and import no torch. Whether settings fit one another is `
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
 
@@ -18,6 +19,8 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+
+from tianji_cli.data.balance import usual_tolerance
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
@@ -330,6 +333,24 @@ class JobConfig(Section):
         settings = self.training.settings
         assert isinstance(settings, OnPolicySettings), "checks refuses any other"
         return settings.rollout_steps // self.fragment_steps
+
+    @property
+    def window(self) -> int:
+        """Fragments an actor may have unclaimed: more than its share of a rollout would only grow stale."""
+        actor = self.distribution.actor
+        if self.learns_from_replay:
+            return actor.window
+        return min(actor.window, math.ceil(self.fragments_per_rollout / actor.num))
+
+    @property
+    def tolerance(self) -> float | None:
+        """Env steps that a replay lets production and consumption be apart; None if they may be by any."""
+        distribution, settings = self.distribution, self.replay_settings
+        if distribution.balance == "free":
+            return None
+        if distribution.balance_tolerance is not None:
+            return distribution.balance_tolerance
+        return usual_tolerance(self.fragment_steps, settings.batch_size, settings.replay_ratio)
 
     @property
     def replay_settings(self) -> ReplayLearnerSettings:

@@ -14,6 +14,10 @@ that side is never held back.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+BATCHES_AHEAD: Final = 2
+"""Batches that a buffer in a process of its own assembles before the learner asks for them."""
 
 
 def least_tolerance(fragment_steps: int, batch_size: int, rho: float) -> float:

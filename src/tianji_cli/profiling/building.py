@@ -1,19 +1,18 @@
-"""Has every probe build what it will run, and says what was built."""
+"""Has probes build what they will run, and says what was built."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
 from tianji_cli.profiling.crew import Crew
-from tianji_cli.profiling.phases import Phase, Place, Room
+from tianji_cli.profiling.phases import LEARNER, Part
 from tianji_cli.profiling.probe_settings import measuring_settings
 from tianji_cli.profiling.protocol import Prepare, Prepared
 
@@ -48,6 +47,16 @@ class Subject:
         """
         return (*self.overrides, *measuring_settings(self.job, num_envs, share))
 
+    def expected_s(self, part: Part, took_s: Mapping[Part, float]) -> float:
+        """Expect what a part took before, or the configured one; more environments take more.
+
+        Args:
+            part: is expected to take so many seconds.
+            took_s: what parts took; nothing is expected of what is unknown.
+        """
+        larger = max(1.0, part.num_envs / self.num_envs)
+        return took_s.get(part, larger * took_s.get(Part(part.role, self.num_envs), 0.0))
+
     def divides_by(self, share: int) -> bool:
         """Say whether the batch can be divided among so many learners."""
         try:
@@ -55,31 +64,6 @@ class Subject:
         except ConfigError:
             return False
         return True
-
-
-@dataclass(frozen=True, order=True)
-class Part:
-    """What a probe builds once and runs in several phases.
-
-    Attributes:
-        role: actor, or learner with its buffer.
-        num_envs: of each actor.
-        share: L, the learner's batch is divided among so many.
-    """
-
-    role: Literal["actor", "learner"]
-    num_envs: int
-    share: int
-
-    @classmethod
-    def of(cls, phase: Phase, place: Place) -> Part:
-        """Find what runs in a phase at one of its places."""
-        return cls(place.role, phase.num_envs, phase.share if place.role == "learner" else 1)
-
-    @property
-    def key(self) -> str:
-        """Its name in a probe."""
-        return f"{self.role}-{self.num_envs}-{self.share}"
 
 
 @dataclass
@@ -109,52 +93,78 @@ class Built:
             self.batch_bytes = prepared.batch_bytes
         self.policy_bytes = prepared.policy_bytes
         self.parameters = prepared.parameters
-        self.rho = prepared.rho
+        if prepared.rho is not None:
+            self.rho = prepared.rho
 
 
-def build(crew: Crew, room: Room, subject: Subject, phases: Sequence[Phase], directory: Path) -> Built:
-    """Have every probe build what it runs in any of the phases, all at the same time.
+class Builder:
+    """Has probes build parts when they are needed, and keep as few as possible.
+
+    Environments may be many and large, and so may replays: each probe keeps the configured actor, with which
+    it runs again and again, and beside it only what was built last.
 
     Args:
         crew: the probes.
-        room: says who runs where.
         subject: what is built.
-        phases: all of them.
         directory: each part gets a directory in it.
 
-    Raises:
-        ProbeFailed: something could not be built.
+    Attributes:
+        crew: the probes.
+        subject: what is built.
+        built: what is known of it.
     """
-    built = Built()
-    wanted = _wanted(crew, room, subject, phases)
-    for asked in zip_longest(*wanted.values()):
-        parts = {number: part for number, part in zip(wanted, asked, strict=True) if part is not None}
-        steps = {number: _prepare(subject, part, directory / str(number)) for number, part in parts.items()}
-        answers = crew.ask(steps, PREPARE_S)
-        if not built.startup_s:
-            built.startup_s = time.perf_counter() - crew.started_s
-        for number, answer in answers.items():
+
+    def __init__(self, crew: Crew, subject: Subject, directory: Path) -> None:
+        self.crew = crew
+        self.subject = subject
+        self.built = Built()
+        self._directory = directory
+        self._kept = Part("actor", subject.num_envs)
+        self._there: dict[int, set[Part]] = {number: set() for number in range(len(crew))}
+        self._took_s: dict[Part, float] = {}
+
+    def start(self) -> None:
+        """Have all probes build the configured actor, as in a job of so many; the first the learner, too.
+
+        Raises:
+            ProbeFailed: something could not be built.
+        """
+        self.have(dict.fromkeys(self._there, self._kept))
+        self.built.startup_s = time.perf_counter() - self.crew.started_s
+        self.have({LEARNER: Part("learner", self.subject.num_envs)})
+
+    def have(self, parts: Mapping[int, Part]) -> None:
+        """Have probes build what they have not, all at the same time.
+
+        Raises:
+            ProbeFailed: something could not be built.
+        """
+        missing = self.missing(parts)
+        for number in missing:
+            self._there[number] &= {self._kept}
+        steps = {number: self._prepare(number, part) for number, part in missing.items()}
+        for number, answer in self.crew.ask(steps, PREPARE_S).items():
             assert isinstance(answer, Prepared)
-            built.note(parts[number], answer)
-    return built
+            self.built.note(missing[number], answer)
+            self._there[number].add(missing[number])
+            self._took_s[missing[number]] = answer.seconds
 
+    def expected_s(self, part: Part) -> float:
+        """Expect what building a part takes, in seconds."""
+        return self.subject.expected_s(part, self._took_s)
 
-def _wanted(crew: Crew, room: Room, subject: Subject, phases: Sequence[Phase]) -> dict[int, list[Part]]:
-    """List the parts of each probe: the configured actor first, so that all start as in a job."""
-    parts: dict[int, set[Part]] = {number: set() for number in range(len(crew))}
-    for phase in phases:
-        for number, place in room.places(phase).items():
-            parts[number].add(Part.of(phase, place))
-    return {
-        number: sorted(of_probe, key=lambda part: (part.role, part.num_envs != subject.num_envs, part))
-        for number, of_probe in parts.items()
-    }
+    def missing(self, parts: Mapping[int, Part]) -> dict[int, Part]:
+        """Find what would have to be built for probes to run these."""
+        return {number: part for number, part in parts.items() if part not in self._there[number]}
 
-
-def _prepare(subject: Subject, part: Part, directory: Path) -> Prepare:
-    own = directory / part.key
-    own.mkdir(parents=True)
-    settings = subject.settings(part.num_envs, part.share)
-    return Prepare(
-        key=part.key, role=part.role, config=subject.config, overrides=settings, directory=str(own)
-    )
+    def _prepare(self, number: int, part: Part) -> Prepare:
+        directory = self._directory / str(number) / part.key
+        directory.mkdir(parents=True, exist_ok=True)
+        return Prepare(
+            key=part.key,
+            role=part.role,
+            config=self.subject.config,
+            overrides=self.subject.settings(part.num_envs, part.share),
+            directory=str(directory),
+            keep=tuple(kept.key for kept in self._there[number]),
+        )

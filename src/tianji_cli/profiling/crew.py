@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import selectors
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from tempfile import TemporaryFile
 from typing import IO, Final
 
 from pydantic import ValidationError
 
+from tianji_cli.cluster.children import end_groups, last_lines, python_command
 from tianji_cli.cluster.launcher import describe_exit
 from tianji_cli.errors import RunFailed
 from tianji_cli.profiling.protocol import (
@@ -35,16 +35,15 @@ from tianji_cli.profiling.protocol import (
     Step,
 )
 
-PROBE: Final = (sys.executable, "-m", "tianji_cli.profiling.probe")
+PROBE: Final = "tianji_cli.profiling.probe"
 MOST_PROBES: Final = 64
-END_S: Final = 0.3
-"""How long all probes may take to end once nobody asks them any more; then they are killed."""
+END_S: Final = 10.0
+"""How long all probes may take to close their environments once they are done; then they are killed."""
+HURRY_S: Final = 0.3
+"""How long they may take if they are not done."""
 DIED_S: Final = 1.0
 """How long a probe may take to be gone after its output has ended."""
 READ_BYTES: Final = 1 << 16
-SAID_LINES: Final = 5
-SAID_BYTES: Final = 4096
-"""Of a probe's errors that are shown: the last ones."""
 SHOWN: Final = 120
 """Characters that are shown of something that is no answer."""
 
@@ -72,10 +71,7 @@ class Probe:
     @property
     def said(self) -> str:
         """The last lines that it wrote to its standard error, on lines of their own."""
-        self.errors.seek(0, 2)
-        self.errors.seek(max(0, self.errors.tell() - SAID_BYTES))
-        lines = self.errors.read().decode(errors="replace").strip().splitlines()
-        return "".join(f"\n  {line}" for line in lines[-SAID_LINES:])
+        return "".join(f"\n  {line}" for line in last_lines(self.errors))
 
 
 class Crew:
@@ -158,22 +154,22 @@ class Crew:
 
 
 @contextmanager
-def start_crew(size: int, command: Sequence[str] = PROBE) -> Iterator[Crew]:
-    """Start probes on this machine; they have ended, a moment later at most, when the context has.
+def start_crew(size: int, command: Sequence[str] = ()) -> Iterator[Crew]:
+    """Start probes on this machine; when the context has ended, so have they and what they have started.
 
     Args:
         size: how many, ``MOST_PROBES`` at most.
-        command: that runs one.
+        command: that runs something else in their place.
     """
     assert 1 <= size <= MOST_PROBES
     probes: list[Probe] = []
-    started_s = time.perf_counter()
+    started_s, patience_s = time.perf_counter(), HURRY_S
     try:
         for number in range(size):
             errors = TemporaryFile()  # noqa: SIM115 - closed with the probe
             # In a group of its own: a Ctrl-C is this command's, which then ends the probe.
             process = subprocess.Popen(
-                command,
+                command or python_command(PROBE),
                 bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -182,25 +178,15 @@ def start_crew(size: int, command: Sequence[str] = PROBE) -> Iterator[Crew]:
             )
             probes.append(Probe(f"probe {number}", process, errors))
         yield Crew(probes, started_s)
+        patience_s = END_S
     finally:
-        _end(probes)
-
-
-def _end(probes: Sequence[Probe]) -> None:
-    """Close their inputs, which ends those that listen, and kill the others: they have nothing to save."""
-    for probe in probes:
-        assert probe.process.stdin is not None
-        probe.process.stdin.close()
-    deadline = time.monotonic() + END_S
-    for probe in probes:
-        with suppress(subprocess.TimeoutExpired):
-            probe.process.wait(max(0.0, deadline - time.monotonic()))
-    for probe in probes:
-        probe.process.kill()  # Harmless if it has ended.
-    for probe in probes:
-        probe.process.wait()
-        _output(probe).close()
-        probe.errors.close()
+        for probe in probes:  # Which ends those that listen.
+            assert probe.process.stdin is not None
+            probe.process.stdin.close()
+        end_groups([probe.process for probe in probes], patience_s)
+        for probe in probes:
+            _output(probe).close()
+            probe.errors.close()
 
 
 def _output(probe: Probe) -> IO[bytes]:

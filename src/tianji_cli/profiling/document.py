@@ -3,10 +3,11 @@
 All rates are in sample uses a second (env steps times ``rho``), over all groups; null is no limit. The object
 has ``schema`` (1), ``config``, ``overrides``, ``environment`` (descriptions by subject), ``warnings``
 (sentences), ``measurements`` (as ``Measurements`` has them: `tianji profile --from` takes them from here),
-``cluster`` (whose cores are split), ``as_it_is`` (the config's own split), ``candidates`` (best first, each
-with ``runnable`` and ``extrapolated``), ``recommended`` (the first), ``writable`` (the first that can be run;
-null if none can), ``bottleneck`` (of the recommended), ``extrapolated`` (what of the recommended was reckoned
-and not measured), ``simulated``, ``breaks_first`` (both null where all was measured) and ``verify``.
+``cluster`` (whose cores are split), ``as_it_is`` (the config's own split on its own hosts), ``candidates``
+(best first, each with ``runnable`` and ``extrapolated``), ``recommended`` (the first), ``writable`` (the
+first that can be run; null if none can), ``bottleneck`` (of the recommended), ``extrapolated`` (what of the
+recommended was reckoned and not measured), ``simulated`` (null where all was measured, or where roles share
+cores), ``breaks_first`` (null where all was measured) and ``verify``.
 """
 
 from __future__ import annotations
@@ -138,6 +139,12 @@ def read_earlier(path: Path, job: JobConfig) -> Earlier:
         raise UsageError(
             f"{path} was measured for other settings of {measurements.config}; measure anew, without --from"
         )
+    if job.environment.num_envs not in measurements.sizes:
+        sizes = ", ".join(map(str, measurements.sizes))
+        raise UsageError(
+            f"{path} was measured with {sizes} environments an actor, and environment.num_envs is "
+            f"{job.environment.num_envs}; measure anew, without --from"
+        )
     said = read.get("environment", {})
     return Earlier({str(key): str(value) for key, value in said.items()}, measurements)
 
@@ -155,11 +162,11 @@ def _reason(cause: Exception) -> str:
 
 
 def _is_complete(measurements: Measurements) -> bool:
-    """Say whether there is what predictions need: an actor and a learner for each number of environments."""
-    options = set(measurements.fragment_bytes)
+    """Say whether there is what predictions need: an actor and a learner for some number of environments."""
+    options = set(measurements.sizes)
     of_actors = {figures.num_envs for figures in measurements.actors}
     of_learners = {figures.num_envs for figures in measurements.learners if figures.cores == 1}
-    return bool(options) and options <= of_actors and options <= of_learners
+    return bool(options) and options <= of_actors & of_learners & measurements.fragment_bytes.keys()
 
 
 def _candidate(candidate: Candidate, table: CostTable) -> dict[str, Any]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from tianji_cli.profiling.measurements import ActorFigures, LearnerFigures, Repeated
 from tianji_cli.profiling.phases import Phase
 from tianji_cli.profiling.protocol import Acted, ActedWindow, Learned, LearnedWindow
-
-LEAST: Final = 1
-"""Fragments, updates or versions in a repeat: windows in which none is finished are added up."""
 
 _W = TypeVar("_W")
 
@@ -43,11 +40,11 @@ class Notebook:
         Args:
             phase: what ran.
             crowded: no core was idle.
-            acted: by each of the actors.
+            acted: by each of the actors. Windows count that all of them have.
             learned: by the learner, if there was one.
         """
         if acted:
-            windows = zip(*(answer.windows for answer in acted), strict=True)
+            windows = zip(*(answer.windows for answer in acted), strict=False)
             self._acted[_Acting(phase.num_envs, phase.actors, crowded)] += windows
         if learned is not None:
             of_learner = _Learning(phase.learner_cores, phase.share, phase.num_envs, crowded)
@@ -67,24 +64,16 @@ class Notebook:
     def _updates_per_version(self, num_envs: int) -> float:
         """Count updates between two versions, which neither cores nor shares of the batch change in a job.
 
-        A learner with all of the batch, as few cores as any and nothing beside it is one whose windows end
-        with a version, if there are such at all.
+        A probe that has a share of the batch makes more of them in a round, since its rollout is whole.
         """
         usual = min(of for of in self._learned if of.num_envs == num_envs and of.share == 1)
         return _ratio(self._learned[usual], lambda one: one.updates, lambda one: one.versions)
 
 
 def _actors(setting: _Acting, windows: Sequence[Sequence[ActedWindow]]) -> ActorFigures:
-    repeats = together(windows, lambda of_all: min(one.fragments for one in of_all), LEAST)
-    # A repeat is a few moments, each a window of every actor; turned round, the windows of each actor.
-    by_actor = [list(zip(*moments, strict=True)) for moments in repeats]
-
     def each(seconds: Callable[[ActedWindow], float]) -> Repeated:
         return Repeated(
-            values=tuple(
-                median(_ratio(of_actor, seconds, lambda one: one.fragments) for of_actor in repeat)
-                for repeat in by_actor
-            )
+            values=tuple(median(seconds(one) / one.fragments for one in of_all) for of_all in windows)
         )
 
     everything = [window for of_all in windows for window in of_all]
@@ -103,8 +92,7 @@ def _learner(
     setting: _Learning, windows: Sequence[LearnedWindow], updates_per_version: float
 ) -> LearnerFigures:
     def each(seconds: Callable[[LearnedWindow], float], count: Callable[[LearnedWindow], int]) -> Repeated:
-        repeats = together(windows, count, LEAST)
-        return Repeated(values=tuple(_ratio(repeat, seconds, count) for repeat in repeats))
+        return Repeated(values=tuple(seconds(window) / count(window) for window in windows))
 
     return LearnerFigures(
         cores=setting.cores,
@@ -120,26 +108,5 @@ def _learner(
     )
 
 
-def together(windows: Iterable[_W], count: Callable[[_W], float], least: float) -> list[list[_W]]:
-    """Add neighbours up until each of them counts enough; what is left at the end goes to the last.
-
-    Args:
-        windows: in the order in which they were measured.
-        count: what has to be enough.
-        least: how much is.
-    """
-    groups: list[list[_W]] = []
-    group: list[_W] = []
-    for window in windows:
-        group.append(window)
-        if sum(map(count, group)) >= least:
-            groups.append(group)
-            group = []
-    if group:
-        groups.append([*groups.pop(), *group] if groups else group)
-    return groups
-
-
-def _ratio(windows: Iterable[_W], seconds: Callable[[_W], float], count: Callable[[_W], float]) -> float:
-    windows = list(windows)
-    return sum(map(seconds, windows)) / sum(map(count, windows))
+def _ratio(windows: Sequence[_W], of: Callable[[_W], float], count: Callable[[_W], float]) -> float:
+    return sum(map(of, windows)) / sum(map(count, windows))

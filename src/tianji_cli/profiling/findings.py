@@ -11,7 +11,7 @@ from tianji_cli.profiling.limits import Limit, breaks_first
 from tianji_cli.profiling.measurements import Measurements
 from tianji_cli.profiling.scaling import Cluster, MeasuredCosts
 from tianji_cli.profiling.search import Candidate, Search
-from tianji_cli.profiling.settings import split_of, workload_of
+from tianji_cli.profiling.settings import remote_engine, split_of, workload_of
 from tianji_cli.profiling.simulation import Simulation, simulate
 from tianji_cli.throughput.costs import Costs
 from tianji_cli.throughput.prediction import Prediction, predict
@@ -20,8 +20,8 @@ from tianji_cli.throughput.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
-    """What is profiled.
+class MeasuredJob:
+    """A job, and what was measured of it.
 
     Attributes:
         config: as the user named it.
@@ -40,18 +40,24 @@ class Subject:
     warnings: Sequence[str]
 
     @property
-    def machine(self) -> Cluster:
-        """What was measured."""
-        return Cluster(self.measurements.cores)
+    def hosts(self) -> Cluster:
+        """As many machines as the config's hosts, each like the one that was measured."""
+        return Cluster(self.measurements.cores, self.job.distribution.hosts)
 
     def costs(self, cluster: Cluster) -> MeasuredCosts:
         """What splits of a cluster cost."""
-        return MeasuredCosts(self.measurements, cluster, colocated=self.job.distribution.buffer.colocate)
+        return MeasuredCosts(
+            self.measurements,
+            cluster,
+            local=self.job.distribution.transport.local,
+            remote=remote_engine(self.job),
+            colocated=self.job.distribution.buffer.colocate,
+        )
 
     @cached_property
     def costs_here(self) -> MeasuredCosts:
-        """What splits of the machine that was measured cost."""
-        return self.costs(self.machine)
+        """What splits of the config's own hosts cost."""
+        return self.costs(self.hosts)
 
     def workload(self, split: Split) -> Workload:
         """What the job asks of the machine."""
@@ -67,16 +73,17 @@ class Findings:
     Attributes:
         subject: what was profiled.
         cluster: whose cores are to be split.
-        as_it_is: what the config gives with its own split, on the machine that was measured.
+        as_it_is: what the config gives with its own split, on its own hosts.
         costs: of that split there.
         candidates: best first.
         table: costs of any split of the cluster.
         search: that has found them.
-        simulated: what the simulation says of the best one, if something of it need not be measured.
-        breaks_first: the assumption of it that breaks first, likewise.
+        simulated: what the simulation says of the best one, if something of it was not measured and no
+            roles share cores: who works when on them is not simulated.
+        breaks_first: the assumption of the best one that breaks first, if something of it was not measured.
     """
 
-    subject: Subject
+    subject: MeasuredJob
     cluster: Cluster
     as_it_is: Prediction
     costs: Costs
@@ -111,7 +118,7 @@ class Findings:
         return predict(split, self.subject.workload(split), self.table.at(split))
 
 
-def find(subject: Subject, cluster: Cluster, *, anywhere: bool) -> Findings:
+def find(subject: MeasuredJob, cluster: Cluster, *, anywhere: bool) -> Findings:
     """Look for the best split of a cluster's cores.
 
     Args:
@@ -122,12 +129,13 @@ def find(subject: Subject, cluster: Cluster, *, anywhere: bool) -> Findings:
     Raises:
         UsageError: no split uses all of the cores, or GPUs are to be used and the config says otherwise.
     """
-    table, here = subject.costs(cluster), subject.costs_here
+    hosts = replace(subject.hosts, link_bytes_per_s=cluster.link_bytes_per_s)
+    table, here = subject.costs(cluster), subject.costs(hosts)
     search = Search(
         subject.config,
         subject.overrides,
         cluster=cluster,
-        num_envs=sorted(subject.measurements.fragment_bytes),
+        num_envs=subject.measurements.sizes,
         workload=subject.workload,
         costs=table,
     )
@@ -135,7 +143,7 @@ def find(subject: Subject, cluster: Cluster, *, anywhere: bool) -> Findings:
     found = Findings(
         subject=subject,
         cluster=cluster,
-        as_it_is=predict(own, subject.workload(own), here.at(own), subject.measurements.cores),
+        as_it_is=predict(own, subject.workload(own), here.at(own), hosts.cores),
         costs=here.at(own),
         candidates=(search.best() if anywhere else search.runnable()) or search.best(),
         table=table,
@@ -147,6 +155,8 @@ def find(subject: Subject, cluster: Cluster, *, anywhere: bool) -> Findings:
 def _with_limits(found: Findings) -> Findings:
     best = found.recommended.prediction
     workload, costs = found.subject.workload(best.split), found.table.at(best.split)
-    # Who is in whose way is the model's to say: the simulation knows no cores.
-    simulated = simulate(best.split, workload, costs, crowd=best.crowd)
+    simulated = None
+    if best.split.cores <= found.cluster.cores and not workload.one_process:
+        # Who is in whose way is the model's to say: the simulation knows no cores.
+        simulated = simulate(best.split, workload, costs, crowd=best.crowd)
     return replace(found, simulated=simulated, breaks_first=breaks_first(best, workload, costs))

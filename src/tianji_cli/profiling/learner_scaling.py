@@ -122,7 +122,8 @@ class LearnerScaling:
         """
         if cores == learners == 1:
             alike = [parts for (_, c, share), parts in self._parts.items() if c == share == 1]
-            return max(1.0, median(_slower(parts) for parts in alike))
+            slower = [_slower(parts) for parts in alike if parts.in_a_crowd]
+            return max(1.0, median(slower or [1.0]))
         several, number = (self._by_cores, cores) if cores > 1 else (self._by_share, learners)
         measured = (n for n, parts in several.items() if parts.in_a_crowd and n <= number)
         return max(1.0, _slower(several[max(measured, default=1)]))

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from tianji_cli.profiling.simulated_rules import fragments_per_rollout
+from tianji_cli.telemetry.quantities import several
 from tianji_cli.throughput.costs import Costs
 from tianji_cli.throughput.prediction import Prediction
 from tianji_cli.throughput.workload import Workload
@@ -122,9 +122,10 @@ def _of_gradients(prediction: Prediction, workload: Workload, costs: Costs) -> L
 def _of_turns(prediction: Prediction, workload: Workload) -> Limit:
     """In step, with more actors than fragments in a rollout, some have no part in it."""
     split = prediction.split
-    at, now = fragments_per_rollout(split, workload), split.actors
+    at, now = workload.fragments_per_rollout(split.num_envs), split.actors
     words = (
-        f"a rollout has {_fragments(at)}: more actors than that in a group (here {now}) find nothing to do"
+        f"a rollout has {several(at, 'fragment')}: more actors than that in a group (here {now}) "
+        "find nothing to do"
     )
     return Limit("rollout", words, at, at / now)
 
@@ -132,13 +133,10 @@ def _of_turns(prediction: Prediction, workload: Workload) -> Limit:
 def _of_ages(prediction: Prediction, workload: Workload) -> Limit:
     """With more actors than fragments in a rollout, some of them have to wait for a later one."""
     split = prediction.split
-    at, now = fragments_per_rollout(split, workload), split.actors
+    at, now = workload.fragments_per_rollout(split.num_envs), split.actors
     words = (
-        f"a rollout has {_fragments(at)}, and a group {now} actors: samples are up to {math.ceil(now / at)} "
-        "versions old when used, which can cost learning what it gains in speed; more groups would help"
+        f"a rollout has {several(at, 'fragment')}, and a group {several(now, 'actor')}: "
+        f"samples are up to {math.ceil(now / at)} versions old when used, which can cost learning "
+        "what it gains in speed; more groups would help"
     )
     return Limit("staleness", words, at, at / now)
-
-
-def _fragments(number: int) -> str:
-    return f"{number} fragment{'' if number == 1 else 's'}"

@@ -1,7 +1,7 @@
 """Measures the parts of a job on this machine: roles alone and side by side, and the transport between them.
 
-The budget of ``BUDGET_S`` goes first to starting and building everything and to the transport; what is left,
-but for the averaging of gradients, is for the runs of ``rounds``.
+The budget of ``BUDGET_S`` goes first to starting; what is left, but for the transport and the averaging of
+gradients, is for the runs of ``rounds``. Those two come last: it is known then which sizes were measured.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 from tianji_cli.bench.environment import busy_share
 from tianji_cli.bench.progress import Progress
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.profiling.building import Built, Subject, build
-from tianji_cli.profiling.crew import MOST_PROBES, Crew, start_crew
+from tianji_cli.profiling.building import Builder, Built, Subject
+from tianji_cli.profiling.crew import Crew, start_crew
 from tianji_cli.profiling.measurements import (
     AveragingFigures,
     Measurements,
@@ -25,15 +25,18 @@ from tianji_cli.profiling.measurements import (
     TransportFigures,
     WeightsFigures,
 )
-from tianji_cli.profiling.phases import SHARES, Room, all_phases, powers_of_two
+from tianji_cli.profiling.phases import SHARES, Room, all_phases
 from tianji_cli.profiling.protocol import Average, Averaged
 from tianji_cli.profiling.rounds import LEAST_ROUNDS, Rounds
 from tianji_cli.profiling.settings import fingerprint
 from tianji_cli.profiling.transport_terms import measure_messages, measure_policy
 from tianji_cli.telemetry.quantities import number
+from tianji_cli.throughput.split import powers_of_two
 
 BUDGET_S: Final = 48.0
 """What measuring aims at, in seconds."""
+TRANSPORT_S: Final = 4.0
+"""Of it for the transport."""
 AVERAGING_S: Final = 0.5
 """Of it for each number of learners that average gradients."""
 AVERAGING_LIMIT_S: Final = 120.0
@@ -44,7 +47,6 @@ MOST_AVERAGED: Final = 40_000_000
 REPEATS_OF_AVERAGING: Final = 4
 MOST_AVERAGING: Final = 8
 """Learners whose gradients are averaged, at most."""
-assert MOST_AVERAGING <= MOST_PROBES
 
 
 def measure(
@@ -74,24 +76,27 @@ def measure(
     began = time.monotonic()
     busy = busy_share()
     subject = Subject(config, tuple(overrides), job)
-    room = Room(tuple(cores), job.distribution.actor.cores, job.distribution.pin_cores)
+    room = Room.of(cores, job.distribution.actor.cores, job.distribution.pin_cores)
     shares = [share for share in SHARES if subject.divides_by(share)]
     phases = all_phases(room, subject.num_envs, num_envs_options, shares)
-    averaging = [size for size in powers_of_two(min(len(cores), MOST_AVERAGING)) if size > 1]
-    progress.total = len(phases) * LEAST_ROUNDS + len(averaging) + 2
     with TemporaryDirectory(prefix="tianji-") as directory, start_crew(room.probes) as crew:
+        averaging = [size for size in powers_of_two(min(len(crew), MOST_AVERAGING)) if size > 1]
+        progress.total = len(phases) * LEAST_ROUNDS + len(averaging) + 2
         progress.begin(f"starting {len(crew)} processes and building what they run")
-        built = build(crew, room, subject, phases, Path(directory))
+        builder = Builder(crew, subject, Path(directory))
+        builder.start()
         progress.done(f"{time.monotonic() - began:.1f} s")
+        rounds, built = Rounds(builder, room, progress), builder.built
+        spent_s = time.monotonic() - began
+        rounds.run(phases, budget_s - spent_s - TRANSPORT_S - AVERAGING_S * len(averaging))
         transport, weights = _transport(room, job, built, progress)
-        rounds = Rounds(crew, room, job.distribution.actor.send_size, progress)
-        rounds.run(phases, budget_s - (time.monotonic() - began) - AVERAGING_S * len(averaging))
         store = Path(directory) / "averaging"
         averaged = tuple(_average(crew, room, built, size, store, progress) for size in averaging)
     return Measurements(
         config=config,
         fingerprint=fingerprint(job),
-        cores=len(room.cores),
+        cores=len(cores),
+        at_work=len(room.cores),
         rho=built.rho,
         parameters=built.parameters,
         fragment_bytes=dict(sorted(built.fragment_bytes.items())),
@@ -105,6 +110,7 @@ def measure(
         weights=weights,
         averaging=averaged,
         seconds=time.monotonic() - began,
+        unmeasured=tuple(map(str, rounds.unmeasured)),
     )
 
 

@@ -3,45 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
 
-from tianji_cli.profiling.measurements import (
-    ActorFigures,
-    LearnerFigures,
-    Measurements,
-)
+from tianji_cli.profiling.findings import Findings
+from tianji_cli.profiling.measurements import ActorFigures, LearnerFigures, Measurements
 from tianji_cli.profiling.noise import figures_of, middle_half
-from tianji_cli.telemetry.quantities import count, duration, share, size
-from tianji_cli.throughput.costs import Costs
+from tianji_cli.telemetry.quantities import count, duration, several, share, size
+from tianji_cli.throughput.costs import ActorCosts, Cost, Costs
+from tianji_cli.throughput.rates import PerRole, rates_at
+from tianji_cli.throughput.seats import NOBODY
+from tianji_cli.throughput.split import Split
+from tianji_cli.throughput.workload import Workload
 
 Fact = tuple[str, str]
 
+EVERYBODY: Final = PerRole(1.0, 1.0, 1.0)
+SMALLEST: Final = 0.005
+"""Share of an update's time below which nothing is said of a part of it."""
 
-def measured_facts(measured: Measurements, num_envs: int, costs: Costs) -> Iterator[Fact]:
-    """Say what was measured, in lines of about 80 columns.
+
+def measured_facts(found: Findings) -> Iterator[Fact]:
+    """Say what was measured with as many environments as configured.
 
     Args:
-        measured: everything.
-        num_envs: environments of an actor, as configured.
-        costs: of the config as it is, on this machine.
+        found: what was measured, and what it costs.
     """
+    measured, costs = found.subject.measurements, found.costs
+    num_envs = found.as_it_is.split.num_envs
     alone = one_actor(measured, num_envs)
     yield from _actor(alone)
     yield from _sizes(measured, num_envs)
     yield from _side_by_side(measured, alone)
-    receive_s = costs.buffer.receive_s
     for learner in _learners(measured, num_envs):
-        yield f"learner, {_cores(learner.cores)}", _learner(learner, alone.samples, measured.rho, receive_s)
+        yield f"learner, {several(learner.cores, 'core')}", _learner(learner, found)
     if measured.transport:
         engine, nbytes = measured.transport[0].engine, measured.fragment_bytes[num_envs]
-        stored = costs.buffer.store.alone_s
+        receive_s, stored = costs.buffer.receive_s, costs.buffer.store.alone_s
         yield (
             "transport",
-            f"{engine}, {size(round(nbytes / 1024) * 1024)} a fragment: {brief(costs.actor.send_s)} to push "
-            f"(T_sd), {brief(receive_s)} to receive,",
+            f"{engine}, {size(round(nbytes / 1024) * 1024)} a fragment: "
+            f"{brief(costs.actor.send_s)} to push (T_sd),",
         )
-        yield "", f"{brief(receive_s + stored)} with checking and storing it (T_rv)"
+        received_s = receive_s + stored
+        yield "", f"{brief(receive_s)} to receive, {brief(received_s)} with checking and storing it (T_rv)"
     if measured.weights:
-        reached = ", ".join(f"{brief(of.seconds)} to {_actors(of.actors)}" for of in measured.weights)
+        reached = ", ".join(
+            f"{brief(of.seconds)} to {several(of.actors, 'actor')}" for of in measured.weights
+        )
         yield "weights", f"{size(round(measured.policy_bytes / 1024) * 1024)} a policy: {reached}"
     if measured.averaging:
         said = (f"{of.learners} in {brief(of.seconds.cost)}" for of in measured.averaging)
@@ -56,22 +65,35 @@ def one_actor(measured: Measurements, num_envs: int) -> ActorFigures:
     return min(of_size, key=lambda figures: (figures.side_by_side, figures.crowded))
 
 
-def learner_s(figures: LearnerFigures, fragment_samples: float, rho: float, receive_s: float) -> list[float]:
-    """Seconds of one update with all that belongs to it: updating, sampling, publication, receiving.
+def production(figures: ActorFigures, fragment_s: float, workload: Workload, costs: Costs) -> float:
+    """Reckon the sample uses a second for which actors make the samples, as the model does.
 
     Args:
-        figures: of the learner and the buffer beside it.
-        fragment_samples: env steps in a fragment.
-        rho: uses of each sample.
-        receive_s: the transport's part of T_rv.
+        figures: of the actors.
+        fragment_s: of the repeats that were measured, one or their cost.
+        workload: what the job asks of the machine.
+        costs: of everything else.
     """
-    fragments = figures.uses_per_update / rho / fragment_samples
-    return [
-        figures.update_s.cost,
-        figures.draw_s.cost,
-        figures.publish_s.cost / figures.updates_per_version,
-        fragments * (receive_s + figures.store_s.cost),
-    ]
+    actor = ActorCosts(figures.samples, Cost.fixed(fragment_s), costs.actor.send_s)
+    split = Split(learners=1, learner_cores=1, actors=figures.side_by_side, num_envs=figures.num_envs)
+    return rates_at(split, workload, replace(costs, actor=actor), NOBODY).actors
+
+
+def consumption(figures: LearnerFigures, update_s: float, workload: Workload, costs: Costs) -> float:
+    """Reckon the sample uses a second that a learner makes, as the model does.
+
+    Args:
+        figures: of the learner.
+        update_s: of the repeats that were measured, one or their cost.
+        workload: what the job asks of the machine.
+        costs: of everything else, with as many cores.
+    """
+    learner = replace(costs.learner, update=Cost.fixed(update_s))
+    draw, store = Cost.fixed(figures.draw_s.cost), Cost.fixed(figures.store_s.cost)
+    as_measured = replace(costs, learner=learner, buffer=replace(costs.buffer, draw=draw, store=store))
+    split = Split(learners=1, learner_cores=figures.cores, actors=1, num_envs=figures.num_envs)
+    crowd = EVERYBODY if figures.crowded else NOBODY
+    return rates_at(split, workload, as_measured, crowd).learners
 
 
 def brief(seconds: float) -> str:
@@ -99,7 +121,7 @@ def _rate(figures: ActorFigures) -> str:
 def _sizes(measured: Measurements, num_envs: int) -> Iterator[Fact]:
     others = sorted({figures.num_envs for figures in measured.actors} - {num_envs})
     if others:
-        said = (f"with {number}: {_rate(one_actor(measured, number))}" for number in others)
+        said = (f"{_rate(one_actor(measured, number))} with {number}" for number in others)
         yield "", ", ".join(said)
 
 
@@ -126,26 +148,22 @@ def _learners(measured: Measurements, num_envs: int) -> list[LearnerFigures]:
     return sorted(alone, key=lambda figures: figures.cores)
 
 
-def _learner(figures: LearnerFigures, fragment_samples: float, rho: float, receive_s: float) -> str:
-    parts = learner_s(figures, fragment_samples, rho, receive_s)
-    names = ("updates", "sampling", "publishing", "receiving")
-    said = (f"{name} {share(part / sum(parts))}" for name, part in zip(names, parts, strict=True))
-    return f"{count(figures.uses_per_update / sum(parts))} uses/s: {', '.join(said)}"
+def _learner(figures: LearnerFigures, found: Findings) -> str:
+    own = replace(found.as_it_is.split, learners=1, groups=1, learner_cores=figures.cores)
+    workload, costs = found.subject.workload(own), found.subject.costs_here.at(own)
+    uses_per_s = consumption(figures, figures.update_s.cost, workload, costs)
+    whole_s = workload.uses_per_update / uses_per_s
+    parts = {
+        "updates": figures.update_s.cost / whole_s,
+        "sampling": figures.draw_s.cost / whole_s if workload.beside_learner else 0.0,
+        "publishing": costs.learner.publish.alone_s / workload.updates_per_version / whole_s,
+    }
+    parts["receiving"] = 1 - sum(parts.values())
+    said = (f"{name} {share(part)}" for name, part in parts.items() if part >= SMALLEST)
+    return f"{count(uses_per_s)} uses/s: {', '.join(said)}"
 
 
 def _spread(measured: Measurements) -> str:
     apart = sorted((middle_half(repeated), what) for what, repeated in figures_of(measured))
     (usual, _), (widest, what) = apart[len(apart) // 2], apart[-1]
-    return f"half of them {share(usual)} apart, {share(widest)} at most: {what}"
-
-
-def _cores(number: int) -> str:
-    return f"{number} core{_s(number)}"
-
-
-def _actors(number: int) -> str:
-    return f"{number} actor{_s(number)}"
-
-
-def _s(number: int) -> str:
-    return "" if number == 1 else "s"
+    return f"the middle half of them {share(usual)} apart as a rule, {share(widest)} at most: {what}"

@@ -140,6 +140,7 @@ class Measurements(_Plain):
         fingerprint: hash of all of the resolved config but ``[experiment]`` and what a split sets;
             measurements are of use for no other.
         cores: usable ones of the machine.
+        at_work: of them that were at work in a crowd.
         rho: uses of each sample.
         parameters: of the network.
         fragment_bytes: size of a fragment, by the number of environments.
@@ -153,12 +154,14 @@ class Measurements(_Plain):
         weights: distribution of the policy; empty likewise.
         averaging: of gradients; empty on one core.
         seconds: that measuring took.
+        unmeasured: what there was no time for, in words.
     """
 
     schema_number: int = SCHEMA
     config: str
     fingerprint: str
     cores: int
+    at_work: int
     rho: float
     parameters: int
     fragment_bytes: dict[int, int]
@@ -172,3 +175,19 @@ class Measurements(_Plain):
     weights: tuple[WeightsFigures, ...]
     averaging: tuple[AveragingFigures, ...]
     seconds: float
+    unmeasured: tuple[str, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of environments of which as much was measured as of any other, ascending.
+
+        Time may have been over before some of them were measured, or only in part.
+        """
+        kinds: dict[int, set[tuple[str, bool]]] = {}
+        for actor in self.actors:
+            kinds.setdefault(actor.num_envs, set()).add(("actor", actor.crowded))
+        for learner in self.learners:
+            if learner.cores == learner.share == 1:
+                kinds.setdefault(learner.num_envs, set()).add(("learner", learner.crowded))
+        most = max(map(len, kinds.values()), default=0)
+        return tuple(sorted(size for size, of_size in kinds.items() if len(of_size) == most))

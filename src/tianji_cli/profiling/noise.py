@@ -1,15 +1,15 @@
-"""Says what speaks against measurements: a machine that had other work, repeats that lie far apart."""
+"""Says what speaks against measurements: other work, repeats that lie far apart, too little time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tianji_cli.bench.environment import NOISY
 from tianji_cli.bench.environment import warnings as warnings_of_load
 from tianji_cli.profiling.measurements import LearnerFigures, Measurements, Repeated
 from tianji_cli.profiling.phases import Phase
-from tianji_cli.telemetry.quantities import share
+from tianji_cli.telemetry.quantities import several, share
 
 FEWEST: Final = 4
 """Repeats from which it is seen what the middle half of them is."""
@@ -31,10 +31,17 @@ def warnings(measured: Measurements) -> list[str]:
         for spread, what in noisy[:MOST_NAMED]
     ]
     if (more := len(noisy) - MOST_NAMED) > 0:
-        said.append(
-            f"too noisy: {more} more {'figure' if more == 1 else 'figures'}, each above {share(NOISY)}"
-        )
-    return [*warnings_of_load(measured.busy, ()), *said]
+        said.append(f"too noisy: {several(more, 'more figure')}, each above {share(NOISY)}")
+    return [*warnings_of_load(measured.busy, ()), *said, *_left_out(measured.unmeasured)]
+
+
+def _left_out(unmeasured: Sequence[str]) -> list[str]:
+    """Say of a slow job what of it is not known."""
+    if not unmeasured:
+        return []
+    named = "; ".join(unmeasured[:MOST_NAMED])
+    more = f"; {more} more" if (more := len(unmeasured) - MOST_NAMED) > 0 else ""
+    return [f"this job is too slow for all of it to be measured in time. Left out: {named}{more}"]
 
 
 def middle_half(repeated: Repeated) -> float:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tianji_cli.profiling.crew import MOST_PROBES
+from tianji_cli.telemetry.quantities import several
+from tianji_cli.throughput.split import powers_of_two
 
 SHARES: Final = (2, 4)
 """L: learners among whom a batch is divided, besides one."""
@@ -32,27 +34,47 @@ class Phase:
 
     def __str__(self) -> str:
         """Say it in a line of progress."""
-        actors = f"{_several(self.actors, 'actor')} of {_several(self.num_envs, 'environment')}"
+        actors = f"{several(self.actors, 'actor')} of {several(self.num_envs, 'environment')}"
         if not self.learner_cores:
             return actors
         share = f" with 1/{self.share} of the batch" if self.share > 1 else ""
-        learner = f"learner on {_several(self.learner_cores, 'core')}{share}"
+        learner = f"learner on {several(self.learner_cores, 'core')}{share}"
         if self.actors:
             return f"{learner} beside {actors}"
-        return f"{learner}, fed by actors of {_several(self.num_envs, 'environment')}"
+        return f"{learner}, fed by actors of {several(self.num_envs, 'environment')}"
+
+
+@dataclass(frozen=True)
+class Part:
+    """What a probe builds, and runs in several phases.
+
+    Attributes:
+        role: actor, or learner with its buffer.
+        num_envs: of each actor.
+        share: L, the learner's batch is divided among so many.
+    """
+
+    role: Literal["actor", "learner"]
+    num_envs: int
+    share: int = 1
+
+    @property
+    def key(self) -> str:
+        """Its name in a probe."""
+        return f"{self.role}-{self.num_envs}-{self.share}"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a role runs.
+    """Where a part runs.
 
     Attributes:
-        role: actor, or learner with its buffer.
+        part: what runs.
         cores: logical CPUs that it may use.
         threads: compute threads.
     """
 
-    role: Literal["actor", "learner"]
+    part: Part
     cores: tuple[int, ...]
     threads: int
 
@@ -62,7 +84,7 @@ class Room:
     """The cores to measure on; roles are placed as ``cluster.plan`` places them.
 
     Attributes:
-        cores: logical CPUs.
+        cores: logical CPUs, no more than probes can be put to work on.
         actor_cores: of each actor.
         pinned: every process has cores of its own.
     """
@@ -70,6 +92,11 @@ class Room:
     cores: tuple[int, ...]
     actor_cores: int = 1
     pinned: bool = True
+
+    @classmethod
+    def of(cls, cores: Sequence[int], actor_cores: int, pinned: bool) -> Room:
+        """Take as many of the machine's cores as there can be probes for: with them all it is crowded."""
+        return cls(tuple(cores[: MOST_PROBES * actor_cores]), actor_cores, pinned)
 
     @property
     def probes(self) -> int:
@@ -81,7 +108,7 @@ class Room:
         free = len(self.cores) - learner_cores
         if free < 1:
             return 0
-        return min(max(free // self.actor_cores, 1), MOST_PROBES - (learner_cores > 0))
+        return max(free // self.actor_cores, 1)
 
     def is_crowded(self, phase: Phase) -> bool:
         """Say whether several roles run, and no more would have had room."""
@@ -96,23 +123,27 @@ class Room:
         given: dict[int, Place] = {}
         probe, core = self.probes - phase.actors, len(self.cores) - phase.actors * self.actor_cores
         if phase.learner_cores:
-            given[LEARNER] = self._place("learner", 0, phase.learner_cores)
+            learner = Part("learner", phase.num_envs, phase.share)
+            given[LEARNER] = self._place(learner, 0, phase.learner_cores)
             probe, core = LEARNER + 1, phase.learner_cores
         for number in range(phase.actors):
             first = max(core + number * self.actor_cores, 0)
-            given[probe + number] = self._place("actor", first, self.actor_cores)
+            given[probe + number] = self._place(Part("actor", phase.num_envs), first, self.actor_cores)
         return given
 
     def core_of(self, number: int) -> tuple[int, ...]:
         """Cores for the ``number``-th of several processes that want one each."""
         return (self.cores[number],) if self.pinned else self.cores
 
-    def _place(self, role: Literal["actor", "learner"], first: int, number: int) -> Place:
-        return Place(role, self.cores[first : first + number] if self.pinned else self.cores, number)
+    def _place(self, part: Part, first: int, number: int) -> Place:
+        return Place(part, self.cores[first : first + number] if self.pinned else self.cores, number)
 
 
 def all_phases(room: Room, num_envs: int, options: Sequence[int], shares: Sequence[int]) -> list[Phase]:
-    """List what is measured in each round; whatever runs beside something has run alone before.
+    """List what is measured in each round, most needed first: time may be over before the end.
+
+    What is configured comes first, then the smallest changes to it: a second core, a second actor, and other
+    numbers of environments, nearest ones first. Whatever runs beside something has run alone before.
 
     Args:
         room: the cores.
@@ -120,36 +151,32 @@ def all_phases(room: Room, num_envs: int, options: Sequence[int], shares: Sequen
         options: other numbers of them.
         shares: numbers of learners among whom a batch is divided, besides one.
     """
-    cores = len(room.cores)
-    phases: list[Phase] = []
-    for option in sorted({*options, num_envs}):
-        phases += _alone_and_beside(room, option, learner_cores=1)
-    phases += [Phase(num_envs, actors=actors) for actors in powers_of_two(room.actors_beside(0))]
-    for learner_cores in powers_of_two(cores):
-        phases += _alone_and_beside(room, num_envs, learner_cores)
-    if cores > 1:
+    phases = [Phase(num_envs, actors=1), *_learner(room, num_envs)]
+    steps = _up_to(len(room.cores))
+    changes = [_changed(room, num_envs, number) for number in steps if number > 1]
+    nearest = sorted(options, key=lambda option: max(option / num_envs, num_envs / option))
+    sizes = [[Phase(option, actors=1), *_learner(room, option)] for option in nearest]
+    for group in (*changes[:1], *sizes, *changes[1:]):
+        phases += group
+    if len(room.cores) > 1:
         for share in shares:
-            phases += _alone_and_beside(room, num_envs, 1, share)[1:]
+            phases += _learner(room, num_envs, share=share)
     return list(dict.fromkeys(phases))
 
 
-def powers_of_two(most: int) -> list[int]:
-    """List 1, 2, 4, ... and the last number itself.
-
-    >>> powers_of_two(6), powers_of_two(1), powers_of_two(0)
-    ([1, 2, 4, 6], [1], [])
-    """
-    powers = [1 << exponent for exponent in range(most.bit_length())]
-    return sorted({*powers, most}) if most else []
+def _changed(room: Room, num_envs: int, number: int) -> list[Phase]:
+    """List so many actors side by side, and a learner with so many cores."""
+    return [Phase(num_envs, actors=min(number, room.actors_beside(0))), *_learner(room, num_envs, number)]
 
 
-def _alone_and_beside(room: Room, num_envs: int, learner_cores: int, share: int = 1) -> list[Phase]:
-    """List an actor alone, the learner alone, and the learner beside all actors that have room."""
-    phases = [Phase(num_envs, actors=1), Phase(num_envs, 0, learner_cores, share)]
-    if actors := room.actors_beside(learner_cores):
-        phases.append(Phase(num_envs, actors, learner_cores, share))
+def _up_to(most: int) -> list[int]:
+    """List powers of two, and the last number itself."""
+    return sorted({*powers_of_two(most), most} - {0})
+
+
+def _learner(room: Room, num_envs: int, cores: int = 1, share: int = 1) -> list[Phase]:
+    """List a learner alone, and the same beside all actors that have room."""
+    phases = [Phase(num_envs, 0, cores, share)]
+    if actors := room.actors_beside(cores):
+        phases.append(Phase(num_envs, actors, cores, share))
     return phases
-
-
-def _several(number: int, what: str) -> str:
-    return f"{number} {what}" + ("" if number == 1 else "s")

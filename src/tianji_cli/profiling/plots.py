@@ -1,12 +1,13 @@
 """The paper's Figure 6(a) for a config and a machine: where production meets consumption.
 
 Lines are the model's: solid as far as the cores of this machine go, dashed beyond. Markers are measurements.
+Buffers may receive a hundred times as fast as learners learn: then a word stands for the line of reception.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -16,16 +17,16 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from tianji_cli.bench.curves import AMBER, BLACK, WIDE, WIDTH
-from tianji_cli.profiling.measured import learner_s
-from tianji_cli.profiling.measurements import Measurements
+from tianji_cli.bench.curves import AMBER, BLACK, WIDTH
+from tianji_cli.profiling.findings import Findings
+from tianji_cli.profiling.measured import consumption, production
 from tianji_cli.profiling.verify import Verified
 from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, STYLE
+from tianji_cli.telemetry.quantities import count, several
 from tianji_cli.telemetry.rundir import write_whole
 from tianji_cli.throughput.bottleneck import BALANCED
-from tianji_cli.throughput.costs import Costs
 from tianji_cli.throughput.prediction import Prediction
 
 HEIGHT: Final = 2.9
@@ -36,6 +37,10 @@ FEWEST: Final = 4
 """Actors that the axis goes to at least."""
 POINTS: Final = 64
 """Of a line."""
+HEADROOM: Final = 1.06
+"""The axis goes so many times as high as the highest line."""
+LOW: Final = 0.2
+"""Share of the height below which words find no room under a line."""
 MOST: Final = 1 << 16
 """Actors after which no balance point is looked for."""
 DASHES: Final = (0, (2.2, 1.6))
@@ -88,43 +93,42 @@ def draw(at: At, recommended: Prediction, cores: int, points: Sequence[Point], p
         axes = figure.add_subplot()
         balance = balance_point(at)
         curve = [at(actors) for actors in shown_actors(recommended.split.actors, balance, points)]
+        scale(axes, curve, points)
         plot_curve(axes, curve, cores)
         _plot_points(axes, points)
         _mark_choice(axes, recommended)
         if balance is not None:
             _mark_balance(axes, at(balance))
-        _finish(axes, curve, recommended)
-        _legend(figure, curve, cores, points)
+        _finish(axes, recommended)
+        is_above = note_reception(axes, curve)
+        lines = [line for line in COLORS if not (is_above and line == "reception")]
+        _legend(figure, curve, cores, points, lines)
         figure.savefig(png, format="png")
     write_whole(path, png.getvalue())
 
 
-def measured_points(measured: Measurements, choice: Prediction, costs: Costs) -> list[Point]:
+def measured_points(found: Findings) -> list[Point]:
     """Take what was measured of the roles that were chosen; of several groups or learners nothing was.
 
     Args:
-        measured: everything.
-        choice: what was chosen.
-        costs: of it.
+        found: what was measured, and what was chosen.
     """
-    split = choice.split
+    split = found.recommended.split
     if split.groups > 1 or split.learners > 1:
         return []
+    measured, workload = found.subject.measurements, found.subject.workload(split)
+    costs = found.table.at(split)
     points = []
     for actor in measured.actors:
         if actor.num_envs == split.num_envs:
-            samples = choice.rho * actor.side_by_side * actor.samples
-            seconds = [fragment_s + costs.actor.send_s for fragment_s in actor.fragment_s.values]
-            points.append(_point("production", actor.side_by_side, samples, seconds))
+            rates = [production(actor, seconds, workload, costs) for seconds in actor.fragment_s.values]
+            points.append(_point("production", actor.side_by_side, rates))
     for learner in measured.learners:
         if (learner.cores, learner.share, learner.num_envs) == (split.learner_cores, 1, split.num_envs):
-            receive_s = costs.buffer.receive_s
-            parts = learner_s(learner, costs.actor.samples, choice.rho, receive_s)
             # Updates are what takes long, and what varies.
-            others_s = sum(parts) - learner.update_s.cost
-            seconds = [update_s + others_s for update_s in learner.update_s.values]
-            beside = measured.cores - learner.cores if learner.crowded else 0
-            points.append(_point("consumption", beside, learner.uses_per_update, seconds))
+            rates = [consumption(learner, seconds, workload, costs) for seconds in learner.update_s.values]
+            beside = measured.at_work - learner.cores if learner.crowded else 0
+            points.append(_point("consumption", beside, rates))
     return points
 
 
@@ -147,9 +151,9 @@ def verified_points(checks: Sequence[Verified], choice: Prediction) -> list[Poin
     ]
 
 
-def _point(quantity: str, actors: int, uses: float, seconds: Sequence[float]) -> Point:
-    middle = uses / median(seconds)
-    return Point(quantity, actors, middle, (middle - uses / max(seconds), uses / min(seconds) - middle))
+def _point(quantity: str, actors: int, rates: Sequence[float]) -> Point:
+    middle = median(rates)
+    return Point(quantity, actors, middle, (middle - min(rates), max(rates) - middle))
 
 
 def balance_point(at: At) -> int | None:
@@ -202,6 +206,13 @@ def plot_curve(axes: Axes, curve: Sequence[Prediction], cores: int) -> None:
         axes.plot(x[beyond:], y[beyond:], color=color, linewidth=width, linestyle=DASHES, zorder=order)
 
 
+def scale(axes: Axes, curve: Sequence[Prediction], points: Sequence[Point]) -> None:
+    """Leave room for every line but that of reception, which may lie a hundred times as high."""
+    shown = [_uses_per_s(each, quantity) for each in curve for quantity in COLORS if quantity != "reception"]
+    axes.set_ylim(0, HEADROOM * max(*shown, *(point.uses_per_s + point.reach[1] for point in points)))
+    axes.set_xlim(0, 1.03 * curve[-1].split.actors)
+
+
 # -- marks ---------------------------------------------------------------------------------------------
 
 
@@ -245,43 +256,58 @@ def _mark_balance(axes: Axes, balance: Prediction) -> None:
         markeredgewidth=0.9,
         zorder=5,
     )
+    is_low = height < LOW * axes.get_ylim()[1]  # There is no room between the star and the axis.
     axes.annotate(
-        "1 actor is enough" if is_ample else f"balance: {actors} actor{'' if actors == 1 else 's'}",
+        "1 actor is enough" if is_ample else f"balance: {several(actors, 'actor')}",
         (actors, height),
-        xytext=(7, -9),
+        xytext=(30, 5) if is_low else (7, -9),
         textcoords="offset points",
-        va="top",
+        va="bottom" if is_low else "top",
         fontsize=7,
         zorder=5,
     )
 
 
-def _finish(axes: Axes, curve: Sequence[Prediction], recommended: Prediction) -> None:
+def _finish(axes: Axes, recommended: Prediction) -> None:
     split = recommended.split
-    axes.set_yscale("log")  # Buffers receive a hundred times as fast as learners learn.
-    low, high = axes.get_ylim()
-    axes.set_ylim(low / 1.6, high)
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > WIDE else (1.0, 2.0, 5.0)))
     axes.yaxis.set_major_formatter(EngFormatter())
-    axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlim(0, 1.03 * curve[-1].split.actors)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("Actors" if split.groups == 1 else f"Actors of each of {split.groups} groups")
     axes.set_ylabel("Sample uses per second")
-    learners = f"{split.learners} learner{'' if split.learners == 1 else 's'}"
-    cores = f"{split.learner_cores} core{'' if split.learner_cores == 1 else 's'}"
-    axes.set_title(f"{learners} with {cores}, {split.num_envs} environments an actor", fontsize=8, loc="left")
+    learners = f"{several(split.learners, 'learner')} with {several(split.learner_cores, 'core')}"
+    axes.set_title(f"{learners}, {split.num_envs} environments an actor", fontsize=8, loc="left")
 
 
-def _legend(figure: Figure, curve: Sequence[Prediction], cores: int, points: Sequence[Point]) -> None:
-    rho = f" x {curve[0].rho:g}"
-    said = {"production": rho, "reception": rho, "consumption": "", "throughput": ""}
+def note_reception(axes: Axes, curve: Sequence[Prediction]) -> bool:
+    """Name the reception where its line lies above the axes; says whether it does."""
+    lowest = min(_uses_per_s(prediction, "reception") for prediction in curve)
+    if lowest <= axes.get_ylim()[1]:
+        return False
+    axes.annotate(
+        f"\N{UPWARDS ARROW} {_label('reception', curve)}: {count(lowest)}",
+        (0.02, 0.98),
+        xycoords="axes fraction",
+        va="top",
+        fontsize=7,
+        color=COLORS["reception"],
+        zorder=5,
+    )
+    return True
+
+
+def _legend(
+    figure: Figure, curve: Sequence[Prediction], cores: int, points: Sequence[Point], lines: Iterable[str]
+) -> None:
     handles = [
-        Line2D([], [], color=color, linewidth=WIDTHS[quantity], label=f"{quantity}{said[quantity]}")
-        for quantity, color in COLORS.items()
+        Line2D([], [], color=COLORS[line], linewidth=WIDTHS[line], label=_label(line, curve))
+        for line in lines
     ]
     handles += _marks(curve, cores, points)
     figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1.8)
+
+
+def _label(quantity: str, curve: Sequence[Prediction]) -> str:
+    return f"{quantity} x {curve[0].rho:g}" if quantity in {"production", "reception"} else quantity
 
 
 def _marks(curve: Sequence[Prediction], cores: int, points: Sequence[Point]) -> Iterator[Line2D]:
@@ -299,9 +325,7 @@ def _marks(curve: Sequence[Prediction], cores: int, points: Sequence[Point]) -> 
 
 
 def _uses_per_s(prediction: Prediction, quantity: str) -> float:
-    """Take a rate in sample uses a second: what is counted in env steps times the uses of each."""
-    value: float = getattr(prediction, quantity)
-    return value * prediction.rho if quantity in {"production", "reception"} else value
+    return prediction.throughput if quantity == "throughput" else prediction.limits[quantity]
 
 
 def _is_enough(prediction: Prediction) -> bool:

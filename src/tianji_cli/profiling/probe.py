@@ -1,23 +1,23 @@
 """A probe: a process that builds the parts of a job and runs them, as lines of JSON on its stdin ask it to.
 
-Started as ``python -m tianji_cli.profiling.probe``; see ``protocol``. It ends at the end of its stdin, and
+Started by ``crew``; see ``protocol``. It ends at the end of its stdin, and
 the kernel ends it with its parent. A Ctrl-C reaches the whole foreground group; what it means is the
 parent's to say.
 """
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import signal
 import sys
 import traceback
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING
 
 import setproctitle
 from pydantic import ValidationError
 
+from tianji_cli.cluster.children import end_with_parent
 from tianji_cli.errors import describe
 from tianji_cli.profiling.protocol import STEP, Answer, Failed
 from tianji_cli.roles.loop import RoleError
@@ -25,13 +25,10 @@ from tianji_cli.roles.loop import RoleError
 if TYPE_CHECKING:
     from tianji_cli.profiling.workbench import Workbench
 
-PR_SET_PDEATHSIG: Final = 1
-"""Of Linux's prctl.h."""
-
 
 def main() -> None:
     """Answer until nobody asks any more."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent(signal.SIGKILL)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
     setproctitle.setproctitle("tianji: probe")

@@ -5,19 +5,25 @@ What their turns cost is nobody's: it is in no other role's ``busy_s``.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.cluster.supply import FRAGMENTS
 from tianji_cli.data.fragment import Fragment, FragmentLayout
-from tianji_cli.profiling.windows import Windows
+from tianji_cli.data.replay import PRIORITY
+from tianji_cli.profiling.windows import Stopwatch, Windows
 from tianji_cli.roles.role import Role
 from tianji_transports.core import Full, Transport
 
 Recorded = npt.NDArray[np.uint8]
 """Bytes of a fragment, with its header."""
+
+RECORD_S: Final = 1.0
+"""What an actor has made by then has to do to feed a learner."""
 
 
 class Sink(Role):
@@ -64,14 +70,13 @@ class Feeder(Role):
     Args:
         transport: the endpoint of the actor's process.
         buffer: rank of the buffer.
+        slot: the policy's.
         layout: of a fragment.
         job: the job's number.
         recorded: what to send, in turns.
 
     Attributes:
         windows: looked at in every turn.
-        version: of the newest policy, with which the next fragment is made.
-        layout: of a fragment.
     """
 
     name = "feeder"
@@ -80,31 +85,37 @@ class Feeder(Role):
         self,
         transport: Transport,
         buffer: int,
+        slot: str,
         layout: FragmentLayout,
         job: int,
         recorded: Sequence[Recorded],
     ) -> None:
         self.windows: Windows | None = None
-        self.version = 0
+        self._version = -1
         self._transport = transport
         self._buffer = buffer
-        self.layout = layout
+        self._slot = slot
+        self._layout = layout
         self._job = job
         self._recorded = recorded
         self._sequence = 0
         self._sent = 0
-        self._seen = 0
 
     def turn(self) -> bool:
-        """Send as many fragments as the buffer has claimed since."""
+        """Send as many fragments as the buffer has claimed since, made with the newest policy."""
+        policy = self._transport.latest(self._slot, newer_than=self._version)
+        if policy is not None:
+            self._version = policy.version
+            policy.release()
         pushed = False
-        while not isinstance(loan := self._transport.loan(self._buffer, FRAGMENTS, self.layout.nbytes), Full):
+        while not isinstance(
+            loan := self._transport.loan(self._buffer, FRAGMENTS, self._layout.nbytes), Full
+        ):
             self._fill(loan.memory)
             self._transport.push(loan)
             pushed = True
         if self.windows is not None:
-            self.windows.look(finished=self.version != self._seen)
-            self._seen = self.version
+            self.windows.look(finished=policy is not None)
         return pushed
 
     @property
@@ -115,7 +126,7 @@ class Feeder(Role):
     def _fill(self, memory: memoryview) -> None:
         recorded = self._recorded[self._sequence % len(self._recorded)]
         np.frombuffer(memory, np.uint8)[:] = recorded
-        fragment = Fragment(self.layout, memory)
+        fragment = Fragment(self._layout, memory)
         header = fragment.header
         samples = int(header["samples"])
         fragment.stamp(
@@ -124,8 +135,47 @@ class Feeder(Role):
             incarnation=0,
             sequence=self._sequence,
             before=self._sent,
-            version=self.version,
+            version=self._version,
         )
         header["samples"] = samples
         self._sequence += 1
         self._sent += samples
+
+
+class Recorder:
+    """Attends a loop of an actor and its sink until enough fragments are recorded.
+
+    Args:
+        sink: takes them.
+        stepping: the actor's vector steps.
+        wanted: how many fragments.
+
+    Attributes:
+        fragments: that were recorded.
+    """
+
+    def __init__(self, sink: Sink, stepping: Stopwatch, wanted: int) -> None:
+        self.fragments: list[Recorded] = []
+        sink.taken = self.fragments
+        self._stepping = stepping
+        self._wanted = wanted
+        self._until = time.perf_counter() + RECORD_S
+
+    def attend(self) -> bool:
+        """Go on while more is wanted and there is time for it, but until a vector step was made."""
+        in_time = time.perf_counter() < self._until or self._stepping.calls == 0
+        return in_time and len(self.fragments) < self._wanted
+
+
+def filled_up(unfinished: Fragment, layout: FragmentLayout, rows: int) -> Recorded:
+    """Fill up the fragment that slow environments have not finished by repeating its rows."""
+    recorded = np.zeros(layout.nbytes, np.uint8)
+    fragment = Fragment(layout, recorded.data)
+    fragment.header[...] = unfinished.header
+    for name, array in fragment.fields.items():
+        array[...] = unfinished.fields[name][np.arange(len(array)) % rows]
+    mask = fragment.fields["mask"]
+    if PRIORITY in fragment.fields:
+        fragment.fields[PRIORITY][...] = mask
+    fragment.header["samples"] = np.count_nonzero(mask)
+    return recorded

@@ -8,6 +8,9 @@ from tianji_cli.config.problems import Problem
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
 
+REPLAY_BYTES: Final = 128 << 20
+"""More fragments than these make draws no slower: they are beyond all caches."""
+
 _BATCHES: Final = ("minibatch_size", "batch_size", "rollout_steps")
 """What the samples of one update are called; of those that an update rule has, the first."""
 
@@ -50,6 +53,21 @@ def measuring_settings(job: JobConfig, num_envs: int, share: int) -> list[str]:
     if share > 1:
         settings.append(_share_of_batch(job, share))
     return settings
+
+
+def replay_settings(job: JobConfig, fragment_bytes: int) -> list[str]:
+    """Further settings with which a replay is no larger than what is filled of it.
+
+    Args:
+        job: the config, with ``measuring_settings``.
+        fragment_bytes: size of a fragment.
+    """
+    distribution = job.distribution
+    of_memory = REPLAY_BYTES // fragment_bytes * job.fragment_steps
+    in_flight = distribution.actor.window * job.fragment_steps
+    least = max(in_flight, job.replay_settings.batch_size)
+    capacity = min(distribution.buffer.capacity, max(of_memory, least))
+    return [f"distribution.buffer.capacity={capacity}", f"training.warmup_steps={capacity}"]
 
 
 def _share_of_batch(job: JobConfig, share: int) -> str:

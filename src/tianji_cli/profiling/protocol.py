@@ -21,6 +21,7 @@ class Prepare(_Plain):
         config: path of the config.
         overrides: ``SECTION.KEY=VALUE`` settings over it, those of ``measuring_settings`` last.
         directory: for what roles write, such as checkpoints; it exists, and is the probe's own.
+        keep: keys of what stays; everything else that was built before is given up first.
     """
 
     step: Literal["prepare"] = "prepare"
@@ -29,6 +30,7 @@ class Prepare(_Plain):
     config: str
     overrides: tuple[str, ...]
     directory: str
+    keep: tuple[str, ...] = ()
 
 
 class Prepared(_Plain):
@@ -40,7 +42,7 @@ class Prepared(_Plain):
         batch_bytes: of a replay's batch; 0 on-policy.
         policy_bytes: of a published policy.
         parameters: of the network.
-        rho: uses of each sample.
+        rho: uses of each sample; None if it is an actor, which does not know.
     """
 
     kind: Literal["prepared"] = "prepared"
@@ -49,26 +51,27 @@ class Prepared(_Plain):
     batch_bytes: int
     policy_bytes: int
     parameters: int
-    rho: float
+    rho: float | None
 
 
 class Run(_Plain):
     """Run what was prepared as fast as it goes, on these cores; answered by ``Acted`` or ``Learned``.
 
-    It goes on where the last run of this key ended. Windows follow one another after the warm-up; after the
-    last one the role goes on for ``tail_s``, so that probes that were asked at about the same time are at
-    work during all windows of one another. A window ends with a fragment (actor) or a version (learner), if
-    one is finished in time.
+    It goes on where the last run of this key ended. Windows follow one another after the warm-up. Each begins
+    and ends with something finished, a fragment (actor) or a version (learner), and is as long as that takes.
+    After the last one the role goes on for ``tail_s``, so that probes that were asked at about the same time
+    are at work during all windows of one another.
 
     Attributes:
         key: what ``Prepare`` has built.
         cores: logical CPUs to be pinned to; empty leaves it to the scheduler.
         threads: compute threads.
         warm_s: before the first window, in seconds.
-        window_s: length of a window.
-        patience_s: how much longer a window may take to end with something finished; None: twice its length.
+        window_s: what a window lasts at least.
         windows: how many.
-        tail_s: after the last.
+        enough_s: after so long one window is enough, and one that is not finished is given up.
+        limit_s: after so long it ends with what there is, no window perhaps, and without a tail.
+        tail_s: after the last window.
     """
 
     step: Literal["run"] = "run"
@@ -78,8 +81,9 @@ class Run(_Plain):
     warm_s: float
     window_s: float
     windows: int
+    enough_s: float
+    limit_s: float
     tail_s: float
-    patience_s: float | None = None
 
 
 class ActedWindow(_Plain):
@@ -87,7 +91,7 @@ class ActedWindow(_Plain):
 
     Attributes:
         wall_s: length of the window.
-        fragments: that it filled, in parts of one.
+        fragments: that it filled.
         samples: env steps of experience in them.
         busy_s: that it worked.
         act_s: of them choosing actions.
@@ -95,7 +99,7 @@ class ActedWindow(_Plain):
     """
 
     wall_s: float
-    fragments: float
+    fragments: int
     samples: int
     busy_s: float
     act_s: float
@@ -105,8 +109,7 @@ class ActedWindow(_Plain):
 class LearnedWindow(_Plain):
     """A buffer and a learner in one window.
 
-    Where a round of updates takes longer than a window, ``versions``, ``fragments`` and even ``updates`` may
-    be 0: add windows up before dividing.
+    Nothing of it is 0.
 
     Attributes:
         wall_s: length of the window.

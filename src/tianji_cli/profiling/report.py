@@ -18,16 +18,14 @@ from rich.text import Text
 from tianji_cli.profiling.findings import Findings
 from tianji_cli.profiling.measured import measured_facts
 from tianji_cli.profiling.search import SHOWN, Candidate
-from tianji_cli.profiling.simulation import Simulation
+from tianji_cli.profiling.simulation import JITTER, Simulation
 from tianji_cli.profiling.verify import Verified
-from tianji_cli.telemetry.quantities import count, duration, share
+from tianji_cli.telemetry.quantities import count, duration, several, share
 from tianji_cli.telemetry.table import print_table
 from tianji_cli.throughput.prediction import Prediction
 from tianji_cli.throughput.split import Split
 
 WIDTH: Final = 80
-WIDEST: Final = 100
-"""Of what is easier to read in one line."""
 BEST_WITHIN: Final = 0.05
 """A first choice that is no further behind the best was well chosen."""
 SAME: Final = 0.005
@@ -45,10 +43,9 @@ def print_findings(found: Findings, *, verifies: bool = False, writes: bool = Fa
         writes: the config is written; likewise.
     """
     console = Console(highlight=False)
-    subject = found.subject
     _print_header(console, found)
     _title(console, "measured")
-    _print_facts(console, measured_facts(subject.measurements, subject.job.environment.num_envs, found.costs))
+    _print_facts(console, measured_facts(found))
     _print_candidates(console, found)
     _title(console, "recommended")
     _print_recommendation(console, found)
@@ -66,7 +63,7 @@ def print_verified(checks: Sequence[Verified]) -> None:
     """
     console = Console(highlight=False)
     _title(console, "predicted beside measured")
-    runs = _several(len(checks[0].uses_per_s.values), "short training")
+    runs = several(len(checks[0].uses_per_s.values), "short training")
     console.print(f"sample uses a second; medians of {runs} of each, in turns", soft_wrap=True)
     rows = [
         [
@@ -120,7 +117,8 @@ def _print_header(console: Console, found: Findings) -> None:
     where = f" on {_cores(measured.cores)}, measured in {duration(measured.seconds, decimals=0)}"
     console.print(Text.assemble((subject.config, "bold"), where), soft_wrap=True)
     facts = [(name, environment[name]) for name in IN_HEADER if name in environment]
-    facts.append(("config", f"{_roles(found.as_it_is.split)}; {measured.rho:g} uses of each sample"))
+    facts.append(("config", _roles(found.as_it_is.split)))
+    facts.append(("rho", f"{measured.rho:g} uses of each sample"))
     if subject.overrides:
         facts.append(("settings", ", ".join(subject.overrides)))
     _print_facts(console, facts)
@@ -132,18 +130,18 @@ def _print_candidates(console: Console, found: Findings) -> None:
     shown = list(found.candidates[:SHOWN])
     if found.runnable is not None and found.runnable not in shown:
         shown.append(found.runnable)
-    cores, nodes = _cores(found.cluster.cores_per_node), found.cluster.nodes
-    there = f"{cores} of each of {nodes} nodes" if nodes > 1 else cores
+    of_node, nodes = _cores(found.cluster.cores_per_node), found.cluster.nodes
+    there = f"{of_node} of each of {nodes} nodes" if nodes > 1 else of_node
     _title(console, f"best ways to split {there}{', extrapolated' if found.extrapolated else ''}")
-    console.print(
-        "Learners x their cores, actors x their environments. Rates in sample uses a\n"
-        f"second: production and reception count times {found.subject.measurements.rho:g}, "
-        "the uses of each sample.",
-        soft_wrap=True,
+    _print_wrapped(
+        console,
+        "Learners x cores of each, actors x environments of each. Rates are in sample uses a second: an env "
+        f"step counts as {found.subject.measurements.rho:g}, the times it is learned from. What comes of "
+        "them is uses/s.",
     )
     groups = any(candidate.split.groups > 1 for candidate in shown)
     headings = ["learners", "actors", *(["groups"] if groups else []), "production", "reception"]
-    headings += ["consumption", "uses/s", "steps/s", "bottleneck"]
+    headings += ["consumption", "uses/s", "bottleneck"]
     rows = [_row(candidate, groups=groups) for candidate in shown]
     print_table(headings, rows, "predicted", right=range(len(headings) - 1))
     for why_not in dict.fromkeys(candidate.why_not for candidate in shown if candidate.why_not):
@@ -151,17 +149,14 @@ def _print_candidates(console: Console, found: Findings) -> None:
 
 
 def _row(candidate: Candidate, *, groups: bool) -> list[str]:
-    split, predicted = candidate.split, candidate.prediction
+    split, predicted, limits = candidate.split, candidate.prediction, candidate.prediction.limits
     learners, actors = _split_cells(split)
     return [
         learners if candidate.runnable else f"* {learners}",
         actors,
         *([str(split.groups)] if groups else []),
-        count(predicted.production * predicted.rho),
-        count(predicted.reception * predicted.rho),
-        count(predicted.consumption),
+        *(count(limits[of]) for of in ("production", "reception", "consumption")),
         count(predicted.throughput),
-        count(predicted.throughput / predicted.rho),
         predicted.bottleneck.kind,
     ]
 
@@ -175,19 +170,13 @@ def _split_cells(split: Split) -> tuple[str, str]:
 
 def _print_recommendation(console: Console, found: Findings) -> None:
     best, choice = found.recommended, found.runnable
-    predicted = best.prediction
-    console.print(Text(_roles(best.split), style="bold green"), soft_wrap=True)
-    _print_wrapped(console, f"{_rates(predicted)}{_gain(found, predicted)}.")
-    _print_wrapped(console, f"{predicted.bottleneck}.")
-    if (free := found.cluster.cores_per_node * found.cluster.nodes - best.split.cores) > 0:
-        stay = "stays" if free == 1 else "stay"
-        _print_wrapped(console, f"{_cores(free)} {stay} free: more actors would only make samples older.")
+    _print_prediction(console, found, best.prediction)
     if choice is None:
         _print_wrapped(console, f"No split of these cores can be run: {best.why_not}", "yellow")
         return
     if choice is not best:
-        said = f"This cannot be run. The best that can: {_roles(choice.split)}. {_rates(choice.prediction)}."
-        _print_wrapped(console, said, "yellow")
+        console.print(Text("This cannot be run. The best that can:", style="yellow"), soft_wrap=True)
+        _print_prediction(console, found, choice.prediction)
     changed = changed_settings(choice)
     if not changed:
         console.print("There is nothing to change in the config.", soft_wrap=True)
@@ -198,16 +187,26 @@ def _print_recommendation(console: Console, found: Findings) -> None:
         console.print(Text(f"  {line}", style="bold"), soft_wrap=True)
 
 
-def _rates(predicted: Prediction) -> str:
-    """Say what a split gives."""
+def _print_prediction(console: Console, found: Findings, predicted: Prediction) -> None:
+    """Say what a split gives, what holds it back, and what it leaves."""
+    split, there = predicted.split, found.cluster.cores
+    console.print(Text(_roles(split), style="bold green"), soft_wrap=True)
     uses, steps = count(predicted.throughput), count(predicted.throughput / predicted.rho)
-    return f"Predicted: {uses} sample uses a second, from {steps} env steps a second"
+    rates = f"Predicted: {uses} sample uses a second, from {steps} env steps a second"
+    _print_wrapped(console, f"{rates}{_gain(found, predicted)}.")
+    best = found.recommended.prediction
+    if predicted is best or predicted.bottleneck != best.bottleneck:
+        _print_wrapped(console, f"{predicted.bottleneck}.")
+    if (free := there - split.cores) > 0:
+        stay = "stays" if free == 1 else "stay"
+        said = f"{free} of the {_cores(there)} {stay} free: more actors would only wait, and more cores would"
+        _print_wrapped(console, f"{said} hardly make a learner faster.")
 
 
 def _gain(found: Findings, predicted: Prediction) -> str:
     """Say how that lies to the config as it is."""
-    before = found.as_it_is
-    if before.split == predicted.split:
+    before, here = found.as_it_is, found.subject.hosts
+    if before.split == predicted.split and found.cluster.nodes == here.nodes:
         return ", which is what the config gives as it is"
     times = predicted.throughput / before.throughput
     if abs(times - 1) < SAME:
@@ -243,17 +242,17 @@ def _next_steps(found: Findings, *, verifies: bool, writes: bool) -> Iterator[tu
     if changed and not writes:
         file = shlex.quote(f"{subject.job.experiment.name}_tuned.toml")
         yield _command("write it down", f"tianji profile {given}{_cluster_words(found)} --write {file}")
-    if found.cluster == subject.machine and not verifies:
+    if found.cluster == subject.hosts and subject.hosts.nodes == 1 and not verifies:
         yield _command("prove it", f"tianji profile {given} --verify")
 
 
 def _cluster_words(found: Findings) -> str:
-    """Name the cluster as the command line does, where it is not the machine that was measured."""
-    cluster, machine = found.cluster, found.subject.machine
+    """Name the cluster as the command line does, where it is not the config's hosts."""
+    cluster, hosts = found.cluster, found.subject.hosts
     words = ""
-    if cluster.cores_per_node != machine.cores_per_node:
+    if cluster.cores_per_node != hosts.cores_per_node:
         words += f" --cores {cluster.cores_per_node}"
-    if cluster.nodes != machine.nodes:
+    if cluster.nodes != hosts.nodes:
         words += f" --nodes {cluster.nodes}"
     return f"{words} --gpus {cluster.gpus_per_node}" if cluster.gpus_per_node else words
 
@@ -285,9 +284,10 @@ def _print_extrapolation(console: Console, found: Findings) -> None:
 def _simulated(simulated: Simulation, predicted: Prediction) -> str:
     off = 100 * (simulated.throughput / predicted.throughput - 1)
     return (
-        f"A simulation, fragment by fragment, comes to {count(simulated.throughput)} sample uses a second, "
-        f"the model to {count(predicted.throughput)} ({off:+.0f} %). Policies are "
-        f"{simulated.policy_lag:.1f} versions old when their samples are used."
+        f"A simulation, fragment by fragment, comes to {count(simulated.throughput)} sample uses a second "
+        f"where the time of each piece of work varies by {share(JITTER)}, the model to "
+        f"{count(predicted.throughput)} ({round(off):+d} %). Policies are {simulated.policy_lag:.1f} "
+        "versions old when their samples are used."
     )
 
 
@@ -296,19 +296,15 @@ def _simulated(simulated: Simulation, predicted: Prediction) -> str:
 
 def _roles(split: Split) -> str:
     """Say a split in words."""
-    learners = f"{_several(split.learners, 'learner')} with {_cores(split.learner_cores)}"
+    learners = f"{several(split.learners, 'learner')} with {_cores(split.learner_cores)}"
     each = " each" if split.learners > 1 else ""
-    actors = f"{_several(split.actors, 'actor')} of {_several(split.num_envs, 'environment')}"
+    actors = f"{several(split.actors, 'actor')} of {several(split.num_envs, 'environment')}"
     groups = f"{split.groups} groups, each of " if split.groups > 1 else ""
     return f"{groups}{learners}{each} and {actors}"
 
 
 def _cores(number: int) -> str:
-    return _several(number, "core")
-
-
-def _several(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return several(number, "core")
 
 
 def _command(label: str, words: str) -> tuple[str, Text]:
@@ -325,7 +321,7 @@ def _print_facts(console: Console, facts: Iterable[tuple[str, str | Text]]) -> N
     width = max((len(label) for label, _ in facts), default=0)
     for label, fact in facts:
         # Soft wrapping leaves commands whole in a pipe, where rich takes every reader for 80 columns wide.
-        lines: list[str | Text] = [fact] if isinstance(fact, Text) else [*_lines(fact, WIDEST - width - 2)]
+        lines: list[str | Text] = [fact] if isinstance(fact, Text) else [*_lines(fact, WIDTH - width - 2)]
         for place, line in enumerate(lines):
             said = Text.assemble(((label if place == 0 else "").ljust(width), "cyan"), "  ", line)
             console.print(said, soft_wrap=True)

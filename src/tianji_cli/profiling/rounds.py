@@ -1,8 +1,11 @@
 """Runs all phases in rounds, each a few hundred milliseconds, within a budget.
 
-A machine that gets slower or faster is fair to all phases then. The budget is divided evenly among the runs:
-there are up to four rounds, or windows get shorter, if there are many phases. A run in which too little
-happened is repeated with longer windows, whatever it costs; later rounds are left out when it is spent.
+A machine that gets slower or faster is fair to all phases then. There are up to four rounds; with many phases
+windows are so short that there are two.
+
+Windows hold whole fragments and whole versions. Of a slow job one takes seconds or more, and then a phase is
+left out for which time will not suffice; those that are needed most have come first. Only the two without
+which nothing is known, the configured actor and the configured learner, are measured whatever they take.
 """
 
 from __future__ import annotations
@@ -13,39 +16,42 @@ from statistics import median
 from typing import Final
 
 from tianji_cli.bench.progress import Progress
-from tianji_cli.profiling.building import Part
-from tianji_cli.profiling.crew import Crew, ProbeFailed
+from tianji_cli.profiling.building import Builder
+from tianji_cli.profiling.crew import ProbeFailed
 from tianji_cli.profiling.figures import Notebook
-from tianji_cli.profiling.phases import Phase, Place, Room
+from tianji_cli.profiling.phases import Part, Phase, Place, Room
 from tianji_cli.profiling.protocol import Acted, Answer, Learned, Run
-from tianji_cli.telemetry.quantities import rate
+from tianji_cli.telemetry.quantities import duration, rate
 
+FIRST: Final = "round 1"
 LEAST_ROUNDS: Final = 2
 MOST_ROUNDS: Final = 4
 WINDOWS: Final = 2
 """Of each run."""
 LONGEST_S: Final = 0.2
 SHORTEST_S: Final = 0.05
-"""Bounds of a window's length, unless it has to be longer to hold enough."""
+"""Bounds of what a window lasts at least."""
 WARM_S: Final = 0.08
 """Before the first window: a pinned process moves to its cores, and caches fill."""
+FRESH_S: Final = 0.2
+"""More of it for what has just been built, whose environments have all begun at the same time."""
 TAIL_S: Final = 0.04
 """What probes that are asked at the same time may begin apart."""
 STRETCH: Final = 1.25
 """Windows end with a fragment or a version: they are longer than asked for, on average by about so much."""
-END_S: Final = 1.5
-"""How much longer a window may take to do so, unless three times its length is more."""
+ENOUGH_S: Final = 1.0
+"""After so long one window is enough."""
 SLOWER: Final = 1.15
 """What a run is expected to take in comparison with the last one of its kind, at most."""
-LONGER: Final = 4
-"""How many times longer windows get if too little happened in them."""
-LIMIT_S: Final = 15.0
-"""Windows that hold too little although they were as long as this make it impossible to measure."""
-LEAST_STEPS: Final = 8
-"""Steps of its environments that an actor has to make in a run."""
-LEAST_UPDATES: Final = 3
-"""Updates that a learner has to make in a run; and it has to publish a policy."""
-PATIENCE_S: Final = 60.0
+ANNOUNCED_S: Final = 3.0
+"""A run that is expected to take longer says so."""
+ESSENTIAL: Final = 2
+"""Phases at the beginning that are measured whatever they take."""
+PATIENT_S: Final = 5.0
+"""After so long without a window they say that they wait."""
+LIMIT_S: Final = 60.0
+"""After so long more without one, the job cannot be measured."""
+HANGING_S: Final = 60.0
 """How much longer than it should a run may take until a probe counts as hanging."""
 
 
@@ -53,93 +59,157 @@ class Rounds:
     """Runs phases, and keeps what probes did in them.
 
     Args:
-        crew: probes that have built all parts.
+        builder: builds what they run.
         room: says who runs where.
-        send_size: T, steps of each environment in a fragment.
         progress: is told.
 
     Attributes:
         notebook: what they did.
+        unmeasured: phases there was no time for.
     """
 
-    def __init__(self, crew: Crew, room: Room, send_size: int, progress: Progress) -> None:
+    def __init__(self, builder: Builder, room: Room, progress: Progress) -> None:
         self.notebook = Notebook()
-        self._crew = crew
+        self.unmeasured: list[Phase] = []
+        self._builder = builder
         self._room = room
-        self._send_size = send_size
         self._progress = progress
-        self._needed_s: dict[str, float] = {}
-        self._took_s: dict[str, float] = {}
+        self._took_s: dict[Part, float] = {}
+        self._window_s = LONGEST_S
+        self._until = 0.0
 
     def run(self, phases: Sequence[Phase], budget_s: float) -> None:
         """Run all phases, over and over.
 
         Args:
-            phases: all of them; ``progress`` counts on ``LEAST_ROUNDS`` of them.
+            phases: all of them, most needed first; ``progress`` counts on ``LEAST_ROUNDS`` of them.
             budget_s: what may be spent, in seconds.
 
         Raises:
             ProbeFailed: one of them could not be measured.
         """
-        fixed_s = len(phases) * (WARM_S + TAIL_S)
-        longest_s = fixed_s + len(phases) * WINDOWS * STRETCH * LONGEST_S
-        rounds = min(max(int(budget_s / longest_s), LEAST_ROUNDS), MOST_ROUNDS)
-        window_s = (budget_s / rounds - fixed_s) / len(phases) / WINDOWS / STRETCH
-        window_s = min(max(window_s, SHORTEST_S), LONGEST_S)
-        self._progress.total += (rounds - LEAST_ROUNDS) * len(phases)
         began = time.monotonic()
-        for number in range(1, rounds + 1):
+        self._until = began + budget_s
+        self._window_s = self._divided(phases, budget_s)
+        measured = self._first_round(phases)
+        for number in range(2, MOST_ROUNDS + 1):
+            is_expected = number <= LEAST_ROUNDS
             took_s = time.monotonic() - began
-            # None is begun of which less than two thirds are paid for.
-            if number > 1 and took_s + took_s / (number - 1) / 1.5 > budget_s:
-                self._progress.total -= len(phases)
+            # Of those that are expected two thirds have to be paid for, of further ones all.
+            if took_s + took_s / (number - 1) / (1.5 if is_expected else 1.0) > budget_s:
+                self._progress.total -= len(measured) if is_expected else 0
+                break
+            self._progress.total += 0 if is_expected else len(measured)
+            for phase in measured:
+                if not self._run(phase, f"round {number}"):
+                    self._progress.total -= 1
+
+    def _divided(self, phases: Sequence[Phase], budget_s: float) -> float:
+        """Say how long windows may be, so that there is time for ``LEAST_ROUNDS``."""
+        parts = {place.part for phase in phases for place in self._room.places(phase).values()}
+        building_s = sum(self._builder.expected_s(part) + FRESH_S for part in parts)
+        fixed_s = len(phases) * (WARM_S + TAIL_S) + building_s
+        window_s = (budget_s / LEAST_ROUNDS - fixed_s) / len(phases) / WINDOWS / STRETCH
+        return min(max(window_s, SHORTEST_S), LONGEST_S)
+
+    def _first_round(self, phases: Sequence[Phase]) -> list[Phase]:
+        """Run every phase that there is time for, and list them."""
+        measured = []
+        for number, phase in enumerate(phases):
+            if number < ESSENTIAL:
+                self._insist(phase)
+            elif self._expected_s(phase) > self._left_s or not self._run(phase, FIRST):
+                self.unmeasured.append(phase)
                 continue
-            for phase in phases:
-                self._progress.begin(f"{phase}: round {number} of {rounds}")
-                self._progress.done(self._run(phase, window_s))
+            measured.append(phase)
+        self._progress.total -= LEAST_ROUNDS * len(self.unmeasured)
+        return measured
 
-    def _run(self, phase: Phase, window_s: float) -> str:
-        """Run a phase, with longer windows until they hold enough; say what came of it."""
+    def _insist(self, phase: Phase) -> None:
+        """Run a phase until there is a window, within reason."""
+        if self._run(phase, FIRST, PATIENT_S):
+            return
+        (place,) = self._room.places(phase).values()
+        unit, shorter = {
+            "actor": ("fragment", "a smaller distribution.actor.send_size, or fewer environments,"),
+            "learner": ("round of updates from one policy to the next", "fewer updates in it"),
+        }[place.part.role]
+        waits = f"no whole {unit} within {PATIENT_S:g} s; waiting up to {LIMIT_S:g} s for one"
+        if not self._run(phase, waits, LIMIT_S):
+            raise ProbeFailed(
+                f"{phase}: no whole {unit} within {LIMIT_S:g} s, which is too slow to be measured; "
+                f"{shorter} would make it shorter"
+            )
+
+    @property
+    def _left_s(self) -> float:
+        return self._until - time.monotonic()
+
+    def _expected_s(self, phase: Phase) -> float:
+        """Expect what a phase takes, with all that has to be built for it."""
+        parts = {number: place.part for number, place in self._room.places(phase).items()}
+        building = (
+            self._builder.expected_s(part) + FRESH_S for part in self._builder.missing(parts).values()
+        )
+        running = map(self._takes_s, parts.values())
+        return max(building, default=0.0) + WARM_S + TAIL_S + SLOWER * max(running)
+
+    def _takes_s(self, part: Part) -> float:
+        """Expect what the windows of a part take."""
+        expected_s = self._builder.subject.expected_s(part, self._took_s)
+        return max(expected_s, WINDOWS * self._window_s)
+
+    def _run(self, phase: Phase, when: str, limit_s: float = 0.0) -> bool:
+        """Run a phase; say whether anything came of it.
+
+        Args:
+            phase: what runs.
+            when: for the line of progress.
+            limit_s: how long to wait for a window, if there is less time left.
+        """
+        expected_s = self._expected_s(phase)
+        about = f" (about {duration(expected_s, decimals=0)})" if expected_s > ANNOUNCED_S else ""
+        self._progress.begin(f"{phase}: {when}{about}")
         places = self._room.places(phase)
-        keys = {number: Part.of(phase, place).key for number, place in places.items()}
-        while True:
-            window_s = max(window_s, *(self._needed_s.get(key, 0.0) for key in keys.values()))
-            steps = {
-                number: _step(keys[number], place, window_s, self._tail_s(keys, number, window_s))
-                for number, place in places.items()
-            }
-            answers = self._crew.ask(steps, max(map(_longest_s, steps.values())) + PATIENCE_S)
-            for number, answer in answers.items():
-                assert isinstance(answer, Acted | Learned)
-                walls_s = [window.wall_s for window in answer.windows]
-                # What a window takes longer to end with something finished, the warm-up does, too.
-                self._took_s[keys[number]] = sum(walls_s) + max(0.0, median(walls_s) - window_s)
-            slow = [keys[number] for number, answer in answers.items() if not self._holds_enough(answer)]
-            if not slow:
-                return self._record(phase, answers)
-            if window_s > LIMIT_S:
-                raise ProbeFailed(
-                    f"{phase}: too little came of more than {WINDOWS * window_s:.0f} s to measure it; "
-                    "a fragment, and the updates between two policies, have to be shorter"
-                )
-            self._needed_s |= dict.fromkeys(slow, LONGER * window_s)
+        parts = {number: place.part for number, place in places.items()}
+        warm_s = WARM_S + (FRESH_S if self._builder.missing(parts) else 0.0)
+        self._builder.have(parts)
+        limit_s = limit_s or max(self._left_s, 2 * expected_s)
+        steps = {number: self._step(number, places, warm_s, limit_s) for number in places}
+        answers = self._builder.crew.ask(steps, limit_s + HANGING_S)
+        for number, answer in answers.items():
+            self._note_time(places[number].part, answer)
+        if not all(map(_windows, answers.values())):
+            return False
+        self._progress.done(self._record(phase, answers))
+        return True
 
-    def _tail_s(self, keys: Mapping[int, str], number: int, window_s: float) -> float:
+    def _step(self, number: int, places: Mapping[int, Place], warm_s: float, limit_s: float) -> Run:
+        place = places[number]
+        return Run(
+            key=place.part.key,
+            cores=place.cores,
+            threads=place.threads,
+            warm_s=warm_s,
+            window_s=self._window_s,
+            windows=WINDOWS,
+            enough_s=warm_s + ENOUGH_S,
+            limit_s=limit_s,
+            tail_s=self._tail_s(number, places),
+        )
+
+    def _tail_s(self, number: int, places: Mapping[int, Place]) -> float:
         """Say how long a probe goes on after its windows, so that all others are at work in theirs, too."""
-        expected = {one: max(self._took_s.get(key, 0.0), WINDOWS * window_s) for one, key in keys.items()}
+        expected = {one: self._takes_s(place.part) for one, place in places.items()}
         own_s = expected.pop(number)
         return TAIL_S + max(0.0, SLOWER * max(expected.values()) - own_s) if expected else 0.0
 
-    def _holds_enough(self, answer: Answer) -> bool:
-        if isinstance(answer, Acted):
-            filled = sum(window.fragments for window in answer.windows)
-            return filled * self._send_size >= LEAST_STEPS or filled >= 1
-        assert isinstance(answer, Learned)
-        return (
-            sum(window.updates for window in answer.windows) >= LEAST_UPDATES
-            and sum(window.versions for window in answer.windows) > 0
-            and sum(window.fragments for window in answer.windows) > 0
-        )
+    def _note_time(self, part: Part, answer: Answer) -> None:
+        walls_s = _windows(answer)
+        if walls_s:
+            # What a window takes longer to end with something finished, the warm-up does, too.
+            took_s = sum(walls_s) + max(0.0, median(walls_s) - self._window_s)
+            self._took_s[part] = took_s if len(walls_s) == WINDOWS else max(took_s, ENOUGH_S)
 
     def _record(self, phase: Phase, answers: Mapping[int, Answer]) -> str:
         acted = [answer for answer in answers.values() if isinstance(answer, Acted)]
@@ -148,22 +218,10 @@ class Rounds:
         return _in_words(acted, learned)
 
 
-def _step(key: str, place: Place, window_s: float, tail_s: float) -> Run:
-    return Run(
-        key=key,
-        cores=place.cores,
-        threads=place.threads,
-        warm_s=WARM_S,
-        window_s=window_s,
-        windows=WINDOWS,
-        tail_s=tail_s,
-        patience_s=max(END_S, 3 * window_s),
-    )
-
-
-def _longest_s(step: Run) -> float:
-    assert step.patience_s is not None
-    return step.warm_s + (step.windows + 1) * (step.window_s + step.patience_s) + step.tail_s
+def _windows(answer: Answer) -> list[float]:
+    """Lengths of all windows that were finished."""
+    assert isinstance(answer, Acted | Learned)
+    return [window.wall_s for window in answer.windows]
 
 
 def _in_words(acted: Sequence[Acted], learned: Sequence[Learned]) -> str:

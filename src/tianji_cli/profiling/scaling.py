@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
-from tianji_cli.profiling.fits import fit, line
+from tianji_cli.profiling.fits import Line, fit, line
 from tianji_cli.profiling.learner_scaling import LearnerScaling
 from tianji_cli.profiling.measurements import ActorFigures, Measurements
 from tianji_cli.throughput.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
@@ -31,6 +31,18 @@ class Cluster:
     gpus_per_node: int = 0
     link_bytes_per_s: float | None = None
 
+    @property
+    def cores(self) -> int:
+        """Of all nodes."""
+        return self.cores_per_node * self.nodes
+
+
+class _Engine(NamedTuple):
+    """Seconds of a message on each side, by its size."""
+
+    send: Line
+    receive: Line
+
 
 class MeasuredCosts:
     """A ``CostTable`` over what was measured on one machine.
@@ -38,6 +50,8 @@ class MeasuredCosts:
     Args:
         measurements: of the machine, for one config.
         cluster: what the splits are meant for.
+        local: engine inside a node.
+        remote: engine between nodes; taken to be as fast as that inside if it was not measured.
         colocated: the buffer takes turns with a learner, as in ``Workload``.
         sync_interval: updates of a group between two averagings of parameters over groups.
     """
@@ -47,6 +61,8 @@ class MeasuredCosts:
         measurements: Measurements,
         cluster: Cluster,
         *,
+        local: str = "shm",
+        remote: str = "zmq",
         colocated: bool = True,
         sync_interval: int = 100,
     ) -> None:
@@ -55,9 +71,10 @@ class MeasuredCosts:
         self._colocated = colocated
         self._sync_interval = sync_interval
         self._learner = LearnerScaling(measurements.learners)
-        self._actors: dict[tuple[int, int], ActorCosts] = {}
-        self._send = line((figures.nbytes, figures.send_s) for figures in measurements.transport)
-        self._receive = line((figures.nbytes, figures.receive_s) for figures in measurements.transport)
+        self._actors: dict[tuple[int, int], tuple[float, Cost]] = {}
+        self._remote_name = remote if self._has_measured(remote) else None
+        self._local = self._engine(local)
+        self._remote = self._engine(self._remote_name or local)
         self._averaging = {figures.learners: figures.seconds.cost for figures in measurements.averaging}
         self._step_s, self._ring_s = self._fitted_ring()
 
@@ -76,26 +93,31 @@ class MeasuredCosts:
             KeyError: nothing was measured with this number of environments.
         """
         num_envs, learners = split.num_envs, split.learners
-        actor = self._actor(split)
+        samples, sample = self._actor(split)
+        fragment_bytes, crossing = self._measured.fragment_bytes[num_envs], self._crossing(split)
         update = self._learner.update(num_envs, split.learner_cores, learners)
         parts = self._learner.parts(num_envs, split.learner_cores)
-        part_bytes = self._batch_bytes(num_envs, actor.samples) / learners
+        part_bytes = self._batch_bytes(num_envs, samples) / learners
         elsewhere = learners - 1 if self._colocated else learners
         crowd = self._largest_crowd(split)
         return Costs(
-            actor=actor,
+            actor=ActorCosts(
+                samples,
+                _limited(sample, crowd),
+                send_s=_mean(self._local.send, self._remote.send, crossing).at(fragment_bytes),
+            ),
             buffer=BufferCosts(
-                receive_s=self._receive.at(self._measured.fragment_bytes[num_envs]),
+                receive_s=_mean(self._local.receive, self._remote.receive, crossing).at(fragment_bytes),
                 store=_limited(parts.store, crowd),
                 draw=_limited(parts.draw, crowd),
-                hand_over_s=elsewhere * self._send.at(part_bytes) if elsewhere else 0.0,
+                hand_over_s=elsewhere * self._local.send.at(part_bytes) if elsewhere else 0.0,
             ),
             learner=LearnerCosts(
                 update=_limited(update, crowd),
-                publish=_limited(parts.publish, crowd),
-                take_s=0.0 if self._colocated else self._receive.at(part_bytes),
+                publish=_limited(parts.publish, crowd).plus(self._policy_s(crossing)),
+                take_s=0.0 if self._colocated else self._local.receive.at(part_bytes),
             ),
-            exchange=self._exchange(split),
+            exchange=self._exchange(split, crossing),
             extrapolated=(
                 *self._reckoned_of_places(split),
                 *self._learner.reckoned(num_envs, split.learner_cores, learners),
@@ -103,15 +125,30 @@ class MeasuredCosts:
             ),
         )
 
-    def _actor(self, split: Split) -> ActorCosts:
-        """What actors cost, in a crowd as near to the split's as any that was measured."""
+    def _has_measured(self, engine: str) -> bool:
+        return any(figures.engine == engine for figures in self._measured.transport)
+
+    def _engine(self, name: str) -> _Engine:
+        """Fit what was measured of an engine; nothing was, where all roles share a process."""
+        rows = [figures for figures in self._measured.transport if figures.engine == name]
+        return _Engine(
+            send=line((figures.nbytes, figures.send_s) for figures in rows),
+            receive=line((figures.nbytes, figures.receive_s) for figures in rows),
+        )
+
+    def _policy_s(self, crossing: float) -> float:
+        """What a policy's way into the transport costs the learner at least: one send for each engine."""
+        nbytes = self._measured.policy_bytes
+        return self._local.send.at(nbytes) + (self._remote.send.at(nbytes) if crossing else 0.0)
+
+    def _actor(self, split: Split) -> tuple[float, Cost]:
+        """Samples of a fragment and T_sp, in a crowd as near to the split's as any that was measured."""
         key = split.num_envs, split.actors
         if key not in self._actors:
             self._actors[key] = self._looked_up_actor(*key)
-        actor = self._actors[key]
-        return ActorCosts(actor.samples, _limited(actor.sample, self._largest_crowd(split)), actor.send_s)
+        return self._actors[key]
 
-    def _looked_up_actor(self, num_envs: int, actors: int) -> ActorCosts:
+    def _looked_up_actor(self, num_envs: int, actors: int) -> tuple[float, Cost]:
         """Take what was measured alone, and how much a crowd slows actors down.
 
         A crowd slows actors of every size down alike; what else happens on the machine meanwhile does not.
@@ -123,14 +160,10 @@ class MeasuredCosts:
         alone = self._actor_alone(num_envs)
         slower = median(
             self._actor_in_a_crowd(size, actors).fragment_s.cost / self._actor_alone(size).fragment_s.cost
-            for size in {of_some.num_envs for of_some in self._measured.actors}
+            for size in self._measured.sizes
         )
         alone_s = alone.fragment_s.cost
-        return ActorCosts(
-            alone.samples,
-            Cost(alone_s, alone_s * max(1.0, slower)),
-            self._send.at(self._measured.fragment_bytes[num_envs]),
-        )
+        return alone.samples, Cost(alone_s, alone_s * max(1.0, slower))
 
     def _actor_alone(self, num_envs: int) -> ActorFigures:
         """Find an actor that ran with as few others as any of its size."""
@@ -154,7 +187,7 @@ class MeasuredCosts:
 
     def _largest_crowd(self, split: Split) -> float:
         """Other cores that can be at work, as a share of those that were: 1 on more cores than measured."""
-        measured = self._measured.cores - 1
+        measured = self._measured.at_work - 1
         return min((self._node_cores(split) - 1) / measured, 1.0) if measured else 0.0
 
     def _batch_bytes(self, num_envs: int, samples: float) -> float:
@@ -162,12 +195,12 @@ class MeasuredCosts:
         sample_bytes = self._measured.fragment_bytes[num_envs] / samples
         return self._measured.batch_bytes or self.uses_per_update(num_envs) * sample_bytes
 
-    def _exchange(self, split: Split) -> ExchangeCosts:
-        crossing = self._crossing(split)
+    def _exchange(self, split: Split, crossing: float) -> ExchangeCosts:
         root_s = group_s = 0.0
         if split.groups > 1:
             nbytes = _FLOAT_BYTES * self._measured.parameters
-            there_and_back_s = self._send.at(nbytes) + self._receive.at(nbytes)
+            engine = self._remote if self._cluster.nodes > 1 else self._local
+            there_and_back_s = engine.send.at(nbytes) + engine.receive.at(nbytes)
             on_link_s = self._on_link_s(2 * nbytes) if self._cluster.nodes > 1 else 0.0
             root_s = there_and_back_s + on_link_s
             # The root's part of it, and its own: it waits for the average.
@@ -200,8 +233,8 @@ class MeasuredCosts:
         on the transport tells.
         """
         nbytes = _FLOAT_BYTES * self._measured.parameters
-        step_s = self._send.intercept + self._receive.intercept
-        ring_s = nbytes * (self._send.slope + self._receive.slope)
+        step_s = self._local.send.intercept + self._local.receive.intercept
+        ring_s = nbytes * (self._local.send.slope + self._local.receive.slope)
         rows = [(2 * (n - 1), 2 * (n - 1) / n, seconds) for n, seconds in self._averaging.items()]
         if not rows:
             return step_s, ring_s
@@ -230,14 +263,13 @@ class MeasuredCosts:
 
     def _reckoned_of_places(self, split: Split) -> tuple[str, ...]:
         """Say in words what of the cores and nodes was not measured."""
-        measured, there = self._measured.cores, self._node_cores(split)
+        measured, there = self._measured.at_work, self._node_cores(split)
         words = []
         if there > measured:
             words.append(f"{there} cores of a node at work: they hinder one another as {measured} did")
         if self._cluster.nodes > 1:
-            words.append(
-                "other nodes: as fast as this one, and fragments between them cost no more than inside"
-            )
+            as_what = f"what {self._remote_name} costs here" if self._remote_name else "no more than inside"
+            words.append(f"other nodes: as fast as this one, and fragments between them cost {as_what}")
         return tuple(words)
 
     def _reckoned_of_exchange(self, split: Split) -> tuple[str, ...]:
@@ -254,3 +286,8 @@ class MeasuredCosts:
 def _limited(cost: Cost, crowd: float) -> Cost:
     """A cost where only this share of the crowd can be there."""
     return Cost(cost.alone_s, cost.at(crowd))
+
+
+def _mean(inside: Line, between: Line, crossing: float) -> Line:
+    """What messages cost on average of which this share goes from node to node."""
+    return Line(*(a + crossing * (b - a) for a, b in zip(inside, between, strict=True)))

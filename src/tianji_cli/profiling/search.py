@@ -108,8 +108,7 @@ class Search:
 
     def predict(self, split: Split) -> Prediction:
         """Reckon what a split gives on this cluster."""
-        cores = self._cluster.cores_per_node * self._cluster.nodes
-        return predict(split, self._workload(split), self._costs.at(split), cores)
+        return predict(split, self._workload(split), self._costs.at(split), self._cluster.cores)
 
     def _without_idle_actors(self, predictions: Iterable[Prediction]) -> Iterator[Prediction]:
         """Reckon with no more actors than a learner can follow, where all cores would be more.

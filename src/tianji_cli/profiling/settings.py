@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
@@ -12,7 +11,6 @@ from typing import Final
 from tianji_cli.config.checks import crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.data.balance import usual_tolerance
 from tianji_cli.errors import ConfigError
 from tianji_cli.throughput.split import Split
 from tianji_cli.throughput.workload import Workload
@@ -58,18 +56,39 @@ def split_values(split: Split) -> dict[str, str]:
     }
 
 
+def with_split(job: JobConfig, split: Split) -> JobConfig:
+    """Give a config another split, whether it can be run or not."""
+    distribution = job.distribution
+    learner, actor = distribution.learner, distribution.actor
+    values = {
+        "groups": split.groups,
+        "learner": learner.model_copy(update={"num": split.learners, "cores": split.learner_cores}),
+        "actor": actor.model_copy(update={"num": split.actors}),
+    }
+    environment = job.environment.model_copy(update={"num_envs": split.num_envs})
+    return job.model_copy(
+        update={"environment": environment, "distribution": distribution.model_copy(update=values)}
+    )
+
+
 def as_settings(values: Mapping[str, str]) -> list[str]:
     """Write values by their keys as ``SECTION.KEY=VALUE`` settings."""
     return [f"{key}={value}" for key, value in values.items()]
 
 
 def host_values(job: JobConfig, hosts: int) -> dict[str, str]:
-    """What a number of hosts sets: zmq, which is always there, goes between them where nothing else does."""
-    transport = job.distribution.transport
+    """What a number of hosts sets."""
+    transport, remote = job.distribution.transport, remote_engine(job)
     settings = {HOSTS: str(hosts)}
-    if hosts > 1 and not crosses_hosts(transport.remote):
-        settings[TRANSPORT] = f'{{ local = "{transport.local}", remote = "zmq" }}'
+    if hosts > 1 and remote != transport.remote:
+        settings[TRANSPORT] = f'{{ local = "{transport.local}", remote = "{remote}" }}'
     return settings
+
+
+def remote_engine(job: JobConfig) -> str:
+    """Name the engine between hosts: zmq, which is always there, where the config's does not reach them."""
+    remote = job.distribution.transport.remote
+    return remote if crosses_hosts(remote) else "zmq"
 
 
 def workload_of(
@@ -89,32 +108,32 @@ def workload_of(
         split: with which the job is run; the config's own by default. How far production may be ahead
             depends on it.
     """
-    split = split or split_of(job)
-    distribution = job.distribution
-    fragment_steps = distribution.actor.send_size * split.num_envs
-    window, tolerance, rollout_steps = distribution.actor.window, None, None
-    if job.learns_from_replay:
-        tolerance = _tolerance(job, fragment_steps)
-    else:
-        rollout_steps = job.fragments_per_rollout * job.fragment_steps
-        window = min(window, math.ceil(rollout_steps // fragment_steps / split.actors))
+    job = job if split is None else with_split(job, split)
+    distribution, from_replay = job.distribution, job.learns_from_replay
     return Workload(
         rho=rho,
         uses_per_update=uses_per_update,
         updates_per_version=updates_per_version,
         send_size=distribution.actor.send_size,
-        rollout_steps=rollout_steps,
+        rollout_steps=None if from_replay else job.fragments_per_rollout * job.fragment_steps,
         in_step=distribution.mode == "sync",
         colocated=distribution.buffer.colocate,
         one_process=distribution.transport.local == "inproc",
-        window=window,
-        tolerance=tolerance,
+        window=job.window,
+        tolerance=job.tolerance if from_replay else None,
     )
 
 
 def fingerprint(job: JobConfig) -> str:
-    """Hash what the cost of a job's parts depends on, which is all but what a split or an experiment sets."""
+    """Hash what measurements of a job's parts depend on: all but what a split or an experiment sets.
+
+    Hosts are a part of it in so far as the engine between them is measured only where there are several.
+    """
     config = job.model_dump(mode="json", exclude={"experiment"})
+    transport = job.distribution.transport
+    config["distribution"]["transport"] = [transport.local]
+    if job.distribution.hosts > 1:
+        config["distribution"]["transport"] += [transport.remote]
     for path in (*split_values(split_of(job)), HOSTS):
         *sections, key = path.split(".")
         table = config
@@ -144,13 +163,3 @@ def _is_valid(config: str, overrides: Sequence[str], num_envs: int) -> bool:
     except ConfigError:
         return False
     return True
-
-
-def _tolerance(job: JobConfig, fragment_steps: int) -> float | None:
-    """Env steps that production and consumption may be apart, as the balance of a replay has it."""
-    distribution, settings = job.distribution, job.replay_settings
-    if distribution.balance == "free":
-        return None
-    if distribution.balance_tolerance is not None:
-        return distribution.balance_tolerance
-    return usual_tolerance(fragment_steps, settings.batch_size, settings.replay_ratio)

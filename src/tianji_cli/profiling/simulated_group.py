@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import simpy
 
+from tianji_cli.data.balance import BATCHES_AHEAD
 from tianji_cli.profiling.simulated_rules import Chance, SimulatedActor, Sleeper, actors_of, store_of
 from tianji_cli.throughput.costs import Costs
 from tianji_cli.throughput.rates import PerRole
@@ -20,9 +21,6 @@ WARM_UP: Final = 0.25
 
 LEAST_MARKS: Final = 5
 """Moments to measure between, at least; where the events do not suffice for them, the simulation goes on."""
-
-BATCHES_AHEAD: Final = 2
-"""As ``cluster.supply`` has it, which imports torch."""
 
 Waits = Generator[simpy.Event, Any, None]
 
@@ -141,7 +139,6 @@ class SimulatedGroup:
         self._split, self._workload, self._seconds, self._chance = split, workload, seconds, chance
         self._sync_interval = costs.exchange.sync_interval
         self._updates_per_version = max(1, round(workload.updates_per_version))
-        self._buffer_is_beside = workload.colocated or workload.one_process
         self._store = store_of(split, workload, costs.actor.samples)
         self._actors = actors_of(split, workload, self._env)
         self._learner, self._buffer = Sleeper(self._env), Sleeper(self._env)
@@ -165,14 +162,11 @@ class SimulatedGroup:
         return simulated
 
     def _begin(self) -> None:
-        if self._workload.one_process:
-            processes = [self._all_in_turns()]
+        processes = [self._act(actor) for actor in self._actors]
+        if self._workload.colocated:
+            processes.append(self._buffer_and_learner_in_turns())
         else:
-            processes = [self._act(actor) for actor in self._actors]
-            if self._buffer_is_beside:
-                processes.append(self._buffer_and_learner_in_turns())
-            else:
-                processes += [self._deal(), self._learn()]
+            processes += [self._deal(), self._learn()]
         for process in processes:
             self._env.process(process)
 
@@ -204,7 +198,7 @@ class SimulatedGroup:
 
     def _arrive(self, actor: SimulatedActor) -> None:
         self._arrived.append(actor)
-        (self._learner if self._buffer_is_beside else self._buffer).wake()
+        (self._learner if self._workload.colocated else self._buffer).wake()
 
     # Buffer and learner.
 
@@ -272,25 +266,6 @@ class SimulatedGroup:
         self.marks.append(
             Mark(self._env.now, self._pushed, self._received, self._updates, self._store.used, self._aged)
         )
-
-    # All on one core.
-
-    def _all_in_turns(self) -> Waits:
-        turns = self._workload.send_size
-        while True:
-            yield from self._receive()
-            if self._store.draws():
-                yield from self._update(self._seconds.deal)
-            for actor in self._actors:
-                if actor.turns_left == 0:
-                    if not actor.begins(self._version):
-                        continue
-                    self._begun += 1
-                    actor.turns_left = turns
-                yield self._env.timeout(self._chance.about(self._seconds.fragment / turns))
-                actor.turns_left -= 1
-                if actor.turns_left == 0:
-                    self._push(actor)
 
     # The root.
 

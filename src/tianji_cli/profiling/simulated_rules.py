@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 
 import simpy
@@ -16,12 +15,11 @@ class Chance:
     """Everything random of a simulation.
 
     Args:
-        seed: of the draws.
         jitter: coefficient of variation of the times; 0 leaves them as they are.
     """
 
-    def __init__(self, seed: int, jitter: float) -> None:
-        self._random = random.Random(seed)  # noqa: S311 - nothing secret
+    def __init__(self, jitter: float) -> None:
+        self._random = random.Random(0)  # noqa: S311 - nothing secret, and the same every time
         self._shape = 1 / jitter**2 if jitter > 0 else None
 
     def share(self) -> float:
@@ -72,7 +70,6 @@ class SimulatedActor(Sleeper):
 
     Attributes:
         unclaimed: fragments that it pushed and the buffer has not received.
-        turns_left: steps to the end of its fragment, where it takes turns with others.
     """
 
     def __init__(self, env: simpy.Environment, window: int, per_version: int | None) -> None:
@@ -82,7 +79,6 @@ class SimulatedActor(Sleeper):
         self._made = 0
         self._version = 0
         self.unclaimed = 0
-        self.turns_left = 0
 
     def begins(self, newest: int) -> bool:
         """Begin a fragment with the newest policy, or say that it has to wait."""
@@ -195,31 +191,18 @@ def store_of(split: Split, workload: Workload, samples: float) -> SimulatedRollo
     """
     if workload.rollout_steps is None:
         return SimulatedReplay(workload, workload.send_size * split.num_envs, samples)
-    per_rollout = fragments_per_rollout(split, workload)
+    per_rollout = workload.fragments_per_rollout(split.num_envs)
     # In step actors send a rollout and then wait: there is nothing to hold back.
-    left = 0 if workload.in_step else _window(split, workload) * split.actors
+    left = 0 if workload.in_step else workload.window * split.actors
     updates = max(1, round(workload.updates_per_version))
     return SimulatedRollouts(per_rollout, max(0, per_rollout - left), updates)
 
 
 def actors_of(split: Split, workload: Workload, env: simpy.Environment) -> list[SimulatedActor]:
     """Make the actors of a group, without those that have no share of a rollout in step."""
-    window = _window(split, workload)
+    window = workload.window
     if not workload.in_step:
         return [SimulatedActor(env, window, None) for _ in range(split.actors)]
-    share, more = divmod(fragments_per_rollout(split, workload), split.actors)
+    share, more = divmod(workload.fragments_per_rollout(split.num_envs), split.actors)
     shares = [share + (number < more) for number in range(split.actors)]
     return [SimulatedActor(env, window, share) for share in shares if share]
-
-
-def fragments_per_rollout(split: Split, workload: Workload) -> int:
-    """Fragments in a rollout."""
-    assert workload.rollout_steps is not None
-    return max(1, round(workload.rollout_steps / (workload.send_size * split.num_envs)))
-
-
-def _window(split: Split, workload: Workload) -> int:
-    """Fragments an actor may have unclaimed: of a rollout no more than its share."""
-    if workload.rollout_steps is None:
-        return workload.window
-    return min(workload.window, math.ceil(fragments_per_rollout(split, workload) / split.actors))

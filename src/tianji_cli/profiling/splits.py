@@ -9,8 +9,8 @@ from typing import Final
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.profiling.scaling import Cluster
-from tianji_cli.profiling.settings import split_of
-from tianji_cli.throughput.split import Split
+from tianji_cli.profiling.settings import split_of, with_split
+from tianji_cli.throughput.split import Split, powers_of_two
 
 EVERY_CORE: Final = 8
 """Up to so many cores of a learner, or those of an actor, every number is tried; beyond, powers of two."""
@@ -40,7 +40,7 @@ class Splits:
         wanted = 1 + self._configured.buffer_cores + self._configured.actor_cores
         for number in self._num_envs:
             like = replace(self._configured, num_envs=number)
-            if self._cluster.cores_per_node * self._cluster.nodes < wanted and not self._share_a_thread:
+            if self._cluster.cores < wanted and not self._share_a_thread:
                 yield replace(like, learners=1, learner_cores=1, actors=1, groups=1)
             else:
                 for groups in self._numbers_of_groups():
@@ -68,19 +68,18 @@ class Splits:
 
     def _of_group(self, like: Split) -> Iterator[Split]:
         """Yield the splits of a group's cores."""
-        cores = self._cluster.cores_per_node * self._cluster.nodes // like.groups - like.buffer_cores
+        cores = self._cluster.cores // like.groups - like.buffer_cores
         if self._share_a_thread:  # More actors than configured would only take more turns.
-            yield from (replace(like, learners=1, learner_cores=each) for each in _powers_of_two(cores))
+            yield from (replace(like, learners=1, learner_cores=each) for each in powers_of_two(cores))
         elif self._job.distribution.mode == "sync":
             yield from self._in_step(like, cores)
         else:
             yield from _with_actors_on_the_rest(like, cores)
 
     def _in_step(self, like: Split, cores: int) -> Iterator[Split]:
-        fragment_steps = self._job.distribution.actor.send_size * like.num_envs
-        fragments = self._job.fragments_per_rollout * self._job.fragment_steps // fragment_steps
+        fragments = with_split(self._job, like).fragments_per_rollout
         for actors in range(1, min(fragments, cores // like.actor_cores) + 1):
-            for learners in _powers_of_two(cores) if fragments % actors == 0 else ():
+            for learners in powers_of_two(cores) if fragments % actors == 0 else ():
                 each, left = divmod(cores - actors * like.actor_cores, learners)
                 if each and not left:
                     yield replace(like, learners=learners, learner_cores=each, actors=actors)
@@ -96,21 +95,14 @@ class Splits:
 
 
 def _with_actors_on_the_rest(like: Split, cores: int) -> Iterator[Split]:
-    for learners in _powers_of_two(cores):
+    for learners in powers_of_two(cores):
         most = cores // learners
         every = max(EVERY_CORE, like.actor_cores)  # One of them leaves a whole number of actors.
-        for each in (*range(1, min(every, most) + 1), *_powers_of_two(most, above=every)):
+        beyond = (power for power in powers_of_two(most) if power > every)
+        for each in (*range(1, min(every, most) + 1), *beyond):
             actors, left = divmod(cores - learners * each, like.actor_cores)
             if actors and not left:
                 yield replace(like, learners=learners, learner_cores=each, actors=actors)
-
-
-def _powers_of_two(most: int, above: int = 0) -> Iterator[int]:
-    power = 1
-    while power <= most:
-        if power > above:
-            yield power
-        power *= 2
 
 
 def _core_moved(split: Split) -> Iterator[Split]:

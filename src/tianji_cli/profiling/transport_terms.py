@@ -5,18 +5,14 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any, Final
 
 from tianji_cli.bench.contents import LEAST_BYTES, WORD
 from tianji_cli.bench.record import KB, Experiment, Store
-from tianji_cli.bench.training import PR_SET_PDEATHSIG
+from tianji_cli.cluster.children import python_command, run_child
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.profiling.crew import ProbeFailed
 from tianji_cli.profiling.measurements import TransportFigures, WeightsFigures
@@ -33,8 +29,6 @@ END_S: Final = 0.3
 """How long it may take to end once nobody wants its figures; its own processes end with it."""
 LIMIT_S: Final = 120.0
 """How long one measurement may take, in seconds."""
-SAID_LINES: Final = 5
-"""Of a failed measurement's errors that are shown: the last ones."""
 
 
 def measured_engines(job: JobConfig) -> list[str]:
@@ -48,7 +42,7 @@ def measure_messages(job: JobConfig, sizes: Sequence[int]) -> tuple[TransportFig
     """Measure how long messages take to send and to receive.
 
     Args:
-        job: says which engines, and whether the buffer copies what it receives.
+        job: says which engines.
         sizes: of messages, in bytes.
 
     Returns:
@@ -62,7 +56,7 @@ def measure_messages(job: JobConfig, sizes: Sequence[int]) -> tuple[TransportFig
         largest = max(sizes)
         window = str(max(1, min(WINDOW, int(MOST_BYTES / largest))))
         more = ["--messages", _affordable(MESSAGES, largest), "--window", window]
-        rows = _rows("comm", engine, sizes, [*more, "--store", _store(job, engine)])
+        rows = _rows("comm", engine, sizes, [*more, "--store", _store(engine)])
         figures += [
             TransportFigures(
                 engine=engine,
@@ -106,10 +100,13 @@ def message_bytes(nbytes: int) -> int:
     return max(LEAST_BYTES, math.ceil(nbytes / WORD) * WORD)
 
 
-def _store(job: JobConfig, engine: str) -> Store:
-    """An on-policy learner reads fragments where the engine has them, if it lends; a replay has copies."""
-    lends = registry.load(engine).capabilities.lends
-    return "inplace" if lends and not job.learns_from_replay else "copy"
+def _store(engine: str) -> Store:
+    """Say how fragments are received: where the engine has them, if it lends.
+
+    The copy that a replay makes of them is in what its buffer's work costs, which is measured over an engine
+    that lends. Over one that does not, the same copy is counted here, too: a little too much.
+    """
+    return "inplace" if registry.load(engine).capabilities.lends else "copy"
 
 
 def _affordable(messages: int, nbytes: int) -> str:
@@ -122,7 +119,7 @@ def _rows(experiment: Experiment, engine: str, sizes: Sequence[int], more: Seque
     # All digits: a size is a whole number of words again when it is read.
     in_kb = [word for nbytes in asked for word in ("--msg-kb", repr(nbytes / KB))]
     options = ["--backend", engine, *in_kb, *more, "--repeats", "1", "--quiet", "--json", "-"]
-    said = _run([sys.executable, "-m", "tianji_cli", "bench", experiment, *options], f"transport {engine!r}")
+    said = _run(python_command("tianji_cli", "bench", experiment, *options), f"transport {engine!r}")
     try:
         rows: list[Any] = json.loads(said)["rows"]
     except (ValueError, KeyError, TypeError) as cause:
@@ -133,38 +130,10 @@ def _rows(experiment: Experiment, engine: str, sizes: Sequence[int], more: Seque
 
 
 def _run(command: Sequence[str], what: str) -> str:
-    # In a group of its own: a Ctrl-C is this command's, which then stops the other.
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-        preexec_fn=_end_with_parent,  # noqa: PLW1509 - no thread is there
-    )
     try:
-        output, errors = process.communicate(timeout=LIMIT_S)
-    except subprocess.TimeoutExpired as cause:
-        _end(process)
+        ended = run_child(command, patience_s=END_S, limit_s=LIMIT_S)
+    except TimeoutError as cause:
         raise ProbeFailed(f"{what} was not measured within {LIMIT_S:g} s") from cause
-    except BaseException:
-        _end(process)
-        raise
-    if process.returncode != 0:
-        said = "\n".join(errors.strip().splitlines()[-SAID_LINES:]) or f"exit status {process.returncode}"
-        raise ProbeFailed(f"{what} cannot be measured:\n{said}")
-    return output
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    process.terminate()
-    try:
-        process.communicate(timeout=END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.communicate()
-
-
-def _end_with_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if ended.status != 0:
+        raise ProbeFailed(f"{what} cannot be measured:\n{ended.last_words}")
+    return ended.output

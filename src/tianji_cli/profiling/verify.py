@@ -7,12 +7,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
+from tianji_cli.bench.progress import Progress
 from tianji_cli.bench.training import read_summary, train_once
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.data.balance import usual_tolerance
 from tianji_cli.errors import RunFailed
 from tianji_cli.profiling.measurements import Repeated
 from tianji_cli.profiling.search import Candidate
@@ -35,16 +35,6 @@ CYCLES: Final = 5
 
 MOST_S: Final = 30.0
 """... and no longer than this."""
-
-
-class Progress(Protocol):
-    """Shows how far it is."""
-
-    def begin(self, what: str) -> None:
-        """Say what is measured now."""
-
-    def done(self, result: str) -> None:
-        """Say what came of it."""
 
 
 @dataclass(frozen=True)
@@ -205,5 +195,4 @@ def _cycle_steps(job: JobConfig) -> float:
     """Env steps after which what a job does begins anew."""
     if not job.learns_from_replay:
         return job.fragments_per_rollout * job.fragment_steps
-    settings = job.replay_settings
-    return usual_tolerance(job.fragment_steps, settings.batch_size, settings.replay_ratio)
+    return job.fragment_steps if job.tolerance is None else job.tolerance

@@ -6,23 +6,29 @@ import gc
 import os
 import time
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+from typing import Final
 
 import torch
+from torch import distributed
 
-from tianji_algos.core import RolloutEmbryo
-from tianji_cli.cluster.assembly import Assembly
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data import published
-from tianji_cli.data.batches import BatchLayout
-from tianji_cli.data.replay import PRIORITY
 from tianji_cli.errors import UsageError
-from tianji_cli.profiling.averaging import average
 from tianji_cli.profiling.probe_roles import Recorded
-from tianji_cli.profiling.protocol import Answer, Average, Prepare, Prepared, Run, Step
-from tianji_cli.profiling.recording import record
-from tianji_cli.profiling.sides import ActorSide, LearnerSide, TimedAssembly
+from tianji_cli.profiling.probe_settings import replay_settings
+from tianji_cli.profiling.protocol import Answer, Average, Averaged, Prepare, Prepared, Run, Step
+from tianji_cli.profiling.sides import ActorSide, LearnerSide
+from tianji_cli.profiling.timed_assembly import GROUP, TimedAssembly
+
+HANDFUL: Final = 4
+"""Fragments that are recorded, unless a rollout has more."""
+RECORDED_BYTES: Final = 64 << 20
+"""Of all recorded fragments; one is recorded however large it is."""
+FIRST: Final = 3
+"""Averagings that do not count: connections are made, memory is touched."""
 
 
 class Workbench:
@@ -57,21 +63,23 @@ class Workbench:
 
     def _prepare(self, step: Prepare) -> Prepared:
         began = time.perf_counter()
-        if step.key in self._sides:
-            self._sides.pop(step.key).close()
+        for key in self._sides.keys() - set(step.keep):
+            self._sides.pop(key).close()
             gc.unfreeze()
         # As in a worker, whose collector never sees what was there before its roles.
         gc.collect()
         gc.freeze()
         torch.set_num_threads(1)
         config, directory = load_config(step.config, step.overrides), Path(step.directory)
-        side: ActorSide | LearnerSide
         if step.role == "actor":
-            side = ActorSide(config, directory)
-        else:
-            side = LearnerSide(config, directory, self._fragments(config, directory))
-        self._sides[step.key] = side
-        return _facts(side.assembly, config, began)
+            actor = self._sides[step.key] = ActorSide(config, directory)
+            return _facts(actor.assembly, None, began)
+        recorded = self._fragments(config, directory)
+        if config.learns_from_replay:
+            settings = replay_settings(config, recorded[0].nbytes)
+            config = load_config(step.config, (*step.overrides, *settings))
+        learner = self._sides[step.key] = LearnerSide(config, directory, recorded)
+        return _facts(learner.assembly, learner.rho, began)
 
     def _run(self, step: Run) -> Answer:
         side = self._sides.get(step.key)
@@ -89,7 +97,9 @@ class Workbench:
         if key not in self._recorded:
             side = ActorSide(config, directory)
             try:
-                self._recorded[key] = record(side, config)
+                per_rollout = 1 if config.learns_from_replay else config.fragments_per_rollout
+                most = max(1, RECORDED_BYTES // side.assembly.layout.nbytes)
+                self._recorded[key] = side.record(min(max(HANDFUL, per_rollout), most))
             finally:
                 side.close()
         return self._recorded[key]
@@ -102,21 +112,35 @@ def pin(cores: tuple[int, ...]) -> None:
             os.sched_setaffinity(int(thread), cores)
 
 
-def _facts(assembly: TimedAssembly, config: JobConfig, began: float) -> Prepared:
-    model = assembly.model()
-    batch_bytes = 0
-    if config.learns_from_replay:
-        rho = config.replay_settings.replay_ratio
-        fields = [field.name for field in assembly._agent_fields if field.name != PRIORITY]
-        batch_bytes = BatchLayout.of(assembly.layout, config.replay_settings.batch_size, fields).nbytes
-    else:
-        embryo = Assembly.embryo(assembly, model)
-        assert isinstance(embryo, RolloutEmbryo)
-        rho = embryo.uses_per_sample
+def average(step: Average) -> Averaged:
+    """Take part in averaging over loopback, as learners that share a batch will average their gradients.
+
+    Raises:
+        RuntimeError: another process did not take part.
+    """
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # It would look for an interface of the host's name.
+    timeout = timedelta(seconds=step.timeout_s)
+    store = distributed.FileStore(step.store, step.size)  # type: ignore[attr-defined]
+    store.set_timeout(timeout)
+    distributed.init_process_group("gloo", store=store, rank=step.rank, world_size=step.size, timeout=timeout)
+    seconds, values = [], torch.zeros(step.values)
+    try:
+        for _ in range(FIRST + step.rounds):
+            began = time.perf_counter()
+            distributed.all_reduce(values)
+            values /= step.size
+            seconds.append(time.perf_counter() - began)
+    finally:
+        distributed.destroy_process_group()
+    return Averaged(seconds=tuple(seconds[FIRST:]))
+
+
+def _facts(assembly: TimedAssembly, rho: float | None, began: float) -> Prepared:
+    model = assembly.role_model
     return Prepared(
         seconds=time.perf_counter() - began,
         fragment_bytes=assembly.layout.nbytes,
-        batch_bytes=batch_bytes,
+        batch_bytes=assembly.supply(GROUP).batch_bytes,
         policy_bytes=published.nbytes(model.parameter_count),
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         rho=rho,

@@ -100,6 +100,11 @@ class Actor(Role):
             Trigger(when=self.is_between_fragments, do=self.adopt_newest_policy),
         )
 
+    @property
+    def unfinished(self) -> Fragment | None:
+        """The fragment that is being filled; None between two of them."""
+        return self._fragment
+
     def turn(self) -> bool:
         """Step every environment once, straight into the fragment."""
         if self._fragment is None and not self._begin_fragment():

@@ -53,6 +53,11 @@ class Buffer(Role):
         self._winding_down = False
 
     @property
+    def store(self) -> Store:
+        """Where fragments are held."""
+        return self._store
+
+    @property
     def triggers(self) -> Sequence[Trigger]:
         """Save the replay when it is time."""
         return () if self._keeper is None else (Trigger(when=self.copy_is_due, do=self._keeper.save),)

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tianji_cli.telemetry.quantities import count, duration, memory, number, rate, spread
+from tianji_cli.telemetry.quantities import count, duration, memory, number, rate, several, spread
 from tianji_cli.telemetry.roles_table import roles_table
 from tianji_cli.telemetry.snapshot import ReplayFill, Snapshot, StopProgress
 
@@ -152,7 +152,7 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
 def _returns(snapshot: Snapshot) -> Text:
     if snapshot.mean_100 is None:
         return Text("no episode has ended yet", style="dim")
-    total = f"{snapshot.episodes} episode{'' if snapshot.episodes == 1 else 's'}"
+    total = several(snapshot.episodes, "episode")
     behind = (
         total
         if snapshot.episodes_in_mean == snapshot.episodes

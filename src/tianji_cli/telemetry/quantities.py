@@ -18,6 +18,15 @@ def count(value: float) -> str:
     return f"{_three_digits(value / 1000)} T"
 
 
+def several(number: int, what: str) -> str:
+    """Write how many there are of something.
+
+    >>> several(1, "core"), several(2, "core")
+    ('1 core', '2 cores')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def rate(per_s: float) -> str:
     """Write a rate: 0.50/s, 12.3/s, 45.2 K/s."""
     if 0 < per_s < 999.5:

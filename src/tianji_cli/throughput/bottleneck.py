@@ -35,7 +35,8 @@ SAMPLE_BOUND: Final = Bottleneck(
 )
 TRAINING_BOUND: Final = Bottleneck(
     "training-bound",
-    "more actors will not help; a faster learner (more cores, another group) would",
+    "more actors will not help; a faster learner would: more cores where its network uses them, "
+    "or another group",
 )
 BOUND_BY_RECEPTION: Final = Bottleneck(
     "communication-bound",

@@ -33,6 +33,14 @@ class Cost:
         """
         return self.alone_s + crowd * (self.crowded_s - self.alone_s)
 
+    def plus(self, seconds: float) -> Cost:
+        """With more work, whose time no crowd changes.
+
+        >>> Cost(1.0, 2.0).plus(0.5)
+        Cost(alone_s=1.5, crowded_s=2.5)
+        """
+        return Cost(self.alone_s + seconds, self.crowded_s + seconds)
+
 
 @dataclass(frozen=True)
 class ActorCosts:
@@ -72,7 +80,8 @@ class LearnerCosts:
 
     Attributes:
         update: one gradient update.
-        publish: to publish the policy, and what else is done once for each version.
+        publish: to publish the policy, its way into the transport included, and what else is done once for
+            each version.
         take_s: to receive a batch, or the share of one, from a buffer in a process of its own.
     """
 

@@ -6,7 +6,6 @@ import math
 from typing import NamedTuple
 
 from tianji_cli.throughput.costs import Costs
-from tianji_cli.throughput.equation import Terms
 from tianji_cli.throughput.split import Split
 from tianji_cli.throughput.workload import Workload
 
@@ -42,8 +41,8 @@ def fragments_per_update(workload: Workload, costs: Costs) -> float:
 
 def _production(split: Split, costs: Costs, crowd: float) -> float:
     """T_RA of a group in env steps a second: the first case of Equation 1 turned round, N_s / T_c."""
-    terms = Terms(costs.actor.sample.at(crowd), costs.actor.send_s, receive_s=0.0)
-    return _per_second(costs.actor.samples, terms.collection_s(1, split.actors))
+    fragment_s = costs.actor.sample.at(crowd) + costs.actor.send_s
+    return _per_second(split.actors * costs.actor.samples, fragment_s)
 
 
 def _reception(workload: Workload, costs: Costs, crowd: float) -> float:

@@ -55,3 +55,12 @@ class Split:
         """
         of_group = f"L{self.learners}A{self.actors}"
         return of_group if self.groups == 1 else f"{self.groups} x {of_group}"
+
+
+def powers_of_two(most: int) -> list[int]:
+    """List the numbers of cores, actors or learners that are looked at where not every one is.
+
+    >>> powers_of_two(6), powers_of_two(1), powers_of_two(0)
+    ([1, 2, 4], [1], [])
+    """
+    return [1 << exponent for exponent in range(most.bit_length())]

@@ -34,6 +34,15 @@ class Workload:
     window: int = 2
     tolerance: float | None = None
 
+    def fragments_per_rollout(self, num_envs: int) -> int:
+        """Fragments of actors with so many environments that make a rollout; only where there are rollouts.
+
+        >>> Workload(4.0, 512.0, 32.0, send_size=64, rollout_steps=4096).fragments_per_rollout(16)
+        4
+        """
+        assert self.rollout_steps is not None, "a replay has no rollouts"
+        return max(1, round(self.rollout_steps / (self.send_size * num_envs)))
+
     @property
     def beside_learner(self) -> bool:
         """Whether the buffer takes turns with a learner, in one process."""

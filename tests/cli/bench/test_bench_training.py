@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tianji_cli.bench import training
 from tianji_cli.bench.training import Curve, read_training, train_once
 from tianji_cli.errors import RunFailed
 from tianji_cli.telemetry.rundir import RunDirectory
@@ -18,6 +21,25 @@ from tianji_cli.telemetry.rundir import RunDirectory
 def test_a_training_that_cannot_start_says_why(config: str, tmp_path: Path) -> None:
     with pytest.raises(RunFailed, match=r"training\.gamma"):
         train_once(config, ["training.gamma=2.0"], name="new", place=tmp_path)
+
+
+def test_a_training_that_hears_nothing_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deaf = (
+        "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "os.kill(os.getppid(), signal.SIGALRM); signal.pause()"
+    )
+    monkeypatch.setattr(training, "python_command", lambda *_words: [sys.executable, "-c", deaf])
+    monkeypatch.setattr(training, "END_S", 0.1)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with pytest.raises(KeyError, match="somebody interrupts"):
+            train_once("some.toml", [], name="deaf", place=tmp_path)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def interrupt(_number: int, _frame: object) -> None:
+    raise KeyError("somebody interrupts")
 
 
 def row(train_s: float, received: int, mean_100: float | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from cli.profiling.made_up_measurements import PPO, Job, made_up
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.profiling.document import document
-from tianji_cli.profiling.findings import Findings, Subject, find
+from tianji_cli.profiling.findings import Findings, MeasuredJob, find
 from tianji_cli.profiling.noise import warnings
 from tianji_cli.profiling.scaling import Cluster
 
@@ -31,7 +31,7 @@ def of(
 ) -> Findings:
     """What is found of a config, on so many cores, for this machine or a cluster."""
     measurements = made_up(job, cores, noise)
-    subject = Subject(
+    subject = MeasuredJob(
         config=job.config,
         overrides=overrides,
         job=load_config(job.config, overrides),

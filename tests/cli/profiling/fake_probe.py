@@ -14,7 +14,7 @@ ANSWERS = {
         "batch_bytes": 0,
         "policy_bytes": 100,
         "parameters": 23,
-        "rho": 4.0,
+        "rho": None,
     },
     "run": {"kind": "acted", "windows": []},
     "average": {"kind": "averaged", "seconds": [0.25]},

@@ -127,6 +127,7 @@ def made_up(job: Job = PPO, cores: int = 2, noise: float = 0.04) -> Measurements
         config=job.config,
         fingerprint=fingerprint(load_config(job.config)),
         cores=cores,
+        at_work=cores,
         rho=job.rho,
         parameters=job.parameters,
         fragment_bytes={num_envs: _fragment_bytes(job, num_envs) for num_envs in job.options},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +10,9 @@ from typing import Any, Literal, Self
 
 import tomli_w
 
+from tianji_cli.cluster.children import python_command
 from tianji_cli.config.loader import load_config
+from tianji_cli.profiling.crew import PROBE
 from tianji_cli.profiling.probe_settings import measuring_settings
 from tianji_cli.profiling.protocol import (
     ANSWER,
@@ -26,7 +27,7 @@ from tianji_cli.profiling.protocol import (
     Step,
 )
 
-COMMAND = (sys.executable, "-m", "tianji_cli.profiling.probe")
+COMMAND = tuple(python_command(PROBE))
 
 PPO: dict[str, Any] = {
     "experiment": {"stop": {"env_steps": 10_000}},
@@ -100,6 +101,7 @@ class Asked:
     def __init__(self, place: Path) -> None:
         self.process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._place = place
+        self._keys: set[str] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -129,11 +131,14 @@ class Asked:
         return self.hear()
 
     def prepare(self, key: str, config: str, *, share: int = 1, overrides: Sequence[str] = ()) -> Answer:
-        """Prepare the role that the key begins with, with as many environments as the config has."""
+        """Prepare the role that the key begins with, beside all others, with the config's environments."""
         job = load_config(config, overrides)
         settings = measuring_settings(job, job.environment.num_envs, share)
         self._place.mkdir(exist_ok=True)
-        return self.ask(preparation(key, config, (*overrides, *settings), self._place))
+        step = preparation(key, config, (*overrides, *settings), self._place)
+        keep = tuple(self._keys - {key})
+        self._keys.add(key)
+        return self.ask(step.model_copy(update={"keep": keep}))
 
     def prepared(self, key: str, config: str, *, share: int = 1, overrides: Sequence[str] = ()) -> Prepared:
         answer = self.prepare(key, config, share=share, overrides=overrides)
@@ -166,6 +171,7 @@ def run(key: str, **other: Any) -> Run:
         "window_s": 0.03,
         "windows": 2,
         "tail_s": 0.0,
-        "patience_s": 60.0,
+        "enough_s": 60.0,
+        "limit_s": 60.0,
     }
     return Run(key=key, **{**usual, **other})

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from cli.bench.trainings import PNG
+from cli.profiling.conftest import Find
 from cli.profiling.made_up_measurements import DQN, PPO, Job, made_up, repeated
 
 from tianji_cli.commands import profile as command
@@ -23,6 +24,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed
 from tianji_cli.main import main
 from tianji_cli.profiling.measurements import Measurements
+from tianji_cli.profiling.scaling import Cluster
 from tianji_cli.profiling.search import Candidate
 from tianji_cli.profiling.settings import split_of
 from tianji_cli.profiling.verify import Verified
@@ -220,19 +222,77 @@ def test_what_cannot_be_run_yet_is_not_written_but_the_best_that_can(run: Run, t
     assert split_of(load_config(str(to))).groups == 1
 
 
-def test_where_nothing_can_be_run_nothing_is_written_and_everything_else_is(
+def test_where_nothing_can_be_run_nothing_is_written_and_everything_else_is(run: Run, tmp_path: Path) -> None:
+    ended = run(
+        # A rollout of four fragments leaves one group more cores than a learner finds on a node.
+        *("--set", "distribution.mode=sync", "--cores", "40", "--nodes", "8"),
+        *("--write", str(tmp_path / "x.toml"), "--json", str(tmp_path / "x.json")),
+    )
+    assert json.loads((tmp_path / "x.json").read_text())["writable"] is None
+    assert ended.status == 1
+    assert "--write: none of these splits can be run" in ended.err
+    assert not (tmp_path / "x.toml").exists()
+    assert "RECOMMENDED" in ended.out
+
+
+TWO_HOSTS = (
+    *("--set", "distribution.hosts=2", "--set", 'distribution.transport={ local = "shm", remote = "zmq" }'),
+    *("--set", "distribution.actor.num=3", "--set", "environment.num_envs=16"),
+)
+
+
+def test_nodes_are_the_hosts_of_the_config_if_nobody_says_otherwise(run: Run, tmp_path: Path) -> None:
+    to = tmp_path / "tuned.toml"
+    ended = run(*TWO_HOSTS, "--json", str(tmp_path / "x.json"), "--write", str(to))
+    assert ended.status == 0, ended.err
+    document = json.loads((tmp_path / "x.json").read_text())
+    assert document["cluster"]["nodes"] == 2
+    assert all("distribution.hosts=2" in candidate["settings"] for candidate in document["candidates"])
+    assert all("distribution.hosts" not in candidate["changes"] for candidate in document["candidates"])
+    assert load_config(str(to)).distribution.hosts == 2
+    assert "--verify" not in ended.out
+
+
+def test_the_config_as_it_is_has_its_own_hosts(run: Run, found: Find, tmp_path: Path) -> None:
+    run(*TWO_HOSTS, "--json", str(tmp_path / "two.json"))
+    run(*TWO_HOSTS, "--nodes", "1", "--json", str(tmp_path / "one.json"))
+    two, one = (json.loads((tmp_path / name).read_text()) for name in ("two.json", "one.json"))
+    assert two["as_it_is"] == one["as_it_is"]
+    assert two["as_it_is"]["cores"] == 4
+    assert "cores" not in two["as_it_is"]["limits"]
+    there = found(overrides=TWO_HOSTS[1::2], cluster=Cluster(2, nodes=2, link_bytes_per_s=1e6))
+    assert there.as_it_is == there.search.predict(there.as_it_is.split)
+    assert there.as_it_is.limits.keys() >= {"link"}
+    assert one["cluster"]["nodes"] == 1
+    assert "distribution.hosts" in one["candidates"][0]["changes"]
+
+
+def test_what_was_not_measured_for_lack_of_time_is_not_searched(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = run(
-        *("--cores", "40", "--nodes", "8", "--write", str(tmp_path / "x.toml")),
-        *("--json", str(tmp_path / "x.json")),
+    whole = made_up(PPO, 2)
+    in_part = whole.model_copy(
+        update={
+            "actors": tuple(each for each in whole.actors if each.num_envs == 64 or not each.crowded),
+            "learners": tuple(each for each in whole.learners if each.num_envs != 16),
+            "averaging": (),
+        }
     )
-    document = json.loads((tmp_path / "x.json").read_text())
-    if document["writable"] is None:
-        assert ended.status == 1
-        assert "--write: none of these splits can be run" in ended.err
-        assert not (tmp_path / "x.toml").exists()
-    assert "RECOMMENDED" in ended.out
+    path = tmp_path / "in_part.json"
+    run("--json", str(path))
+    path.write_text(damaged(json.loads(path.read_text()), **in_part.model_dump(mode="json")))
+    document = json.loads(run("--from", str(path), "--cores", "40", "--nodes", "2", "--json", "-").out)
+    assert {candidate["num_envs"] for candidate in document["candidates"]} == {64}
+
+
+@pytest.mark.parametrize(
+    "options", [["--cores", "1"], ["--cores", "4", "--set", "distribution.transport=inproc"]]
+)
+def test_roles_that_share_cores_are_not_simulated(run: Run, options: list[str]) -> None:
+    document = json.loads(run(*options, "--json", "-").out)
+    assert "cores" in document["candidates"][0]["limits"]
+    assert document["simulated"] is None
+    assert document["breaks_first"] is not None
 
 
 # -- what it proves --------------------------------------------------------------------------------------
@@ -293,8 +353,10 @@ def test_what_was_found_is_there_even_if_a_training_fails(
         (["--write", "."], "directory"),
         (["--from", "nothing.json"], "cannot read nothing.json"),
         (["--from", "."], "cannot read ."),
-        (["--verify", "--nodes", "2"], "leave out --nodes"),
-        (["--verify", "--cores", "3"], "2 usable cores"),
+        (["--verify", "--nodes", "2"], "2 nodes are to be split: --nodes 1 would be right"),
+        (["--verify", *TWO_HOSTS], "2 nodes are to be split: --nodes 1 would be right"),
+        (["--verify", "--cores", "3"], "2 usable cores, and 3 are to be split: --cores 2 would be right"),
+        (["--verify", "--cores", "1"], "2 usable cores, and 1 are to be split: --cores 2 would be right"),
         (["--out"], "--out"),
         (["--json"], "--json"),
         (["--quite"], "--quiet"),
@@ -314,6 +376,22 @@ def test_a_mistake_is_told_in_a_few_lines_before_anything_is_measured(
     assert 1 <= len(ended.err.strip().splitlines()) <= 5
     assert "Traceback" not in ended.err
     assert ended.out == ""
+
+
+def test_nothing_is_trained_for_another_machine(run: Run, tmp_path: Path, trained: list[Candidate]) -> None:
+    path = str(tmp_path / "elsewhere.json")
+    assert run(DQN.config, "--json", path, job=DQN, cores=16).status == 0
+    ended = run(DQN.config, "--from", path, "--verify")
+    assert ended.status == 2
+    assert "2 usable cores, and 16 are to be split: measure here, without --from" in ended.err
+    assert run(DQN.config, "--from", path, "--verify", "--cores", "2").status == 0
+    assert all(candidate.split.cores <= 2 for candidate in trained)
+
+
+def test_measurements_of_other_sizes_are_refused(run: Run, earlier: Path) -> None:
+    ended = run("--from", str(earlier), "--set", "environment.num_envs=8")
+    assert ended.status == 2
+    assert "16, 32, 64 environments an actor, and environment.num_envs is 8" in ended.err
 
 
 @pytest.mark.parametrize("option", ["--out", "--json"])

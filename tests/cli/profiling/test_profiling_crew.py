@@ -12,10 +12,10 @@ from pathlib import Path
 from select import select
 
 import pytest
-from cli.profiling.probing import PPO, preparation, run, write_config
+from cli.profiling.probing import COMMAND, PPO, SLOW, preparation, run, write_config
 from cli.sessions import PATIENCE_S
 
-from tianji_cli.profiling.crew import PROBE, Crew, ProbeFailed, start_crew
+from tianji_cli.profiling.crew import Crew, ProbeFailed, start_crew
 from tianji_cli.profiling.protocol import Acted, Average, Averaged, Prepared
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_probe.py")))
@@ -55,20 +55,25 @@ def test_all_are_asked_at_once_and_each_gives_the_answer_to_its_own_step() -> No
     ],
 )
 def test_the_probe_that_failed_is_named_with_what_it_had_to_do(how: str, said: str) -> None:
-    with start_crew(3, [*FAKE, "as asked"]) as crew:
-        processes = pids(crew)
-        # The first one never answers, and nobody waits for it.
-        steps = {0: run("is deaf"), 1: run(how), 2: run("fine")}
-        with pytest.raises(ProbeFailed, match=said):
-            crew.ask(steps, PATIENCE_S)
+    processes = []
+
+    def ask_all() -> None:
+        with start_crew(3, [*FAKE, "as asked"]) as crew:
+            processes.extend(pids(crew))
+            # The first one never answers, and nobody waits for it.
+            crew.ask({0: run("is deaf"), 1: run(how), 2: run("fine")}, PATIENCE_S)
+
+    with pytest.raises(ProbeFailed, match=said):
+        ask_all()
+    assert len(processes) == 3
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
 
 
 def test_who_did_not_answer_in_time_is_named() -> None:
-    with start_crew(3, [*FAKE, "as asked"]) as crew:
+    failure = pytest.raises(ProbeFailed, match=r"no answer within 1 s from probe 0, probe 1\n  thinking")
+    with failure, start_crew(3, [*FAKE, "as asked"]) as crew:
         crew.ask({2: run("fine")}, PATIENCE_S)
-        with pytest.raises(ProbeFailed, match=r"no answer within 1 s from probe 0, probe 1\n  thinking"):
-            crew.ask({0: run("is deaf"), 1: run("is deaf"), 2: run("fine")}, 1.0)
+        crew.ask({0: run("is deaf"), 1: run("is deaf"), 2: run("fine")}, 1.0)
 
 
 def test_one_that_is_gone_before_it_is_asked_is_named() -> None:
@@ -92,6 +97,42 @@ def test_whatever_is_raised_ends_all_of_them(how: str) -> None:
         fail_in_the_middle()
     assert processes
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+
+
+def test_a_probe_finds_a_users_module_beside_its_config_and_none_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, theirs = tmp_path / "here", tmp_path / "theirs"
+    for directory in (here, theirs):
+        directory.mkdir()
+        (directory / "queue.py").write_text("raise SystemExit('a queue of somebody else')")
+    (theirs / "own_ones.py").write_text(SLOW)
+    config = write_config(theirs / "own.toml", PPO, environment={"type": "own_ones:Slow", "id": None})
+    monkeypatch.chdir(here)
+    with start_crew(1) as crew:
+        answers = crew.ask({0: preparation("actor", config, (), tmp_path)}, PATIENCE_S)
+        assert isinstance(answers[0], Prepared)
+
+
+def test_probes_have_time_to_end_what_they_have_started_once_all_is_done(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closes = f"sys.stdin.read(); time.sleep(1); pathlib.Path({str(closed)!r}).touch()"
+    with start_crew(1, [sys.executable, "-c", f"import pathlib, sys, time; {closes}"]):
+        pass
+    assert closed.exists()
+
+
+def test_what_a_probe_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    program = f"""
+import subprocess, sys
+left = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+with open({str(fifo)!r}, "w") as fifo:
+    fifo.write(str(left.pid))
+"""
+    with ExitStack() as stack, start_crew(1, [sys.executable, "-c", program]):
+        stack.enter_context(ending(int(fifo.read_text())))
 
 
 PARENT = """
@@ -137,5 +178,5 @@ def test_a_ctrl_c_ends_probes_that_hear_nothing() -> None:
 def test_no_probe_outlives_a_parent_that_was_killed(tmp_path: Path) -> None:
     prepare = preparation("actor", write_config(tmp_path / "ppo.toml", PPO), (), tmp_path)
     steps = [prepare.model_dump_json(), run("actor", warm_s=1000.0).model_dump_json()]
-    with someone_who_measures(*PROBE, steps=steps) as (parent, _probes):
+    with someone_who_measures(*COMMAND, steps=steps) as (parent, _probes):
         parent.kill()

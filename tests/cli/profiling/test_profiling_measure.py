@@ -5,18 +5,28 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 from cli.profiling.probing import DQN, PPO, write_config
 
 from tianji_cli.bench.progress import Progress
 from tianji_cli.config.loader import load_config
 from tianji_cli.data.published import nbytes
+from tianji_cli.profiling import rounds
 from tianji_cli.profiling.measure import measure
 from tianji_cli.profiling.measurements import Measurements
 from tianji_cli.profiling.settings import fingerprint
 
 
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure as quickly as can be, for there is time for everything."""
+    monkeypatch.setattr(rounds, "LONGEST_S", rounds.SHORTEST_S)
+    monkeypatch.setattr(rounds, "MOST_ROUNDS", rounds.LEAST_ROUNDS)
+    monkeypatch.setattr(rounds, "FRESH_S", 0.0)
+
+
 def measured(config: str, cores: int, num_envs: list[int], *overrides: str) -> Measurements:
-    """Measure as quickly as can be, on as many cores as one likes: they need not be there."""
+    """Measure on as many cores as one likes: they need not be there."""
     usable = sorted(os.sched_getaffinity(0))
     job = load_config(config, overrides)
     with Progress(0, quiet=True) as progress:
@@ -27,11 +37,12 @@ def measured(config: str, cores: int, num_envs: list[int], *overrides: str) -> M
             cores=[usable[core % len(usable)] for core in range(cores)],
             num_envs_options=num_envs,
             progress=progress,
-            budget_s=1.0,
+            budget_s=1000.0,
         )
         assert progress.total == progress._done
     assert found.fingerprint == fingerprint(job)
-    assert found.cores == cores
+    assert found.cores == found.at_work == cores
+    assert found.unmeasured == ()
     assert found.startup_s > 0
     assert found.seconds > found.startup_s
     return found
@@ -66,7 +77,7 @@ def test_ppo_on_three_cores_is_measured_in_all_its_parts(tmp_path: Path) -> None
     assert [of.nbytes for of in found.transport] == [found.fragment_bytes[4], found.fragment_bytes[8]]
     assert [of.actors for of in found.weights] == [1, 2]
     assert found.policy_bytes == nbytes(found.parameters)
-    assert [of.learners for of in found.averaging] == [2, 3]
+    assert [of.learners for of in found.averaging] == [2]
     assert all(len(of.seconds.values) == 4 for of in found.averaging)
 
 
@@ -79,3 +90,14 @@ def test_dqn_on_one_core_is_measured_without_a_transport(tmp_path: Path) -> None
     assert found.batch_bytes > 0
     assert found.transport == found.weights == found.averaging == ()
     assert Measurements.model_validate_json(found.model_dump_json()) == found
+
+
+def test_actors_of_several_cores_are_measured_with_as_many_processes_as_there_is_room_for(
+    tmp_path: Path,
+) -> None:
+    config = write_config(tmp_path / "ppo.toml", PPO)
+    found = measured(config, 4, [8], "distribution.actor.cores=2")
+    actors = {(of.num_envs, of.side_by_side, of.crowded) for of in found.actors}
+    assert actors == {(8, 1, False), (8, 1, True), (8, 2, True)}
+    assert {of.cores for of in found.learners} == {1, 2, 4}
+    assert [of.learners for of in found.averaging] == [2], "there are two processes"

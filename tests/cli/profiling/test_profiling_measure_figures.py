@@ -1,4 +1,4 @@
-"""Windows become seconds of each piece of work; what holds too little is added up before it is divided."""
+"""Windows become seconds of each piece of work."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.profiling.figures import Notebook, together
+from tianji_cli.profiling.figures import Notebook
 from tianji_cli.profiling.phases import Phase
 from tianji_cli.profiling.protocol import Acted, ActedWindow, Learned, LearnedWindow
 
 
-def acted(fragments: float, busy_s: float) -> ActedWindow:
+def acted(fragments: int, busy_s: float) -> ActedWindow:
     return ActedWindow(
         wall_s=1.0,
         fragments=fragments,
-        samples=round(100 * fragments),
+        samples=100 * fragments,
         busy_s=busy_s,
         act_s=0.25 * busy_s,
         step_s=0.5 * busy_s,
@@ -35,12 +35,6 @@ def learned(**changes: Any) -> LearnedWindow:
         "rest_s": 0.02,
     }
     return LearnedWindow(**{**usual, **changes})
-
-
-def test_neighbours_are_added_up_until_they_hold_enough() -> None:
-    assert together([3, 1, 1, 1, 5, 2], float, 3) == [[3], [1, 1, 1], [5, 2]]
-    assert together([1, 1], float, 3) == [[1, 1]]
-    assert together([1, 1, 1, 1], float, 3) == [[1, 1, 1, 1]]
 
 
 def test_each_window_of_an_actor_is_a_repeat() -> None:
@@ -63,21 +57,12 @@ def test_of_actors_side_by_side_the_median_goes_into_each_repeat() -> None:
     assert figures.fragment_s.values == pytest.approx((0.02, 0.05))
 
 
-def test_slow_environments_need_several_windows_for_a_fragment() -> None:
+def test_of_actors_side_by_side_those_windows_count_that_all_of_them_have() -> None:
     notebook = Notebook()
-    windows = tuple(acted(0.4, 0.2) for _ in range(7))
-    notebook.add(Phase(8, actors=1), False, [Acted(windows=windows)], None)
-    (figures,) = notebook.actors()
-    assert figures.fragment_s.values == pytest.approx((0.5, 0.5))
-    assert figures.samples == pytest.approx(100)
-
-
-def test_every_one_of_the_actors_side_by_side_has_filled_a_fragment_in_a_repeat() -> None:
-    notebook = Notebook()
-    quick, slow = (Acted(windows=(acted(fragments, 0.2),) * 4) for fragments in (2.0, 0.5))
+    quick, slow = (Acted(windows=(acted(10, busy_s),) * number) for busy_s, number in ((0.1, 2), (0.3, 1)))
     notebook.add(Phase(8, actors=2), True, [quick, slow], None)
     (figures,) = notebook.actors()
-    assert figures.fragment_s.values == pytest.approx((0.25, 0.25))
+    assert figures.fragment_s.values == pytest.approx((0.02,))
 
 
 def test_settings_do_not_mix_and_both_roles_of_a_phase_count() -> None:
@@ -104,25 +89,6 @@ def test_the_pieces_of_a_learners_work_are_divided_by_what_they_are_done_for() -
     assert figures.draw_s.values == pytest.approx((0.002, 0.002))
     assert figures.publish_s.values == pytest.approx((0.005, 0.005))
     assert figures.store_s.values == pytest.approx((0.01, 0.01))
-
-
-def test_long_rounds_of_updates_are_put_together_from_several_windows() -> None:
-    notebook = Notebook()
-    slow = [learned(versions=number % 2, fragments=number % 2, rest_s=0.01) for number in range(9)]
-    notebook.add(Phase(8, learner_cores=1), False, [], Learned(windows=tuple(slow)))
-    (figures,) = notebook.learners()
-    assert len(figures.update_s.values) == 9
-    assert figures.publish_s.values == pytest.approx((0.02, 0.02, 0.02, 0.03))
-    assert figures.store_s.values == pytest.approx((0.08, 0.08, 0.08, 0.12))
-
-
-def test_updates_between_versions_are_counted_where_windows_are_most_likely_to_end_with_one() -> None:
-    notebook = Notebook()
-    cut_off = Learned(windows=(learned(versions=3),))
-    for phase, crowded in ((Phase(8, 0, 2), False), (Phase(8, 1, 1), True)):
-        notebook.add(phase, crowded, [], cut_off)
-    notebook.add(Phase(8, 0, 1), False, [], Learned(windows=(learned(),)))
-    assert [of.updates_per_version for of in notebook.learners()] == [10, 10, 10]
 
 
 def test_with_a_share_of_the_batch_no_more_updates_lie_between_versions_than_with_all_of_it() -> None:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.config.loader import load_config
-from tianji_cli.profiling.phases import Phase, Place, Room, all_phases, powers_of_two
+from tianji_cli.profiling.phases import Part, Phase, Place, Room, all_phases
+from tianji_cli.throughput.split import powers_of_two
 
 
 def room(cores: int, actor_cores: int = 1, *, pinned: bool = True) -> Room:
-    return Room(tuple(range(100, 100 + cores)), actor_cores, pinned)
+    return Room.of(range(100, 100 + cores), actor_cores, pinned)
 
 
 def test_on_one_core_an_actor_and_a_learner_are_measured_alone() -> None:
     phases = all_phases(room(1), 8, [4, 8], [2, 4])
     assert phases == [
-        Phase(4, actors=1),
-        Phase(4, learner_cores=1),
         Phase(8, actors=1),
         Phase(8, learner_cores=1),
+        Phase(4, actors=1),
+        Phase(4, learner_cores=1),
     ]
     assert room(1).probes == 1
 
@@ -43,6 +46,46 @@ def test_many_cores_multiply_no_phases() -> None:
     beside = {(phase.learner_cores, phase.actors) for phase in phases if phase.learner_cores and phase.actors}
     assert beside == {(1, 63), (2, 62), (4, 60), (8, 56), (16, 48), (32, 32)}
     assert Phase(8, learner_cores=64) in phases
+
+
+def test_what_is_needed_most_comes_first_since_time_may_be_over_before_the_end() -> None:
+    phases = all_phases(room(8), 8, [2, 4, 8, 16, 32], [2])
+    configured, two_cores = phases[:3], phases[3:6]
+    assert configured == [
+        Phase(8, actors=1),
+        Phase(8, learner_cores=1),
+        Phase(8, actors=7, learner_cores=1),
+    ]
+    assert two_cores == [
+        Phase(8, actors=2),
+        Phase(8, learner_cores=2),
+        Phase(8, actors=6, learner_cores=2),
+    ]
+    sizes = list(dict.fromkeys(phase.num_envs for phase in phases[6:18]))
+    assert set(sizes[:2]) == {4, 16}
+    assert set(sizes[2:]) == {2, 32}
+    assert all(phase.num_envs == 8 for phase in phases[18:])
+    assert [phase.share for phase in phases[-2:]] == [2, 2]
+
+
+def test_the_phases_of_a_part_follow_one_another_so_it_is_built_once_a_round() -> None:
+    here = room(16)
+    learners = [
+        here.places(phase)[0].part
+        for phase in all_phases(here, 8, [2, 4, 16, 32], [2, 4])
+        if phase.learner_cores
+    ]
+    changes = [after for before, after in pairwise(learners) if after != before]
+    assert len(changes) == len(set(learners))
+    assert changes.count(Part("learner", 8)) == 1, "with the rest of its cores, after the other sizes"
+
+
+def test_no_more_cores_are_measured_on_than_probes_can_put_to_work() -> None:
+    here = room(1000, 2)
+    assert len(here.cores) == 128
+    beside = Phase(8, actors=here.actors_beside(1), learner_cores=1)
+    assert here.is_crowded(beside)
+    assert sum(len(place.cores) for place in here.places(beside).values()) >= 127
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 5, 8, 100, 1000])
@@ -75,15 +118,15 @@ def test_unpinned_roles_have_all_cores_and_no_more_threads() -> None:
     places = room(4, pinned=False).places(Phase(8, actors=2, learner_cores=2))
     everywhere = (100, 101, 102, 103)
     assert places == {
-        0: Place("learner", everywhere, 2),
-        1: Place("actor", everywhere, 1),
-        2: Place("actor", everywhere, 1),
+        0: Place(Part("learner", 8), everywhere, 2),
+        1: Place(Part("actor", 8), everywhere, 1),
+        2: Place(Part("actor", 8), everywhere, 1),
     }
 
 
 def test_actors_without_a_learner_have_the_cores_that_they_would_have_beside_one() -> None:
-    assert room(4).places(Phase(8, actors=1)) == {3: Place("actor", (103,), 1)}
-    assert room(4, 2).places(Phase(8, actors=1)) == {1: Place("actor", (102, 103), 2)}
+    assert room(4).places(Phase(8, actors=1)) == {3: Place(Part("actor", 8), (103,), 1)}
+    assert room(4, 2).places(Phase(8, actors=1)) == {1: Place(Part("actor", 8), (102, 103), 2)}
 
 
 def test_it_is_crowded_when_no_further_actor_has_room() -> None:
@@ -111,5 +154,8 @@ def test_phases_are_named_in_plain_words() -> None:
     assert str(Phase(8, actors=3, learner_cores=1)) == "learner on 1 core beside 3 actors of 8 environments"
 
 
-def test_powers_end_with_the_number_itself() -> None:
-    assert [powers_of_two(number) for number in (0, 1, 4, 6)] == [[], [1], [1, 2, 4], [1, 2, 4, 6]]
+def test_numbers_are_powers_of_two_and_the_largest_there_is() -> None:
+    assert [powers_of_two(number) for number in (0, 1, 4, 6)] == [[], [1], [1, 2, 4], [1, 2, 4]]
+    phases = all_phases(room(6), 8, [], [])
+    assert {phase.actors for phase in phases if not phase.learner_cores} == {1, 2, 4, 6}
+    assert {phase.learner_cores for phase in phases} == {0, 1, 2, 4, 6}

@@ -1,13 +1,19 @@
-"""Rounds keep to a budget, are fair to all phases, and go on until there is something to divide."""
+"""Rounds keep to a budget, whatever the job's speed, and are fair to all phases."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from cli.profiling.probing import PPO, write_config
 
 from tianji_cli.bench.progress import Progress
-from tianji_cli.profiling import rounds
+from tianji_cli.config.loader import load_config
+from tianji_cli.profiling import building, rounds
+from tianji_cli.profiling.building import Builder, Subject
 from tianji_cli.profiling.crew import Crew, ProbeFailed
 from tianji_cli.profiling.phases import Phase, Room, all_phases
 from tianji_cli.profiling.protocol import (
@@ -16,149 +22,291 @@ from tianji_cli.profiling.protocol import (
     Answer,
     Learned,
     LearnedWindow,
+    Prepare,
+    Prepared,
     Run,
     Step,
 )
-from tianji_cli.profiling.rounds import LONGEST_S, SHORTEST_S, WINDOWS, Rounds
+from tianji_cli.profiling.rounds import ENOUGH_S, LONGEST_S, SHORTEST_S, WINDOWS, Rounds
 
-ROOM = Room((0, 1))
-PHASES = all_phases(ROOM, 8, [], [])
+TWO = Room((0, 1))
+FEW = all_phases(TWO, 8, [], [])
+SIZES = (2, 4, 8, 16, 32)
+ALL = all_phases(TWO, 8, SIZES, [2, 4])
+
+
+@dataclass
+class Clock:
+    """Time as the measured processes spend it."""
+
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@dataclass
+class Speed:
+    """How fast a job is: seconds of what is done between two windows' ends.
+
+    Attributes:
+        fragment_s: of an actor of 8 environments; of more, as many times as long.
+        version_s: of a learner.
+        build_s: of a part with 8 environments.
+        beside: how many times as long everything takes beside something else.
+    """
+
+    fragment_s: float = 0.001
+    version_s: float = 0.01
+    build_s: float = 0.0
+    beside: float = 1.0
+
+    def unit_s(self, key: str, together: int) -> float:
+        role, num_envs, _share = key.split("-")
+        alone_s = self.fragment_s * int(num_envs) / 8 if role == "actor" else self.version_s
+        return alone_s * (self.beside if together > 1 else 1.0)
 
 
 class MadeUpCrew(Crew):
-    """Answers at once what a function says of each run, and remembers what was asked."""
+    """Does as its probes would, in no time; remembers what was asked, and what it would have taken."""
 
-    def __init__(self, answer: Callable[[Run], Answer]) -> None:
+    def __init__(self, clock: Clock, speed: Speed, size: int) -> None:
         super().__init__((), 0.0)
         self.asked: list[dict[int, Run]] = []
-        self._answer = answer
+        self.built: dict[int, list[Prepare]] = {number: [] for number in range(size)}
+        self._there: dict[int, set[str]] = {number: set() for number in range(size)}
+        self._clock, self._speed = clock, speed
+
+    def __len__(self) -> int:
+        return len(self.built)
 
     def ask(self, steps: Mapping[int, Step], limit_s: float) -> dict[int, Answer]:
-        runs = {number: step for number, step in steps.items() if isinstance(step, Run)}
-        assert len(runs) == len(steps)
-        assert all(limit_s > step.windows * step.window_s for step in runs.values())
-        self.asked.append(runs)
-        return {number: self._answer(step) for number, step in runs.items()}
+        runs: dict[int, Run] = {}
+        answers: dict[int, Answer] = {}
+        seconds = []
+        for number, step in steps.items():
+            if isinstance(step, Prepare):
+                seconds.append(self._speed.build_s * int(step.key.split("-")[1]) / 8)
+                answers[number] = self._build(number, step, seconds[-1])
+            else:
+                assert isinstance(step, Run)
+                assert step.key in self._there[number], "it was given up"
+                runs[number] = step
+                answers[number], took_s = worked(step, self._speed.unit_s(step.key, len(steps)))
+                seconds.append(took_s)
+        if runs:
+            self.asked.append(runs)
+        took_s = max(seconds, default=0.0)
+        assert took_s < limit_s
+        self._clock.now += took_s
+        return answers
+
+    def _build(self, number: int, step: Prepare, took_s: float) -> Prepared:
+        self.built[number].append(step)
+        self._there[number] &= set(step.keep)
+        self._there[number].add(step.key)
+        sizes = {"fragment_bytes": 1000, "batch_bytes": 0, "policy_bytes": 100, "parameters": 23}
+        return Prepared(seconds=took_s, rho=4.0, **sizes)
 
 
-def quick(step: Run, stretch: float = 1.0) -> Answer:
-    """One fragment a millisecond, one version in ten."""
-    wall_s = step.window_s * stretch
-    done = round(1000 * wall_s)
+def worked(step: Run, unit_s: float) -> tuple[Answer, float]:
+    """One fragment or version each ``unit_s``; say how long it took, too."""
+
+    def rounded_up(seconds: float) -> float:
+        return unit_s * max(1, math.ceil(seconds / unit_s - 1e-9))
+
+    now, walls_s = rounded_up(step.warm_s), list[float]()
+    while len(walls_s) < step.windows:
+        wall_s = rounded_up(step.window_s)
+        if now + wall_s > step.limit_s:
+            return answered(step, walls_s, unit_s), step.limit_s
+        if walls_s and now + wall_s > step.enough_s:
+            now = max(now, step.enough_s)
+            break
+        now += wall_s
+        walls_s.append(wall_s)
+    return answered(step, walls_s, unit_s), min(now + step.tail_s, step.limit_s)
+
+
+def answered(step: Run, walls_s: Sequence[float], unit_s: float) -> Answer:
     if step.key.startswith("actor"):
-        window = ActedWindow(
-            wall_s=wall_s, fragments=done, samples=done, busy_s=wall_s, act_s=0.0, step_s=wall_s
-        )
-        return Acted(windows=(window,) * step.windows)
-    counts = {"fragments": done, "updates": done, "versions": done // 10, "uses": done}
+        return Acted(windows=tuple(acted(wall_s, round(wall_s / unit_s)) for wall_s in walls_s))
+    return Learned(windows=tuple(learned(wall_s, round(wall_s / unit_s)) for wall_s in walls_s))
+
+
+def acted(wall_s: float, done: int) -> ActedWindow:
+    return ActedWindow(
+        wall_s=wall_s, fragments=done, samples=100 * done, busy_s=wall_s, act_s=0.0, step_s=wall_s
+    )
+
+
+def learned(wall_s: float, done: int) -> LearnedWindow:
+    counts = {"fragments": done, "updates": 10 * done, "versions": done, "uses": 1000 * done}
     seconds = {"store_s": 0.1, "update_s": 0.7, "draw_s": 0.1, "rest_s": 0.1}
-    learned = LearnedWindow(wall_s=wall_s, **counts, **{key: of * wall_s for key, of in seconds.items()})
-    return Learned(windows=(learned,) * step.windows)
+    return LearnedWindow(wall_s=wall_s, **counts, **{key: of * wall_s for key, of in seconds.items()})
 
 
-def measured(crew: MadeUpCrew, budget_s: float, send_size: int = 32) -> Rounds:
-    with Progress(2 * len(PHASES), quiet=True) as progress:
-        found = Rounds(crew, ROOM, send_size, progress)
-        found.run(PHASES, budget_s)
-        assert progress.total == progress._done
-    return found
+@dataclass
+class Measured:
+    crew: MadeUpCrew
+    rounds: Rounds
+    seconds: float
+
+
+Measure = Callable[..., Measured]
+
+
+@pytest.fixture
+def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
+    """Runs phases on made-up time."""
+    config = write_config(tmp_path / "ppo.toml", PPO)
+    subject = Subject(config, (), load_config(config))
+
+    def run(speed: Speed, phases: Sequence[Phase], budget_s: float, room: Room = TWO) -> Measured:
+        clock = Clock()
+        monkeypatch.setattr(rounds, "time", clock)
+        monkeypatch.setattr(building, "time", clock)
+        crew = MadeUpCrew(clock, speed, room.probes)
+        builder = Builder(crew, subject, tmp_path)
+        builder.start()
+        began = clock.now
+        with Progress(2 * len(phases), quiet=True) as progress:
+            found = Rounds(builder, room, progress)
+            found.run(phases, budget_s)
+            assert progress.total == progress._done
+        return Measured(crew, found, clock.now - began)
+
+    return run
 
 
 def lengths(crew: MadeUpCrew) -> set[float]:
     return {step.window_s for steps in crew.asked for step in steps.values()}
 
 
-def test_all_phases_take_turns_in_every_round() -> None:
-    crew = MadeUpCrew(quick)
-    found = measured(crew, 1e6)
-    assert len(crew.asked) == 4 * len(PHASES)
-    keys = [sorted(step.key for step in steps.values()) for steps in crew.asked]
-    assert keys == keys[: len(PHASES)] * 4
-    assert lengths(crew) == {LONGEST_S}
-    alone, crowded, _two = found.notebook.actors()
+def test_all_phases_take_turns_in_every_round(measure: Measure) -> None:
+    found = measure(Speed(), FEW, 1e6)
+    asked = found.crew.asked
+    assert len(asked) == 4 * len(FEW)
+    keys = [sorted(step.key for step in steps.values()) for steps in asked]
+    assert keys == keys[: len(FEW)] * 4
+    assert lengths(found.crew) == {LONGEST_S}
+    alone, crowded, _two = found.rounds.notebook.actors()
     assert len(alone.fragment_s.values) == len(crowded.fragment_s.values) == 4 * WINDOWS
+    assert found.rounds.unmeasured == []
 
 
-@pytest.mark.parametrize("budget_s", [4.5, 3.0, 0.1])
-def test_windows_get_shorter_before_there_are_fewer_than_two_rounds(budget_s: float) -> None:
-    crew = MadeUpCrew(quick)
-    measured(crew, budget_s)
-    assert len(crew.asked) == 2 * len(PHASES)
-    (window_s,) = lengths(crew)
+@pytest.mark.parametrize("budget_s", [4.5, 3.0, 2.5])
+def test_windows_get_shorter_before_there_are_fewer_than_two_rounds(
+    measure: Measure, budget_s: float
+) -> None:
+    found = measure(Speed(), FEW, budget_s)
+    assert len(found.crew.asked) == 2 * len(FEW)
+    (window_s,) = lengths(found.crew)
     assert SHORTEST_S <= window_s < LONGEST_S
-    assert (window_s == SHORTEST_S) == (budget_s == 0.1)
+    assert found.seconds < 1.1 * budget_s
 
 
-def test_a_round_that_the_budget_does_not_allow_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    crew = MadeUpCrew(quick)
-    # A second passes with each look at the clock, of which there are two before the second round.
-    clock = iter(range(100))
-    monkeypatch.setattr(rounds.time, "monotonic", lambda: float(next(clock)))
-    measured(crew, 3.0)
-    assert len(crew.asked) == len(PHASES)
+def test_a_round_that_the_budget_does_not_allow_for_is_left_out(measure: Measure) -> None:
+    # Phases beside something else take so much longer that one round is nearly all there is time for.
+    found = measure(Speed(version_s=0.3, beside=3.0), FEW, 7.0)
+    assert len(found.crew.asked) == len(FEW)
+    assert found.rounds.unmeasured == []
 
 
-def test_windows_get_longer_until_they_hold_enough_and_stay_so() -> None:
-    def slow(step: Run) -> Answer:
-        answer = quick(step)
-        if isinstance(answer, Learned) and step.window_s < 1:
-            empty = answer.windows[0].model_copy(update={"versions": 0})
-            return Learned(windows=(empty,) * step.windows)
-        return answer
+def test_probes_keep_the_configured_actor_and_what_was_built_last(measure: Measure) -> None:
+    crew = measure(Speed(), ALL, 20.0).crew
+    for steps in crew.built.values():
+        assert all(set(step.keep) <= {"actor-8-1"} for step in steps)
+        assert [step.key for step in steps].count("actor-8-1") == 1
+    learners = [step.key for step in crew.built[0] if step.role == "learner"]
+    # All phases of a part are neighbours: it is built once in a round.
+    assert len(learners) == len(crew.asked) // len(ALL) * len(set(learners))
 
-    crew = MadeUpCrew(slow)
-    found = measured(crew, 4.5)
-    of_learner = [
-        step.window_s for steps in crew.asked for step in steps.values() if step.key.startswith("learner")
-    ]
-    assert of_learner[:2] == [pytest.approx(of_learner[0]), pytest.approx(4 * of_learner[0])]
-    assert len(crew.asked) == 2 * len(PHASES) + 2, "the length that was needed once is kept"
-    assert all(
-        figures.updates_per_version == pytest.approx(10, rel=0.01) for figures in found.notebook.learners()
-    )
+
+@pytest.mark.parametrize("cores", [2, 16, 64])
+@pytest.mark.parametrize(
+    "speed",
+    [
+        Speed(fragment_s=0.05, version_s=1.5),
+        Speed(fragment_s=4.0, version_s=6.0, beside=1.5),
+        Speed(fragment_s=0.3, version_s=0.3, build_s=3.0),
+        Speed(fragment_s=0.02, version_s=0.02, beside=100.0),
+        Speed(fragment_s=8.0, version_s=0.02),
+        Speed(fragment_s=0.02, version_s=8.0),
+    ],
+    ids=["slow updates", "all is slow", "slow to build", "slow beside others", "fragments", "versions"],
+)
+def test_slow_jobs_are_measured_in_time_on_any_number_of_cores(
+    measure: Measure, cores: int, speed: Speed
+) -> None:
+    room = Room.of(range(cores), 1, True)
+    phases = all_phases(room, 8, SIZES, [2, 4])
+    found = measure(speed, phases, 38.0, room)
+    assert found.seconds < 1.25 * 38.0
+    assert set(phases[:2]).isdisjoint(found.rounds.unmeasured)
+    measured = {figures.num_envs for figures in found.rounds.notebook.actors()}
+    assert 8 in measured
+    assert found.rounds.unmeasured == [phase for phase in phases if phase in found.rounds.unmeasured]
+
+
+def test_of_a_very_slow_job_the_configured_size_is_measured_once_and_that_is_said(measure: Measure) -> None:
+    found = measure(Speed(fragment_s=7.0, version_s=9.0), ALL, 38.0)
+    (actor,), (learner,) = found.rounds.notebook.actors(), found.rounds.notebook.learners()
+    assert (actor.num_envs, actor.side_by_side, actor.crowded) == (8, 1, False)
+    assert actor.fragment_s.values == pytest.approx((7.0,))
+    assert (learner.num_envs, learner.cores, learner.crowded) == (8, 1, False)
+    assert learner.updates_per_version == 10
+    assert found.rounds.unmeasured == ALL[2:]
+
+
+def test_sizes_that_there_is_time_for_are_measured_whole(measure: Measure) -> None:
+    found = measure(Speed(fragment_s=0.5, version_s=1.0), ALL, 38.0)
+    left_out = {phase.num_envs for phase in found.rounds.unmeasured}
+    assert left_out
+    assert left_out < {*SIZES}
+    of_actors = found.rounds.notebook.actors()
+    assert {figures.num_envs for figures in of_actors if figures.crowded} >= {8}
+
+
+def test_a_single_long_unit_is_waited_for_and_said(measure: Measure, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = list[str]()
+    monkeypatch.setattr(Progress, "begin", lambda _self, what: said.append(what))
+    found = measure(Speed(fragment_s=20.0, version_s=0.1), FEW, 38.0)
+    waits = "no whole fragment within 5 s; waiting up to 60 s for one"
+    assert said[1] == f"1 actor of 8 environments: {waits}"
+    assert found.rounds.notebook.actors()[0].fragment_s.values == pytest.approx((20.0,))
 
 
 @pytest.mark.parametrize(
-    ("samples", "said"),
+    ("speed", "said"),
     [
-        (
-            {"versions": 0},
-            "^learner on 1 core, fed by actors of 8 environments: too little came of more than",
-        ),
-        ({"fragments": 0}, "^learner on 1 core, fed by"),
-        ({"updates": 1}, "^learner on 1 core, fed by"),
+        (Speed(fragment_s=61.0), "^1 actor of 8 environments: no whole fragment within 60 s, .*send_size"),
+        (Speed(version_s=61.0), "^learner on 1 core, fed by .*: no whole round of updates from one policy"),
     ],
 )
-def test_what_never_holds_enough_cannot_be_measured(samples: dict[str, int], said: str) -> None:
-    def stuck(step: Run) -> Answer:
-        answer = quick(step)
-        if isinstance(answer, Learned):
-            return Learned(windows=(answer.windows[0].model_copy(update=samples), *answer.windows[2:]))
-        return answer
-
+def test_what_never_finishes_cannot_be_measured(measure: Measure, speed: Speed, said: str) -> None:
     with pytest.raises(ProbeFailed, match=said):
-        measured(MadeUpCrew(stuck), 4.5)
+        measure(speed, FEW, 38.0)
 
 
-def test_an_actor_needs_some_steps_of_its_environments_but_no_whole_fragment() -> None:
-    def slow(step: Run) -> Answer:
-        answer = quick(step)
-        if isinstance(answer, Acted):
-            return Acted(windows=(answer.windows[0].model_copy(update={"fragments": 0.05}),) * step.windows)
-        return answer
-
-    crew = MadeUpCrew(slow)
-    measured(crew, 4.5, send_size=100)
-    assert len(crew.asked) == 2 * len(PHASES)
-    with pytest.raises(ProbeFailed, match=r"^1 actor of 8 environments: "):
-        measured(MadeUpCrew(slow), 4.5, send_size=32)
+def test_one_window_is_enough_where_it_takes_long(measure: Measure) -> None:
+    found = measure(Speed(version_s=0.9), FEW, 1e6)
+    learner = next(figures for figures in found.rounds.notebook.learners() if not figures.crowded)
+    assert len(learner.update_s.values) == 4
+    assert all(
+        step.enough_s == pytest.approx(step.warm_s + ENOUGH_S)
+        for steps in found.crew.asked
+        for step in steps.values()
+    )
 
 
-def test_whoever_is_done_first_goes_on_until_all_others_are() -> None:
-    crew = MadeUpCrew(lambda step: quick(step, stretch=2.5 if step.key.startswith("learner") else 1.0))
-    measured(crew, 1e6)
-    beside = crew.asked[PHASES.index(Phase(8, actors=1, learner_cores=1))]
+def test_whoever_is_done_first_goes_on_until_all_others_are(measure: Measure) -> None:
+    found = measure(Speed(version_s=0.5), FEW, 1e6)
+    beside = found.crew.asked[FEW.index(Phase(8, actors=1, learner_cores=1))]
     learner, actor = beside[0], beside[1]
-    assert actor.windows * actor.window_s + actor.tail_s > learner.windows * 2.5 * learner.window_s
-    alone = crew.asked[PHASES.index(Phase(8, learner_cores=1))]
+    assert actor.windows * actor.window_s + actor.tail_s > learner.windows * 0.5
+    alone = found.crew.asked[FEW.index(Phase(8, learner_cores=1))]
     assert alone[0].tail_s == 0

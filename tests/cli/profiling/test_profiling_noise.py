@@ -66,3 +66,12 @@ def test_many_noisy_figures_are_counted_and_the_worst_are_named() -> None:
     assert "1 actor of" in said[0]
     assert len(said) == 4
     assert said[3] == f"too noisy: {learners + 1 - 3} more figures, each above 25 %"
+
+
+def test_what_there_was_no_time_for_is_said() -> None:
+    said = warnings(made_up().model_copy(update={"unmeasured": tuple("abcde")}))
+    assert said == [
+        "this job is too slow for all of it to be measured in time. Left out: a; b; c; 2 more",
+    ]
+    (said_of_one,) = warnings(made_up().model_copy(update={"unmeasured": ("a",)}))
+    assert said_of_one.endswith("Left out: a")

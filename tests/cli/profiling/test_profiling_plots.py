@@ -18,7 +18,9 @@ from tianji_cli.profiling.plots import (
     balance_point,
     draw,
     measured_points,
+    note_reception,
     plot_curve,
+    scale,
     shown_actors,
     verified_points,
 )
@@ -30,22 +32,22 @@ from tianji_cli.throughput.split import Split
 
 
 def at(
-    consumption: float = 5700.0, each: float = 1450.0, reception: float = 1e6
+    consumption: float = 5700.0, each: float = 1450.0, reception: float = 1e6, rho: float = 1.0
 ) -> Callable[[int], Prediction]:
     """The paper's Table 1: actors make 1,450 steps a second each, a learner of 4 cores uses 5,700."""
 
     def predicted(actors: int) -> Prediction:
         production = each * actors
-        limits = {"production": production, "reception": reception, "consumption": consumption}
+        limits = {"production": rho * production, "reception": rho * reception, "consumption": consumption}
         return Prediction(
             split=Split(1, 4, actors, 64),
-            rho=1.0,
+            rho=rho,
             production=production,
             reception=reception,
             consumption=consumption,
             throughput=min(limits.values()),
             limits=limits,
-            bottleneck=bottleneck(production, reception, consumption),
+            bottleneck=bottleneck(rho * production, rho * reception, consumption),
         )
 
     return predicted
@@ -91,12 +93,22 @@ def test_lines_are_solid_as_far_as_the_cores_go_and_dashed_beyond() -> None:
 
 def test_production_and_reception_are_drawn_in_uses() -> None:
     axes = Figure().add_subplot()
-    doubled = [Prediction(**{**vars(at()(actors)), "rho": 2.0}) for actors in (1, 2)]
-    plot_curve(axes, doubled, cores=64)
+    plot_curve(axes, [at(rho=2.0)(actors) for actors in (1, 2)], cores=64)
     drawn = {line.get_color(): list(line.get_ydata()) for line in axes.lines[::2]}
     assert drawn[COLORS["production"]] == [2900.0, 5800.0]
     assert drawn[COLORS["reception"]] == [2e6, 2e6]
     assert drawn[COLORS["consumption"]] == [5700.0, 5700.0]
+
+
+def test_a_reception_far_above_all_else_is_named_and_leaves_the_others_their_room() -> None:
+    near, far = (Figure().add_subplot() for _ in range(2))
+    for axes, reception in ((near, 9000.0), (far, 1e6)):
+        curve = [at(rho=4.0, consumption=4 * 5700.0, reception=reception)(actors) for actors in range(1, 9)]
+        scale(axes, curve, [Point("throughput", 4, 50_000.0, (0.0, 1000.0))])
+        assert note_reception(axes, curve) == (axes is far)
+        assert axes.get_ylim() == (0, pytest.approx(51_000.0, rel=0.1))
+    assert [text.get_text() for text in far.texts] == ["\N{UPWARDS ARROW} reception x 4: 4.00 M"]
+    assert not near.texts
 
 
 # -- what was measured -----------------------------------------------------------------------------------
@@ -105,7 +117,7 @@ def test_production_and_reception_are_drawn_in_uses() -> None:
 def test_measured_points_lie_on_the_models_lines(found: Find) -> None:
     there = found(DQN, 16)
     choice = there.recommended.prediction
-    points = measured_points(there.subject.measurements, choice, there.table.at(choice.split))
+    points = measured_points(there)
     assert {point.actors for point in points if point.quantity == "production"} == {1, 2, 4, 8, 15, 16}
     assert {point.actors for point in points if point.quantity == "consumption"} == {0, 8}
     for point in points:
@@ -122,7 +134,7 @@ def test_groups_and_several_learners_have_no_points(found: Find) -> None:
     there = found(PPO, 2, Cluster(40, 8))
     choice = there.recommended.prediction
     assert choice.split.groups > 1
-    assert measured_points(there.subject.measurements, choice, there.table.at(choice.split)) == []
+    assert measured_points(there) == []
 
 
 def test_verified_throughputs_are_points_and_those_of_other_lines_are_told_apart() -> None:
@@ -147,7 +159,7 @@ def test_verified_throughputs_are_points_and_those_of_other_lines_are_told_apart
 def test_a_profile_is_drawn_the_same_every_time(found: Find, tmp_path: Path, job: Job, cores: int) -> None:
     there = found(job, cores)
     choice = there.recommended.prediction
-    points = measured_points(there.subject.measurements, choice, there.table.at(choice.split))
+    points = measured_points(there)
     for name in "ab":
         draw(there.with_actors, choice, cores, points, tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
@@ -155,9 +167,8 @@ def test_a_profile_is_drawn_the_same_every_time(found: Find, tmp_path: Path, job
 
 
 def test_every_line_and_the_measurements_are_to_be_seen(tmp_path: Path) -> None:
-    draw(
-        at(), at()(4), 8, [Point("production", 2, 2900.0), Point("throughput", 4, 5600.0)], tmp_path / "x.png"
-    )
+    points = [Point("production", 2, 2900.0), Point("throughput", 4, 5600.0)]
+    draw(at(reception=9000.0), at()(4), 8, points, tmp_path / "x.png")
     with Image.open(tmp_path / "x.png") as image:
         found = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or ()}
     shown = {tuple(int(color[place : place + 2], 16) for place in (1, 3, 5)) for color in COLORS.values()}

@@ -71,7 +71,7 @@ def test_a_fragment_that_takes_too_long_is_filled_up_with_its_first_steps(
     probe: Asked, tmp_path: Path
 ) -> None:
     (tmp_path / "slow_ones.py").write_text(SLOW)
-    environment = {"type": "slow_ones:Slow", "id": None, "num_envs": 2, "options": {"step_s": 0.1}}
+    environment = {"type": "slow_ones:Slow", "id": None, "num_envs": 2, "options": {"step_s": 0.03}}
     settings = {"rollout_steps": 64, "minibatch_size": 16}
     config = write_config(tmp_path / "slow.toml", PPO, environment=environment, training=settings)
     overrides = ("distribution.actor.send_size=32",)
@@ -79,9 +79,8 @@ def test_a_fragment_that_takes_too_long_is_filled_up_with_its_first_steps(
     window = probe.learned("learner-slow")[0]
     assert window.updates == window.versions * 2 * 64 // 16
     probe.prepared("actor-slow", config, overrides=overrides)
-    window = probe.acted("actor-slow", windows=1, patience_s=0.0)[0]
-    assert 0 < window.fragments < 1
-    assert window.samples == window.fragments * 32 * 2
+    window = probe.acted("actor-slow", windows=1, window_s=0.0)[0]
+    assert (window.fragments, window.samples) == (1, 32 * 2)
 
 
 def test_a_probe_ends_with_its_input(tmp_path: Path) -> None:

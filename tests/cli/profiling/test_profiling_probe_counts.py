@@ -110,6 +110,16 @@ def test_a_replay_that_is_not_full_in_time_is_drawn_from_all_the_same(probe: Ask
     assert all(window.uses == window.updates * 32 > 0 for window in probe.learned("learner"))
 
 
+@pytest.mark.parametrize("memory", ["ram", "mmap"])
+def test_a_replay_that_would_fit_nowhere_is_measured_as_far_as_it_is_filled(
+    probe: Asked, tmp_path: Path, memory: str
+) -> None:
+    distribution = {"actor": {"send_size": 64}, "buffer": {"capacity": 10**13, "memory": memory}}
+    config = write_config(tmp_path / "job.toml", DQN, distribution=distribution)
+    probe.prepared("learner", config, overrides=("environment.num_envs=64",))
+    assert all(window.uses == window.updates * 32 > 0 for window in probe.learned("learner"))
+
+
 @pytest.mark.parametrize(
     "sections",
     [
@@ -163,7 +173,8 @@ def test_roles_take_turns_in_any_order_and_go_on_where_they_were(probe: Asked, p
 
 def test_both_roles_of_a_config_have_the_same_facts(probe: Asked, dqn: str) -> None:
     actor, learner = (probe.prepared(key, dqn).model_dump() for key in ("actor", "learner"))
-    assert {**actor, "seconds": 0} == {**learner, "seconds": 0}
+    assert (actor["rho"], learner["rho"]) == (None, 4.0)
+    assert {**actor, "seconds": 0, "rho": 4.0} == {**learner, "seconds": 0}
     facts = Prepared(**actor)
     # 4 observations and 8 units, 8 and 2 actions; a policy also says how far training has come.
     assert facts.parameters == (4 + 1) * 8 + (8 + 1) * 2
@@ -171,10 +182,21 @@ def test_both_roles_of_a_config_have_the_same_facts(probe: Asked, dqn: str) -> N
     assert facts.fragment_bytes > 17 * 8 * 4 * 4
 
 
-def test_windows_of_a_slow_round_end_in_the_midst_of_it(probe: Asked, ppo: str) -> None:
-    slow = ("training.epochs=2000", "training.rollout_steps=1024")
+def test_a_window_is_as_long_as_a_whole_round_takes(probe: Asked, ppo: str) -> None:
+    slow = ("training.epochs=100",)
     probe.prepared("learner", ppo, overrides=slow)
-    for window in probe.learned("learner", window_s=0.01, patience_s=0.0, windows=3):
-        assert window.versions == 0
-        assert window.updates > 0
-        assert window.uses > window.updates * 32
+    windows = probe.learned("learner", window_s=0.0, windows=2)
+    check_rounds(windows, updates=100 * 256 // 64, batch=64, fragments=2)
+
+
+def test_a_run_that_takes_too_long_ends_with_the_windows_that_there_are(probe: Asked, ppo: str) -> None:
+    # Longer than the whole test may take, and it goes on afterwards.
+    probe.prepared("learner", ppo, overrides=("training.epochs=1000000",))
+    for _ in range(2):
+        assert probe.learned("learner", limit_s=0.1) == ()
+
+
+def test_one_window_is_enough_after_a_time(probe: Asked, ppo: str) -> None:
+    probe.prepared("learner", ppo)
+    assert len(probe.learned("learner", windows=1000, window_s=0.05, enough_s=0.0)) == 1
+    assert len(probe.learned("learner", windows=1000, window_s=0.05, enough_s=0.3)) < 10

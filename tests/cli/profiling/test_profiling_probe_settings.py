@@ -9,7 +9,7 @@ from cli.profiling.probing import DQN, PPO, write_config
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError
-from tianji_cli.profiling.probe_settings import measuring_settings
+from tianji_cli.profiling.probe_settings import REPLAY_BYTES, measuring_settings, replay_settings
 
 SHIPPED = sorted(path.stem for path in (Path(__file__).parents[3] / "configs").glob("*.toml"))
 
@@ -40,6 +40,33 @@ def test_a_replay_is_to_be_filled_before_the_first_draw(tmp_path: Path) -> None:
     measured = load_config(config, measuring_settings(load_config(config), 8, 2))
     assert measured.replay_settings.warmup_steps == 5000
     assert measured.replay_settings.batch_size == 16
+
+
+@pytest.mark.parametrize(
+    ("fragment_bytes", "capacity"),
+    [
+        (1, 5000),
+        (REPLAY_BYTES // 30, 30 * 128),
+        (REPLAY_BYTES, 4 * 128),
+        (100 * REPLAY_BYTES, 4 * 128),
+    ],
+    ids=["all of it", "what is filled", "what may be in flight", "a huge fragment"],
+)
+def test_a_replay_has_room_for_what_is_filled_of_it(
+    tmp_path: Path, fragment_bytes: int, capacity: int
+) -> None:
+    config = write_config(tmp_path / "dqn.toml", DQN)
+    overrides = ["distribution.actor.window=4", *measuring_settings(load_config(config), 8, 1)]
+    settings = replay_settings(load_config(config, overrides), fragment_bytes)
+    measured = load_config(config, [*overrides, *settings])
+    assert measured.distribution.buffer.capacity == measured.replay_settings.warmup_steps == capacity
+
+
+def test_a_replay_has_room_for_a_batch(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "dqn.toml", DQN, training={"batch_size": 3000, "warmup_steps": 3000})
+    overrides = measuring_settings(load_config(config), 8, 1)
+    settings = replay_settings(load_config(config, overrides), REPLAY_BYTES)
+    assert load_config(config, [*overrides, *settings]).distribution.buffer.capacity == 3000
 
 
 def test_a_batch_that_cannot_be_shared_evenly_is_refused(tmp_path: Path) -> None:

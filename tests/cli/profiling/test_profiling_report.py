@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from tianji_cli.profiling.report import print_findings, print_verified, print_wr
 from tianji_cli.profiling.scaling import Cluster
 from tianji_cli.profiling.settings import split_of
 from tianji_cli.profiling.verify import Verified
+from tianji_cli.telemetry.quantities import count
 from tianji_cli.throughput.prediction import Prediction
 
 Out = pytest.CaptureFixture[str]
@@ -37,40 +40,57 @@ def checks_of(predictions: list[Prediction], *errors: float) -> list[Verified]:
 
 
 def test_inference_environments_and_the_rest_of_an_actor_are_told_apart(found: Find) -> None:
-    (measured,) = [found().subject.measurements]
-    said = dict(measured_facts(measured, 64, found().costs))
+    measured = found().subject.measurements
+    said = dict(measured_facts(found()))
     act, step, whole = (getattr(measured.actors[2], name).cost for name in ("act_s", "step_s", "fragment_s"))
-    lines = [line for _, line in measured_facts(measured, 64, found().costs)]
+    lines = [line for _, line in measured_facts(found())]
     assert f"inference {act / whole:.0%}, environments {step / whole:.0%}".replace("%", " %") in lines[1]
     assert said["one actor core"] == "245 K env steps/s with 64 environments:"
-    assert "with 16: 85.7 K, with 32: 151 K" in lines
+    assert "85.7 K with 16, 151 K with 32" in lines
 
 
 def test_actors_side_by_side_are_compared_with_one_alone(found: Find) -> None:
     there = found(DQN, 16)
-    said = dict(measured_facts(there.subject.measurements, 32, there.costs))
+    said = dict(measured_facts(there))
     assert said["side by side"].startswith("2 at 100 %, 4 at 100 %, 8 at 100 %, 15 at 87 %, 16 at 87 %")
 
 
-@pytest.mark.parametrize(("job", "num_envs"), [(PPO, 64), (DQN, 32)])
-def test_each_learner_has_its_rate_and_the_parts_of_its_time(found: Find, job: Job, num_envs: int) -> None:
+@pytest.mark.parametrize("job", [PPO, DQN])
+def test_each_learner_has_its_rate_and_the_parts_of_its_time(found: Find, job: Job) -> None:
     there = found(job, 16)
-    said = dict(measured_facts(there.subject.measurements, num_envs, there.costs))
+    said = dict(measured_facts(there))
     for cores in ("1 core", "2 cores", "4 cores", "8 cores", "16 cores"):
         line = said[f"learner, {cores}"]
         assert all(part in line for part in ("uses/s", "updates", "sampling", "publishing", "receiving"))
 
 
+@pytest.mark.parametrize("job", [PPO, DQN])
+def test_a_learners_rate_is_what_the_parts_of_its_time_come_to(found: Find, job: Job) -> None:
+    there = found(job, 16)
+    costs, split = there.costs, there.as_it_is.split
+    one = next(of for of in there.subject.measurements.learners if of.num_envs == split.num_envs)
+    fragments = one.uses_per_update / job.rho / costs.actor.samples
+    receiving_s = fragments * (costs.buffer.receive_s + one.store_s.cost)
+    publishing_s = costs.learner.publish.alone_s / one.updates_per_version
+    whole_s = one.update_s.cost + one.draw_s.cost + publishing_s + receiving_s
+    said = dict(measured_facts(there))["learner, 1 core"]
+    assert said.startswith(f"{count(one.uses_per_update / whole_s)} uses/s: ")
+    shares = [one.update_s.cost, one.draw_s.cost, publishing_s, receiving_s]
+    assert [int(part) for part in re.findall(r"(\d+) %", said)] == [
+        round(100 * seconds / whole_s) for seconds in shares
+    ]
+
+
 def test_the_terms_of_equation_1_are_those_of_the_configured_fragment(found: Find) -> None:
     there = found()
-    lines = [line for _, line in measured_facts(there.subject.measurements, 64, there.costs)]
-    assert "shm, 156 KB a fragment: 52 us to push (T_sd), 55 us to receive," in lines
-    assert any("(T_rv)" in line for line in lines)
+    lines = [line for _, line in measured_facts(there)]
+    assert "shm, 156 KB a fragment: 52 us to push (T_sd)," in lines
+    assert "55 us to receive, 214 us with checking and storing it (T_rv)" in lines
 
 
 def test_one_core_has_no_line_about_what_needs_more(found: Find) -> None:
     there = found(PPO, 1)
-    said = dict(measured_facts(there.subject.measurements, 64, there.costs))
+    said = dict(measured_facts(there))
     assert not said.keys() & {"side by side", "averaging", "learner, 2 cores"}
 
 
@@ -124,7 +144,7 @@ def test_at_most_five_candidates_are_shown_with_every_rate(found: Find, capsys: 
     start = next(place for place, line in enumerate(lines) if line.startswith("learners"))
     rows = lines[start + 1 : start + 6]
     assert lines[start].split() == [
-        *("learners", "actors", "production", "reception", "consumption", "uses/s", "steps/s", "bottleneck")
+        *("learners", "actors", "production", "reception", "consumption", "uses/s", "bottleneck")
     ]
     assert rows[0].startswith("   1 x 8   8 x 32")
     assert lines[start + 6] == ""
@@ -157,12 +177,36 @@ def test_nobody_is_told_to_ask_for_what_was_asked_for(found: Find, capsys: Out) 
         (DQN, 16, Cluster(1000, 10)),
     ],
 )
-def test_lines_fit_a_terminal(
+def test_lines_fit_80_columns_and_tables_with_groups_a_few_more(
     found: Find, capsys: Out, job: Job, cores: int, cluster: Cluster | None
 ) -> None:
     print_findings(found(job, cores, cluster))
     lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(COMMANDS)]
-    assert [line for line in lines if len(line) > 100] == []
+    heading = next(place for place, line in enumerate(lines) if line.endswith("  bottleneck"))
+    table = lines[heading : heading + 7]
+    assert max(map(len, table)) <= (92 if "groups" in table[0] else 80)
+    assert [line for line in lines if len(line) > 80 and line not in table] == []
+
+
+@pytest.mark.parametrize(
+    ("cores", "said"), [(3, "1 of the 3 cores stays free"), (16, "14 of the 16 cores stay free")]
+)
+def test_cores_that_the_best_leaves_free_are_counted(found: Find, capsys: Out, cores: int, said: str) -> None:
+    print_findings(replace(found(PPO, 2), cluster=Cluster(cores)))
+    assert f"{said}: more actors would only wait" in " ".join(capsys.readouterr().out.split())
+    print_findings(found(PPO, 2))
+    assert " free: " not in capsys.readouterr().out
+
+
+def test_cores_that_the_best_that_can_be_run_leaves_free_are_counted_as_well(
+    found: Find, capsys: Out
+) -> None:
+    there = found(DQN, 2, Cluster(4))
+    assert not there.recommended.runnable
+    print_findings(replace(there, cluster=Cluster(20, 2)))
+    best, _, runnable = " ".join(capsys.readouterr().out.split()).partition("The best that can:")
+    assert "36 of the 40 cores stay free" in best
+    assert "36 of the 40 cores stay free" in runnable
 
 
 # -- what is extrapolated --------------------------------------------------------------------------------
@@ -201,7 +245,8 @@ def test_what_cannot_be_run_is_marked_and_the_best_that_can_is_named(found: Find
     print_findings(there)
     said = capsys.readouterr().out
     flat = " ".join(said.split())
-    assert "bound *\n" in said
+    table = said.partition("bottleneck\n")[2].partition("* cannot be run")[0].splitlines()
+    assert [line.startswith(" * ") for line in table] == [True] * (len(table) - 1) + [False]
     assert "* cannot be run: distribution.groups: more than one group is not supported yet; 1 is" in flat
     assert "This cannot be run. The best that can: 1 learner with 3 cores" in flat
     assert " --cores 4 --write dqn_cartpole_tuned.toml" in said

@@ -70,6 +70,7 @@ def measured(cores: int = 2, **changed: object) -> Measurements:
         config="a config",
         fingerprint="0",
         cores=cores,
+        at_work=cores,
         rho=2.0,
         parameters=PARAMETERS,
         fragment_bytes={N: 1000, 4 * N: 4000},
@@ -126,11 +127,28 @@ def test_a_split_that_was_measured_costs_what_was_measured() -> None:
     assert close(costs.buffer.store, 0.003, 0.0045)
     assert close(costs.buffer.draw, 0.001, 0.0015)
     assert close(costs.learner.update, 0.020, 0.022)
-    assert close(costs.learner.publish, 0.002, 0.003)
+    # 10,000 bytes: 110 us to send.
+    assert close(costs.learner.publish, 0.002 + 110e-6, 0.003 + 110e-6)
     assert (costs.buffer.hand_over_s, costs.learner.take_s) == (0.0, 0.0)
     exchange = costs.exchange
     assert (exchange.gradients_s, exchange.group_s, exchange.root_s, exchange.crossing) == (0, 0, 0, 0)
     assert costs.extrapolated == ()
+
+
+def test_a_size_that_was_measured_only_in_part_is_not_one_of_those_to_choose_from() -> None:
+    whole = measured()
+    alone = an_actor(1, False, 0.3, num_envs=4 * N)
+    in_part = measured(actors=(*whole.actors, alone))
+    both_alone = in_part.model_copy(update={"learners": (*whole.learners, a_learner(0.02, num_envs=4 * N))})
+    crowd = (an_actor(1, True, 0.4, num_envs=4 * N), a_learner(0.02, num_envs=4 * N, crowded=True))
+    fully = both_alone.model_copy(
+        update={"actors": (*both_alone.actors, crowd[0]), "learners": (*both_alone.learners, crowd[1])}
+    )
+    assert [table.sizes for table in (whole, in_part, both_alone)] == [(N,)] * 3
+    assert fully.sizes == (N, 4 * N)
+    # What nobody has measured in a crowd says nothing of crowds.
+    two = Cluster(cores_per_node=2)
+    assert MeasuredCosts(both_alone, two).at(split()) == MeasuredCosts(whole, two).at(split())
 
 
 def test_numbers_of_updates_are_those_of_an_undivided_batch() -> None:
@@ -160,6 +178,16 @@ def test_on_fewer_cores_than_were_measured_the_crowd_is_as_much_smaller() -> Non
     # One neighbour, where there were four.
     assert close(costs.actor.sample, 0.10, 0.105)
     assert close(costs.learner.update, 0.020, 0.0205)
+
+
+def test_a_crowd_is_of_as_many_cores_as_were_at_work_and_more_hinder_no_more() -> None:
+    table = MeasuredCosts(measured(cores=100, at_work=5), Cluster(cores_per_node=100))
+    half, all_of_them, more = (table.at(split(actors=actors)) for actors in (2, 4, 99))
+    assert close(half.learner.update, 0.020, 0.021)
+    assert close(all_of_them.learner.update, 0.020, 0.022)
+    assert close(more.learner.update, 0.020, 0.022)
+    assert all_of_them.extrapolated == ()
+    assert more.extrapolated == ("100 cores of a node at work: they hinder one another as 5 did",)
 
 
 def test_what_was_measured_on_one_core_knows_no_crowd() -> None:
@@ -340,6 +368,52 @@ def test_fragments_cross_from_actors_that_are_not_on_their_learners_node(
     assert exchange.crossing == pytest.approx(crossing)
     assert exchange.link_bytes_per_s == (1e6 if crossing else None)
     assert exchange.fragment_bytes == 1000
+
+
+# 30 us and 10 ns a byte to send; 40 us and 20 ns to receive.
+BETWEEN_NODES = (
+    TransportFigures(engine="zmq", nbytes=1000, send_s=40e-6, receive_s=60e-6),
+    TransportFigures(engine="zmq", nbytes=4000, send_s=70e-6, receive_s=120e-6),
+)
+
+
+def test_fragments_that_cross_cost_what_the_engine_between_nodes_does_and_others_what_that_inside_does() -> (
+    None
+):
+    table = measured(transport=(*measured().transport, *BETWEEN_NODES))
+    inside = MeasuredCosts(table, Cluster(cores_per_node=4)).at(split())
+    assert inside == MeasuredCosts(measured(), Cluster(cores_per_node=4)).at(split())
+    both = MeasuredCosts(table, Cluster(cores_per_node=4, nodes=2)).at(
+        split()
+    )  # 4 of 7 actors are elsewhere.
+    assert both.actor.send_s == pytest.approx((3 * 20e-6 + 4 * 40e-6) / 7)
+    assert both.buffer.receive_s == pytest.approx((3 * 30e-6 + 4 * 60e-6) / 7)
+    all_of_it = MeasuredCosts(table, Cluster(cores_per_node=4, nodes=2)).at(split(learner_cores=4))
+    assert (all_of_it.actor.send_s, all_of_it.buffer.receive_s) == pytest.approx((40e-6, 60e-6))
+    assert any("cost what zmq costs here" in words for words in both.extrapolated)
+
+
+def test_fragments_that_cross_cost_no_more_where_the_engine_between_nodes_was_not_measured() -> None:
+    costs = MeasuredCosts(measured(), Cluster(cores_per_node=4, nodes=2), remote="mpi").at(split())
+    assert (costs.actor.send_s, costs.buffer.receive_s) == pytest.approx((20e-6, 30e-6))
+    assert any("cost no more than inside" in words for words in costs.extrapolated)
+
+
+def test_a_policy_is_sent_once_by_each_engine_that_has_readers() -> None:
+    table = measured(transport=(*measured().transport, *BETWEEN_NODES))
+    for nodes, groups, sent_s in ((1, 1, 110e-6), (2, 2, 110e-6), (2, 1, 110e-6 + 130e-6)):
+        costs = MeasuredCosts(table, Cluster(cores_per_node=4, nodes=nodes)).at(split(groups=groups))
+        assert close(costs.learner.publish, 0.002 + sent_s, 0.003 + sent_s)
+
+
+def test_parameters_of_groups_go_between_nodes_as_fragments_do() -> None:
+    table = measured(transport=(*measured().transport, *BETWEEN_NODES))
+    near, far = (
+        MeasuredCosts(table, Cluster(cores_per_node=8, nodes=nodes)).at(split(groups=2)).exchange
+        for nodes in (1, 2)
+    )
+    assert near.root_s == pytest.approx(230e-6)
+    assert far.root_s == pytest.approx(130e-6 + 240e-6)
 
 
 def test_a_buffer_of_its_own_hands_each_learner_its_part_of_a_batch() -> None:

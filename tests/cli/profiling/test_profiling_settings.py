@@ -17,6 +17,7 @@ from tianji_cli.profiling.settings import (
     num_envs_options,
     split_of,
     split_values,
+    with_split,
     workload_of,
 )
 from tianji_cli.throughput.split import Split
@@ -69,6 +70,17 @@ def test_an_actors_window_is_no_more_than_its_share_of_a_rollout() -> None:
     assert workload(DQN, "distribution.actor.window=7").window == 7
 
 
+def test_a_rollout_has_as_many_fragments_for_the_model_as_for_the_job() -> None:
+    for num_envs, fragments in ((64, 1), (16, 4)):
+        job = with_split(load_config(PPO), Split(1, 1, 1, num_envs))
+        assert job.fragments_per_rollout == workload(PPO).fragments_per_rollout(num_envs) == fragments
+
+
+def test_a_config_may_have_a_split_that_cannot_be_run() -> None:
+    split = Split(learners=4, learner_cores=2, actors=3, num_envs=16, groups=8)
+    assert split_of(with_split(load_config(PPO), split)) == split
+
+
 def test_a_rollout_stays_as_long_whatever_the_environments() -> None:
     few = replace(split_of(load_config(PPO)), num_envs=16)
     assert workload(PPO).rollout_steps == workload(PPO, split=few).rollout_steps == 4096
@@ -108,6 +120,17 @@ def test_measurements_are_of_use_whatever_the_split_and_the_experiment() -> None
     split = Split(learners=1, learner_cores=2, actors=3, num_envs=16)
     same = load_config(PPO, [*as_settings(split_values(split)), "experiment.seed=7", "experiment.name=other"])
     assert fingerprint(same) == fingerprint(load_config(PPO))
+
+
+def test_an_engine_between_hosts_counts_only_where_there_are_several() -> None:
+    one, two = "distribution.hosts=1", "distribution.hosts=2"
+    to_zmq, to_mpi = (
+        f'distribution.transport={{ local = "shm", remote = "{remote}" }}' for remote in ("zmq", "mpi")
+    )
+    alike = [fingerprint(load_config(PPO, settings)) for settings in ([], [one, to_zmq], [one, to_mpi])]
+    others = [fingerprint(load_config(PPO, settings)) for settings in ([two, to_zmq], [two, to_mpi])]
+    assert len(set(alike)) == 1
+    assert len({*alike, *others}) == 3
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cli.profiling.probing import PPO, write_config
 
 from tianji_cli.bench.record import KB
 from tianji_cli.config.loader import load_config
@@ -42,6 +43,21 @@ def test_messages_of_the_smallest_and_the_largest_size_are_sent() -> None:
     assert all(figures.send_s > 0 and figures.receive_s > 0 for figures in (small, large))
 
 
+def test_a_users_engine_beside_its_config_is_measured_wherever_one_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, theirs = tmp_path / "here", tmp_path / "theirs"
+    for directory in (here, theirs):
+        directory.mkdir()
+        (directory / "queue.py").write_text("raise SystemExit('a queue of somebody else')")
+    (theirs / "own_engine.py").write_text("from tianji_transports.zmq import ZmqTransport as Engine")
+    config = write_config(theirs / "own.toml", PPO, distribution={"transport": "own_engine:Engine"})
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (figures,) = measure_messages(load_config(config, ["distribution.actor.send_size=16"]), [1000])
+    assert figures.engine == "own_engine:Engine"
+
+
 def test_a_policy_reaches_one_and_several_actors() -> None:
     one, two = measure_policy(job('transport="zmq"'), 10_963, [1, 2])
     assert (one.actors, two.actors) == (1, 2)
@@ -63,18 +79,18 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     called: list[str] = []
 
     def call(command: list[str], _what: str) -> str:
-        called.append(" ".join(command[3:]))
+        called.append(" ".join(command[command.index("bench") :]))
         return '{"rows": []}'
 
     monkeypatch.setattr(transport_terms, "_run", call)
     return called
 
 
-def test_a_learner_of_rollouts_reads_in_place_where_the_engine_lends(commands: list[str]) -> None:
+def test_fragments_are_received_in_place_where_the_engine_lends(commands: list[str]) -> None:
     for engine, config in (("shm", "ppo_cartpole"), ("mpi", "ppo_cartpole"), ("shm", "dqn_cartpole")):
         measure_messages(job(f'transport="{engine}"', config=config), [1000])
     stores = [words.partition("--store ")[2].split()[0] for words in commands]
-    assert stores == ["inplace", "copy", "copy"], "MPI lends nothing, and a replay has its own memory"
+    assert stores == ["inplace", "copy", "inplace"], "a replay's copy is in what its buffer's work costs"
 
 
 def test_large_messages_are_fewer_and_fewer_of_them_are_on_their_way(commands: list[str]) -> None:

@@ -11,12 +11,13 @@ import pytest
 import tomli_w
 from cli.bench.trainings import CONFIG
 
+from tianji_cli.bench.progress import Progress
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed
 from tianji_cli.profiling import verify as verify_module
 from tianji_cli.profiling.search import Candidate
 from tianji_cli.profiling.settings import as_settings, split_of, split_values
-from tianji_cli.profiling.verify import MOST_S, SETTLES_S, Rates, rates_of, verify
+from tianji_cli.profiling.verify import CYCLES, MOST_S, SETTLES_S, Rates, rates_of, verify
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.throughput.bottleneck import Bottleneck
@@ -26,10 +27,11 @@ from tianji_cli.throughput.split import Split
 DQN = "configs/dqn_cartpole.toml"
 
 
-class Listening:
+class Listening(Progress):
     """Progress that is kept."""
 
     def __init__(self) -> None:
+        super().__init__(0, quiet=True)
         self.said: list[str] = []
 
     def begin(self, what: str) -> None:
@@ -155,7 +157,7 @@ def test_splits_take_turns_and_the_median_of_their_runs_counts(
     config: str, trained: list[tuple[str, dict[str, str]]]
 ) -> None:
     few, many = (candidate(config, Split(1, 1, 1, num_envs)) for num_envs in (4, 16))
-    found = verify(config, (), [few, many], progress=Listening())
+    found = verify(config, (), [few, many], progress=Listening(), rounds=3)
     assert [settings["environment.num_envs"] for _, settings in trained] == ["4", "16"] * 3
     assert [one.split.num_envs for one in found] == [4, 16]
     assert [one.uses_per_s.values for one in found] == [
@@ -176,6 +178,17 @@ def test_a_slow_split_is_trained_for_several_rollouts(
     for uses_per_s, seconds in ((1e6, 3.0), (1024.0, 5.0), (1.0, MOST_S)):
         verify(config, (), [candidate(config, uses_per_s=uses_per_s)], progress=Listening(), rounds=1)
         assert trained_for(trained) == pytest.approx(SETTLES_S + seconds)
+
+
+def test_a_balance_that_was_set_is_what_a_training_goes_through_several_times(
+    trained: list[tuple[str, dict[str, str]]],
+) -> None:
+    expected = candidate(DQN, uses_per_s=8_000.0)
+    seconds = []
+    for steps in (4000, 6000):
+        verify(DQN, [f"distribution.balance_tolerance={steps}"], [expected], progress=Listening(), rounds=1)
+        seconds.append(trained_for(trained))
+    assert seconds[1] - seconds[0] == pytest.approx(CYCLES * 2000 * expected.prediction.rho / 8_000.0)
 
 
 def test_the_warm_up_of_a_replay_comes_on_top(trained: list[tuple[str, dict[str, str]]]) -> None:

@@ -222,8 +222,8 @@ def test_the_bottleneck_is_named_in_plain_words(snapshot: Callable[..., Snapshot
     console.print(render(snapshot(5, bottleneck=TRAINING_BOUND), "ppo", (), console))
     shown = "".join(line.rstrip() + "\n" for line in console.export_text().splitlines())
     assert (
-        "bottleneck  training-bound: more actors will not help; a faster learner (more\n"
-        "            cores, another group) would\n"
+        "bottleneck  training-bound: more actors will not help; a faster learner would:\n"
+        "            more cores where its network uses them, or another group\n"
     ) in shown
 
 

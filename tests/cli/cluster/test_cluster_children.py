@@ -1,0 +1,156 @@
+"""A child process runs what its parent would, and ends with its group, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from select import select
+
+import pytest
+from cli.sessions import PATIENCE_S
+
+from tianji_cli.cluster.children import end_groups, python_command, run_child
+
+FAMILY = """
+import signal, subprocess, sys
+for ignored in sys.argv[2:]:
+    signal.signal(getattr(signal, ignored), signal.SIG_IGN)
+family = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+with open(sys.argv[1], "w") as fifo:
+    fifo.write(str(family.pid))
+"""
+"""A process that starts another and tells its number; whatever it ignores, the other does, too."""
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Path:
+    path = tmp_path / "fifo"
+    os.mkfifo(path)
+    return path
+
+
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGALRM interrupts the main thread, as a Ctrl-C does."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyError("somebody interrupts")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    yield
+    signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def soon_over(pid: int) -> Iterator[None]:
+    """Wait afterwards until it has ended."""
+    with os.fdopen(os.pidfd_open(pid), "rb") as watched:
+        yield
+        assert select([watched], [], [], PATIENCE_S)[0]
+
+
+def test_a_child_that_ended_says_how_and_what_it_wrote() -> None:
+    program = "import sys; print('figures'); sys.stderr.write('a\\n' * 9 + 'why\\n'); sys.exit(3)"
+    ended = run_child([sys.executable, "-c", program], patience_s=PATIENCE_S, limit_s=PATIENCE_S)
+    assert (ended.status, ended.output, ended.last_words) == (3, "figures\n", "a\na\na\na\nwhy")
+
+
+def test_a_child_that_says_nothing_has_its_status_for_last_words() -> None:
+    ended = run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], patience_s=PATIENCE_S)
+    assert (ended.status, ended.output, ended.last_words) == (-9, "", "exit status -9")
+
+
+def test_more_output_than_a_pipe_holds_is_read() -> None:
+    program = "import sys; sys.stdout.write('x' * 1_000_000); sys.stderr.write('y' * 1_000_000)"
+    ended = run_child([sys.executable, "-c", program], patience_s=PATIENCE_S)
+    assert len(ended.output) == 1_000_000
+    assert set(ended.last_words) == {"y"}
+
+
+def test_a_child_that_takes_too_long_is_ended() -> None:
+    with pytest.raises(TimeoutError, match=r"it takes longer than 0\.1 s"):
+        run_child([sys.executable, "-c", "import signal; signal.pause()"], patience_s=PATIENCE_S, limit_s=0.1)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_child_that_ignores_sigterm_is_killed_with_all_of_its_group(fifo: Path) -> None:
+    program = f"{FAMILY}\nimport os; os.kill(os.getppid(), signal.SIGALRM); signal.pause()"
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(KeyError, match="somebody interrupts"):
+        run_child([sys.executable, "-c", program, str(fifo), "SIGTERM"], patience_s=0.1)
+    pid = int(os.read(reader, 100))
+    os.close(reader)
+    with suppress(ProcessLookupError), soon_over(pid):  # It may be a zombie yet.
+        pass
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_whatever_is_raised_meanwhile_ends_the_child_in_good_order(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    program = f"""
+import os, pathlib, signal, sys
+def save(*_):
+    pathlib.Path({str(saved)!r}).write_text("all of it")
+    sys.exit(1)
+signal.signal(signal.SIGTERM, save)
+os.kill(os.getppid(), signal.SIGALRM)
+while True:
+    signal.pause()
+"""
+    with pytest.raises(KeyError, match="somebody interrupts"):
+        run_child([sys.executable, "-c", program], patience_s=PATIENCE_S)
+    assert saved.read_text() == "all of it"
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_second_interruption_has_no_patience_left() -> None:
+    program = """
+import os, signal
+signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGALRM))
+os.kill(os.getppid(), signal.SIGALRM)
+while True:
+    signal.pause()
+"""
+    with pytest.raises(KeyError, match="somebody interrupts") as raised:
+        run_child([sys.executable, "-c", program], patience_s=10 * PATIENCE_S)
+    assert isinstance(raised.value.__context__, KeyError)
+
+
+def test_what_a_child_leaves_behind_ends_with_it(fifo: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", FAMILY, str(fifo)], process_group=0)
+    with soon_over(int(fifo.read_text())):
+        end_groups([process], PATIENCE_S)
+    assert process.returncode == 0
+
+
+def test_a_child_ends_when_its_parent_is_killed(fifo: Path) -> None:
+    program = f"""
+import sys
+from tianji_cli.cluster.children import run_child
+child = "import os, signal; open({str(fifo)!r}, 'w').write(str(os.getpid())); signal.pause()"
+run_child([sys.executable, "-c", child], patience_s=60)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    with soon_over(int(fifo.read_text())):
+        parent.kill()
+        parent.wait()
+
+
+def test_modules_are_found_where_the_parent_finds_them_and_not_where_it_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, elsewhere = tmp_path / "here", tmp_path / "else, where"
+    for directory in (here, elsewhere):
+        directory.mkdir()
+    for name in ("queue", "random"):
+        (here / f"{name}.py").write_text("raise SystemExit('no module of Python')")
+    (elsewhere / "mine.py").write_text("import sys, queue; print(*sys.argv[1:], __name__, queue.Queue)")
+    monkeypatch.chdir(here)
+    monkeypatch.syspath_prepend(elsewhere)
+    ended = run_child(python_command("mine", "a word", ""), patience_s=PATIENCE_S)
+    assert (ended.status, ended.output) == (0, "a word  __main__ <class 'queue.Queue'>\n"), ended.last_words

@@ -1,0 +1,102 @@
+"""Windows begin and end with something finished, and hold some of everything that is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from cli.profiling.probing import run
+
+from tianji_cli.profiling import windows
+from tianji_cli.profiling.windows import Stopwatch, Windows
+
+
+class Clock:
+    """Time that only passes when it is told to."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+    made_up = Clock()
+    monkeypatch.setattr(windows, "time", made_up)
+    return made_up
+
+
+class Worker:
+    """Finishes something whenever it is told to."""
+
+    def __init__(self, clock: Clock, **step: float) -> None:
+        usual = {"warm_s": 1.0, "window_s": 2.0, "windows": 2, "tail_s": 0.5}
+        self.counts = {"fragments": 0.0, "busy_s": 0.0}
+        self.windows = Windows(run("actor", **{**usual, **step}), lambda: dict(self.counts))
+        self._clock = clock
+
+    def work(self, until: float, *, fragments: int = 0) -> bool:
+        """Work until then, and finish so many; say whether to go on."""
+        self.counts["busy_s"] += until - self._clock.now
+        self.counts["fragments"] += fragments
+        self._clock.now = until
+        self.windows.look(finished=fragments > 0)
+        return self.windows.attend()
+
+    def counted(self) -> list[tuple[float, float]]:
+        return [(window["wall_s"], window["fragments"]) for window in self.windows.counted()]
+
+
+def test_windows_begin_and_end_with_something_finished(clock: Clock) -> None:
+    worker = Worker(clock)
+    assert worker.work(0.9, fragments=1), "that is the warm-up"
+    assert worker.work(1.2)
+    assert worker.work(1.5, fragments=1)
+    assert worker.work(3.4, fragments=3)
+    assert worker.work(3.9)
+    assert worker.work(4.0, fragments=1)
+    assert worker.work(13.0, fragments=1)
+    assert worker.counted() == [(2.5, 4), (9.0, 1)]
+    assert worker.work(13.4, fragments=1), "that is the tail"
+    assert not worker.work(13.5)
+    assert len(worker.counted()) == 2
+
+
+def test_a_window_goes_on_until_everything_that_is_counted_has_risen(clock: Clock) -> None:
+    worker = Worker(clock, windows=1)
+    worker.counts["versions"] = 0.0
+    worker.work(1.0, fragments=1)
+    worker.work(4.0, fragments=1)
+    assert worker.counted() == []
+    worker.counts["versions"] = 1.0
+    worker.work(5.0, fragments=1)
+    assert worker.counted() == [(4.0, 2)]
+
+
+def test_one_window_is_enough_after_a_time_but_none_is_not(clock: Clock) -> None:
+    worker = Worker(clock, enough_s=5.0)
+    assert worker.work(4.0, fragments=1)
+    assert worker.work(7.0)
+    assert worker.work(8.0, fragments=1)
+    assert not worker.work(8.6, fragments=1)
+    assert worker.counted() == [(4.0, 1)]
+
+
+def test_whatever_there_is_it_ends_at_the_limit(clock: Clock) -> None:
+    worker = Worker(clock, limit_s=10.0, tail_s=100.0)
+    assert worker.work(9.9, fragments=1)
+    assert not worker.work(10.0)
+    assert worker.counted() == []
+
+
+def test_a_stopwatch_counts_calls_and_their_seconds(clock: Clock) -> None:
+    class Role:
+        def work(self, seconds: float) -> str:
+            clock.now += seconds
+            return "done"
+
+    role, stopwatch = Role(), Stopwatch()
+    stopwatch.time(role, "work")
+    assert [role.work(2.0), role.work(0.5)] == ["done", "done"]
+    assert (stopwatch.calls, stopwatch.seconds) == (2, 2.5)
