@@ -153,9 +153,14 @@ class RunDirectory:
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file under a temporary name and rename it: readers see all of it or what was there before.
 
+    A device or a pipe is written to as it is: root could put a file in the place of ``/dev/null``.
+
     Raises:
         OSError: it cannot be written; nothing is left of it, what was there before still is.
     """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:

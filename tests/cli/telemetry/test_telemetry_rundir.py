@@ -1,4 +1,5 @@
 import errno
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -117,3 +118,16 @@ def test_a_file_is_replaced_whole_or_not_at_all(small_disk: Path) -> None:
     assert [entry.name for entry in small_disk.iterdir()] == ["summary.json"]
     write_whole(path, b"new")
     assert path.read_text() == "new"
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(pipe, b"figures")
+        assert os.read(reader, 100) == b"figures"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]
