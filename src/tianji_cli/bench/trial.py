@@ -7,19 +7,16 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from tianji_cli.bench.record import Experiment, Store, Work
+from tianji_cli.data.message import Message
 
 LEAD: Final = 0
 """Rank of the process that measures: it receives, asks for echoes, or publishes."""
 
 
-class _Plain(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Trial(_Plain):
+class Trial(Message):
     """Endpoints of one kind, opened together: one or more runs are made with them.
 
     Attributes:
@@ -54,7 +51,7 @@ class Trial(_Plain):
         return tuple(rank for rank in sorted(self.hosts) if rank != LEAD)
 
 
-class Run(_Plain):
+class Run(Message):
     """Do the trial's work once.
 
     Attributes:
@@ -69,7 +66,7 @@ class Run(_Plain):
     thorough: bool
 
 
-class Open(_Plain):
+class Open(Message):
     """Open the endpoint of a rank and answer ``{"address": ...}``."""
 
     step: Literal["open"] = "open"
@@ -77,14 +74,14 @@ class Open(_Plain):
     rank: int
 
 
-class Connect(_Plain):
+class Connect(Message):
     """Learn where the others are."""
 
     step: Literal["connect"] = "connect"
     addresses: dict[int, str]
 
 
-class Enough(_Plain):
+class Enough(Message):
     """End a run; its answer follows.
 
     Attributes:
@@ -95,13 +92,13 @@ class Enough(_Plain):
     run: int
 
 
-class Close(_Plain):
+class Close(Message):
     """Close the endpoint."""
 
     step: Literal["close"] = "close"
 
 
-class ReadClock(_Plain):
+class ReadClock(Message):
     """Answer ``{"now_ns": ...}`` at once."""
 
     step: Literal["read_clock"] = "read_clock"
@@ -111,7 +108,7 @@ Step = Open | Connect | Run | Enough | Close | ReadClock
 STEP: Final[TypeAdapter[Step]] = TypeAdapter(Annotated[Step, Field(discriminator="step")])
 
 
-class Sent(_Plain):
+class Sent(Message):
     """What a partner says of a run.
 
     Attributes:

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tianji_cli.data.message import Message
 
 MOST_TEXT: Final = 64 << 10
 """Characters of a traceback or of a log's end that are worth sending."""
@@ -29,11 +31,7 @@ Name = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PageReport(_Message):
+class PageReport(Message):
     """An actor's production page; its first step began ``first_step_age_s`` ago, None before it."""
 
     actor: Natural
@@ -45,7 +43,7 @@ class PageReport(_Message):
     pushed: Natural
 
 
-class Register(_Message):
+class Register(Message):
     """A worker has built its endpoint and can be reached at ``address``."""
 
     kind: Literal["register"] = "register"
@@ -55,7 +53,7 @@ class Register(_Message):
     address: str
 
 
-class Report(_Message):
+class Report(Message):
     """What a worker's roles are doing: ``roles[i]`` is the i-th role's report, ``busy_s`` its work so far."""
 
     kind: Literal["report"] = "report"
@@ -64,10 +62,10 @@ class Report(_Message):
     roles: list[dict[str, Any]]
     busy_s: list[Seconds]
     running_s: Seconds
-    pages: list[PageReport] = []
+    pages: list[PageReport] = Field(default_factory=list)
 
 
-class Finished(_Message):
+class Finished(Message):
     """A role has reached its goal; ``reason`` says which."""
 
     kind: Literal["finished"] = "finished"
@@ -75,7 +73,7 @@ class Finished(_Message):
     reason: str
 
 
-class Failed(_Message):
+class Failed(Message):
     """A role raised; the worker is about to end."""
 
     kind: Literal["failed"] = "failed"
@@ -84,21 +82,21 @@ class Failed(_Message):
     traceback: str
 
 
-class Stopped(_Message):
+class Stopped(Message):
     """A worker has stopped in order; its last report."""
 
     kind: Literal["stopped"] = "stopped"
     report: Report
 
 
-class Terminate(_Message):
+class Terminate(Message):
     """A worker was sent SIGTERM and passes it on: it means the whole job."""
 
     kind: Literal["terminate"] = "terminate"
     rank: int
 
 
-class Arrive(_Message):
+class Arrive(Message):
     """A station is there: its host's name and cores, and the address that other hosts reach it by."""
 
     kind: Literal["arrive"] = "arrive"
@@ -110,14 +108,14 @@ class Arrive(_Message):
     version: str
 
 
-class Present(_Message):
+class Present(Message):
     """The station is still there."""
 
     kind: Literal["present"] = "present"
     station: Name
 
 
-class Began(_Message):
+class Began(Message):
     """The station's ``number``-th worker runs."""
 
     kind: Literal["began"] = "began"
@@ -126,7 +124,7 @@ class Began(_Message):
     pid: Natural
 
 
-class Ended(_Message):
+class Ended(Message):
     """The station's ``number``-th worker has ended.
 
     Attributes:
@@ -141,47 +139,47 @@ class Ended(_Message):
     number: Natural
     status: int | None
     refusal: str = ""
-    pages: list[PageReport] = []
+    pages: list[PageReport] = Field(default_factory=list)
     output: str = ""
 
 
-class Answer(_Message):
+class Answer(Message):
     """What came of the ``number``-th thing that the root asked for; ``error`` says why nothing did."""
 
     kind: Literal["answer"] = "answer"
     station: Name
     number: Natural
-    result: dict[str, Any] = {}
+    result: dict[str, Any] = Field(default_factory=dict)
     error: str = ""
 
 
-class Addresses(_Message):
+class Addresses(Message):
     """Where the peers are; also sent again when one was restarted."""
 
     kind: Literal["addresses"] = "addresses"
     addresses: dict[int, str]
 
 
-class PeerLost(_Message):
+class PeerLost(Message):
     """A rank is dead."""
 
     kind: Literal["peer_lost"] = "peer_lost"
     rank: int
 
 
-class WindDown(_Message):
+class WindDown(Message):
     """Training is over and actors are stopping: make no more updates, receive what still comes."""
 
     kind: Literal["wind_down"] = "wind_down"
 
 
-class Stop(_Message):
+class Stop(Message):
     """Stop in order, and say so."""
 
     kind: Literal["stop"] = "stop"
 
 
-class Welcome(_Message):
+class Welcome(Message):
     """What a host needs to take part: its name in the job, the config, the user's own modules by path."""
 
     kind: Literal["welcome"] = "welcome"
@@ -192,14 +190,14 @@ class Welcome(_Message):
     actors: Natural
 
 
-class Refuse(_Message):
+class Refuse(Message):
     """The station cannot take part."""
 
     kind: Literal["refuse"] = "refuse"
     reason: str
 
 
-class Begin(_Message):
+class Begin(Message):
     """Start the ``number``-th worker, with an assignment in JSON."""
 
     kind: Literal["begin"] = "begin"
@@ -207,7 +205,7 @@ class Begin(_Message):
     assignment: str
 
 
-class Ask(_Message):
+class Ask(Message):
     """Do a step of a benchmark (``tianji_cli.bench.trial``), the ``number``-th that is asked for."""
 
     kind: Literal["ask"] = "ask"
@@ -215,20 +213,20 @@ class Ask(_Message):
     step: dict[str, Any]
 
 
-class Kill(_Message):
+class Kill(Message):
     """End the ``number``-th worker at once."""
 
     kind: Literal["kill"] = "kill"
     number: Natural
 
 
-class Ping(_Message):
+class Ping(Message):
     """The root is still there."""
 
     kind: Literal["ping"] = "ping"
 
 
-class Dismiss(_Message):
+class Dismiss(Message):
     """The job is over: end whatever still runs, and go."""
 
     kind: Literal["dismiss"] = "dismiss"

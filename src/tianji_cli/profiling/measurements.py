@@ -5,16 +5,12 @@ from __future__ import annotations
 from statistics import median, quantiles
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from tianji_cli.data.message import Message
 
 SCHEMA: Final = 1
 
 
-class _Plain(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Repeated(_Plain):
+class Repeated(Message):
     """A quantity that was measured several times.
 
     Attributes:
@@ -41,7 +37,7 @@ class Repeated(_Plain):
         return (max(self.values) - min(self.values)) / self.median if self.median else 0.0
 
 
-class ActorFigures(_Plain):
+class ActorFigures(Message):
     """Actors of one size; medians over the actors that ran side by side go into each repeat.
 
     Attributes:
@@ -63,7 +59,7 @@ class ActorFigures(_Plain):
     step_s: Repeated
 
 
-class LearnerFigures(_Plain):
+class LearnerFigures(Message):
     """A learner, its buffer beside it.
 
     Attributes:
@@ -91,7 +87,7 @@ class LearnerFigures(_Plain):
     store_s: Repeated
 
 
-class TransportFigures(_Plain):
+class TransportFigures(Message):
     """A message of one size.
 
     Attributes:
@@ -107,7 +103,7 @@ class TransportFigures(_Plain):
     receive_s: float
 
 
-class WeightsFigures(_Plain):
+class WeightsFigures(Message):
     """Distribution of a policy.
 
     Attributes:
@@ -119,7 +115,7 @@ class WeightsFigures(_Plain):
     seconds: float
 
 
-class AveragingFigures(_Plain):
+class AveragingFigures(Message):
     """Averaging of as many float32 values as the network has parameters.
 
     Attributes:
@@ -131,7 +127,7 @@ class AveragingFigures(_Plain):
     seconds: Repeated
 
 
-class Measurements(_Plain):
+class Measurements(Message):
     """Everything that was measured on one machine for one config.
 
     Attributes:

@@ -21,7 +21,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from tianji_cli.bench.curves import AMBER, BLACK, WIDTH
 from tianji_cli.profiling.findings import Findings
-from tianji_cli.profiling.measured import consumption, production
+from tianji_cli.profiling.report_measured import consumption, production
 from tianji_cli.profiling.verify import Verified
 from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, STYLE
 from tianji_cli.telemetry.quantities import count, several

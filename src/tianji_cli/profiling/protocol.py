@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
+
+from tianji_cli.data.message import Message
 
 
-class _Plain(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Prepare(_Plain):
+class Prepare(Message):
     """Build one side of a job; answered by ``Prepared``.
 
     Attributes:
@@ -33,7 +31,7 @@ class Prepare(_Plain):
     keep: tuple[str, ...] = ()
 
 
-class Prepared(_Plain):
+class Prepared(Message):
     """Everything is built.
 
     Attributes:
@@ -54,7 +52,7 @@ class Prepared(_Plain):
     rho: float | None
 
 
-class Run(_Plain):
+class Run(Message):
     """Run what was prepared as fast as it goes, on these cores; answered by ``Acted`` or ``Learned``.
 
     It goes on where the last run of this key ended. Windows follow one another after the warm-up. Each begins
@@ -86,7 +84,7 @@ class Run(_Plain):
     tail_s: float
 
 
-class ActedWindow(_Plain):
+class ActedWindow(Message):
     """An actor in one window.
 
     Attributes:
@@ -106,7 +104,7 @@ class ActedWindow(_Plain):
     step_s: float
 
 
-class LearnedWindow(_Plain):
+class LearnedWindow(Message):
     """A buffer and a learner in one window.
 
     Nothing of it is 0.
@@ -134,21 +132,21 @@ class LearnedWindow(_Plain):
     rest_s: float
 
 
-class Acted(_Plain):
+class Acted(Message):
     """What an actor did."""
 
     kind: Literal["acted"] = "acted"
     windows: tuple[ActedWindow, ...]
 
 
-class Learned(_Plain):
+class Learned(Message):
     """What a buffer and a learner did."""
 
     kind: Literal["learned"] = "learned"
     windows: tuple[LearnedWindow, ...]
 
 
-class Average(_Plain):
+class Average(Message):
     """Average arrays with the other probes of a group, over and over; answered by ``Averaged``.
 
     Attributes:
@@ -171,14 +169,14 @@ class Average(_Plain):
     timeout_s: float = 10.0
 
 
-class Averaged(_Plain):
+class Averaged(Message):
     """Seconds of each round."""
 
     kind: Literal["averaged"] = "averaged"
     seconds: tuple[float, ...]
 
 
-class Failed(_Plain):
+class Failed(Message):
     """It could not be done; the probe goes on."""
 
     kind: Literal["failed"] = "failed"

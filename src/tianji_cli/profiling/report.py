@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tianji_cli.profiling.findings import Findings
-from tianji_cli.profiling.measured import measured_facts
+from tianji_cli.profiling.report_measured import measured_facts
 from tianji_cli.profiling.search import SHOWN, Candidate
 from tianji_cli.profiling.simulation import JITTER, Simulation
 from tianji_cli.profiling.verify import Verified

@@ -95,6 +95,7 @@ class _Trial:
 
     @property
     def name(self) -> str:
+        """Say it in a line of progress."""
         split = self.candidate.split
         return f"{split.name}, {split.learner_cores} to a learner, {split.num_envs} environments an actor"
 

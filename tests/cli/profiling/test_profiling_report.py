@@ -12,8 +12,8 @@ from cli.profiling.conftest import Find
 from cli.profiling.made_up_measurements import DQN, PPO, Job, repeated
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.profiling.measured import measured_facts
 from tianji_cli.profiling.report import print_findings, print_verified, print_written
+from tianji_cli.profiling.report_measured import measured_facts
 from tianji_cli.profiling.scaling import Cluster
 from tianji_cli.profiling.settings import split_of
 from tianji_cli.profiling.verify import Verified

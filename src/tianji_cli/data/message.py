@@ -1,0 +1,11 @@
+"""What processes say to each other as JSON, and what is read again from it: checked on arrival."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Message(BaseModel):
+    """Plain data: frozen, and no key that is not known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
