@@ -81,7 +81,9 @@ class Learner(Role):
         self._earlier_train_s = progress.train_s
         self._saved_at = time.monotonic()
         self._session_consumed = -progress.consumed
-        self.save()
+        self._saved = progress.env_steps, progress.updates
+        if not progress.sessions:
+            self.save()  # Later sessions begin with what is saved.
         self._publish()
 
     @property
@@ -146,6 +148,7 @@ class Learner(Role):
             )
         )
         self._saved_at = time.monotonic()
+        self._saved = self._progress.env_steps, self._progress.updates
         return True
 
     def wind_down(self) -> None:
@@ -155,10 +158,11 @@ class Learner(Role):
             self._feed.wind_down()
 
     def stop(self) -> None:
-        """Count what was received last, and save."""
+        """Count what was received last, and save unless nothing is new."""
         self.wind_down()
         self._record(self._feed.arrivals())
-        self.save()
+        if self._saved != (self._progress.env_steps, self._progress.updates):
+            self.save()
 
     def report(self) -> dict[str, Any]:
         """Counters, returns, losses, and what the feed measures."""
