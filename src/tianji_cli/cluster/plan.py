@@ -1,8 +1,9 @@
 """The plan of a job: which process carries which roles, on which host and cores. Pure data, no processes.
 
-Rank 0 is the root. Then come the learner with its buffer and the actors of each group, and last the
-evaluator, which starts when training is over. A buffer that is not colocated has the rank before its
-learner's. With ``transport = "inproc"`` all roles of a group share one process.
+Rank 0 is the root. Then come, for each group, the learner with its buffer, its followers, the user's own
+roles and the actors, and last the evaluator, which starts when training is over. A buffer that is not
+colocated has the rank before its learner's. With ``transport = "inproc"`` all roles of a group share one
+process.
 
 Groups take turns over the hosts, so that a group's traffic stays on its host as long as there are as many
 groups as hosts. With more hosts than groups, a group has several: its learner is on the first of them, and
@@ -48,6 +49,7 @@ class PlannedProcess:
         threads: compute threads it may use.
         device: where its roles compute, in torch's words.
         actors: numbers of the actors among its roles; an actor's number is unique in the job.
+        learner: number of the learner or follower among its roles; the one that publishes is 0.
     """
 
     rank: int
@@ -58,11 +60,14 @@ class PlannedProcess:
     threads: int
     device: str = "cpu"
     actors: tuple[int, ...] = ()
+    learner: int = 0
 
     @property
     def title(self) -> str:
         """How the process shows in ``ps`` and in messages: ``actor 3 (group 0)``."""
-        number = f" {self.actors[0]}" if self.roles == ("actor",) else ""
+        own = {"actor": self.actors[:1], "follower": (self.learner,)}
+        numbers = own.get(self.roles[0], ()) if len(self.roles) == 1 else ()
+        number = "".join(f" {number}" for number in numbers)
         group = "" if self.group is None else f" (group {self.group})"
         names = list(dict.fromkeys(self.roles))
         return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) + number + group
@@ -161,13 +166,14 @@ class _Planner:
         self._shared = distribution.transport.local == "inproc"
         self._parted = not (distribution.buffer.colocate or self._shared)
         self._buffer_cores = distribution.buffer.cores if self._parted else 0
+        self._learner_cores = distribution.learner.num * distribution.learner.cores
         self._processes: list[PlannedProcess] = []
         learners = [0] * len(hosts)
         for group in range(distribution.groups):
             learners[self._home(group)] += 1
         pinned = [host.cores if distribution.pin_cores else () for host in hosts]
         self._placements = {
-            host.name: _Placement(cores, number * distribution.learner.cores, number * self._buffer_cores)
+            host.name: _Placement(cores, number * self._learner_cores, number * self._buffer_cores)
             for host, cores, number in zip(hosts, pinned, learners, strict=True)
         }
         self._by_rank: Sequence[Host] | None = None
@@ -198,9 +204,14 @@ class _Planner:
             self._add(("buffer",), group, home, self._buffer_cores)
             roles = ("learner",)
         if self._shared:
-            roles = ("actor",) * len(actors) + roles  # Roles stop in this order, senders first.
+            # Roles stop in this order, senders first.
+            roles = (*("actor",) * len(actors), *roles, *self._config.roles)
         self._add(roles, group, home, distribution.learner.cores, actors=actors if self._shared else ())
         if not self._shared:
+            for follower in range(1, distribution.learner.num):
+                self._add(("follower",), group, home, distribution.learner.cores, learner=follower)
+            for name, section in self._config.roles.items():
+                self._add((name,), group, home, section.cores)
             for number, host in zip(actors, self._hosts_of_actors(group, len(actors)), strict=True):
                 self._add(("actor",), group, host, distribution.actor.cores, actors=(number,))
 
@@ -210,7 +221,7 @@ class _Planner:
         mine = [host for i, host in enumerate(self._hosts) if i % groups == group] or [
             self._hosts[self._home(group)]
         ]
-        taken = self._config.distribution.learner.cores + self._buffer_cores
+        taken = self._learner_cores + self._buffer_cores
         free = [max(len(host.cores) - (taken if host is mine[0] else 0), 0) for host in mine]
         shares = _shares(number, free if any(free) else [1] * len(mine))
         return [host for host, share in zip(mine, shares, strict=True) for _ in range(share)]
@@ -222,18 +233,25 @@ class _Planner:
         host: Host,
         cores: int = 0,
         actors: tuple[int, ...] = (),
+        learner: int = 0,
     ) -> None:
         rank = len(self._processes)
         if self._by_rank is not None:
             host = self._by_rank[rank]
         placement = self._placements[host.name]
-        learns = "learner" in roles
+        learns = "learner" in roles or roles == ("follower",)
         take = placement.learner if learns else placement.buffer if roles == ("buffer",) else placement.actor
-        pins = take(cores) if cores else ()
-        device = self._config.distribution.device if learns else "cpu"
+        pins = take(cores) if cores or group is not None else ()
+        device = self._device(learner) if learns else "cpu"
         self._processes.append(
-            PlannedProcess(rank, roles, group, host.name, pins, max(cores, 1), device, actors)
+            PlannedProcess(rank, roles, group, host.name, pins, max(cores, 1), device, actors, learner)
         )
+
+    def _device(self, learner: int) -> str:
+        """Give each learner of a group a device of its own, where a kind of device is named and no number."""
+        distribution = self._config.distribution
+        several = distribution.learner.num > 1 and distribution.device == "cuda"
+        return f"cuda:{learner}" if several else distribution.device
 
 
 def _shares(number: int, weights: Sequence[int]) -> list[int]:
@@ -276,10 +294,10 @@ class _Placement:
         return tuple(taken)
 
     def actor(self, number: int) -> tuple[int, ...]:
-        """Take cores for an actor, going round when there are fewer than actors want."""
+        """Take cores for an actor, going round when there are fewer than actors want; all for 0."""
         if not self._actors:
             return ()
-        if number >= len(self._actors):
+        if not 0 < number < len(self._actors):
             return tuple(self._actors)
         pins = {self._actors[(self._next_actor + i) % len(self._actors)] for i in range(number)}
         self._next_actor += number

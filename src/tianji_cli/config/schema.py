@@ -26,12 +26,6 @@ Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
 
 
-def _only_one(number: int, what: str) -> int:
-    if number > 1:
-        raise ValueError(f"more than one {what} is not supported yet; 1 is")
-    return number
-
-
 class Section(BaseModel):
     """A table of the config: frozen, every key known, no value of another type taken for granted."""
 
@@ -155,17 +149,31 @@ class Learner(Section):
     """The processes that update the parameters.
 
     Attributes:
-        num: learners of a group.
+        num: L, learners of a group: they divide each batch, average their gradients and so update in lockstep.
         cores: cores, and threads, of each.
     """
 
     num: Count = 1
     cores: Count = 1
 
-    @field_validator("num")
-    @classmethod
-    def _one(cls, num: int) -> int:
-        return _only_one(num, "learner")
+
+class UserRoleSection(Component):
+    """A role of the user's own, one in each group.
+
+    Attributes:
+        receives: channels of which it gets a copy of every message.
+        reads: slots that it may look at.
+        cores: cores, and threads, of its process; 0: it has none of its own and shares the actors'.
+    """
+
+    receives: Annotated[tuple[Literal["fragments"], ...], Field(strict=False)] = ()
+    reads: Annotated[tuple[Literal["policy"], ...], Field(strict=False)] = ()
+    cores: Natural = 0
+
+    @model_serializer
+    def _as_one_table(self) -> dict[str, Any]:
+        own = {"receives": list(self.receives), "reads": list(self.reads), "cores": self.cores}
+        return {"type": self.type, **own, **self.settings.model_dump(mode="json", by_alias=True)}
 
 
 class Actor(Section):
@@ -223,7 +231,9 @@ class Buffer(Section):
     @field_validator("num")
     @classmethod
     def _one(cls, num: int) -> int:
-        return _only_one(num, "buffer")
+        if num > 1:
+            raise ValueError("more than one buffer in a group is not supported; more groups are")
+        return num
 
 
 class Distribution(Section):
@@ -237,7 +247,10 @@ class Distribution(Section):
         balance_tolerance: env steps that one side may be ahead; None for what a fragment and
             a batch are worth together, twice the least with which one side may always go on.
         hosts: how many take part: the one where `tianji train` runs, and those that `tianji join` it.
-        groups: learner sets with their own buffers and actors.
+        groups: learner sets with their own buffers and actors, whose parameters the root averages.
+        sync_interval: updates of a group between two averages, counted at the ends of its rounds.
+        sync_wait_s: longest that the root keeps an average waiting for a group that is late.
+        sync_optimizer: average the optimiser's moments, too.
         device: where the learner computes, in torch's words.
         max_restarts_per_minute: actors killed by a signal are restarted this often, then the run ends.
         pin_cores: tie each process to cores of its own.
@@ -249,17 +262,15 @@ class Distribution(Section):
     balance_tolerance: Count | None = None
     hosts: Count = 1
     groups: Count = 1
+    sync_interval: Count = 100
+    sync_wait_s: Annotated[float, Field(gt=0)] = 1.0
+    sync_optimizer: bool = False
     device: str = "cpu"
     max_restarts_per_minute: Natural = 10
     pin_cores: bool = True
     learner: Learner = Learner()
     actor: Actor = Actor()
     buffer: Buffer = Buffer()
-
-    @field_validator("groups")
-    @classmethod
-    def _one(cls, groups: int) -> int:
-        return _only_one(groups, "group")
 
     @field_validator("device")
     @classmethod
@@ -316,6 +327,7 @@ class JobConfig(Section):
     model: Component
     training: Component
     distribution: Distribution = Distribution()
+    roles: dict[str, UserRoleSection] = Field(default_factory=dict)
 
     @property
     def fragment_steps(self) -> int:
