@@ -171,3 +171,35 @@ def test_an_algorithm_in_parts_that_do_not_go_together_is_refused(
     (tmp_path / "mixed.toml").write_text(rest + sections)
     with pytest.raises(ConfigError, match=rf"^--set: {said}[^\n]*$"):
         load_config(str(tmp_path / "mixed.toml"), settings)
+
+
+def test_several_learners_or_groups_need_processes_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(CONFIG.format(**FITTING), encoding="utf-8")
+    for key in ("learner.num", "groups"):
+        with pytest.raises(ConfigError) as refused:
+            load_config(str(path), [f"distribution.{key}=2"])
+        (problem,) = refused.value.problems
+        assert problem.key == f"distribution.{key}"
+        assert 'transport = "shm" would be right' in str(problem)
+        load_config(str(path), [f"distribution.{key}=2", "distribution.transport=shm"])
+
+
+@pytest.mark.parametrize(
+    ("learners", "mode", "actors", "right"),
+    [(3, "async", 1, "1536"), (4, "sync", 3, "6144"), (2, "sync", 2, None), (2, "async", 3, None)],
+)
+def test_learners_share_a_rollout_in_whole_fragments(
+    tmp_path: Path, learners: int, mode: str, actors: int, right: str | None
+) -> None:
+    path = tmp_path / "job.toml"
+    values = FITTING | {"transport": "shm", "mode": mode, "actors": actors, "env_steps": 100_000}
+    path.write_text(CONFIG.format(**values), encoding="utf-8")
+    overrides = [f"distribution.learner.num={learners}"]
+    if right is None:
+        load_config(str(path), overrides)
+        return
+    with pytest.raises(ConfigError) as refused:
+        load_config(str(path), overrides)
+    assert f"rollout_steps = {right} would be right" in str(refused.value)
+    load_config(str(path), [*overrides, f"training.rollout_steps={right}"])

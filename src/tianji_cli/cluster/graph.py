@@ -117,17 +117,17 @@ class RoleGraph:
             channels: sizes of the channels, by name.
             slots: size of each slot's value, in bytes, by name.
         """
-        groups = sorted({process.group for process in plan.trainers if process.group is not None})
+        groups = plan.groups
         streams = [
             stream
             for edge in self.channels
-            for group in (groups if edge.receiver != ROOT else [None])
+            for group in (groups if edge.receiver != ROOT else (None,))
             for stream in _channels(edge, plan, group, channels[edge.name])
         ]
         values = [
             _slot(edge, plan, group, slots[edge.name])
             for edge in self.slots
-            for group in (groups if edge.writer != ROOT else [None])
+            for group in (groups if edge.writer != ROOT else (None,))
         ]
         return Wiring(job, tuple(streams), tuple(values))
 

@@ -92,9 +92,11 @@ class Plan:
         """The engines that this plan uses: ``shm``, or ``shm+zmq`` inside and between hosts."""
         if len({process.host for process in self.trainers}) == 1:
             return self.local
-        groups = {process.group for process in self.trainers}
-        hosts = [{process.host for process in self.trainers if process.group == group} for group in groups]
-        crossing = any(len(of_group) > 1 for of_group in hosts)
+        hosts = [
+            {process.host for process in self.trainers if process.group == group} for group in self.groups
+        ]
+        # With several groups, each has an edge to the root.
+        crossing = len(self.groups) > 1 or any(len(of_group) > 1 for of_group in hosts)
         engines = [self.local, self.remote] if crossing else [self.local]
         return "+".join(dict.fromkeys(engines))
 
@@ -115,6 +117,17 @@ class Plan:
     def trainers(self) -> tuple[PlannedProcess, ...]:
         """Processes that take part in training: all but the root and the evaluator."""
         return tuple(process for process in self.processes if process.group is not None)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Numbers of the groups."""
+        return tuple(sorted({process.group for process in self.processes if process.group is not None}))
+
+    @property
+    def endpoints(self) -> Mapping[int, str]:
+        """Where each rank is that has an endpoint: the trainers, and the root if it averages groups."""
+        with_root = (self.processes[ROOT_RANK],) if len(self.groups) > 1 else ()
+        return {process.rank: process.host for process in (*with_root, *self.trainers)}
 
     @property
     def num_actors(self) -> int:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.cluster.graph import RoleGraph, graph_of
 from tianji_cli.cluster.interfaces import parse_address, resolve
 from tianji_cli.cluster.mpi_ranks import Launch, World, check_size, launched, serve
 from tianji_cli.cluster.mpiexec import run_under_mpiexec
@@ -75,7 +77,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
         job = load_config(str(earlier.config) if earlier else str(config), overrides)
         plan = make_plan(job, expected_hosts(job))
         if dry_run:
-            print_plan(plan, json_to)
+            print_plan(plan, graph_of(job), json_to)
             return 0
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         by_mpiexec = _wants_mpiexec(job, plan, launch, world)
@@ -129,8 +131,8 @@ def _run_directory(
     return earlier
 
 
-def print_plan(plan: Plan, json_to: str | None) -> None:
-    """Print who would run where."""
+def print_plan(plan: Plan, graph: RoleGraph, json_to: str | None) -> None:
+    """Print who would run where, and who would be connected to whom."""
     rows: list[dict[str, Any]] = [
         {
             "rank": process.rank,
@@ -145,7 +147,7 @@ def print_plan(plan: Plan, json_to: str | None) -> None:
     if json_to is not None:
         from tianji_cli.telemetry.report import write_json  # noqa: PLC0415
 
-        write_json({"transport": plan.transport, "processes": rows}, json_to)
+        write_json({"transport": plan.transport, "processes": rows, **asdict(graph)}, json_to)
     if json_to == "-":
         return
     from rich.console import Console  # noqa: PLC0415
@@ -158,4 +160,9 @@ def print_plan(plan: Plan, json_to: str | None) -> None:
         cores = ",".join(map(str, row["cores"])) or "any"
         group = "-" if row["group"] is None else str(row["group"])
         table.add_row(str(row["rank"]), " + ".join(row["roles"]), group, row["host"], cores, row["device"])
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    for channel in graph.channels:
+        console.print(f"{channel.sender} -> {channel.receiver}: {channel.name}", highlight=False)
+    for slot in graph.slots:
+        console.print(f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest", highlight=False)

@@ -7,6 +7,7 @@ a replay and its learner need of one another is in ``replay_checks``.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from importlib import metadata
@@ -42,6 +43,9 @@ from tianji_transports.errors import (
 
 _ROLLOUT: Final = ("training", "rollout_steps")
 _END: Final = ("experiment", "stop", "env_steps")
+_LEARNERS: Final = ("distribution", "learner", "num")
+_GROUPS: Final = ("distribution", "groups")
+_TRANSPORT: Final = ("distribution", "transport")
 _OF_REPLAY: Final = ("batch_size", "replay_ratio", "warmup_steps", "publish_every", "n_step", "gamma")
 
 
@@ -56,6 +60,7 @@ def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
     if isinstance(distribution, Distribution):
         _check_device(tree, distribution.device)
         _check_hosts(tree, distribution)
+        _check_processes(tree, distribution)
     if not isinstance(training, Component):
         return
     settings = training.settings
@@ -79,6 +84,7 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
         distribution.learner.num * distribution.learner.cores
         + distribution.actor.num * distribution.actor.cores
         + (0 if buffer.colocate else buffer.num * buffer.cores)
+        + sum(section.cores for section in config.roles.values())
     ) * distribution.groups
     if distribution.transport.local == "inproc" or wanted <= cores:
         return []
@@ -109,13 +115,16 @@ def _check_with_replay(tree: Tree, settings: ReplayLearnerSettings, sections: Ma
 
 
 def _check_fragments(tree: Tree, rollout: int, environment: Environment, distribution: Distribution) -> None:
-    actor = distribution.actor
+    actor, learners = distribution.actor, distribution.learner.num
     fragment = actor.send_size * environment.num_envs
     size = f"{fragment} (send_size {actor.send_size} x num_envs {environment.num_envs})"
     keys = [_ROLLOUT, ("distribution", "actor", "send_size"), ("environment", "num_envs")]
-    unit = fragment * (actor.num if distribution.mode == "sync" else 1)
+    unit = fragment * math.lcm(actor.num if distribution.mode == "sync" else 1, learners)
     if rollout % fragment:
         what = f"a rollout of {rollout} steps is no whole number of fragments of {size}"
+    elif rollout // fragment % learners:
+        what = f"{learners} learners cannot share {rollout} steps evenly in fragments of {size}"
+        keys += [_LEARNERS]
     elif rollout % unit:
         what = f"{actor.num} actors in step cannot share {rollout} steps evenly in fragments of {size}"
         keys += [("distribution", "actor", "num"), ("distribution", "mode")]
@@ -130,6 +139,19 @@ def _check_end(tree: Tree, rollout: int, stop: Stop) -> None:
     if stop.env_steps is not None and stop.env_steps <= rollout:
         what = f"{stop.env_steps} steps end the run with the first rollout of {rollout}, before any update"
         tree.problem(tree.latest([_END, _ROLLOUT]), what, "env_steps should be more than rollout_steps")
+
+
+def _check_processes(tree: Tree, distribution: Distribution) -> None:
+    """Note several learners or groups where all roles of a group share one process."""
+    if distribution.transport.local != "inproc":
+        return
+    what = 'transport "inproc" puts all roles of a group in one process'
+    right = 'transport = "shm" would be right'
+    if distribution.learner.num > 1:
+        learners = f"{what}, and {distribution.learner.num} learners need as many"
+        tree.problem(tree.latest([_LEARNERS, _TRANSPORT]), learners, right)
+    if distribution.groups > 1:
+        tree.problem(tree.latest([_GROUPS, _TRANSPORT]), f"{what}, and averages go between processes", right)
 
 
 def _check_hosts(tree: Tree, distribution: Distribution) -> None:

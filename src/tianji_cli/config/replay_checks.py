@@ -11,7 +11,8 @@ A value that is the default may stand anywhere, as it does in the config that a 
 
 Refused because they could never work are
 
-- ``mode = "sync"`` with a replay, and a buffer in a process of its own with rollouts or over "inproc";
+- ``mode = "sync"`` with a replay, and a buffer in a process of its own with rollouts, over "inproc" or with
+  several learners, since one of them deals out the batches;
 - a capacity, a tolerance or an end that is too small, and numbers that no learner can draw batches with;
 - agents that compute priorities with another discount or reward scale than the learner's.
 """
@@ -45,6 +46,7 @@ _WARMUP: Final = ("training", "warmup_steps")
 _BATCH: Final = ("training", "batch_size")
 _AGENT_PRIORITIES: Final = ("agent", "priorities")
 _CORES: Final = (*_BUFFER, "cores")
+_LEARNERS: Final = ("distribution", "learner", "num")
 _END: Final = ("experiment", "stop", "env_steps")
 
 _OF_A_REPLAY: Final[Mapping[str, str]] = {
@@ -141,6 +143,7 @@ def check_replay(
         what = 'transport "inproc" puts buffer and learner in one process'
         remedy = 'colocate = true or transport = "shm" would be right'
         tree.problem(tree.latest([_COLOCATE, _TRANSPORT]), what, remedy)
+    _check_shares(tree, settings, distribution)
     if distribution.balance == "free" and distribution.balance_tolerance is not None:
         what = 'nobody is held back with balance = "free"'
         tree.problem(tree.latest([_TOLERANCE, _BALANCE]), what, 'balance = "held" would be right')
@@ -150,6 +153,22 @@ def check_replay(
         _check_no_priorities(tree, buffer, computes=computes)
     elif agent is not None and computes:
         _check_agent_priorities(tree, settings, agent)
+
+
+def _check_shares(tree: Tree, settings: ReplayLearnerSettings, distribution: Distribution) -> None:
+    """Note batches that several learners cannot share."""
+    learners, batch = distribution.learner.num, settings.batch_size
+    if learners == 1:
+        return
+    if not distribution.buffer.colocate:
+        what = f"one of {learners} learners deals out the batches, and has the replay beside it"
+        where = tree.latest([_COLOCATE, _LEARNERS])
+        tree.problem(where, what, "colocate = true or distribution.learner.num = 1 would be right")
+    if batch % learners:
+        below = batch // learners * learners
+        right = f"{below} or {below + learners}" if below else str(learners)
+        what = f"{learners} learners cannot share {batch} samples evenly"
+        tree.problem(tree.latest([_BATCH, _LEARNERS]), what, f"batch_size = {right} would be right")
 
 
 def check_replay_sizes(

@@ -149,7 +149,7 @@ class Learner(Section):
     """The processes that update the parameters.
 
     Attributes:
-        num: L, learners of a group: they divide each batch, average their gradients and so update in lockstep.
+        num: L, learners of a group: they divide each batch, average their gradients and update in lockstep.
         cores: cores, and threads, of each.
     """
 

@@ -211,3 +211,45 @@ def test_inproc_has_no_process_of_its_own_for_a_buffer() -> None:
 def test_actors_leave_room_for_a_buffer_on_its_host() -> None:
     plan = make_plan(config(actors=3, hosts=2, buffer={"colocate": False}), on(("a", 3), ("b", 2)))
     assert hosts(plan) == ["a", "a", "a", "a", "b", "b", "a"]
+
+
+def test_followers_come_after_their_learner_and_have_cores_like_it() -> None:
+    job = config(actors=2, groups=2, learner={"num": 3, "cores": 2})
+    plan = make_plan(job, here(range(16)))
+    assert [process.title for process in plan.processes[1:7]] == [
+        "buffer and learner (group 0)",
+        "follower 1 (group 0)",
+        "follower 2 (group 0)",
+        "actor 0 (group 0)",
+        "actor 1 (group 0)",
+        "buffer and learner (group 1)",
+    ]
+    assert pins(plan)[1:4] == [(0, 1), (2, 3), (4, 5)]
+    assert pins(plan)[6:9] == [(6, 7), (8, 9), (10, 11)]
+    assert pins(plan)[4:6] == [(12,), (13,)]
+    assert plan.groups == (0, 1)
+    assert [process.learner for process in plan.carrying("follower")] == [1, 2, 1, 2]
+
+
+def test_learners_of_a_group_have_a_gpu_each_if_none_is_named() -> None:
+    devices = {
+        device: [
+            process.device
+            for process in make_plan(config(device=device, learner={"num": 2}), here(range(4))).trainers
+        ]
+        for device in ("cuda", "cuda:1", "cpu")
+    }
+    assert devices == {
+        "cuda": ["cuda:0", "cuda:1", "cpu"],
+        "cuda:1": ["cuda:1", "cuda:1", "cpu"],
+        "cpu": ["cpu", "cpu", "cpu"],
+    }
+
+
+def test_the_root_has_an_endpoint_once_there_are_several_groups() -> None:
+    assert 0 not in make_plan(config()).endpoints
+    plan = make_plan(config(groups=2), [Host("a", (0, 1)), Host("b", (0, 1))])
+    assert plan.endpoints == {0: "a", 1: "a", 2: "a", 3: "b", 4: "b"}
+    assert plan.transport == "shm", "it has one engine for both kinds of edges"
+    several = config(groups=2, transport={"local": "shm", "remote": "zmq"})
+    assert make_plan(several, [Host("a"), Host("b")]).transport == "shm+zmq"

@@ -1,0 +1,92 @@
+"""What is connected to whom, as data: by roles, and then by ranks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tianji_cli.cluster.graph import ChannelEdge, ChannelSize, RoleGraph, SlotEdge, copies_for, graph_of
+from tianji_cli.cluster.plan import Host, make_plan
+from tianji_cli.config.loader import load_config
+
+HERE = [Host("here")]
+
+
+def edges(graph: RoleGraph) -> set[tuple[str, str, str]]:
+    return {(edge.sender, edge.receiver, edge.name) for edge in graph.channels}
+
+
+def slots(graph: RoleGraph) -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {edge.name: (edge.writer, edge.readers) for edge in graph.slots}
+
+
+def test_one_group_with_one_learner_has_one_channel_and_one_slot() -> None:
+    graph = graph_of(load_config("configs/ppo_cartpole.toml"))
+    assert edges(graph) == {("actor", "buffer", "fragments")}
+    assert slots(graph) == {"policy": ("learner", ("actor",))}
+
+
+def test_a_replay_in_a_process_of_its_own_talks_with_the_learner() -> None:
+    graph = graph_of(load_config("configs/dqn_cartpole_apex.toml"))
+    assert edges(graph) == {
+        ("actor", "buffer", "fragments"),
+        ("buffer", "learner", "batches"),
+        ("buffer", "learner", "arrivals"),
+        ("learner", "buffer", "priorities"),
+    }
+
+
+@pytest.mark.parametrize(("sampler", "answers"), [("uniform", False), ("prioritised", True)])
+def test_followers_are_dealt_shares_and_answer_only_with_priorities(sampler: str, answers: bool) -> None:
+    overrides = ["distribution.learner.num=2", f"distribution.buffer.sampler={sampler}"]
+    graph = graph_of(load_config("configs/dqn_cartpole.toml", overrides))
+    assert {("learner", "follower", "deals"), ("learner", "follower", "shares")} <= edges(graph)
+    assert (("follower", "learner", "priorities") in edges(graph)) == answers
+
+
+def test_the_root_takes_part_once_there_are_several_groups() -> None:
+    graph = graph_of(load_config("configs/ppo_cartpole.toml", ["distribution.groups=2"]))
+    assert ("learner", "root", "contributions") in edges(graph)
+    assert slots(graph)["average"] == ("root", ("learner",))
+
+
+def test_a_graph_becomes_a_wiring_of_ranks() -> None:
+    overrides = [
+        "distribution.groups=2",
+        "distribution.learner.num=3",
+        "distribution.actor.num=2",
+        "training.rollout_steps=12288",
+    ]
+    job = load_config("configs/ppo_cartpole.toml", overrides)
+    plan = make_plan(job, HERE)
+    sizes = {name: ChannelSize(64, 3) for name in ("fragments", "deals", "shares", "contributions")}
+    wiring = graph_of(job).wiring("job", plan, sizes, {"policy": 8, "average": 16})
+    assert {(c.name, c.senders, c.receiver) for c in wiring.channels} == {
+        ("fragments", (4, 5), 1),
+        ("fragments", (9, 10), 6),
+        *(("deals", (1,), rank) for rank in (2, 3)),
+        *(("deals", (6,), rank) for rank in (7, 8)),
+        *(("shares", (1,), rank) for rank in (2, 3)),
+        *(("shares", (6,), rank) for rank in (7, 8)),
+        ("contributions", (1, 6), 0),
+    }
+    assert {(slot.name, slot.writer, slot.readers, slot.max_bytes) for slot in wiring.slots} == {
+        ("policy-0", 1, (4, 5), 8),
+        ("policy-1", 6, (9, 10), 8),
+        ("average", 0, (1, 6), 16),
+    }
+
+
+def test_roles_that_share_a_process_share_its_window() -> None:
+    job = load_config(
+        "configs/ppo_cartpole.toml", ["distribution.transport=inproc", "distribution.actor.num=3"]
+    )
+    graph = RoleGraph(
+        (ChannelEdge("fragments", "actor", "buffer"),), (SlotEdge("policy", "learner", ("actor",)),)
+    )
+    wiring = graph.wiring("job", make_plan(job, HERE), {"fragments": ChannelSize(64, 2)}, {"policy": 8})
+    assert wiring.channels[0].window == 6
+    assert wiring.slots[0].readers == (1,)
+
+
+def test_copies_have_a_channel_for_each_role() -> None:
+    assert copies_for("recorder") == "fragments-recorder"
