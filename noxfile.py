@@ -20,6 +20,8 @@ ROOT = Path(__file__).parent
 CONSTRAINTS = "--constraint=constraints.txt"
 WITH_ENGINES = ".[dev,mpi,ucx]"
 PEERS = ROOT / "benchmarks" / "peers"
+ONCE_MORE = ("--reruns=1", "--rerun-except=from pytest-timeout", "-raR")
+"""A test that fails is run again, and named at the end if that helped; one that hangs has taken its time."""
 PACKAGES = {"tianji_cli", "tianji_transports", "tianji_algos", "tianji_envs"}
 
 
@@ -29,9 +31,9 @@ def install(session: nox.Session, *what: str) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests; arguments go to pytest."""
+    """Run the tests, and once more each that fails; arguments go to pytest."""
     install(session, "-e", WITH_ENGINES)
-    session.run("pytest", *session.posargs)
+    session.run("pytest", *ONCE_MORE, *session.posargs)
 
 
 @nox.session

@@ -27,7 +27,9 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np
 import torch
 
-from tianji_cli.cluster.assembly import FRAGMENTS, Assembly, Job, policy_slot
+from tianji_cli.cluster.assembly import Assembly
+from tianji_cli.cluster.graph import FRAGMENTS, POLICY, slot_name
+from tianji_cli.cluster.parts import Job
 from tianji_cli.cluster.plan import make_plan
 from tianji_cli.config.loader import load_config
 from tianji_cli.data.production import ProductionFile
@@ -61,7 +63,7 @@ def measure(config_name: str, num_envs: int, repeats: int, seconds: float) -> di
             actor = next(role for role in assembly.roles(transport) if isinstance(role, Actor))
             parameters = np.zeros(assembly.model().parameter_count, np.float32)
             assembly.model().write_parameters(parameters)
-            transport.publish(policy_slot(0), parameters.data.cast("B"), 10**9)
+            transport.publish(slot_name(POLICY, 0), parameters.data.cast("B"), 10**9)
             triggers = actor.triggers
 
             def whole(number: int) -> None:

@@ -20,6 +20,8 @@ from typing import Any
 
 TARGETS = {
     "ppo_cartpole": 475.0,
+    "ppo_cartpole_groups": 475.0,
+    "ppo_cartpole_learners": 475.0,
     "ppo_lunarlander": 200.0,
     "ppo_acrobot": -90.0,
     "ppo_pendulum": -250.0,
@@ -50,7 +52,7 @@ def main() -> int:
     arguments = parser.parse_args()
     print(f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
     print(
-        f"{'config':<16} {'seed':>4} {'evaluation':>10} {'target':>7} {'env steps':>9} {'train s':>8} "
+        f"{'config':<21} {'seed':>4} {'evaluation':>10} {'target':>7} {'env steps':>9} {'train s':>8} "
         f"{'wall s':>7}  time to"
     )
     rows, missed = [], 0
@@ -64,7 +66,7 @@ def main() -> int:
                     f"{k}: {v:.2f} s" if v else f"{k}: never" for k, v in run["time_to"].items()
                 )
                 print(
-                    f"{config:<16} {seed:>4} {mean:>10.1f} {target:>7.0f} {run['env_steps']:>9} "
+                    f"{config:<21} {seed:>4} {mean:>10.1f} {target:>7.0f} {run['env_steps']:>9} "
                     f"{run['train_s']:>8.2f} {run['wall_s']:>7.2f}  {times}{'  MISSED' * (mean < target)}",
                     flush=True,
                 )

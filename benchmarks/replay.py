@@ -28,7 +28,8 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np
 
-from tianji_cli.cluster.assembly import Assembly, Job
+from tianji_cli.cluster.assembly import Assembly
+from tianji_cli.cluster.parts import Job
 from tianji_cli.cluster.plan import make_plan
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig

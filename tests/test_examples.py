@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
+DOCS = Path(__file__).parents[1] / "docs"
+EXAMPLES = DOCS / "examples"
+
+
+def tianji(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "tianji_cli.main", *arguments], check=True, timeout=100)
+
+
+def trained(example: str, out: Path, env_steps: int) -> dict[str, Any]:
+    stop = f"experiment.stop.env_steps={env_steps}"
+    options = ("--quiet", "--out", str(out), "--json", str(out / "summary.json"), "--set", stop)
+    tianji("train", str(EXAMPLES / example), *options, "--set", "experiment.eval_episodes=0")
+    result: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    assert result["status"] == "finished"
+    return result
 
 
 def test_the_corridor_example_trains_with_its_own_environment_and_model(tmp_path: Path) -> None:
@@ -19,3 +35,48 @@ def test_the_corridor_example_trains_with_its_own_environment_and_model(tmp_path
     result = json.loads(summary.read_text())
     assert result["status"] == "finished"
     assert result["evaluation"]["mean"] > 0.9
+
+
+def test_what_the_recorder_example_writes_trains_a_policy_offline(tmp_path: Path) -> None:
+    summary = trained("recorder.toml", tmp_path, 20_000)
+    (said,) = summary["extra"].values()
+    assert said["written"] > 0
+    run = tmp_path / "recorder" / "1"
+    offline = [sys.executable, str(EXAMPLES / "offline.py"), str(run), "--updates", "1000"]
+    output = subprocess.run(offline, check=True, timeout=100, capture_output=True, text=True).stdout
+    assert output.startswith(f"{summary['received'] + summary['in_flight']} env steps of experience")
+    tianji("eval", f"{run}-offline", "--episodes", "20", "--json", str(tmp_path / "eval.json"))
+    assert json.loads((tmp_path / "eval.json").read_text())["mean"] > 80  # Chance gets about 20.
+
+
+def test_offline_training_says_what_is_missing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    offline = [sys.executable, str(EXAMPLES / "offline.py"), str(run)]
+    for config, cause in (("ppo_cartpole", "learns from rollouts"), ("dqn_cartpole", "no files of a role")):
+        (run / "config.toml").write_text(f'extends = "configs/{config}.toml"')
+        ended = subprocess.run(offline, check=False, timeout=100, capture_output=True, text=True)
+        assert ended.returncode == 1
+        assert cause in ended.stderr
+        assert "Traceback" not in ended.stderr
+    assert not (tmp_path / "run-offline").exists()
+
+
+def test_the_greedy_example_judges_policies_during_training(tmp_path: Path) -> None:
+    trained("greedy.toml", tmp_path, 30_000)
+    lines = (tmp_path / "greedy" / "1" / "metrics.jsonl").read_text().splitlines()
+    said = [json.loads(line)["extra"].get("greedy-2", {}) for line in lines]
+    judged = [(one["version"], one["mean"]) for one in said if one.get("mean") is not None]
+    assert judged == sorted(judged, key=lambda one: one[0])
+    assert all(8 <= mean <= 500 for _, mean in judged), "the shortest episode of CartPole has 8 steps"
+    assert judged[-1][0] > 0
+
+
+def test_what_extending_md_shows_of_roles_is_what_the_examples_say() -> None:
+    text = (DOCS / "extending.md").read_text()
+    section = text.partition("\n## A role\n")[2].partition("\n## ")[0]
+    shown = re.findall(r"```(?:python|toml)\n(.*?)```", section, re.DOTALL)
+    files = [file.read_text() for file in EXAMPLES.iterdir() if file.suffix in {".py", ".toml"}]
+    assert len(shown) >= 3
+    for block in shown:
+        assert any(block in file for file in files), block

@@ -31,6 +31,7 @@ class Adam:
         steps: how many steps were made.
         mean: first moment of the gradient, ``[P]``.
         square: second moment of the gradient, ``[P]``.
+        gradient: ``flat.grad``, which the next step follows.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class Adam:
         self._eps = eps
         self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
         self._parameters = flat.detach()
-        self._gradient = flat.grad
+        self.gradient = flat.grad
         self._denominator = torch.empty_like(flat.grad)
 
     def step(self) -> float:
@@ -54,17 +55,17 @@ class Adam:
         Raises:
             DivergedError: the gradient is not finite; the parameters are as they were.
         """
-        norm = float(torch.linalg.vector_norm(self._gradient))
+        norm = float(torch.linalg.vector_norm(self.gradient))
         if not math.isfinite(norm):
             raise DivergedError(
                 f"the gradient is not finite after {self.steps} updates: the loss has diverged; "
                 "a smaller learning_rate, or a smaller reward_scale, would be right"
             )
         if norm > self._max_grad_norm:
-            self._gradient.mul_(self._max_grad_norm / norm)
+            self.gradient.mul_(self._max_grad_norm / norm)
         self.steps += 1
-        self.mean.lerp_(self._gradient, 1.0 - _BETA_1)
-        self.square.mul_(_BETA_2).addcmul_(self._gradient, self._gradient, value=1.0 - _BETA_2)
+        self.mean.lerp_(self.gradient, 1.0 - _BETA_1)
+        self.square.mul_(_BETA_2).addcmul_(self.gradient, self.gradient, value=1.0 - _BETA_2)
         unbiased = math.sqrt(1.0 - _BETA_2**self.steps)
         torch.sqrt(self.square, out=self._denominator).div_(unbiased).add_(self._eps)
         step_size = self.learning_rate / (1.0 - _BETA_1**self.steps)

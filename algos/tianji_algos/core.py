@@ -18,8 +18,9 @@ import torch
 from pydantic import BaseModel
 
 from tianji_algos.batch import Batch
-from tianji_algos.errors import UnsuitableModelError
+from tianji_algos.errors import AlgorithmError, UnsuitableModelError
 from tianji_algos.fields import FieldSpec
+from tianji_algos.peers import Peers
 
 Fields = Mapping[str, npt.NDArray[Any]]
 """The fields of one fragment by name: ``[T, N, ...]``, bootstrap fields ``[T + 1, N, ...]``."""
@@ -100,9 +101,27 @@ class Embryo(ABC):
 
     model: Model
 
+    def join(self, peers: Peers) -> None:  # noqa: ARG002 - for those who can
+        """Make every update from now on together with other learners, each on its own share of the batch.
+
+        All of them begin with the same parameters and get the same bits from every update: gradients are
+        added up before a step is made.
+
+        Raises:
+            AlgorithmError: this update rule knows only one learner.
+        """
+        raise AlgorithmError(
+            f"{type(self).__name__} does not average gradients over several learners (it has no join()); "
+            "one learner a group would be right"
+        )
+
+    def averaged_state(self) -> Sequence[torch.Tensor]:
+        """Give what the optimizer remembers beside the parameters and may be averaged: tensors, in place."""
+        return ()
+
     @abstractmethod
     def update(self, batch: Any) -> int:
-        """Make one gradient update; returns the number of samples it used."""
+        """Make one gradient update; returns the number of samples it used, over all learners."""
 
     @abstractmethod
     def metrics(self) -> dict[str, float]:
@@ -143,6 +162,9 @@ class RolloutEmbryo(Embryo):
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Any]:
         """Prepare a rollout and yield one minibatch per gradient update.
 
+        With other learners these are fragments of the same rollout that no other has, and each minibatch is
+        this learner's share of one; all of them yield equally many.
+
         ``fragments`` may be released once the first minibatch was yielded: what is needed is copied by then.
         """
 
@@ -156,7 +178,7 @@ class ReplayEmbryo(Embryo):
 
     @abstractmethod
     def update(self, batch: Batch) -> int:
-        """Make one gradient update; returns the number of samples it used."""
+        """Make one gradient update; returns the number of samples it used, over all learners."""
 
     @property
     @abstractmethod

@@ -243,7 +243,7 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
 @app.command(name="list")
 def list_(
     kind: Annotated[
-        str, typer.Argument(metavar="agents|models|environments|transports", help="What to list.")
+        str, typer.Argument(metavar="agents|models|environments|roles|transports", help="What to list.")
     ],
     json: JsonOption = None,
 ) -> None:

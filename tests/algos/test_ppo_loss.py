@@ -48,6 +48,7 @@ def random_minibatch(rng: np.random.Generator, size: int) -> Minibatch:
         value=normal(0.0, 0.3),
         advantage=normal(0.0, 1.0),
         target=normal(0.0, 1.0),
+        total=size,
     )
 
 
@@ -86,6 +87,7 @@ def test_clipping_stops_the_gradient_only_where_the_policy_has_moved_enough(
         value=np.zeros(1, np.float32),
         advantage=np.array([advantage], np.float32),
         target=np.zeros(1, np.float32),
+        total=1,
     )
     loss = PPOLoss(distribution_for(gym.spaces.Discrete(2)), CLIP, False, VALUE_COEF, entropy_coef=0.0)
     d_policy, _, _ = loss.gradient(np.zeros((1, 2), np.float32), np.zeros(1, np.float32), batch)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +18,7 @@ from tianji_algos.dqn.target import TargetNetwork
 from tianji_algos.flat import flatten_parameters
 from tianji_algos.means import Means
 from tianji_algos.models.q_network import QNetwork, count_actions
+from tianji_algos.peers import ALONE, Peers
 from tianji_algos.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
 
 Floats = npt.NDArray[np.float32]
@@ -54,11 +55,20 @@ class DQNEmbryo(ReplayEmbryo):
         self._backprop = model.backprop()
         self._online = model.evaluation()
         self._target = TargetNetwork(model, flat)
+        self._peers: Peers = ALONE
         self._adam = Adam(flat, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
         self._loss = DQNLoss(settings.huber_delta if settings.loss == "huber" else None)
         self._priorities: Floats = np.empty(0, np.float32)
         self._latest = (0.0, 0.0, 0.0)
         self._means = Means((*DIAGNOSTICS, "gradient_norm"))
+
+    def join(self, peers: Peers) -> None:
+        """Learn from equal shares of one batch together: the update is the one that all of it would give."""
+        self._peers = peers
+
+    def averaged_state(self) -> Sequence[torch.Tensor]:
+        """Give Adam's moments."""
+        return self._adam.mean, self._adam.square
 
     def update(self, batch: Batch) -> int:
         """Make one step of Adam, and let the target network follow when it is time."""
@@ -69,12 +79,14 @@ class DQNEmbryo(ReplayEmbryo):
             return (d_q,)
 
         self._backprop(batch.observation, loss_gradient)
+        if self._peers.number > 1:
+            self._peers.add_up(self._adam.gradient.mul_(1.0 / self._peers.number))
         self._means.add(self._latest, self._adam.step())
         if self.settings.target_update == "soft":
             self._target.follow(self.settings.target_tau)
         elif self._adam.steps % self.settings.target_every == 0:
             self._target.follow(1.0)
-        return len(target)
+        return len(target) * self._peers.number
 
     @property
     def priorities(self) -> Floats:

@@ -15,6 +15,7 @@ from tianji_algos.distributions import distribution_for
 from tianji_algos.flat import flatten_parameters
 from tianji_algos.means import Means
 from tianji_algos.models.actor_critic import ActorCritic
+from tianji_algos.peers import ALONE, Peers
 from tianji_algos.ppo.loss import DIAGNOSTICS, Minibatch, PPOLoss
 from tianji_algos.ppo.rollout import Rollout
 from tianji_algos.ppo.settings import PPOSettings
@@ -45,7 +46,9 @@ class PPOEmbryo(RolloutEmbryo):
         self.uses_per_sample = float(settings.epochs)
         self._flat = flatten_parameters(model)
         self._backprop = model.backprop()
+        self._peers: Peers = ALONE
         self._adam = Adam(self._flat, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
+        self._gradient = self._adam.gradient
         self._loss = PPOLoss(
             distribution_for(spaces.action),
             settings.clip_range,
@@ -58,6 +61,15 @@ class PPOEmbryo(RolloutEmbryo):
         self._latest = np.zeros(len(DIAGNOSTICS), np.float32)
         self._means = Means((*DIAGNOSTICS, "gradient_norm"))
 
+    def join(self, peers: Peers) -> None:
+        """Learn from one rollout together: the update is the one that its whole minibatch would give."""
+        self._peers = peers
+        self._rollout.join(peers)
+
+    def averaged_state(self) -> Sequence[torch.Tensor]:
+        """Give Adam's moments."""
+        return self._adam.mean, self._adam.square
+
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Minibatch]:
         """Yield the minibatches of all epochs; fewer if the policy moves beyond ``target_kl``."""
         self._rollout.gather(fragments)
@@ -65,7 +77,7 @@ class PPOEmbryo(RolloutEmbryo):
         for _ in range(self.settings.epochs):
             for minibatch in self._rollout.minibatches(self._rng):
                 yield minibatch
-                if limit is not None and self._latest[DIAGNOSTICS.index("approx_kl")] > limit:
+                if limit is not None and self._divergence(minibatch) > limit:
                     return
 
     def update(self, batch: Minibatch) -> int:
@@ -75,9 +87,15 @@ class PPOEmbryo(RolloutEmbryo):
             d_policy, d_value, self._latest = self._loss.gradient(policy, value, batch)
             return d_policy, d_value
 
-        self._backprop(batch.observation, loss_gradient)
+        if len(batch.log_prob):
+            self._backprop(batch.observation, loss_gradient)
+        else:
+            self._gradient.zero_()
+            self._latest = np.zeros(len(DIAGNOSTICS), np.float32)
+        if self._peers.number > 1:
+            self._peers.add_up(self._gradient.mul_(len(batch.log_prob) / batch.total))
         self._means.add(self._latest, self._adam.step())
-        return len(batch.log_prob)
+        return batch.total
 
     def metrics(self) -> dict[str, float]:
         """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
@@ -115,6 +133,15 @@ class PPOEmbryo(RolloutEmbryo):
         restore_tensors(self._tensors(), tensors)
         self._adam.steps = rest["adam_steps"]
         self._rng.bit_generator.state = rest["rng"]
+
+    def _divergence(self, batch: Minibatch) -> float:
+        """Estimate how far the policy has moved, over the samples of all learners in the last minibatch."""
+        own = float(self._latest[DIAGNOSTICS.index("approx_kl")])
+        if self._peers.number == 1:
+            return own
+        divergence = torch.tensor([own * len(batch.log_prob) / batch.total], dtype=torch.float64)
+        self._peers.add_up(divergence)
+        return float(divergence)
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the state, in place."""

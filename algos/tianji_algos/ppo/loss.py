@@ -30,6 +30,7 @@ class Minibatch:
         value: estimate at the time of acting.
         advantage: how much better than ``value`` the action turned out, normalised.
         target: what the value should have been: advantage (not normalised) plus value.
+        total: samples of the minibatch over all learners: B, if there is only one.
     """
 
     observation: npt.NDArray[Any]
@@ -38,6 +39,7 @@ class Minibatch:
     value: Floats
     advantage: Floats
     target: Floats
+    total: int
 
 
 @dataclass

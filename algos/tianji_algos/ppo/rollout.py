@@ -8,11 +8,15 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from tianji_algos.core import Fields
+from tianji_algos.peers import ALONE, Peers
 from tianji_algos.ppo.advantage import estimate_advantages
 from tianji_algos.ppo.loss import Minibatch
 from tianji_algos.ppo.settings import PPOSettings
+
+Floats = npt.NDArray[np.float32]
 
 _SMALL: Final = np.float32(1e-8)
 
@@ -29,11 +33,18 @@ class Rollout:
         self._samples: dict[str, npt.NDArray[Any]] = {}
         self._shuffled: dict[str, npt.NDArray[Any]] = {}
         self._size = 0
+        self._peers: Peers = ALONE
+        self._sizes = np.zeros(1, np.int64)
+
+    def join(self, peers: Peers) -> None:
+        """Hold this learner's share of every rollout from now on."""
+        self._peers = peers
 
     def gather(self, fragments: Sequence[Fields]) -> None:
         """Copy the experience of fragments in, with its advantages."""
         kept = [self._experience(fragment) for fragment in fragments]
         self._size = sum(len(part["log_prob"]) for part in kept)
+        self._sizes = self._sizes_of_shares()
         self._reserve(kept[0])
         start = 0
         for part in kept:
@@ -42,20 +53,54 @@ class Rollout:
                 self._samples[name][start:stop] = rows
             start = stop
         if self._settings.normalize_advantage == "rollout":
-            normalize(self._samples["advantage"][: self._size])
+            self._normalize(self._samples["advantage"], np.array([[0, size] for size in self._sizes]))
 
     def minibatches(self, rng: np.random.Generator) -> Iterator[Minibatch]:
-        """Go through all samples once, in random order, in minibatches of equal size (give or take one)."""
-        count = max(1, round(self._size / self._settings.minibatch_size))
+        """Go through all samples once, in random order, in minibatches of equal size (give or take one).
+
+        Every learner makes as many: from each minibatch it has a share that is as large as its share of the
+        rollout.
+        """
+        count = max(1, round(self._sizes.sum() / self._settings.minibatch_size))
+        count = min(count, max(1, self._sizes.max()))  # No minibatch is empty.
         order = rng.permutation(self._size)
         for name, rows in self._samples.items():
             np.take(rows, order, axis=0, out=self._shuffled[name][: self._size], mode="clip")
-        edges = np.linspace(0, self._size, count + 1).astype(np.int64).tolist()
-        for start, stop in pairwise(edges):
-            batch = Minibatch(**{name: rows[start:stop] for name, rows in self._shuffled.items()})
-            if self._settings.normalize_advantage == "minibatch":
-                normalize(batch.advantage)
-            yield batch
+        edges = np.linspace(0, self._sizes, count + 1, axis=1).astype(np.int64)
+        if self._settings.normalize_advantage == "minibatch":
+            self._normalize(self._shuffled["advantage"], edges)
+        totals = np.diff(edges).sum(axis=0).tolist()
+        for (start, stop), total in zip(pairwise(edges[self._peers.index].tolist()), totals, strict=True):
+            yield Minibatch(**{name: rows[start:stop] for name, rows in self._shuffled.items()}, total=total)
+
+    def _sizes_of_shares(self) -> npt.NDArray[np.int64]:
+        """Say how many samples each learner has, ``[learners]``."""
+        sizes = np.zeros(self._peers.number, np.int64)
+        sizes[self._peers.index] = self._size
+        self._peers.add_up(torch.from_numpy(sizes))
+        return sizes
+
+    def _normalize(self, advantage: Floats, edges: npt.NDArray[np.int64]) -> None:
+        """Shift and scale to mean 0 and standard deviation 1, in place, each minibatch over all learners.
+
+        Args:
+            advantage: of this learner's samples.
+            edges: where each minibatch begins and the last ends, ``[learners, minibatches + 1]``.
+        """
+        slices = [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
+        if self._peers.number == 1:
+            for own in slices:
+                normalize(advantage[own])
+            return
+        sums = np.array(
+            [(advantage[own].sum(dtype=np.float64), _square_sum(advantage[own])) for own in slices]
+        )
+        self._peers.add_up(torch.from_numpy(sums))
+        mean, mean_square = sums.T / np.diff(edges).sum(axis=0)
+        spread = np.sqrt(np.maximum(mean_square - mean * mean, 0.0)) + _SMALL
+        for own, shift, scale in zip(slices, mean.tolist(), spread.tolist(), strict=True):
+            advantage[own] -= shift
+            advantage[own] /= scale
 
     def _experience(self, fragment: Fields) -> dict[str, npt.NDArray[Any]]:
         """Select the steps that are experience, as rows ``[samples, ...]`` of each field of a minibatch."""
@@ -90,8 +135,12 @@ class Rollout:
                 memory[name] = np.empty((self._size, *rows.shape[1:]), rows.dtype)
 
 
-def normalize(advantage: npt.NDArray[np.float32]) -> None:
+def normalize(advantage: Floats) -> None:
     """Shift and scale to mean 0 and standard deviation 1, in place."""
     advantage -= advantage.mean()
     spread = np.sqrt(np.dot(advantage, advantage) / np.float32(len(advantage)))
     advantage /= spread + _SMALL
+
+
+def _square_sum(advantage: Floats) -> float:
+    return float(np.square(advantage, dtype=np.float64).sum())

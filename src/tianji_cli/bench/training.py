@@ -84,12 +84,23 @@ def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path)
     Raises:
         RunFailed: it failed, or somebody stopped it.
     """
-    settings = [word for override in overrides for word in ("--set", override)]
-    options = ["--name", name, "--out", str(place), "--quiet"]
-    ended = run_child(python_command("tianji_cli", "train", config, *settings, *options), patience_s=END_S)
+    command = training_command(config, overrides, "--name", name, "--out", str(place), "--quiet")
+    ended = run_child(command, patience_s=END_S)
     if ended.status != 0:
         raise RunFailed(f"a training of {name} failed, so there are no figures:\n{ended.last_words}")
     return RunDirectory.find(name, place)
+
+
+def training_command(config: str, overrides: Sequence[str], *options: str) -> list[str]:
+    """Command that runs `tianji train`.
+
+    Args:
+        config: path or name of the config.
+        overrides: ``SECTION.KEY=VALUE`` settings.
+        options: further words.
+    """
+    settings = [word for override in overrides for word in ("--set", override)]
+    return python_command("tianji_cli", "train", config, *settings, *options)
 
 
 def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
@@ -109,7 +120,7 @@ def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
         raise RunFailed(
             f"{run.path} ended before 100 episodes or one update: experiment.stop should allow for more"
         )
-    curve = _curve(read_metrics(run.metrics), summary)
+    curve = read_curve(read_metrics(run.metrics), summary)
     crossed = summary["time_to"][f"{threshold:g}"]
     time_to_s = summary["train_s"] if crossed is None else crossed
     steps = np.interp(time_to_s, (0.0, *curve.train_s), (0.0, *curve.env_steps))
@@ -146,8 +157,13 @@ def read_summary(run: RunDirectory) -> dict[str, Any]:
     return summary
 
 
-def _curve(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Curve:
-    """Take the reports that are newer than those before them; the summary is the last."""
+def read_curve(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Curve:
+    """Take the reports that are newer than those before them; the summary is the last.
+
+    Args:
+        rows: of ``metrics.jsonl``.
+        summary: of the run, in which an episode has ended.
+    """
     points: list[tuple[float, float, float]] = []
     last = (summary["train_s"], summary["received"], summary["returns"]["mean_100"])
     for row in rows:

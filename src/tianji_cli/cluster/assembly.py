@@ -3,139 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from functools import partial
 
-import numpy as np
-
-from tianji_algos import registry as algorithms
-from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model
-from tianji_algos.fields import FieldSpec
-from tianji_cli.cluster.plan import Plan, PlannedProcess
-from tianji_cli.cluster.supply import FRAGMENTS, GroupProcesses, Supply, Terms, supply_of
-from tianji_cli.config.schema import JobConfig
+from tianji_algos.core import Embryo
+from tianji_cli.cluster.graph import (
+    AVERAGE,
+    CONTRIBUTIONS,
+    FRAGMENTS,
+    POLICY,
+    ChannelSize,
+    copies_for,
+    graph_of,
+    slot_name,
+)
+from tianji_cli.cluster.parts import Parts
+from tianji_cli.cluster.supply import GroupProcesses, Supply, Terms, supply_of
 from tianji_cli.data import published
-from tianji_cli.data.checkpoint import CheckpointWriter, load_parameters, load_training
+from tianji_cli.data.checkpoint import CheckpointWriter, load_parameters
+from tianji_cli.data.checkpoint_places import checkpoints_of
+from tianji_cli.data.contribution import average_nbytes, contribution_nbytes
 from tianji_cli.data.episodes import Episodes
-from tianji_cli.data.fragment import FragmentLayout, common_fields, job_number
+from tianji_cli.data.fragment import job_number
 from tianji_cli.data.production import ProductionFile, ProductionPage
-from tianji_cli.data.progress import Progress, StopRule
-from tianji_cli.data.replay import kept_first
+from tianji_cli.data.progress import StopRule
 from tianji_cli.roles.actor import Actor, Outbox
+from tianji_cli.roles.copies import Destination
 from tianji_cli.roles.evaluator import MAX_PARALLEL, Evaluator
 from tianji_cli.roles.feed import Feed
+from tianji_cli.roles.follower import Follower
+from tianji_cli.roles.group_average import GroupAverage
 from tianji_cli.roles.learner import Learner, LearnerDuties
+from tianji_cli.roles.lockstep import Lockstep
 from tianji_cli.roles.role import Role
-from tianji_envs import registry as environments
+from tianji_cli.roles.user_role import Surroundings, UserRole, find_user_role
 from tianji_envs.core import VectorEnvironment
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import Capabilities, EngineOptions, Transport
-from tianji_transports.wiring import Slot, Wiring
+from tianji_transports.wiring import Wiring
 
 
-@dataclass(frozen=True)
-class Job:
-    """What every process of a job knows.
+class Assembly(Parts):
+    """Builds what one process of a job runs."""
 
-    Attributes:
-        id: unique on the host; names shared memory and marks every fragment.
-        config: the resolved config.
-        plan: who runs where.
-        directory: the run directory.
-        resumed: training goes on from ``checkpoints/last``.
-    """
-
-    id: str
-    config: JobConfig
-    plan: Plan
-    directory: Path
-    resumed: bool
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints are."""
-        return self.directory / "checkpoints"
-
-
-class Assembly:
-    """Builds what one process of a job runs.
-
-    Args:
-        job: the job.
-        process: the process, as planned.
-        incarnation: how often it was restarted.
-    """
-
-    def __init__(self, job: Job, process: PlannedProcess, incarnation: int) -> None:
-        self._job = job
-        self._config = job.config
-        self._process = process
-        self._incarnation = incarnation
-
-    def environment(self, num_envs: int, render: bool = False) -> VectorEnvironment:
-        """Make ``num_envs`` of the config's environments."""
-        section = self._config.environment
-        return environments.find(section.type).make(
-            section.id or "", num_envs, section.max_episode_steps, section.options, render
-        )
-
-    @cached_property
-    def spaces(self) -> Spaces:
-        """Spaces of one environment."""
-        environment = self.environment(1)
-        try:
-            return Spaces(environment.observation_space, environment.action_space)
-        finally:
-            environment.close()
-
-    @cached_property
-    def layout(self) -> FragmentLayout:
-        """How a fragment is divided: the same in every process, since all derive it from the same things."""
-        fields = kept_first(common_fields(self.spaces.observation) + self._agent_fields)
-        return FragmentLayout(
-            self._config.distribution.actor.send_size, self._config.environment.num_envs, fields
-        )
-
-    @cached_property
-    def _agent_fields(self) -> tuple[FieldSpec, ...]:
-        section = self._config.agent
-        fields: tuple[FieldSpec, ...] = algorithms.load("agent", section.type).fields(
-            self.spaces, section.settings
-        )
-        return fields
-
-    def model(self) -> Model:
-        """Build the network; initial parameters follow from the seed alone."""
-        section = self._config.model
-        model_type = algorithms.load("model", section.type)
-        return build_model(model_type, self.spaces, section.settings, self._config.experiment.seed)
-
-    def agent(self, model: Model, num_envs: int, seed: int) -> Agent:
-        """Build an agent that acts in ``num_envs`` environments."""
-        section = self._config.agent
-        agent: Agent = algorithms.load("agent", section.type)(
-            self.spaces, model, section.settings, num_envs, seed
-        )
-        return agent
-
-    def embryo(self, model: Model) -> Embryo:
-        """Build the update rule around a model."""
-        section = self._config.training
-        embryo: Embryo = algorithms.load("embryo", section.type)(
-            self.spaces, model, section.settings, self.seed("embryo")
-        )
-        return embryo
-
-    def feed(self, supply: Supply, transport: Transport, embryo: Embryo) -> Feed:
+    def feed(self, supply: Supply, transport: Transport, embryo: Embryo, lockstep: Lockstep | None) -> Feed:
         """Build what the learner takes its batches from, after a buffer beside it."""
-        return supply.feed(transport, embryo)
-
-    def seed(self, purpose: str, number: int = 0) -> int:
-        """Derive an independent 32-bit seed, of this session and incarnation, from the experiment's seed."""
-        session = self._progress.sessions
-        words = [self._config.experiment.seed, *purpose.encode(), number, self._incarnation, session]
-        return int(np.random.SeedSequence(words).generate_state(1)[0])
+        return supply.feed(transport, embryo, lockstep)
 
     def roles(self, transport: Transport, production: ProductionFile) -> list[Role]:
         """Build the roles of this process, in the order they take turns and stop.
@@ -145,7 +57,7 @@ class Assembly:
             production: has a page for each of its actors.
         """
         process, config = self._process, self._config
-        supply = self.supply(process.group)
+        supply = self.supply(self.group)
         built: list[Role] = []
         number_of_actor = iter(process.actors)
         for name in process.roles:
@@ -156,6 +68,10 @@ class Assembly:
                 built.append(supply.buffer(transport))
             elif name == "learner":
                 built.append(self._learner(transport, supply))
+            elif name == "follower":
+                built.append(self._follower(transport, supply))
+            else:
+                built.append(self._user_role(name, transport))
         assert built, f"rank {process.rank} of {config.experiment.name} carries no role of a group"
         return built
 
@@ -192,22 +108,32 @@ class Assembly:
             options: how the engine may reach other hosts.
         """
         plan, rank = self._job.plan, self._process.rank
-        hosts = {process.rank: process.host for process in plan.trainers}
-        wiring = self.wiring(edge_capabilities(plan.local, plan.remote, hosts))
-        return open_endpoint(plan.local, plan.remote, hosts, wiring, rank, self._incarnation, options)
+        wiring = self.wiring(edge_capabilities(plan.local, plan.remote, plan.endpoints))
+        return open_endpoint(
+            plan.local, plan.remote, plan.endpoints, wiring, rank, self._incarnation, options
+        )
 
     def wiring(self, capabilities: Capabilities) -> Wiring:
-        """Say who sends what to whom, in all groups."""
-        policy = published.nbytes(self.model().parameter_count)
-        channels, slots = [], []
-        for learner in self._job.plan.carrying("learner"):
-            channels += self.supply(learner.group).channels(capabilities)
-            carriers = GroupProcesses.of(self._job.plan, learner.group).carriers
-            readers = tuple(process.rank for process in carriers)
-            slots.append(Slot(policy_slot(learner.group), learner.rank, readers, policy))
-        return Wiring(self._job.id, tuple(channels), tuple(slots))
+        """Say who sends what to whom, in all groups, which are alike."""
+        graph, channels = graph_of(self._config), self.supply(0).sizes(capabilities)
+        channels |= {copies_for(role): channels[FRAGMENTS] for role in self._config.roles}
+        slots = {POLICY: published.nbytes(self.model().parameter_count)}
+        if self._config.distribution.groups > 1:
+            values = self._values_to_average
+            channels[CONTRIBUTIONS] = ChannelSize(contribution_nbytes(values))
+            slots[AVERAGE] = average_nbytes(values, self._config.distribution.groups)
+        return graph.wiring(self._job.id, self._job.plan, channels, slots)
 
-    def supply(self, group: int | None) -> Supply:
+    @property
+    def _values_to_average(self) -> int:
+        """Numbers that a group contributes: parameters and, if wanted, the optimiser's moments."""
+        model = self.model()
+        if not self._config.distribution.sync_optimizer:
+            return model.parameter_count
+        moments = self.embryo(model).averaged_state()
+        return model.parameter_count + sum(tensor.numel() for tensor in moments)
+
+    def supply(self, group: int) -> Supply:
         """Say what a group needs to get its learner's batches, and build it."""
         config = self._config
         return supply_of(
@@ -215,26 +141,18 @@ class Assembly:
                 config,
                 job_number(self._job.id),
                 self.layout,
-                tuple(field.name for field in self._agent_fields),
+                tuple(field.name for field in self.agent_fields),
                 GroupProcesses.of(self._job.plan, group),
-                self.seed,
+                partial(self.seed, number=group),
                 self._job.directory,
+                checkpoints_of(self._job.checkpoints, group),
                 resumed=self._job.resumed,
-                env_steps=self._progress.env_steps,
+                env_steps=self.progress.env_steps,
             )
         )
 
-    @cached_property
-    def _progress(self) -> Progress:
-        if not self._job.resumed:
-            return Progress()
-        _tensors, document = load_training(self._job.checkpoints / "last")
-        progress = Progress(**document["progress"])
-        progress.sessions += 1
-        return progress
-
     def _actor(self, transport: Transport, number: int, page: ProductionPage, supply: Supply) -> Actor:
-        config, process = self._config, self._process
+        config = self._config
         num_envs = config.environment.num_envs
         environment = self.environment(num_envs)
         agent = self.agent(self.model(), num_envs, self.seed("policy", number))
@@ -246,38 +164,106 @@ class Assembly:
             agent=agent,
             environment=environment,
             layout=self.layout,
-            outbox=Outbox(transport, supply.buffer_rank, FRAGMENTS, policy_slot(process.group)),
+            outbox=Outbox(
+                transport, supply.buffer_rank, FRAGMENTS, slot_name(POLICY, self.group), self._copies()
+            ),
             page=page,
             seed=self.seed("environment", number),
             per_version=supply.per_version,
         )
 
+    def _copies(self) -> list[Destination]:
+        """Say who gets a copy of every fragment of this group."""
+        receiving = [name for name, role in self._config.roles.items() if FRAGMENTS in role.receives]
+        return [
+            Destination(process.rank, copies_for(name))
+            for name in receiving
+            for process in self._job.plan.carrying(name)
+            if process.group == self.group
+        ]
+
+    def _user_role(self, name: str, transport: Transport) -> UserRole:
+        section = self._config.roles[name]
+        group, processes = self.group, GroupProcesses.of(self._job.plan, self.group)
+        surroundings = Surroundings(
+            name=name,
+            group=group,
+            settings=section.settings,
+            config=self._config,
+            directory=self._job.directory / "roles" / f"{name}-{group}",
+            spaces=self.spaces,
+            layout=self.layout,
+            job=job_number(self._job.id),
+            actors={process.rank: process.actors for process in processes.carriers},
+            seed=self.seed(name, group),
+            transport=transport,
+            channel=copies_for(name) if FRAGMENTS in section.receives else None,
+            slot=slot_name(POLICY, group) if POLICY in section.reads else None,
+            make_agent=lambda num_envs, seed: self.agent(self.model(), num_envs, seed),
+            make_environment=self.environment,
+        )
+        return find_user_role(section.type)(surroundings)
+
     def _learner(self, transport: Transport, supply: Supply) -> Learner:
-        config, last = self._config, self._job.checkpoints / "last"
-        model = self.model().to(self._process.device)
-        embryo = self.embryo(model)
+        config, distribution = self._config, self._config.distribution
+        embryo, lockstep = self._trained_embryo(), self._lockstep()
         episodes = Episodes(config.experiment.thresholds)
-        if self._job.resumed:
-            model.read_parameters(load_parameters(last, model))
-            tensors, document = load_training(last)
-            embryo.load_state(tensors, document["embryo"])
-            embryo.schedule(self._progress.env_steps)
-            episodes.load_state(document["episodes"])
-        stop = config.experiment.stop
+        if self.saved is not None:
+            self.saved.restore_episodes(episodes)
+        stop, several = config.experiment.stop, distribution.groups > 1
         return Learner(
             embryo,
-            self.feed(supply, transport, embryo),
+            self.feed(supply, transport, embryo, lockstep),
             transport,
-            policy_slot(self._process.group),
+            slot_name(POLICY, self.group),
             duties=LearnerDuties(
-                StopRule(stop.mean_return, stop.env_steps), config.experiment.checkpoint_every_s
+                # How many steps all groups have made together only the root knows.
+                StopRule(stop.mean_return, None if several else stop.env_steps),
+                config.experiment.checkpoint_every_s,
             ),
-            checkpoints=CheckpointWriter(self._job.checkpoints, model, config.experiment.keep_checkpoints),
-            progress=self._progress,
+            checkpoints=CheckpointWriter(
+                checkpoints_of(self._job.checkpoints, self.group),
+                embryo.model,
+                config.experiment.keep_checkpoints,
+            ),
+            progress=self.progress,
             episodes=episodes,
+            average=self._average(transport, embryo) if several else None,
+            lockstep=lockstep,
+            groups=distribution.groups,
         )
 
+    def _follower(self, transport: Transport, supply: Supply) -> Follower:
+        embryo, lockstep = self._trained_embryo(), self._lockstep()
+        assert lockstep is not None
+        return Follower(embryo, supply.follower_feed(transport, embryo), lockstep)
 
-def policy_slot(group: int | None) -> str:
-    """Name of the slot through which a group's policy reaches its actors."""
-    return f"policy-{group}"
+    def _trained_embryo(self) -> Embryo:
+        """Build the update rule, and go on from where the last session ended."""
+        embryo = self.embryo(self.model().to(self._process.device))
+        if self.saved is not None:
+            self.saved.restore(embryo)
+            embryo.schedule(self.progress.env_steps * self._config.distribution.groups)
+        return embryo
+
+    def _lockstep(self) -> Lockstep | None:
+        """Connect with the other learners of the group, who do so now; None if there are none."""
+        process, number = self._process, self._config.distribution.learner.num
+        if number == 1:
+            return None
+        store = self._job.directory / f"lockstep-{self._job.id}-{self.group}"
+        return Lockstep(store, process.learner, number, process.device)
+
+    def _average(self, transport: Transport, embryo: Embryo) -> GroupAverage:
+        distribution = self._config.distribution
+        return GroupAverage(
+            transport,
+            embryo,
+            job=job_number(self._job.id),
+            group=self.group,
+            interval=distribution.sync_interval,
+            waits=distribution.mode == "sync",
+            moments=distribution.sync_optimizer,
+            updates=self.progress.updates,
+            consumed=self.progress.consumed,
+        )

@@ -114,6 +114,16 @@ class ControlServer:
         """What to poll: ``receive`` has something to do when one is readable."""
         return (self._zap, self._router, self._strangers)
 
+    @property
+    def descriptors(self) -> list[int]:
+        """Readable when ``receive`` may have something; edge-triggered: ask ``is_ready`` before a sleep."""
+        return [int(socket.fd) for socket in self.sockets]
+
+    @property
+    def is_ready(self) -> bool:
+        """``receive`` has something to do."""
+        return any(socket.poll(0) for socket in self.sockets)
+
     def wait(self, timeout_s: float, also: Sequence[int] = ()) -> None:
         """Sleep until ``receive`` has something to do, or one of some descriptors is readable."""
         poller = zmq.Poller()

@@ -75,6 +75,7 @@ def _modules_named(config: JobConfig) -> list[str]:
         config.agent.type,
         config.model.type,
         config.training.type,
+        *(role.type for role in config.roles.values()),
         transport.local,
         transport.remote,
     ]

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tianji_cli.data.message import Message
+from tianji_transports.wiring import Wiring
 
 MOST_TEXT: Final = 64 << 10
 """Characters of a traceback or of a log's end that are worth sending."""
@@ -44,13 +45,17 @@ class PageReport(Message):
 
 
 class Register(Message):
-    """A worker has built its endpoint and can be reached at ``address``."""
+    """A worker has built its endpoint and can be reached at ``address``.
+
+    The learner of group 0 adds the job's wiring, if the root is part of it.
+    """
 
     kind: Literal["register"] = "register"
     rank: int
     incarnation: Natural
     pid: Natural
     address: str
+    wiring: Wiring | None = None
 
 
 class Report(Message):

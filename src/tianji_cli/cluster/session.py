@@ -25,12 +25,15 @@ from tianji_cli.cluster.mpi_ranks import World
 from tianji_cli.cluster.plan import ROOT_RANK, Plan, make_plan, plan_for_ranks, this_host
 from tianji_cli.cluster.signals import StopSignals
 from tianji_cli.cluster.stations import StationLauncher
-from tianji_cli.cluster.worker import Assignment
+from tianji_cli.cluster.worker import Assignment, engine_options
 from tianji_cli.config.checks import host_warnings
 from tianji_cli.config.loader import dump_config
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.data.checkpoint_places import LAST, checkpoints_of, point_best_at
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.roles.averaging import Averaging
+from tianji_cli.roles.group_losses import GroupLosses
 from tianji_cli.roles.overview import Overview
 from tianji_cli.roles.root import Root
 from tianji_cli.telemetry.rundir import RunDirectory
@@ -92,7 +95,7 @@ def run_session(order: Order) -> Result:
         Interruption: the user did not wait for all hosts.
     """
     job, run = order.job, order.run
-    earlier_env_steps = _saved_env_steps(run) if order.resumed else 0
+    earlier_env_steps = _saved_env_steps(run, job.distribution.groups) if order.resumed else 0
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         display = choose_display(f"{job.experiment.name} ({run.path})", quiet=order.quiet, stream=sys.stderr)
@@ -103,6 +106,8 @@ def run_session(order: Order) -> Result:
             telemetry.event(warning)
         run.write_config(dump_config(job))
         with _failures_to_start(run):
+            if order.resumed:
+                point_best_at(run.checkpoints, 0)  # Each group goes on from the best of its own.
             local = None if order.world is not None else LocalLauncher(run.log("root", ROOT_RANK))
             if local is not None:
                 stack.callback(local.close)
@@ -113,8 +118,10 @@ def run_session(order: Order) -> Result:
         with _failures_to_start(run):
             production = stack.enter_context(_production_file(run, plan))
         assigner = _Assigner(order, plan, control.address)
+        averaging = _averaging(order, plan, control.address, telemetry)
         crew = Crew(assigner.assign, job.distribution.max_restarts_per_minute, local, stations)
         stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
+        stack.callback(averaging.close)
         stack.callback(crew.close)
         root = Root(
             job,
@@ -126,6 +133,9 @@ def run_session(order: Order) -> Result:
             signals=signals,
             telemetry=telemetry,
             log=assigner.log,
+            averaging=averaging,
+            losses=GroupLosses(plan, telemetry.event, bound=order.world is not None),
+            checkpoints=run.checkpoints,
         )
         summary = root.run()
         return Result(telemetry.close(summary, plots=summary.status != "stopped"), crew.doomed)
@@ -163,6 +173,11 @@ def _gather(
     return plan, {
         process.rank: by_host[process.host] for process in plan.processes if process.host in by_host
     }
+
+
+def _averaging(order: Order, plan: Plan, root: RootAddress, telemetry: Telemetry) -> Averaging:
+    options = engine_options(order.address[0], root.key)
+    return Averaging(plan, order.job.distribution.sync_wait_s, options, telemetry.event)
 
 
 class _Assigner:
@@ -227,10 +242,16 @@ def _production_file(run: RunDirectory, plan: Plan) -> Iterator[ProductionFile]:
         production.remove()
 
 
-def _saved_env_steps(run: RunDirectory) -> int:
-    """Samples that the checkpoint to be resumed had received; read here without torch."""
-    try:
-        state = json.loads((run.checkpoints / "last" / "state.json").read_text(encoding="utf-8"))
-        return int(state["progress"]["env_steps"])
-    except (OSError, ValueError, KeyError) as cause:
-        raise UsageError(f"{run.path} has no readable checkpoint to go on from: {cause}") from cause
+def _saved_env_steps(run: RunDirectory, groups: int) -> int:
+    """Samples that the checkpoints to be resumed had received; read here without torch."""
+    steps = 0
+    for group in range(groups):
+        place = checkpoints_of(run.checkpoints, group) / LAST
+        if group and not place.exists():
+            continue  # It begins with what group 0 has learned.
+        try:
+            state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+            steps += int(state["progress"]["env_steps"])
+        except (OSError, ValueError, KeyError) as cause:
+            raise UsageError(f"{run.path} has no readable checkpoint to go on from: {cause}") from cause
+    return steps

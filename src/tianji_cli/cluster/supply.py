@@ -13,6 +13,15 @@ from pathlib import Path
 from typing import Final, cast
 
 from tianji_algos.core import Embryo, ReplayEmbryo, RolloutEmbryo
+from tianji_cli.cluster.graph import (
+    ARRIVALS,
+    BATCHES,
+    DEALS,
+    FRAGMENTS,
+    PRIORITIES,
+    SHARES,
+    ChannelSize,
+)
 from tianji_cli.cluster.plan import Plan, PlannedProcess
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data import priority_update
@@ -25,17 +34,17 @@ from tianji_cli.data.replay_keeper import ReplayKeeper
 from tianji_cli.data.replay_store import ReplayStore
 from tianji_cli.data.rollout import RolloutStore
 from tianji_cli.roles.buffer import Buffer
+from tianji_cli.roles.dealing import MESSAGE, Dealer
+from tianji_cli.roles.dealing_feeds import DealtBatches, DealtRollouts, FollowerFeed
+from tianji_cli.roles.dealing_replay import DealingReplay
 from tianji_cli.roles.feed import Feed
 from tianji_cli.roles.local_replay import LocalReplay
+from tianji_cli.roles.lockstep import Lockstep
 from tianji_cli.roles.remote_replay import RemoteReplay
-from tianji_cli.roles.replay_buffer import ARRIVALS, BATCHES, PRIORITIES, ReplayBuffer
+from tianji_cli.roles.replay_buffer import ReplayBuffer
 from tianji_cli.roles.replay_feed import BatchSource, ReplayFeed
 from tianji_cli.roles.rollout_feed import RolloutFeed
 from tianji_transports.core import Capabilities, Transport
-from tianji_transports.wiring import Channel
-
-FRAGMENTS: Final = "fragments"
-"""Name of the channel that carries fragments from the actors of a group to its buffer."""
 
 ARRIVALS_AHEAD: Final = 64
 """Fragments whose arrival a learner may have yet to hear of."""
@@ -51,11 +60,13 @@ class GroupProcesses:
     Attributes:
         buffer: carries the buffer.
         learner: carries the learner; the same process if they are colocated.
+        followers: carry the other learners.
         carriers: carry actors.
     """
 
     buffer: PlannedProcess
     learner: PlannedProcess
+    followers: Sequence[PlannedProcess]
     carriers: Sequence[PlannedProcess]
 
     @classmethod
@@ -64,9 +75,10 @@ class GroupProcesses:
         of_group = [process for process in plan.processes if process.group == group]
         carrying = {
             role: [process for process in of_group if role in process.roles]
-            for role in ("buffer", "learner", "actor")
+            for role in ("buffer", "learner", "follower", "actor")
         }
-        return cls(carrying["buffer"][0], carrying["learner"][0], carrying["actor"])
+        (buffer,), (learner,) = carrying["buffer"], carrying["learner"]
+        return cls(buffer, learner, carrying["follower"], carrying["actor"])
 
     @property
     def actors(self) -> int:
@@ -86,6 +98,7 @@ class Terms:
         processes: the processes of the group.
         seed: gives a seed for a purpose.
         directory: of the run.
+        checkpoints: of the group.
         resumed: training goes on from a checkpoint.
         env_steps: received in earlier sessions.
     """
@@ -97,6 +110,7 @@ class Terms:
     processes: GroupProcesses
     seed: Callable[[str], int]
     directory: Path
+    checkpoints: Path
     resumed: bool
     env_steps: int
 
@@ -112,16 +126,26 @@ class Supply(ABC):
         self._terms = terms
 
     @abstractmethod
-    def channels(self, capabilities: Capabilities) -> list[Channel]:
-        """Channels of the group, over engines of these capabilities."""
+    def sizes(self, capabilities: Capabilities) -> dict[str, ChannelSize]:
+        """Sizes of the group's channels by name, over engines of these capabilities."""
 
     @abstractmethod
     def buffer(self, transport: Transport) -> Buffer:
         """Build the buffer of this process."""
 
     @abstractmethod
-    def feed(self, transport: Transport, embryo: Embryo) -> Feed:
-        """Build what this process's learner takes its batches from, after a buffer beside it."""
+    def feed(self, transport: Transport, embryo: Embryo, lockstep: Lockstep | None = None) -> Feed:
+        """Build what this process's learner takes its batches from, after a buffer beside it.
+
+        Args:
+            transport: the endpoint of this process.
+            embryo: what learns.
+            lockstep: the connections to the learner's followers, which are dealt shares; None: it has none.
+        """
+
+    @abstractmethod
+    def follower_feed(self, transport: Transport, embryo: Embryo) -> FollowerFeed:
+        """Build what this process's follower takes its batches from."""
 
     @property
     def batch_bytes(self) -> int:
@@ -138,12 +162,23 @@ class Supply(ABC):
         """Fragments that each actor makes with one policy before it waits for the next; None: no waiting."""
         return None
 
-    def _fragments(self, borrow: int) -> Channel:
-        processes = self._terms.processes
-        senders = tuple(process.rank for process in processes.carriers)
-        per_process = max(len(process.actors) for process in processes.carriers)
-        nbytes, window = self._terms.layout.nbytes, self._terms.config.window * per_process
-        return Channel(FRAGMENTS, processes.buffer.rank, senders, nbytes, window, borrow)
+    def _fragments(self, borrow: int) -> ChannelSize:
+        return ChannelSize(self._terms.layout.nbytes, self._terms.config.window, borrow)
+
+    @property
+    def _learners(self) -> int:
+        return len(self._terms.processes.followers) + 1
+
+    def _dealt(self, share: ChannelSize) -> dict[str, ChannelSize]:
+        return {DEALS: ChannelSize(MESSAGE.itemsize), SHARES: share} if self._learners > 1 else {}
+
+    def _dealer(
+        self, transport: Transport, lockstep: Lockstep | None, shares: int, nbytes: int
+    ) -> Dealer | None:
+        if lockstep is None:
+            return None
+        ranks = [process.rank for process in self._terms.processes.followers]
+        return Dealer(transport, ranks, self._terms.job, shares, nbytes)
 
     def _actor_numbers(self) -> dict[int, Sequence[int]]:
         return {process.rank: process.actors for process in self._terms.processes.carriers}
@@ -158,9 +193,10 @@ class RolloutSupply(Supply):
         self._rollouts = terms.config.distribution.buffer.rollouts
         self._store: RolloutStore | None = None
 
-    def channels(self, capabilities: Capabilities) -> list[Channel]:
+    def sizes(self, capabilities: Capabilities) -> dict[str, ChannelSize]:
         """Keep claims instead of copies where the engine lends as many as the store may hold."""
-        return [self._fragments(self._slots if self._borrows(capabilities) else 1)]
+        borrow = self._slots if _lends(capabilities, self._slots) else 1
+        return {FRAGMENTS: self._fragments(borrow), **self._dealt(self._share(capabilities))}
 
     def buffer(self, transport: Transport) -> Buffer:
         """Build the buffer over a store of rollouts."""
@@ -171,17 +207,38 @@ class RolloutSupply(Supply):
             self._actor_numbers(),
             per_rollout=self._per_rollout,
             window=self._window,
-            lends=self._borrows(transport.capabilities),
+            lends=_lends(transport.capabilities, self._slots),
             in_step=terms.config.distribution.mode == "sync",
             rollouts=self._rollouts,
             seed=terms.seed("rollouts"),
         )
         return Buffer(transport, FRAGMENTS, self._store)
 
-    def feed(self, transport: Transport, embryo: Embryo) -> Feed:  # noqa: ARG002 - the store is in this process
+    def feed(
+        self,
+        transport: Transport,
+        embryo: Embryo,
+        lockstep: Lockstep | None = None,
+    ) -> Feed:
         """Build the feed over the buffer's store."""
         assert self._store is not None
-        return RolloutFeed(cast("RolloutEmbryo", embryo), self._store)
+        share = self._share(transport.capabilities)
+        dealer = self._dealer(transport, lockstep, share.window, share.max_bytes)
+        return RolloutFeed(cast("RolloutEmbryo", embryo), self._store, dealer)
+
+    def follower_feed(self, transport: Transport, embryo: Embryo) -> FollowerFeed:
+        """Build what takes the follower's share of a rollout."""
+        share = self._share(transport.capabilities)
+        actors = [number for process in self._terms.processes.carriers for number in process.actors]
+        return DealtRollouts(
+            transport,
+            self._terms.job,
+            cast("RolloutEmbryo", embryo),
+            self._terms.layout,
+            actors,
+            shares=share.window,
+            lends=share.borrow == share.window,
+        )
 
     @property
     def per_version(self) -> int | None:
@@ -197,9 +254,11 @@ class RolloutSupply(Supply):
     def _slots(self) -> int:
         return RolloutStore.slots_needed(self._per_rollout, self._window, self._rollouts)
 
-    def _borrows(self, capabilities: Capabilities) -> bool:
-        most = capabilities.max_borrowed
-        return capabilities.lends and (most == 0 or self._slots <= most)
+    def _share(self, capabilities: Capabilities) -> ChannelSize:
+        """A learner's fragments of a rollout, all claimed at once where the engine lends as many."""
+        fragments = self._per_rollout // self._learners
+        borrow = fragments if _lends(capabilities, fragments) else 1
+        return ChannelSize(self._terms.layout.nbytes, fragments, borrow)
 
 
 class ReplaySupply(Supply):
@@ -211,27 +270,25 @@ class ReplaySupply(Supply):
         self._section = terms.config.distribution.buffer
         read = [name for name in terms.agent_fields if name != PRIORITY]
         self._batches = BatchLayout.of(terms.layout, self._settings.batch_size, read)
+        self._share = BatchLayout.of(terms.layout, self._settings.batch_size // self._learners, read)
         self._store: ReplayStore | None = None
 
     @property
     def _colocated(self) -> bool:
         return self._terms.processes.buffer.rank == self._terms.processes.learner.rank
 
-    def channels(self, capabilities: Capabilities) -> list[Channel]:  # noqa: ARG002 - a replay keeps copies
+    def sizes(self, capabilities: Capabilities) -> dict[str, ChannelSize]:  # noqa: ARG002 - a replay copies
         """Fragments; and what goes between buffer and learner if they do not share a process."""
-        processes = self._terms.processes
-        fragments = self._fragments(borrow=1)
-        if self._colocated:
-            return [fragments]
-        buffer, learner = processes.buffer.rank, processes.learner.rank
-        steps = self._terms.config.fragment_steps
-        priorities = priority_update.nbytes(self._batches.size)
-        return [
-            fragments,
-            Channel(BATCHES, learner, (buffer,), self._batches.nbytes, BATCHES_AHEAD),
-            Channel(ARRIVALS, learner, (buffer,), Arrival.nbytes(steps), ARRIVALS_AHEAD),
-            Channel(PRIORITIES, buffer, (learner,), priorities, BATCHES_AHEAD + 1),
-        ]
+        sizes = {FRAGMENTS: self._fragments(borrow=1), **self._dealt(ChannelSize(self._share.nbytes))}
+        if self._learners > 1 and self._prioritised:
+            sizes[PRIORITIES] = ChannelSize(priority_update.nbytes(self._share.size))
+        if not self._colocated:
+            sizes |= {
+                BATCHES: ChannelSize(self._batches.nbytes, BATCHES_AHEAD),
+                ARRIVALS: ChannelSize(Arrival.nbytes(self._terms.config.fragment_steps), ARRIVALS_AHEAD),
+                PRIORITIES: ChannelSize(priority_update.nbytes(self._batches.size), BATCHES_AHEAD + 1),
+            }
+        return sizes
 
     @property
     def batch_bytes(self) -> int:
@@ -260,10 +317,27 @@ class ReplaySupply(Supply):
             in_step=section.priority_updates == "sync",
         )
 
-    def feed(self, transport: Transport, embryo: Embryo) -> Feed:
+    def follower_feed(self, transport: Transport, embryo: Embryo) -> FollowerFeed:
+        """Build what takes the follower's share of each batch."""
+        learner = self._terms.processes.learner.rank if self._prioritised else None
+        return DealtBatches(transport, self._terms.job, cast("ReplayEmbryo", embryo), self._share, learner)
+
+    def feed(self, transport: Transport, embryo: Embryo, lockstep: Lockstep | None = None) -> Feed:
         """Build the feed over the replay beside the learner, or over the transport to it."""
         source: BatchSource
-        if self._colocated:
+        dealer = self._dealer(transport, lockstep, 1, self._share.nbytes)
+        if dealer is not None:
+            assert self._store is not None
+            source = DealingReplay(
+                transport,
+                self._store,
+                self._batches,
+                self._share,
+                dealer,
+                prioritised=self._prioritised,
+                in_step=self._section.priority_updates == "sync",
+            )
+        elif self._colocated:
             assert self._store is not None
             source = LocalReplay(self._store, BatchArrays(self._batches))
         else:
@@ -274,9 +348,13 @@ class ReplaySupply(Supply):
             source,
             rho=self._settings.replay_ratio,
             publish_every=self._settings.publish_every,
-            prioritised=self._section.sampler == "prioritised",
+            prioritised=self._prioritised,
             age_bin=max(1, self._section.capacity // AGE_BINS),
         )
+
+    @property
+    def _prioritised(self) -> bool:
+        return self._section.sampler == "prioritised"
 
     def _balance(self) -> Balance:
         settings = self._settings
@@ -286,7 +364,7 @@ class ReplaySupply(Supply):
         if not self._section.save_with_checkpoint:
             return None
         every_s = self._terms.config.experiment.checkpoint_every_s
-        return ReplayKeeper(replay, self._terms.directory / "checkpoints" / "replay", every_s)
+        return ReplayKeeper(replay, self._terms.checkpoints / "replay", every_s)
 
     def _replay(self) -> Replay:
         section = self._section
@@ -307,6 +385,11 @@ class ReplaySupply(Supply):
             directory=self._terms.directory,
             env_steps=self._terms.env_steps,
         )
+
+
+def _lends(capabilities: Capabilities, claims: int) -> bool:
+    """Say whether an engine lends so many claims at once."""
+    return capabilities.lends and (capabilities.max_borrowed == 0 or claims <= capabilities.max_borrowed)
 
 
 def supply_of(terms: Terms) -> Supply:

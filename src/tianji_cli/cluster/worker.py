@@ -18,6 +18,7 @@ from pydantic import TypeAdapter
 
 from tianji_cli.cluster.control import ControlClient, RootAddress
 from tianji_cli.cluster.interfaces import LOOPBACK, is_loopback
+from tianji_cli.cluster.keys import JobKey
 from tianji_cli.cluster.lifeline import Lifeline
 from tianji_cli.cluster.messages import (
     Addresses,
@@ -34,13 +35,14 @@ from tianji_cli.cluster.messages import (
 )
 from tianji_cli.cluster.occupation import occupied
 from tianji_cli.cluster.pages import report_pages
-from tianji_cli.cluster.plan import Plan, PlannedProcess
+from tianji_cli.cluster.plan import ROOT_RANK, Plan, PlannedProcess
 from tianji_cli.cluster.signals import STOP_SIGNALS
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.errors import describe
 from tianji_cli.roles.loop import RoleError, run_in_turns
 from tianji_cli.roles.role import Role
 from tianji_transports.core import EngineOptions, Transport
+from tianji_transports.wiring import Wiring
 
 REPORT_EVERY_S: Final = 0.2
 START_TIMEOUT_S: Final = 120.0
@@ -143,7 +145,8 @@ def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient)
     # Imported here so that the process has its title and its log before the first slow or failing import.
     import torch  # noqa: PLC0415
 
-    from tianji_cli.cluster.assembly import Assembly, Job  # noqa: PLC0415
+    from tianji_cli.cluster.assembly import Assembly  # noqa: PLC0415
+    from tianji_cli.cluster.parts import Job  # noqa: PLC0415
     from tianji_cli.config.loader import load_config  # noqa: PLC0415
 
     process = assignment.process
@@ -157,7 +160,8 @@ def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient)
     with contextlib.ExitStack() as stack:
         if "learner" in process.roles:
             stack.enter_context(occupied(job.checkpoints))
-        transport = stack.enter_context(assembly.transport(_engine_options(assignment)))
+        options = engine_options(assignment.interface, assignment.root.key)
+        transport = stack.enter_context(assembly.transport(options))
         production = _production_file(assignment)
         roles = assembly.roles(transport, production)
         # Nobody begins before all have registered: what cannot be built ends the run before its first step.
@@ -167,13 +171,14 @@ def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient)
                 incarnation=assignment.incarnation,
                 pid=os.getpid(),
                 address=transport.address,
+                wiring=_wiring_for_root(process, transport),
             )
         )
         attendant.begin(roles, transport, production)
         try:
             _carry(roles, attendant)
-            if "learner" not in process.roles:
-                transport.close(DRAIN_S)
+            if "learner" not in process.roles and {"actor", "buffer"} & set(process.roles):
+                transport.close(DRAIN_S)  # Those that they push to are still there.
             attendant.say_goodbye()
             for role in roles:
                 role.keep()
@@ -182,12 +187,18 @@ def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient)
                 role.close()
 
 
-def _engine_options(assignment: Assignment) -> EngineOptions:
-    """Off loopback, whoever lacks the job's key gets no byte into it."""
-    if is_loopback(assignment.interface):
-        return EngineOptions(assignment.interface)
-    key = assignment.root.key
-    return EngineOptions(assignment.interface, key.public, key.secret)
+def engine_options(interface: str, key: JobKey) -> EngineOptions:
+    """Say how an endpoint reaches others. Off loopback, whoever lacks the job's key gets no byte into it."""
+    if is_loopback(interface):
+        return EngineOptions(interface)
+    return EngineOptions(interface, key.public, key.secret)
+
+
+def _wiring_for_root(process: PlannedProcess, transport: Transport) -> Wiring | None:
+    """What the root opens its endpoint by: it builds no model, so it knows no sizes. One learner says it."""
+    wiring = transport.wiring
+    to_root = any(channel.receiver == ROOT_RANK for channel in wiring.channels)
+    return wiring if to_root and "learner" in process.roles and process.group == 0 else None
 
 
 def _production_file(assignment: Assignment) -> ProductionFile:

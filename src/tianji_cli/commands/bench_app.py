@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tianji_cli.commands.bench_options import Json, Out, Quiet
+from tianji_cli.commands.bench_scaling import scaling
 from tianji_cli.commands.bench_staleness import staleness
 
 app = typer.Typer(
@@ -199,6 +200,7 @@ def weights(
 
 
 app.command()(staleness)
+app.command()(scaling)
 
 
 def _run(options: dict[str, Any], out: Path | None, json: str | None, quiet: bool) -> None:

@@ -48,7 +48,8 @@ def evaluate(
     config = load_config(str(directory.config))
     name = _find_checkpoint(directory, checkpoint)
     # torch is slow to import, and what the command line got wrong is known by now.
-    from tianji_cli.cluster.assembly import Assembly, Job  # noqa: PLC0415
+    from tianji_cli.cluster.assembly import Assembly  # noqa: PLC0415
+    from tianji_cli.cluster.parts import Job  # noqa: PLC0415
     from tianji_cli.cluster.plan import make_plan  # noqa: PLC0415
 
     plan = make_plan(config)

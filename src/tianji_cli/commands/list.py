@@ -12,6 +12,7 @@ from typing import Final
 
 from tianji_algos import registry as algorithms
 from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.config import user_roles
 from tianji_cli.config.problems import did_you_mean
 from tianji_cli.errors import UsageError
 from tianji_cli.telemetry.table import print_table
@@ -50,7 +51,7 @@ def list_things(kind: str, json_to: str | None) -> int:
     """Print everything of a kind.
 
     Args:
-        kind: agents, models, environments or transports.
+        kind: agents, models, environments, roles or transports.
         json_to: file for the list as JSON, ``-`` for stdout.
 
     Returns:
@@ -67,7 +68,9 @@ def list_things(kind: str, json_to: str | None) -> int:
         from tianji_cli.telemetry.report import write_json  # noqa: PLC0415 - imports rich
 
         write_json({kind: [asdict(entry) for entry in entries]}, json_to)
-    if json_to != "-":
+    if json_to != "-" and not entries:
+        print(f"no installed package brings {kind}; your own: 'module:Class'")  # noqa: T201 - the result
+    elif json_to != "-":
         columns = ("name", "id", "description", "source", "missing")
         shown = [column for column in columns if any(getattr(entry, column) for entry in entries)]
         print_table(shown, [[getattr(entry, column) for column in shown] for entry in entries], kind)
@@ -94,6 +97,12 @@ def environment_types() -> Iterator[Entry]:
             yield from _gymnasium_ids()
 
 
+def roles() -> Iterator[Entry]:
+    """List roles that installed packages bring for ``[roles.NAME]``; the built-in ones need no naming."""
+    for name, (target, source) in sorted(_sources(user_roles.GROUP).items()):
+        yield Entry(name, "", _describe(target), source)
+
+
 def engines() -> Iterator[Entry]:
     """List transports, and why one cannot be used."""
     sources = _sources(transports.GROUP)
@@ -108,6 +117,7 @@ _LISTS: Final[Mapping[str, Callable[[], Iterable[Entry]]]] = {
     "agents": agents,
     "models": models,
     "environments": environment_types,
+    "roles": roles,
     "transports": engines,
 }
 

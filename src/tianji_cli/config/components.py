@@ -1,4 +1,4 @@
-"""Finds what a config names: agents, models and embryos with their settings, environments, transports.
+"""Finds what a config names: agents, models and embryos with their settings, roles, environments, transports.
 
 The packages' registries do the finding; nothing here imports torch, and gymnasium is imported only by
 looking an environment up.
@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
+from tianji_cli.config import user_roles
 from tianji_cli.config.problems import did_you_mean, nearest
-from tianji_cli.config.schema import Component, Distribution
+from tianji_cli.config.schema import Component, Distribution, UserRoleSection
 from tianji_cli.config.source import Tree
 from tianji_cli.config.validation import shown_value, validated
+from tianji_cli.errors import UsageError
 from tianji_envs import registry as environments
 from tianji_envs.errors import EnvironmentFailure
 from tianji_transports import registry as transports
@@ -61,6 +63,9 @@ def _names_a_module(values: Mapping[str, Any]) -> bool:
         )
         if isinstance(table := values.get(section), dict)
     ]
+    roles = values.get("roles")
+    if isinstance(roles, dict):
+        named.extend(role.get("type") for role in roles.values() if isinstance(role, dict))
     distribution = values.get("distribution")
     if isinstance(distribution, dict):
         transport = distribution.get("transport")
@@ -101,6 +106,44 @@ def _find_component(
         return None
     settings = validated(tree, (section,), model, {key: table[key] for key in table if key != "type"})
     return None if settings is None else Component(type=name, settings=settings)
+
+
+def find_roles(tree: Tree) -> dict[str, UserRoleSection]:
+    """Build the roles of the user's own, as far as they can be; what cannot be is noted as a problem."""
+    tables = tree.values.get("roles", {})
+    found: dict[str, UserRoleSection] = {}
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        refusal = user_roles.refusal_of_name(name)
+        if refusal is not None:
+            tree.problem(("roles", name), f"{name!r} {refusal}")
+        elif not isinstance(table, dict):
+            tree.problem(("roles", name), f"{shown_value(table)} is no role", f"write [roles.{name}]")
+        else:
+            section = _find_role(tree, name, table)
+            if section is not None:
+                found[name] = section
+    return found
+
+
+def _find_role(tree: Tree, name: str, table: Mapping[str, Any]) -> UserRoleSection | None:
+    at = ("roles", name)
+    type_name = table.get("type")
+    if type_name is None:
+        tree.problem((*at, "type"), "missing", 'for example type = "my_module:MyRole"')
+        return None
+    common = {key: table[key] for key in table if key in user_roles.OWN_KEYS}
+    section = validated(tree, at, UserRoleSection, {**common, "settings": {}})
+    if not isinstance(type_name, str):
+        return None  # Reported as a wrong value already.
+    try:
+        settings_type = user_roles.load(type_name).settings_type
+    except UsageError as error:
+        tree.problem((*at, "type"), str(error))
+        return None
+    settings = validated(tree, at, settings_type, {key: table[key] for key in table if key not in common})
+    if section is None or settings is None:
+        return None
+    return section.model_copy(update={"settings": settings})
 
 
 def check_fit(tree: Tree, components: Mapping[str, Component]) -> None:

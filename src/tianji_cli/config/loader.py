@@ -42,7 +42,7 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
     components.find_extensions(tree)
     named = components.find_components(tree)
     components.check_fit(tree, named)
-    found: dict[str, Any] = dict(named)
+    found: dict[str, Any] = {**named, "roles": components.find_roles(tree)}
     for section, model in _PLAIN.items():
         table = tree.values.get(section, {})
         if isinstance(table, dict):
@@ -64,7 +64,8 @@ def _by_section(problem: Problem) -> int:
 
 def dump_config(config: JobConfig) -> str:
     """Write a config as TOML that loads as the same config."""
-    return tomli_w.dumps(_without_none(config.model_dump(mode="json")))
+    empty = set() if config.roles else {"roles"}
+    return tomli_w.dumps(_without_none(config.model_dump(mode="json", exclude=empty)))
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:

@@ -29,12 +29,23 @@ SECTIONS: Final[frozenset[KeyPath]] = frozenset(
         ("distribution", "learner"),
         ("distribution", "actor"),
         ("distribution", "buffer"),
+        ("roles",),
     }
 )
-"""The tables whose keys are inherited one by one."""
+"""The tables whose keys are inherited one by one, beside those of the user's roles."""
 
 COMPONENTS: Final = ("agent", "model", "training")
-"""Sections whose keys depend on their ``type``."""
+"""Sections whose keys depend on their ``type``, as those of the user's roles do."""
+
+
+def is_section(path: KeyPath) -> bool:
+    """Say whether the keys of a table are inherited one by one."""
+    return path in SECTIONS or is_role(path)
+
+
+def is_role(path: KeyPath) -> bool:
+    """Say whether a table is that of a role of the user's own."""
+    return len(path) == 2 and path[0] == "roles"
 
 
 @dataclass
@@ -76,7 +87,7 @@ class Tree:
         return any(
             path[:length] in self.origins
             for length in range(len(path), 0, -1)
-            if path[:length] not in SECTIONS
+            if not is_section(path[:length])
         )
 
     def problem(self, path: Sequence[str], what: str, remedy: str = "") -> None:
@@ -89,16 +100,13 @@ class Tree:
         A section that names another ``type`` begins anew: settings of the former type are not its own.
         """
         target = self._table(at)
-        if (
-            len(at) == 1
-            and at[0] in COMPONENTS
-            and table.get("type", target.get("type")) != target.get("type")
-        ):
+        typed = is_role(at) or (len(at) == 1 and at[0] in COMPONENTS)
+        if typed and table.get("type", target.get("type")) != target.get("type"):
             target.clear()
             self._forget(at)
         for key, value in table.items():
             path = (*at, key)
-            if path in SECTIONS and isinstance(value, dict):
+            if is_section(path) and isinstance(value, dict):
                 if not isinstance(target.get(key), dict):
                     target[key] = {}
                 self.origins[path] = origin

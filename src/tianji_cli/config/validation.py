@@ -11,7 +11,8 @@ from pydantic_core import ErrorDetails, to_json
 
 from tianji_cli.config.problems import Path, dotted, nearest
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.config.source import COMPONENTS, Tree
+from tianji_cli.config.source import COMPONENTS, Tree, is_role
+from tianji_cli.config.user_roles import OWN_KEYS
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 
@@ -143,6 +144,8 @@ def _known_key(path: Path, model: type[BaseModel] | None) -> str:
     known = list(model.model_fields) if model is not None else []
     if path[0] in COMPONENTS and len(path) == 2:
         known.append("type")
+    elif is_role(path[:-1]):
+        known.extend(OWN_KEYS)
     near = nearest(path[-1], known)
     if near is not None:
         return f"did you mean {near!r}?"
@@ -176,5 +179,5 @@ def _all_paths(model: type[BaseModel], at: Path = ()) -> Iterable[Path]:
     for name, field in model.model_fields.items():
         yield (*at, name)
         below = _model_in(field.annotation)
-        if below is not None and name not in COMPONENTS:
+        if below is not None and name not in (*COMPONENTS, "roles"):
             yield from _all_paths(below, (*at, name))

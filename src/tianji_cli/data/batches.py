@@ -106,6 +106,7 @@ class BatchArrays:
         memory: at least ``layout.nbytes`` bytes; None: allocate them here.
 
     Attributes:
+        arrays: all of them by name, as the layout lists them.
         batch: what the update rule gets: the same arrays.
         handle: ``[B]`` int64, names each sample to ``Replay.update_priorities``.
         version: ``[B]`` int64, of the policy that made each sample.
@@ -120,6 +121,7 @@ class BatchArrays:
             name: np.ndarray((layout.size, *spec.shape), spec.dtype, self.memory, layout.offsets[name])
             for name, spec in layout.arrays
         }
+        self.arrays = arrays
         self.batch = Batch(
             observation=arrays["observation"],
             fields={spec.name: arrays[f"fields/{spec.name}"] for spec in layout.fields},

@@ -134,10 +134,11 @@ class Fragment:
         memory: at least ``layout.nbytes`` bytes.
     """
 
-    __slots__ = ("fields", "header", "layout")
+    __slots__ = ("fields", "header", "layout", "memory")
 
     def __init__(self, layout: FragmentLayout, memory: memoryview) -> None:
         self.layout = layout
+        self.memory = memory
         self.header = np.ndarray((), HEADER, memory)
         self.fields = layout.views(memory)
 

@@ -67,8 +67,7 @@ def settle(
     productions: Mapping[Source, Production],
     receptions: Mapping[Source, Reception],
     killed: Set[Source],
-    *,
-    receiver_lost: bool = False,
+    orphaned: Set[int] = frozenset(),
 ) -> Account:
     """Add up all actors after everything stopped.
 
@@ -76,7 +75,8 @@ def settle(
         productions: the last state of each incarnation's page.
         receptions: what the buffers received from each.
         killed: incarnations that did not stop in order.
-        receiver_lost: the buffer died: ``receptions`` is its last word, and what came after is lost with it.
+        orphaned: numbers of actors whose buffer died: ``receptions`` is its last word, and what came after is
+            lost with it.
     """
     in_flight = lost = dropped = received = 0
     for source, production in productions.items():
@@ -85,7 +85,7 @@ def settle(
         dropped += reception.dropped
         lost += reception.lost
         unclaimed = production.finished - reception.position
-        if source in killed or receiver_lost:
+        if source in killed or source[0] in orphaned:
             lost += unclaimed
         else:
             in_flight += unclaimed

@@ -11,7 +11,7 @@ from tianji_cli.profiling.limits import Limit, breaks_first
 from tianji_cli.profiling.measurements import Measurements
 from tianji_cli.profiling.scaling import Cluster, MeasuredCosts
 from tianji_cli.profiling.search import Candidate, Search
-from tianji_cli.profiling.settings import remote_engine, split_of, workload_of
+from tianji_cli.profiling.settings import averaging_of, remote_engine, split_of, workload_of
 from tianji_cli.profiling.simulation import Simulation, simulate
 from tianji_cli.throughput.costs import Costs
 from tianji_cli.throughput.prediction import Prediction, predict
@@ -52,6 +52,7 @@ class MeasuredJob:
             local=self.job.distribution.transport.local,
             remote=remote_engine(self.job),
             colocated=self.job.distribution.buffer.colocate,
+            averaging=averaging_of(self.job),
         )
 
     @cached_property
@@ -102,6 +103,12 @@ class Findings:
     def runnable(self) -> Candidate | None:
         """The best of those that this version can run."""
         return next((candidate for candidate in self.candidates if candidate.runnable), None)
+
+    @property
+    def like_the_config(self) -> Candidate | None:
+        """The best with the config's own numbers of groups and learners, if it is none of the candidates."""
+        own = self.search.like_the_config()
+        return None if own in self.candidates else own
 
     @property
     def extrapolated(self) -> tuple[str, ...]:

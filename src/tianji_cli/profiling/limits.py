@@ -70,6 +70,8 @@ def growth_limits(prediction: Prediction, workload: Workload, costs: Costs) -> l
     ]
     if costs.exchange.gradients_s > 0:
         found.append(_of_gradients(prediction, workload, costs))
+    if costs.exchange.root_s > 0 and not costs.exchange.waits:
+        found.append(_of_averaging(prediction, workload, costs))
     if workload.in_step:
         found.append(_of_turns(prediction, workload))
     elif workload.rollout_steps is not None and (aged := _of_ages(prediction, workload)).headroom < 1:
@@ -117,6 +119,20 @@ def _of_gradients(prediction: Prediction, workload: Workload, costs: Costs) -> L
         "more groups would help"
     )
     return Limit("gradients", words, at, headroom)
+
+
+def _of_averaging(prediction: Prediction, workload: Workload, costs: Costs) -> Limit:
+    """A root that is not waited for holds nobody back; it averages less often than it was to."""
+    exchange, now = costs.exchange, prediction.split.groups
+    most = workload.uses_per_update * exchange.sync_interval / exchange.root_s
+    headroom = most / prediction.throughput
+    at = max(1, round(now * headroom))
+    words = (
+        f"one root averages the parameters of all groups: from about {at} groups (here {now}) it is busy all "
+        f"the time, and a group's parameters are averaged less often than every {exchange.sync_interval} "
+        "updates; a larger distribution.sync_interval, or fewer and larger groups, would help"
+    )
+    return Limit("root", words, at, headroom)
 
 
 def _of_turns(prediction: Prediction, workload: Workload) -> Limit:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.cluster.supply import FRAGMENTS
+from tianji_cli.cluster.graph import FRAGMENTS
 from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.data.replay import PRIORITY
 from tianji_cli.profiling.windows import Stopwatch, Windows

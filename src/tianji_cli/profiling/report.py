@@ -18,6 +18,7 @@ from rich.text import Text
 from tianji_cli.profiling.findings import Findings
 from tianji_cli.profiling.report_measured import measured_facts
 from tianji_cli.profiling.search import SHOWN, Candidate
+from tianji_cli.profiling.settings import GROUPS
 from tianji_cli.profiling.simulation import JITTER, Simulation
 from tianji_cli.profiling.verify import Verified
 from tianji_cli.telemetry.quantities import count, duration, several, share
@@ -30,6 +31,10 @@ BEST_WITHIN: Final = 0.05
 """A first choice that is no further behind the best was well chosen."""
 SAME: Final = 0.005
 """A gain below this is none."""
+OWN_SAMPLES: Final = (
+    "Each group learns from samples of its own, and parameters are averaged: what that learns in how many "
+    "steps is not what one group would."
+)
 IN_HEADER: Final = ("CPU", "cores", "measured")
 """What people are shown of the environment."""
 
@@ -130,6 +135,8 @@ def _print_candidates(console: Console, found: Findings) -> None:
     shown = list(found.candidates[:SHOWN])
     if found.runnable is not None and found.runnable not in shown:
         shown.append(found.runnable)
+    if (own := found.like_the_config) is not None and own not in shown:
+        shown.append(own)
     of_node, nodes = _cores(found.cluster.cores_per_node), found.cluster.nodes
     there = f"{of_node} of each of {nodes} nodes" if nodes > 1 else of_node
     _title(console, f"best ways to split {there}{', extrapolated' if found.extrapolated else ''}")
@@ -177,6 +184,8 @@ def _print_recommendation(console: Console, found: Findings) -> None:
     if choice is not best:
         console.print(Text("This cannot be run. The best that can:", style="yellow"), soft_wrap=True)
         _print_prediction(console, found, choice.prediction)
+    if GROUPS in choice.changes and choice.split.groups > 1:
+        _print_wrapped(console, OWN_SAMPLES)
     changed = changed_settings(choice)
     if not changed:
         console.print("There is nothing to change in the config.", soft_wrap=True)

@@ -37,6 +37,23 @@ class Cluster:
         return self.cores_per_node * self.nodes
 
 
+class GroupAveraging(NamedTuple):
+    """How groups average their parameters.
+
+    Attributes:
+        interval: updates of a group between two averages.
+        waits: a group makes no update until it has the average, as with ``mode = "sync"``.
+        values: averaged for each parameter: 3 where the two moments of Adam are averaged, too.
+    """
+
+    interval: int = 100
+    waits: bool = False
+    values: int = 1
+
+
+EVERY_HUNDRED: Final = GroupAveraging()
+
+
 class _Engine(NamedTuple):
     """Seconds of a message on each side, by its size."""
 
@@ -53,7 +70,7 @@ class MeasuredCosts:
         local: engine inside a node.
         remote: engine between nodes; taken to be as fast as that inside if it was not measured.
         colocated: the buffer takes turns with a learner, as in ``Workload``.
-        sync_interval: updates of a group between two averagings of parameters over groups.
+        averaging: how groups average their parameters.
     """
 
     def __init__(
@@ -64,12 +81,12 @@ class MeasuredCosts:
         local: str = "shm",
         remote: str = "zmq",
         colocated: bool = True,
-        sync_interval: int = 100,
+        averaging: GroupAveraging = EVERY_HUNDRED,
     ) -> None:
         self._measured = measurements
         self._cluster = cluster
         self._colocated = colocated
-        self._sync_interval = sync_interval
+        self._of_groups = averaging
         self._learner = LearnerScaling(measurements.learners)
         self._actors: dict[tuple[int, int], tuple[float, Cost]] = {}
         self._remote_name = remote if self._has_measured(remote) else None
@@ -198,18 +215,19 @@ class MeasuredCosts:
     def _exchange(self, split: Split, crossing: float) -> ExchangeCosts:
         root_s = group_s = 0.0
         if split.groups > 1:
-            nbytes = _FLOAT_BYTES * self._measured.parameters
+            nbytes = _FLOAT_BYTES * self._measured.parameters * self._of_groups.values
             engine = self._remote if self._cluster.nodes > 1 else self._local
             there_and_back_s = engine.send.at(nbytes) + engine.receive.at(nbytes)
             on_link_s = self._on_link_s(2 * nbytes) if self._cluster.nodes > 1 else 0.0
             root_s = there_and_back_s + on_link_s
-            # The root's part of it, and its own: it waits for the average.
-            group_s = root_s + there_and_back_s
+            # Its own part of it, and the root's if it waits for the average.
+            group_s = there_and_back_s + (root_s if self._of_groups.waits else 0.0)
         return ExchangeCosts(
             gradients_s=self._gradients_s(split),
-            sync_interval=self._sync_interval,
+            sync_interval=self._of_groups.interval,
             group_s=group_s,
             root_s=root_s,
+            waits=self._of_groups.waits,
             fragment_bytes=self._measured.fragment_bytes[split.num_envs],
             crossing=crossing,
             link_bytes_per_s=self._cluster.link_bytes_per_s if crossing else None,

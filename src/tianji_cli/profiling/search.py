@@ -36,8 +36,8 @@ NEIGHBOURS: Final = 2
 TIE: Final = 0.01
 """Throughputs that lie no further apart than this share are the same."""
 
-REFUSED_ALONE: Final = (GROUPS, LEARNERS, HOSTS)
-"""Settings whose value, once refused, is refused with every other split: tianji does not have it."""
+REFUSED_ALONE: Final = (GROUPS, HOSTS)
+"""Settings whose value, once refused, is refused with every other split."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,10 @@ class Search:
         self._refused: dict[tuple[str, str], str] = {}
         check_gpus(cluster, self._job.distribution.device)
         self._splits = Splits(self._job, cluster, num_envs)
-        predictions = [self.predict(split) for split in self._splits]
+        splits = list(self._splits)
+        if (own := split_of(self._job)) not in splits and cluster.nodes == self._job.distribution.hosts:
+            splits.append(own)  # Roles that take turns on too few cores can be the best there is.
+        predictions = [self.predict(split) for split in splits]
         self._predictions = [*predictions, *self._without_idle_actors(predictions)]
 
     def predict(self, split: Split) -> Prediction:
@@ -139,7 +142,22 @@ class Search:
 
     def runnable(self, most: int = SHOWN) -> list[Candidate]:
         """Find the best splits that can be run, best first; there may be none."""
-        ranked, found = Ranking(self._predictions, self._rank), list[Candidate]()
+        return self._runnable_of(self._predictions, most)
+
+    def like_the_config(self) -> Candidate | None:
+        """Find the best split that can be run with the config's own numbers of groups and learners.
+
+        Other numbers of them learn differently, which throughput says nothing of.
+        """
+        own = [found for found in self._predictions if self._is_like_the_config(found.split)]
+        return next(iter(self._runnable_of(own, 1)), None)
+
+    def _is_like_the_config(self, split: Split) -> bool:
+        values = split_values(split)
+        return all(values[key] == self._configured[key] for key in (GROUPS, LEARNERS))
+
+    def _runnable_of(self, predictions: Iterable[Prediction], most: int) -> list[Candidate]:
+        ranked, found = Ranking(predictions, self._rank), list[Candidate]()
         for prediction in ranked:
             if self._refusal(prediction.split) is None:
                 found.append(self._candidate(prediction))

@@ -12,6 +12,7 @@ from tianji_cli.config.checks import crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
+from tianji_cli.profiling.scaling import GroupAveraging
 from tianji_cli.throughput.split import Split
 from tianji_cli.throughput.workload import Workload
 
@@ -22,6 +23,8 @@ LEARNER_CORES: Final = "distribution.learner.cores"
 ACTORS: Final = "distribution.actor.num"
 NUM_ENVS: Final = "environment.num_envs"
 TRANSPORT: Final = "distribution.transport"
+
+_OF_AVERAGING: Final = tuple(f"distribution.sync_{key}" for key in ("interval", "wait_s", "optimizer"))
 
 ENVS_TRIED: Final = (Fraction(1, 4), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
 """Environments of an actor that are compared, in parts of the configured number."""
@@ -91,6 +94,16 @@ def remote_engine(job: JobConfig) -> str:
     return remote if crosses_hosts(remote) else "zmq"
 
 
+def averaging_of(job: JobConfig) -> GroupAveraging:
+    """How a job's groups average their parameters, if it has several."""
+    distribution = job.distribution
+    return GroupAveraging(
+        interval=distribution.sync_interval,
+        waits=distribution.mode == "sync",
+        values=3 if distribution.sync_optimizer else 1,
+    )
+
+
 def workload_of(
     job: JobConfig,
     rho: float,
@@ -127,14 +140,16 @@ def workload_of(
 def fingerprint(job: JobConfig) -> str:
     """Hash what measurements of a job's parts depend on: all but what a split or an experiment sets.
 
+    Nor do they depend on roles of the user's own, nor on how groups average, which is reckoned.
+
     Hosts are a part of it in so far as the engine between them is measured only where there are several.
     """
-    config = job.model_dump(mode="json", exclude={"experiment"})
+    config = job.model_dump(mode="json", exclude={"experiment", "roles"})
     transport = job.distribution.transport
     config["distribution"]["transport"] = [transport.local]
     if job.distribution.hosts > 1:
         config["distribution"]["transport"] += [transport.remote]
-    for path in (*split_values(split_of(job)), HOSTS):
+    for path in (*split_values(split_of(job)), HOSTS, *_OF_AVERAGING):
         *sections, key = path.split(".")
         table = config
         for section in sections:

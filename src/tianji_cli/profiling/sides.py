@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tianji_algos.core import Model
-from tianji_cli.cluster.assembly import policy_slot
+from tianji_cli.cluster.graph import POLICY, slot_name
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data import published
 from tianji_cli.data.fragment import job_number
@@ -50,7 +50,7 @@ class ActorSide:
         (actor,) = self.assembly.roles(self._transport, self.assembly.production)
         assert isinstance(actor, Actor)
         self.actor = actor
-        self.sink = Sink(self._other, policy_slot(GROUP), _initial_policy(self.assembly.role_model))
+        self.sink = Sink(self._other, slot_name(POLICY, GROUP), _initial_policy(self.assembly.role_model))
 
     @property
     def stepping(self) -> Stopwatch:
@@ -117,7 +117,7 @@ class LearnerSide:
         assert isinstance(learner, Learner)
         self._buffer, self._learner = buffer, learner
         number = job_number(assembly.job.id)
-        slot = policy_slot(GROUP)
+        slot = slot_name(POLICY, GROUP)
         self._feeder = Feeder(self._other, LEARNER, slot, assembly.layout, number, recorded)
         if isinstance(buffer.store, ReplayStore):
             self._fill(buffer.store)

@@ -137,7 +137,7 @@ class SimulatedGroup:
         self.marks: list[Mark] = []
         self._env = simpy.Environment()
         self._split, self._workload, self._seconds, self._chance = split, workload, seconds, chance
-        self._sync_interval = costs.exchange.sync_interval
+        self._sync_interval, self._waits = costs.exchange.sync_interval, costs.exchange.waits
         self._updates_per_version = max(1, round(workload.updates_per_version))
         self._store = store_of(split, workload, costs.actor.samples)
         self._actors = actors_of(split, workload, self._env)
@@ -270,8 +270,13 @@ class SimulatedGroup:
     # The root.
 
     def _sync(self) -> Waits:
-        """Hand the group's parameters to the root, once it has done with the last ones."""
+        """Hand the group's parameters to the root, once it has done with the last ones.
+
+        A group that does not wait for that hands them in another time.
+        """
         env = self._env
+        if not self._waits and self._averaged_at > env.now:
+            return
         yield env.timeout(self._seconds.hand_in)
         yield env.timeout(max(0.0, self._averaged_at - env.now))
         self._averaged_at = self._root.average()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import lcm
 from typing import Final
 
-from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.profiling.scaling import Cluster
 from tianji_cli.profiling.settings import split_of, with_split
 from tianji_cli.throughput.split import Split, powers_of_two
@@ -20,8 +20,9 @@ class Splits:
     """Enumerates the splits that use all cores of a cluster. Where there are too few, roles take turns.
 
     Numbers of learners are powers of two, their cores as well beyond ``EVERY_CORE``, and groups are as many
-    as share nodes, or the cores of a node, evenly. Actors have all other cores. Where actors are in step,
-    they have to share a rollout evenly, and the learners have all other cores.
+    as share nodes, or the cores of a node, evenly. Learners have to share a batch, or the fragments of a
+    rollout, evenly. Actors have all other cores. Where actors are in step, they have to share a rollout
+    evenly, and the learners have all other cores.
 
     Args:
         job: the config, whose cores of an actor and of a buffer stay.
@@ -44,7 +45,8 @@ class Splits:
                 yield replace(like, learners=1, learner_cores=1, actors=1, groups=1)
             else:
                 for groups in self._numbers_of_groups():
-                    yield from filter(self._has_place, self._of_group(replace(like, groups=groups)))
+                    of_group = self._of_group(replace(like, groups=groups))
+                    yield from filter(self._has_place, filter(self._can_share, of_group))
 
     def neighbours(self, split: Split) -> Iterator[Split]:
         """Yield the splits with one core moved to the learners, and to the actors, then other environments.
@@ -83,6 +85,18 @@ class Splits:
                 each, left = divmod(cores - actors * like.actor_cores, learners)
                 if each and not left:
                     yield replace(like, learners=learners, learner_cores=each, actors=actors)
+
+    def _can_share(self, split: Split) -> bool:
+        """Say whether learners can divide among themselves what they learn from."""
+        if split.learners == 1:
+            return True
+        if self._job.learns_from_replay:  # One of them deals it out, with the replay beside it.
+            colocated = self._job.distribution.buffer.colocate
+            return colocated and self._job.replay_settings.batch_size % split.learners == 0
+        settings = self._job.training.settings
+        assert isinstance(settings, OnPolicySettings), "no other is valid"
+        fragment_steps = self._job.distribution.actor.send_size * split.num_envs
+        return settings.rollout_steps // fragment_steps % split.learners == 0
 
     def _has_place(self, split: Split) -> bool:
         """Say whether a group's buffer and learners find room on one node, and GPUs if they use any."""

@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from tianji_algos.core import Agent, Embryo, Model
-from tianji_cli.cluster.assembly import Assembly, Job
+from tianji_cli.cluster.assembly import Assembly
+from tianji_cli.cluster.parts import Job
 from tianji_cli.cluster.plan import Plan, PlannedProcess
 from tianji_cli.cluster.supply import Supply
 from tianji_cli.config.schema import JobConfig
@@ -20,6 +21,7 @@ from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.profiling.windows import Stopwatch
 from tianji_cli.roles.feed import Feed
+from tianji_cli.roles.lockstep import Lockstep
 from tianji_envs.core import VectorEnvironment
 from tianji_transports.composite import open_endpoint
 from tianji_transports.core import EngineOptions, Transport
@@ -42,6 +44,8 @@ def job_of(config: JobConfig, directory: Path) -> Job:
     name = f"probe-{os.getpid()}-{next(_jobs)}"
     place = directory / name
     place.mkdir()
+    # Roles of the user's own are no part of what is measured.
+    config = config.model_copy(update={"roles": {}})
     return Job(name, config, Plan(processes, ENGINE, ENGINE), place, resumed=False)
 
 
@@ -152,14 +156,14 @@ class TimedAssembly(Assembly):
         self.role_model = model
         return embryo
 
-    def feed(self, supply: Supply, transport: Transport, embryo: Embryo) -> Feed:
+    def feed(self, supply: Supply, transport: Transport, embryo: Embryo, lockstep: Lockstep | None) -> Feed:
         """Build a feed whose batches are timed."""
-        self.timed_feed = TimedFeed(super().feed(supply, transport, embryo), embryo.model)
+        self.timed_feed = TimedFeed(super().feed(supply, transport, embryo, lockstep), embryo.model)
         return self.timed_feed
 
     def endpoints(self) -> tuple[Transport, Transport]:
         """Open this side's endpoint and the one at the other end."""
         own = self.transport(EngineOptions())
-        hosts = {process.rank: process.host for process in self.job.plan.trainers}
+        hosts = self.job.plan.endpoints
         other = LEARNER + ACTOR - own.rank
         return own, open_endpoint(ENGINE, ENGINE, hosts, own.wiring, other, 0, EngineOptions())

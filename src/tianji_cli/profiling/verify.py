@@ -177,10 +177,11 @@ def _trial(config: str, overrides: Sequence[str], candidate: Candidate, window_s
     settings = [*overrides, *candidate.settings]
     job = load_config(config, settings)
     prediction = candidate.prediction
-    cycles_s = CYCLES * _cycle_steps(job) * prediction.rho / prediction.throughput
+    groups = prediction.split.groups  # Each has its own cycles and its own warm-up.
+    cycles_s = CYCLES * groups * _cycle_steps(job) * prediction.rho / prediction.throughput
     warmup_steps = job.replay_settings.warmup_steps if job.learns_from_replay else 0
     # Twice: predictions may be wrong, and the machine is busy with starting.
-    warmup_s = 2 * warmup_steps / prediction.production
+    warmup_s = 2 * groups * warmup_steps / prediction.production
     wall_s = warmup_s + SETTLES_S + min(max(window_s, cycles_s), MOST_S)
     settings += [
         f"experiment.stop={{ wall_s = {wall_s:g} }}",

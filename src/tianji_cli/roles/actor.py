@@ -13,6 +13,7 @@ from tianji_algos.core import Agent
 from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.data.production import ProductionPage
 from tianji_cli.data.published import PublishedPolicy
+from tianji_cli.roles.copies import Copies, Destination
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_envs.core import VectorEnvironment
 from tianji_transports.core import Full, Loan, Transport
@@ -27,12 +28,14 @@ class Outbox:
         dest: rank of the buffer.
         channel: the channel of fragments.
         slot: the latest-value slot of parameters.
+        copies: who gets a copy of every fragment.
     """
 
     transport: Transport
     dest: int
     channel: str
     slot: str
+    copies: Sequence[Destination] = ()
 
 
 class Actor(Role):
@@ -75,6 +78,7 @@ class Actor(Role):
         self._environment = environment
         self._layout = layout
         self._outbox = outbox
+        self._copies = Copies(outbox.transport, outbox.copies, layout.nbytes)
         self._page = page
         self._per_version = per_version
         self._version = -1
@@ -140,6 +144,8 @@ class Actor(Role):
         self._fragment.header["samples"] = samples
         self._fragment.header["age_ns"] = time.monotonic_ns() - self._fragment_began_ns
         self._page.push()
+        # Copies first: nothing is in the buffer that their receivers will not get.
+        self._copies.push(self._loan.memory)
         self._outbox.transport.push(self._loan)
         self._loan = self._fragment = None
         self._step = 0
@@ -171,10 +177,12 @@ class Actor(Role):
 
     def stop(self) -> None:
         """Give up the unfinished fragment: its samples count as dropped."""
-        if self._loan is not None:
+        if self._fragment is not None:
             self._page.abandon()
+        if self._loan is not None:
             self._loan.abandon()
-            self._loan = self._fragment = None
+        self._copies.abandon()
+        self._loan = self._fragment = None
 
     def close(self) -> None:
         """Close the environments."""
@@ -184,12 +192,10 @@ class Actor(Role):
         waiting = self._per_version is not None and self._made_with_version >= self._per_version
         if self._version < 0 or waiting:
             return False
-        outbox = self._outbox
-        loan = outbox.transport.loan(outbox.dest, outbox.channel, self._layout.nbytes)
-        if isinstance(loan, Full):
+        if not self._take_memory():
             return False
-        self._loan = loan
-        self._fragment = Fragment(self._layout, loan.memory)
+        assert self._loan is not None
+        self._fragment = Fragment(self._layout, self._loan.memory)
         self._fragment.stamp(
             job=self._job,
             actor=self._number,
@@ -203,3 +209,12 @@ class Actor(Role):
         self._page.begin(now_ns)
         np.copyto(self._fragment.fields["observation"][0], self._observation)
         return True
+
+    def _take_memory(self) -> bool:
+        """Have memory for the fragment and all its copies, or keep what there is and ask again."""
+        if self._loan is None:
+            loan = self._outbox.transport.loan(self._outbox.dest, self._outbox.channel, self._layout.nbytes)
+            if isinstance(loan, Full):
+                return False
+            self._loan = loan
+        return self._copies.ask()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from tianji_algos.core import Agent
 from tianji_cli.roles.role import Role
-from tianji_envs.core import VectorEnvironment
+
+if TYPE_CHECKING:
+    from tianji_algos.core import Agent
+    from tianji_envs.core import VectorEnvironment
 
 MAX_PARALLEL: Final = 32
 """Environments stepped side by side at most; more gain little and cost memory."""

@@ -16,6 +16,23 @@ class Feed(ABC):
     def arrivals(self) -> Sequence[Arrival]:
         """Say what came since the last call, in the order it is to be counted."""
 
+    def deal(self, env_steps: int, *, synchronise: bool) -> bool:  # noqa: ARG002 - for those with followers
+        """Deal the next updates out to the followers, and to this learner; all of them must be made.
+
+        Args:
+            env_steps: seen so far, for what is scheduled over training.
+            synchronise: the followers' parameters have to be replaced first.
+
+        Returns:
+            False if there is nothing to deal yet, or no room for it.
+        """
+        return True
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether something that was dealt to the followers is not used up here."""
+        return False
+
     @abstractmethod
     def batch(self) -> Any | None:
         """Hand out the next batch for the embryo, valid until the next call; None if it is not there yet."""

@@ -16,7 +16,10 @@ from tianji_cli.data.checkpoint import CheckpointWriter, TrainingState
 from tianji_cli.data.episodes import Episodes
 from tianji_cli.data.progress import Progress, StopRule
 from tianji_cli.data.published import PublishedPolicy
+from tianji_cli.roles.dealing import tensors_in_step
 from tianji_cli.roles.feed import Feed
+from tianji_cli.roles.group_average import GroupAverage
+from tianji_cli.roles.lockstep import Lockstep, LostPeerError
 from tianji_cli.roles.role import Role, Trigger
 from tianji_transports.core import Transport
 
@@ -38,7 +41,7 @@ class Learner(Role):
     """Updates the policy on what its feed hands out.
 
     Args:
-        embryo: the update rule.
+        embryo: the update rule; joins the followers, if there are any.
         feed: where batches come from.
         transport: the endpoint of this process.
         slot: the latest-value slot for parameters.
@@ -46,11 +49,14 @@ class Learner(Role):
         checkpoints: where to save.
         progress: what an earlier session had reached.
         episodes: returns and thresholds.
+        average: the group's part in averaging over groups; None: there is one group.
+        lockstep: the connections to this learner's followers; None: it has none.
+        groups: how many there are.
     """
 
     name = "learner"
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a learner trains with, and what it may have to do with others
         self,
         embryo: Embryo,
         feed: Feed,
@@ -61,6 +67,9 @@ class Learner(Role):
         checkpoints: CheckpointWriter,
         progress: Progress,
         episodes: Episodes,
+        average: GroupAverage | None = None,
+        lockstep: Lockstep | None = None,
+        groups: int = 1,
     ) -> None:
         self._embryo = embryo
         self._feed = feed
@@ -70,6 +79,13 @@ class Learner(Role):
         self._checkpoints = checkpoints
         self._progress = progress
         self._episodes = episodes
+        self._average = average
+        self._lockstep = lockstep
+        self._groups = groups
+        self._checked_version = -1
+        self._adopted = False
+        if lockstep is not None:
+            embryo.join(lockstep)
         count = embryo.model.parameter_count
         self._published = PublishedPolicy(memoryview(bytearray(published.nbytes(count))))
         self._parameters = self._published.parameters
@@ -105,27 +121,29 @@ class Learner(Role):
         if arrivals:
             self._record(arrivals)
         if self._winding_down or self._finished is not None:
-            return bool(arrivals)
+            return self._finish_deal() or bool(arrivals)
         if arrivals:
             self._finished = self._duties.stop.reached(self._progress, self._episodes)
             if self._finished is not None:
                 return True
-            self._embryo.schedule(self._progress.env_steps)
-        batch = self._feed.batch()
-        if batch is None:
-            return bool(arrivals) or self._feed.round_is_done
-        self._progress.consumed += self._embryo.update(batch)
-        self._progress.updates += 1
-        self._feed.used()
-        return True
+            if self._lockstep is None:
+                self._embryo.schedule(self._progress.env_steps * self._groups)
+        return self._learn() or bool(arrivals)
 
     def round_is_done(self) -> bool:
         """The policy has changed enough to be published."""
         return self._feed.round_is_done
 
     def publish_policy(self) -> bool:
-        """Replace the policy that actors find by the new one."""
-        self._progress.version += 1
+        """Replace the policy that actors find by the new one, when other learners and groups are ready."""
+        progress = self._progress
+        if self._lockstep is not None and not self._is_same(self._lockstep, progress.version + 1):
+            return False
+        if self._average is not None and not self._winding_down:
+            if not self._average.settle(progress.updates, progress.consumed):
+                return False
+            self._adopted |= self._average.take_adopted()
+        progress.version += 1
         self._publish()
         return True
 
@@ -158,8 +176,10 @@ class Learner(Role):
             self._feed.wind_down()
 
     def stop(self) -> None:
-        """Count what was received last, and save unless nothing is new."""
+        """Finish what others count on, count what was received last, and save unless nothing is new."""
         self.wind_down()
+        while self._finish_deal():
+            pass
         self._record(self._feed.arrivals())
         if self._saved != (self._progress.env_steps, self._progress.updates):
             self.save()
@@ -178,7 +198,89 @@ class Learner(Role):
             "time_to": [[threshold, seconds] for threshold, seconds in episodes.time_to.items()],
             "losses": self._embryo.metrics(),
             **self._feed.report(),
+            **({} if self._average is None else self._average.report()),
         }
+
+    def close(self) -> None:
+        """Leave the followers."""
+        if self._lockstep is not None:
+            self._lockstep.close()
+
+    def _learn(self) -> bool:
+        """Make an update if it is time for one."""
+        if self._lockstep is not None:
+            self._lockstep.await_news()
+        if self._feed.round_is_done:
+            return False  # What was learned has to be published first.
+        if self._lockstep is None:
+            return self._update()
+        try:
+            return self._deal(self._lockstep) and self._update()
+        except LostPeerError:
+            return False
+
+    def _update(self) -> bool:
+        """Make one gradient update; False if there is nothing to learn from."""
+        batch = self._feed.batch()
+        if batch is None:
+            return self._feed.round_is_done
+        self._progress.consumed += self._embryo.update(batch)
+        self._progress.updates += 1
+        self._feed.used()
+        return True
+
+    def _deal(self, lockstep: Lockstep) -> bool:
+        """Begin the next updates with the followers, unless some are under way; False if that has to wait.
+
+        Raises:
+            LostPeerError: a follower is gone.
+        """
+        if lockstep.lost is not None or self._feed.unfinished:
+            return lockstep.lost is None
+        env_steps = self._progress.env_steps * self._groups
+        if not self._feed.deal(env_steps, synchronise=self._adopted):
+            return False
+        if self._checked_version < 0:
+            self._check(lockstep, self._progress.version)
+        if self._adopted:
+            self._adopted = False
+            lockstep.broadcast(tensors_in_step(self._embryo))
+        self._embryo.schedule(env_steps)
+        return True
+
+    def _finish_deal(self) -> bool:
+        """Go on with what followers were dealt, at the end; False if there is no more of it."""
+        if self._lockstep is None or self._lockstep.lost is not None:
+            return False
+        try:
+            if self._feed.unfinished:
+                return self._update()
+            version = self._progress.version + 1
+            return self._feed.round_is_done and self._check(self._lockstep, version)
+        except LostPeerError:
+            return False
+
+    def _is_same(self, lockstep: Lockstep, version: int) -> bool:
+        """Compare with the followers, once a version; False if one of them is gone."""
+        try:
+            self._check(lockstep, version)
+        except LostPeerError:
+            return False
+        return lockstep.lost is None
+
+    def _check(self, lockstep: Lockstep, version: int) -> bool:
+        """Compare parameters with the followers; False if that was done for this version.
+
+        Raises:
+            LostPeerError: a follower is gone.
+            DivergedLearnersError: one has other parameters.
+        """
+        if self._checked_version == version:
+            return False
+        self._embryo.model.write_parameters(self._parameters)
+        lockstep.check_same(version, self._parameters)
+        self._checked_version = version
+        return True
 
     def _record(self, arrivals: Sequence[Arrival]) -> None:
         """Count steps and episodes in the order of the arrivals."""
@@ -194,6 +296,6 @@ class Learner(Role):
 
     def _publish(self) -> None:
         self._embryo.model.write_parameters(self._parameters)
-        self._published.env_steps[...] = self._progress.env_steps
+        self._published.env_steps[...] = self._progress.env_steps * self._groups
         self._transport.publish(self._slot, self._published.memory, self._progress.version)
         self._feed.advance(self._progress.version)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tianji_cli.cluster.messages import PageReport, Report
@@ -14,51 +14,21 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.distribution import Spread
 from tianji_cli.data.ledger import Account, Reception, Source
 from tianji_cli.data.production import Production, ProductionFile
+from tianji_cli.roles.totals import Said, of_buffers, of_learners
 from tianji_cli.roles.work import WorkLog
+from tianji_cli.roles.worker_view import WorkerView, extra_reports, role_states, role_summaries
 from tianji_cli.telemetry.forecast import StopForecast
 from tianji_cli.telemetry.snapshot import (
+    Averaging,
     Evaluation,
+    GroupStanding,
     ReplayFill,
     ReplayRatio,
     Returns,
-    RoleStatus,
-    RoleSummary,
     Snapshot,
     Status,
     Summary,
 )
-
-
-@dataclass
-class WorkerView:
-    """What the root knows of one rank.
-
-    Attributes:
-        report: its last one.
-        pid: of its process; None while it has none.
-        restarts: so far.
-        state: one or two words.
-        busy: share of the last interval each of its roles worked.
-    """
-
-    report: Report | None = None
-    pid: int | None = None
-    restarts: int = 0
-    state: str = "planned"
-    busy: list[float | None] = field(default_factory=list)
-
-    def update(self, report: Report) -> None:
-        """Take a newer report."""
-        last = self.report
-        if last is None or last.incarnation != report.incarnation:
-            interval, before = report.running_s, [0.0] * len(report.busy_s)
-        else:
-            interval, before = report.running_s - last.running_s, last.busy_s
-        if interval > 0:
-            self.busy = [
-                min(1.0, (now - then) / interval) for now, then in zip(report.busy_s, before, strict=True)
-            ]
-        self.report = report
 
 
 class Overview:
@@ -69,12 +39,13 @@ class Overview:
         ended: pages of earlier incarnations on this host, and of all actors elsewhere, as last reported.
         unsure: ranks on hosts that were lost: of what they did only the last report is known.
         evaluation: how the greedy evaluation went.
+        averaging: how the groups' parameters were averaged so far; None with one group.
 
     Args:
         config: the job.
         plan: its processes.
         production: the actors' pages.
-        earlier_env_steps: samples received in earlier sessions of a resumed run.
+        earlier_env_steps: samples that all groups received in earlier sessions of a resumed run.
     """
 
     def __init__(
@@ -94,6 +65,8 @@ class Overview:
         self.ended: dict[Source, Production] = {}
         self.unsure: set[int] = set()
         self.evaluation: Evaluation | None = None
+        groups = config.distribution.groups
+        self.averaging = Averaging(0, (0,) * groups) if groups > 1 else None
         self._work = WorkLog(config, plan)
         stop = config.experiment.stop.model_dump(exclude_none=True)
         self._forecast = StopForecast({rule: float(target) for rule, target in stop.items()})
@@ -145,6 +118,25 @@ class Overview:
             for actor, incarnation, *counts in report["receptions"]
         }
 
+    @property
+    def received(self) -> int:
+        """Samples that all groups received in this session, as of their learners' last reports."""
+        return max(0, self._env_steps(self._learner()) - self._earlier_env_steps)
+
+    def learners(self) -> dict[int, Said]:
+        """What the learner of each group said last, by group; those are missing that have said nothing."""
+        return self._by_group("learner")
+
+    def note_averaging(self, rounds: int, missed: Sequence[int], lost: Sequence[int]) -> None:
+        """Take in how far averaging is.
+
+        Args:
+            rounds: averages published in this session.
+            missed: of each group: rounds that it was too late for.
+            lost: groups that were given up.
+        """
+        self.averaging = Averaging(rounds, tuple(missed), tuple(lost))
+
     def note_evaluation(self) -> None:
         """Take in how the greedy evaluation went, if it was played to its end."""
         for report in self._role_reports("evaluator"):
@@ -183,16 +175,15 @@ class Overview:
         """Describe the present moment; rates are over the time since the last snapshot."""
         learner, buffer = self._learner(), self._buffer()
         produced = sum(page.produced for page in self.productions().values())
-        received = int(learner.get("env_steps", self._earlier_env_steps)) - self._earlier_env_steps
+        received = self.received
         consumed = int(learner.get("session_consumed", 0))
         now = time.monotonic()
         then, produced_then, received_then, consumed_then = self._last
         interval = max(now - then, 1e-9)
         self._last = (now, produced, received, consumed)
         env_steps = self._earlier_env_steps + produced
-        mean = learner.get("mean_100")
         values = {
-            "mean_return": mean,
+            "mean_return": self._nearest_return(),
             "env_steps": float(self._earlier_env_steps + received),
             "wall_s": self.session_train_s,
         }
@@ -209,20 +200,23 @@ class Overview:
             consumed_per_s=(consumed - consumed_then) / interval,
             replay_ratio_target=float(learner.get("rho", 0.0)),
             replay_ratio_actual=self._ratio(buffer, consumed, produced),
-            lag=_lag(learner),
+            lag=_spread(learner, "lag"),
             episodes=int(learner.get("episodes", 0)),
             episodes_in_mean=int(learner.get("episodes_in_mean", 0)),
-            mean_100=mean,
+            mean_100=learner.get("mean_100"),
             best_mean_100=learner.get("best_mean_100"),
             losses=learner.get("losses", {}),
-            roles=self._role_states(),
+            roles=role_states(self._plan, self.workers),
             stop=self._forecast.update(self.elapsed_s, values),
-            age=_age(learner),
-            uses=_uses(buffer),
+            age=_spread(learner, "age"),
+            uses=_spread(buffer, "uses"),
             replay=_replay(buffer),
             staleness_p=self._staleness_p(buffer),
             stale_priorities=int(buffer.get("stale_priorities", 0)),
             bottleneck=self._work.current(self.elapsed_s),
+            averaging=self.averaging,
+            by_group=self._standings(),
+            extra=extra_reports(self._plan, self.workers, self._config.roles),
         )
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:
@@ -230,7 +224,7 @@ class Overview:
         learner, buffer = self._learner(), self._buffer()
         experiment, distribution = self._config.experiment, self._config.distribution
         consumed = int(learner.get("session_consumed", 0))
-        train_s = self._last_train_s(learner)
+        train_s = float(learner.get("session_train_s", 0.0))
         rate = 1.0 / train_s if train_s else 0.0
         return Summary(
             experiment=experiment.name,
@@ -238,7 +232,7 @@ class Overview:
             reason=reason,
             wall_s=self.elapsed_s,
             train_s=float(learner.get("train_s", 0.0)),
-            env_steps=int(learner.get("env_steps", self._earlier_env_steps)),
+            env_steps=self._env_steps(learner),
             updates=int(learner.get("updates", 0)),
             transport=self._plan.transport,
             mode=distribution.mode,
@@ -255,7 +249,7 @@ class Overview:
             replay_ratio=ReplayRatio(
                 float(learner.get("rho", 0.0)), self._ratio(buffer, consumed, account.produced)
             ),
-            staleness=_lag(learner),
+            staleness=_spread(learner, "lag"),
             returns=Returns(
                 int(learner.get("episodes", 0)), learner.get("mean_100"), learner.get("best_mean_100")
             ),
@@ -263,24 +257,24 @@ class Overview:
             evaluation=self.evaluation,
             rejected_frames=rejected_frames,
             last_report_only=tuple(sorted(self.unsure)),
-            roles=self._role_summaries(),
-            sample_age=_age(learner),
-            uses=_uses(buffer),
+            roles=role_summaries(self._plan, self.workers),
+            sample_age=_spread(learner, "age"),
+            uses=_spread(buffer, "uses"),
             replay=_replay(buffer),
             staleness_p=self._staleness_p(buffer),
             stale_priorities=int(buffer.get("stale_priorities", 0)),
             bottleneck=self._work.overall(train_s),
+            averaging=self.averaging,
+            by_group=self._standings(),
+            extra=extra_reports(self._plan, self.workers, self._config.roles),
         )
 
-    def _ratio(self, buffer: Mapping[str, Any], consumed: int, produced: int) -> float | None:
+    def _ratio(self, buffer: Said, consumed: int, produced: int) -> float | None:
         if self._config.learns_from_replay:
             # It knows which steps were the warm-up, of which serial training makes no use either.
             ratio: float | None = buffer.get("ratio")
             return ratio
         return consumed / produced if produced and consumed else None
-
-    def _last_train_s(self, learner: Mapping[str, Any]) -> float:
-        return float(learner.get("session_train_s", 0.0))
 
     def _role_reports(self, role: str) -> list[dict[str, Any]]:
         found = []
@@ -290,68 +284,60 @@ class Overview:
                 found.append(report.roles[process.roles.index(role)])
         return found
 
-    def _learner(self) -> Mapping[str, Any]:
-        reports = self._role_reports("learner")
-        return reports[0] if reports else {}
+    def _by_group(self, role: str) -> dict[int, Said]:
+        found: dict[int, Said] = {}
+        for process in self._plan.carrying(role):
+            report = self.workers[process.rank].report
+            if report is not None and process.group is not None:
+                found[process.group] = report.roles[process.roles.index(role)]
+        return found
 
-    def _buffer(self) -> Mapping[str, Any]:
-        reports = self._role_reports("buffer")
-        return reports[0] if reports else {}
+    def _learner(self) -> Said:
+        return of_learners(list(self.learners().values()))
 
-    def _staleness_p(self, buffer: Mapping[str, Any]) -> float | None:
+    def _buffer(self) -> Said:
+        buffers, learners = self._by_group("buffer"), self.learners()
+        uses = [float(learners.get(group, {}).get("session_consumed", 0)) for group in buffers]
+        return of_buffers(list(buffers.values()), uses)
+
+    def _env_steps(self, learner: Said) -> int:
+        """Count what was received in all sessions; no less than in the earlier ones, whoever has reported."""
+        return max(self._earlier_env_steps, int(learner.get("env_steps", 0)))
+
+    def _nearest_return(self) -> float | None:
+        """The mean return that is nearest to a goal: the first group there ends the job."""
+        means = [learner.get("mean_100") for learner in self.learners().values()]
+        return max((mean for mean in means if mean is not None), default=None)
+
+    def _standings(self) -> tuple[GroupStanding, ...]:
+        if self._config.distribution.groups == 1:
+            return ()
+        return tuple(
+            GroupStanding(
+                group,
+                env_steps=int(learner["env_steps"]),
+                updates=int(learner["updates"]),
+                version=int(learner["version"]),
+                mean_100=learner["mean_100"],
+                best_mean_100=learner["best_mean_100"],
+                consumed=int(learner["consumed"]),
+            )
+            for group, learner in self.learners().items()
+        )
+
+    def _staleness_p(self, buffer: Said) -> float | None:
+        """P of Equation 2, of a group: batches are drawn from its own replay."""
         replay = _replay(buffer)
-        return None if replay is None else self._config.replay_settings.batch_size / replay.capacity
-
-    def _role_states(self) -> tuple[RoleStatus, ...]:
-        states = []
-        for process in self._plan.processes:
-            view = self.workers[process.rank]
-            for i, role in enumerate(process.roles):
-                busy = view.busy[i] if view.busy else None
-                states.append(
-                    RoleStatus(
-                        process.rank,
-                        role,
-                        process.group,
-                        process.host,
-                        view.pid,
-                        busy,
-                        view.restarts,
-                        view.state,
-                    )
-                )
-        return tuple(states)
-
-    def _role_summaries(self) -> tuple[RoleSummary, ...]:
-        summaries = []
-        for process in self._plan.processes:
-            view = self.workers[process.rank]
-            for i, role in enumerate(process.roles):
-                report = view.report
-                busy = report.busy_s[i] / report.running_s if report and report.running_s else None
-                summaries.append(
-                    RoleSummary(
-                        process.rank, role, process.group, process.host, process.cores, view.restarts, busy
-                    )
-                )
-        return tuple(summaries)
+        if replay is None:
+            return None
+        return self._config.replay_settings.batch_size * len(self._by_group("buffer")) / replay.capacity
 
 
-def _lag(learner: Mapping[str, Any]) -> Spread | None:
-    lag = learner.get("lag")
-    return None if lag is None else Spread(**lag)
+def _spread(said: Said, name: str) -> Spread | None:
+    spread = said.get(name)
+    return None if spread is None else Spread(**spread)
 
 
-def _age(learner: Mapping[str, Any]) -> Spread | None:
-    age = learner.get("age")
-    return None if age is None else Spread(**age)
-
-
-def _uses(buffer: Mapping[str, Any]) -> Spread | None:
-    uses = buffer.get("uses")
-    return None if uses is None else Spread(**uses)
-
-
-def _replay(buffer: Mapping[str, Any]) -> ReplayFill | None:
+def _replay(buffer: Said) -> ReplayFill | None:
     replay = buffer.get("replay")
     return None if replay is None else ReplayFill(**replay)

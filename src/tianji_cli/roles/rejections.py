@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tianji_cli.cluster.control import ControlServer
+from tianji_cli.roles.averaging import Averaging
 from tianji_cli.roles.overview import Overview
 
 
@@ -14,12 +15,20 @@ class Rejections:
     Args:
         overview: what the workers report.
         control: the control channel.
+        averaging: the root's own endpoint.
         say: tells the user something.
     """
 
-    def __init__(self, overview: Overview, control: ControlServer, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        overview: Overview,
+        control: ControlServer,
+        averaging: Averaging,
+        say: Callable[[str], None],
+    ) -> None:
         self._overview = overview
         self._control = control
+        self._averaging = averaging
         self._say = say
         self._reported: set[str] = set()
 
@@ -39,4 +48,7 @@ class Rejections:
         rejections = self._overview.rejections()
         if self._control.rejected:
             rejections.append(("the control channel", self._control.rejected, self._control.last_rejection))
+        count, why = self._averaging.rejected
+        if count:
+            rejections.append(("the root", count, why))
         return rejections

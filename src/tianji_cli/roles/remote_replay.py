@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tianji_cli.cluster.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.data import priority_update
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.batches import BatchArrays, BatchLayout
 from tianji_cli.data.refusals import Refusals
-from tianji_cli.roles.replay_buffer import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.replay_feed import BatchSource
 from tianji_cli.roles.role import rejected_by
 from tianji_transports.core import Claim, Full, Transport

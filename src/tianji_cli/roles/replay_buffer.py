@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import Final
 
+from tianji_cli.cluster.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.data import priority_update
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.batches import BatchArrays, BatchLayout
@@ -14,15 +15,6 @@ from tianji_cli.data.replay_store import ReplayStore
 from tianji_cli.errors import RunFailed
 from tianji_cli.roles.buffer import Buffer
 from tianji_transports.core import Full, Transport
-
-BATCHES: Final = "batches"
-"""Channel from the buffer to the learner: one message a batch."""
-
-ARRIVALS: Final = "arrivals"
-"""Channel from the buffer to the learner: one message for each fragment that was received."""
-
-PRIORITIES: Final = "priorities"
-"""Channel from the learner to the buffer: one message for each batch that was used."""
 
 TELL_LIMIT_S: Final = 5.0
 """How long a buffer that stops waits for the learner to hear of everything that was received."""

@@ -15,6 +15,7 @@ from tianji_algos.core import ReplayEmbryo
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.batches import BatchArrays
 from tianji_cli.data.distribution import Distribution
+from tianji_cli.roles.dealing import Deal
 from tianji_cli.roles.feed import Feed
 
 
@@ -24,6 +25,10 @@ class BatchSource(ABC):
     @abstractmethod
     def arrivals(self) -> Sequence[Arrival]:
         """Say what came since the last call."""
+
+    def deal(self, deal: Deal) -> bool:  # noqa: ARG002 - for those who have somebody to deal to
+        """Draw a batch and deal a share of it to each learner; False while it cannot be done."""
+        return True
 
     @abstractmethod
     def draw(self) -> BatchArrays | None:
@@ -77,6 +82,11 @@ class ReplayFeed(Feed):
     def arrivals(self) -> Sequence[Arrival]:
         """Say what came since the last call."""
         return self._source.arrivals()
+
+    def deal(self, env_steps: int, *, synchronise: bool) -> bool:
+        """Deal out one batch."""
+        publishes = self._updates_in_round + 1 >= self._publish_every
+        return self._source.deal(Deal(env_steps, self._version, 1, synchronise, publishes))
 
     def batch(self) -> Batch | None:
         """Hand out the next batch, unless the policy wants to be published first or production is behind."""

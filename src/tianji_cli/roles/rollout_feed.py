@@ -10,6 +10,7 @@ from tianji_algos.core import RolloutEmbryo
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.distribution import Distribution
 from tianji_cli.data.rollout import Rollout, RolloutStore, StoredFragment
+from tianji_cli.roles.dealing import Deal, Dealer
 from tianji_cli.roles.feed import Feed
 
 
@@ -22,16 +23,20 @@ class RolloutFeed(Feed):
     Args:
         embryo: cuts rollouts into minibatches.
         store: where rollouts come from.
+        dealer: deals each rollout out to this learner and its followers; None: there are none.
     """
 
-    def __init__(self, embryo: RolloutEmbryo, store: RolloutStore) -> None:
+    def __init__(self, embryo: RolloutEmbryo, store: RolloutStore, dealer: Dealer | None = None) -> None:
         self._embryo = embryo
         self._store = store
+        self._dealer = dealer
+        self._learners = 1 if dealer is None else dealer.learners
         self._staleness = Distribution()
         self._version = 0
         self._rollout: Rollout | None = None
         self._minibatches: Iterator[Any] | None = None
         self._round_is_done = False
+        self._is_dealt = False
         self._winding_down = False
 
     def arrivals(self) -> Sequence[Arrival]:
@@ -46,6 +51,26 @@ class RolloutFeed(Feed):
         self._rollout = self._store.rollout()
         return () if self._rollout is None else _arrivals(self._rollout.arrived)
 
+    def deal(self, env_steps: int, *, synchronise: bool) -> bool:
+        """Copy the followers' fragments to them: every one that is not this learner's."""
+        assert self._dealer is not None
+        if self._rollout is None:
+            return False
+        hands = self._dealer.hands()
+        if hands is None:
+            return False
+        for follower, hand in enumerate(hands, start=1):
+            for memory, stored in zip(hand, self._rollout.drawn[follower :: self._learners], strict=True):
+                memory[:] = stored.fragment.memory
+        self._dealer.push(Deal(env_steps, self._version, self._dealer.shares, synchronise, publishes=True))
+        self._is_dealt = True
+        return True
+
+    @property
+    def unfinished(self) -> bool:
+        """A rollout was dealt, and not all of this learner's minibatches are used."""
+        return self._is_dealt
+
     def batch(self) -> Any | None:
         """Hand out the next minibatch of the rollout."""
         if self._minibatches is None:
@@ -54,11 +79,13 @@ class RolloutFeed(Feed):
             drawn = self._rollout.drawn
             for stored in drawn:
                 self._staleness.record(self._version - stored.version, stored.samples)
-            self._minibatches = self._embryo.minibatches([stored.fields for stored in drawn])
+            own = drawn[:: self._learners]
+            self._minibatches = self._embryo.minibatches([stored.fields for stored in own])
         minibatch = next(self._minibatches, None)
         self._release()
         if minibatch is None:
             self._minibatches = None
+            self._is_dealt = False
             self._round_is_done = True
         return minibatch
 
@@ -74,10 +101,11 @@ class RolloutFeed(Feed):
         self._store.advance(version)
 
     def wind_down(self) -> None:
-        """Give up the rest of the round."""
+        """Give up the rest of the round, unless others count on it."""
         self._winding_down = True
-        self._minibatches = None
-        self._release()
+        if not self._is_dealt:
+            self._minibatches = None
+            self._release()
 
     def report(self) -> dict[str, Any]:
         """Replay ratio of serial training, and the lag so far."""

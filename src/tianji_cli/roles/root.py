@@ -13,12 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tianji_cli.beginning import BEGAN_S
 from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.crew import Crew, Departure
 from tianji_cli.cluster.launcher import describe_exit
 from tianji_cli.cluster.messages import (
-    Addresses,
     Arrive,
     Began,
     Ended,
@@ -32,19 +30,22 @@ from tianji_cli.cluster.messages import (
     Stopped,
     Terminate,
     ToRoot,
-    WindDown,
 )
 from tianji_cli.cluster.plan import ROOT_RANK, Plan
 from tianji_cli.cluster.signals import StopSignals
 from tianji_cli.cluster.stations import refuse_late
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.data.ledger import Source, settle
 from tianji_cli.data.production import ProductionFile
+from tianji_cli.roles.announcements import Announcements
+from tianji_cli.roles.averaging import Averaging
+from tianji_cli.roles.best_group import choose_best
+from tianji_cli.roles.ending import Ending
+from tianji_cli.roles.group_losses import GroupLosses
+from tianji_cli.roles.membership import Membership
 from tianji_cli.roles.overview import Overview
 from tianji_cli.roles.phase import Outcome, Phase
 from tianji_cli.roles.rejections import Rejections
-from tianji_cli.roles.silence import LATE_S, Silence
-from tianji_cli.roles.stopping import StoppingOrder
+from tianji_cli.roles.stop_rules import StopRules
 from tianji_cli.telemetry.snapshot import Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 
@@ -52,10 +53,6 @@ TICK_S: Final = 1.0
 FIRST_TICKS_S: Final = 0.2
 FIRST_S: Final = 10.0
 """In the first ``FIRST_S`` ticks come every ``FIRST_TICKS_S``, for the learning curves of short runs."""
-WIND_DOWN_LIMIT_S: Final = 1.5
-STOP_LIMIT_S: Final = 10.0
-SAVE_LIMIT_S: Final = 120.0
-"""Time for winding down and stopping where a replay is saved, which may be gigabytes."""
 LAST_WORDS_S: Final = 1.0
 """How long what a worker sent before it ended may still be on its way."""
 
@@ -73,6 +70,9 @@ class Root:
         signals: the user's wishes to stop.
         telemetry: what the user sees.
         log: finds the log file of a rank.
+        averaging: of the groups' parameters.
+        losses: which groups are gone.
+        checkpoints: where they are.
     """
 
     def __init__(  # noqa: PLR0913 - the root is where everything meets
@@ -87,6 +87,9 @@ class Root:
         signals: StopSignals,
         telemetry: Telemetry,
         log: Callable[[int], Path],
+        averaging: Averaging,
+        losses: GroupLosses,
+        checkpoints: Path,
     ) -> None:
         self._config = config
         self._plan = plan
@@ -96,30 +99,25 @@ class Root:
         self._overview = overview
         self._signals = signals
         self._telemetry = telemetry
-        self._rejections = Rejections(overview, control, telemetry.event)
+        self._rejections = Rejections(overview, control, averaging, telemetry.event)
         self._log = log
+        self._averaging = averaging
+        self._losses = losses
+        self._checkpoints = checkpoints
+        self._several = config.distribution.groups > 1
         self._phase = Phase.STARTING
         self._outcome: Outcome | None = None
-        self._addresses: dict[int, str] = {}
-        self._incarnations = dict.fromkeys(range(len(plan.processes)), 0)
+        self._members = Membership(plan, control)
+        self._announcements = Announcements(plan, telemetry.event)
+        self._rules = StopRules(config, overview)
         self._said_last: set[int] = set()
-        self._stopped: set[int] = set()
-        self._killed: set[Source] = set()
-        self._silence = Silence(range(len(plan.processes)))
-        self._deadline = float("inf")
         self._began = time.monotonic()
         self._next_tick = self._began
-        self._receiver_lost = False
-        self._stopping_order = StoppingOrder(plan)
-        self._save_limit_s = SAVE_LIMIT_S if config.distribution.buffer.save_with_checkpoint else 0.0
+        saves_replay = config.distribution.buffer.save_with_checkpoint
+        self._ending = Ending(plan, control, crew, saves_replay=saves_replay, give_up=self._give_up)
         self._interruptions = 0
         self._stop_requested = False
-        self._first_step_announced = False
-        self._actor_ranks = {
-            process.rank for process in plan.carrying("actor") if "learner" not in process.roles
-        }
         self._learner_ranks = {process.rank for process in plan.carrying("learner")}
-        self._buffer_ranks = {process.rank for process in plan.carrying("buffer")}
 
     def run(self) -> Summary:
         """Run the job; returns when every worker has ended."""
@@ -130,6 +128,9 @@ class Root:
             self._mind_interruption()
             for message in self._control.receive():
                 self._hear(message)
+            self._averaging.turn()
+            if self._averaging.failure:
+                self._end("failed", self._averaging.failure)
             self._mind_crew()
             self._tick()
             self._advance()
@@ -137,8 +138,8 @@ class Root:
         return self._summary()
 
     def _sleep(self) -> None:
-        until_s = min(self._next_tick, self._deadline) - time.monotonic()
-        self._control.wait(max(0.0, until_s), (self._signals.descriptor, *self._crew.descriptors))
+        until = min(self._next_tick, self._ending.deadline)
+        self._averaging.sleep(until, self._control, (self._signals.descriptor, *self._crew.descriptors))
         self._signals.clear()
 
     def _mind_interruption(self) -> None:
@@ -177,41 +178,47 @@ class Root:
                 self._note(message)
             case Stopped():
                 self._said_last.add(message.report.rank)
-                self._stopped.add(message.report.rank)
+                self._ending.stopped.add(message.report.rank)
                 self._note(message.report)
             case Finished():
                 self._finish(message)
             case Failed():
                 self._said_last.add(message.rank)
-                self._end("failed", self._cause(message.rank, f": {message.cause}"))
                 self._overview.workers[message.rank].state = "failed"
+                if not self._losses.includes(message.rank):
+                    self._end("failed", self._cause(message.rank, f": {message.cause}"))
             case Terminate():
                 self._request_stop(f"SIGTERM to {self._title(message.rank)}")
 
     def _welcome(self, message: Register) -> None:
-        if message.incarnation != self._incarnations[message.rank]:
+        if not self._members.is_current(message.rank, message.incarnation):
             return  # It has died since, and its successor is on its way.
         view = self._overview.workers[message.rank]
         view.state, view.pid = "running", message.pid
-        self._addresses[message.rank] = message.address
-        everyone = {process.rank for process in self._plan.trainers}
-        if set(self._addresses) != everyone:
+        self._members.register(message)
+        if message.wiring is not None:
+            self._averaging.open(message.wiring)
+        self._introduce()
+        if self._phase not in {Phase.STARTING, Phase.TRAINING}:
+            self._control.send(message.rank, Stop())
+
+    def _introduce(self) -> None:
+        addresses = self._members.introduce(self._losses.living, self._averaging.address)
+        if addresses is None:
             return
-        for rank in everyone:
-            self._control.send(rank, Addresses(addresses=self._addresses))
+        self._averaging.connect(addresses)
         if self._phase is Phase.STARTING:
             self._phase = Phase.TRAINING
-        elif self._phase is not Phase.TRAINING:
-            self._control.send(message.rank, Stop())
 
     def _note(self, report: Report) -> None:
         roles = len(self._plan.processes[report.rank].roles)
         fits = len(report.roles) == len(report.busy_s) == roles
-        if not fits or report.incarnation != self._incarnations[report.rank]:
+        if not fits or not self._members.is_current(report.rank, report.incarnation):
             return
-        if self._silence.is_broken(report.rank):
-            self._telemetry.event(f"{self._title(report.rank)} is heard of again")
+        self._announcements.hear(report.rank)
         self._overview.note(report)
+        if report.rank in self._learner_ranks:
+            self._mind_rules()
 
     def _hear_end(self, message: Ended) -> None:
         """Note how a worker on another host has ended, and keep what it wrote: that host forgets it."""
@@ -222,19 +229,20 @@ class Root:
                 log.write(message.output)
 
     def _finish(self, message: Finished) -> None:
-        if self._plan.processes[message.rank].group is not None:
-            self._end("finished", message.reason)
+        group = self._plan.processes[message.rank].group
+        if group is not None and group not in self._losses.causes:
+            self._end("finished", self._rules.attributed(message.reason, group))
 
     def _start(self, rank: int, incarnation: int = 0) -> None:
         if self._plan.is_local(rank):
             for actor in self._plan.processes[rank].actors:
                 self._production.begin(actor, incarnation)
-        self._incarnations[rank] = incarnation
+        self._members.begin(rank, incarnation)
         self._said_last.discard(rank)
-        self._stopped.discard(rank)
+        self._ending.stopped.discard(rank)
         self._crew.start(rank, incarnation)
         self._overview.workers[rank].state = "starting"
-        self._silence.begin(rank)
+        self._announcements.begin(rank)
 
     def _mind_crew(self) -> None:
         departures = self._crew.departures()
@@ -250,24 +258,35 @@ class Root:
         elif not departure.killed and (status is None or status >= 0):
             self._await_last_words(rank)
         # Whatever befalls a process after its last report, all that it had to do was done.
-        in_order = rank in self._stopped and (status is None or status <= 0)
+        in_order = rank in self._ending.stopped and (status is None or status <= 0)
         view = self._overview.workers[rank]
         view.pid, view.state = None, "done" if in_order else describe_exit(status)
         if in_order and self._phase not in {Phase.STARTING, Phase.TRAINING}:
             return
-        for actor in self._plan.processes[rank].actors:
-            self._killed.add((actor, departure.incarnation))
-        if rank in self._buffer_ranks and rank not in self._stopped:
-            self._receiver_lost = True
-        if departure.killed:
+        self._losses.note(departure, in_order=rank in self._ending.stopped)
+        if departure.killed or self._losses.includes(rank):
             return  # Whoever decided that has said why.
         cause = self._cause(rank, f" {departure.refusal or describe_exit(status)}")
-        if rank not in self._actor_ranks or status is None or status >= 0:
+        died = status is not None and status < 0
+        is_actor = rank in self._ending.actors
+        gone = self._crew.is_lost(rank) or (died and not is_actor)
+        if gone and self._phase is not Phase.STARTING and self._losses.lose({rank}, cause):
+            self._leave_behind(self._plan.processes[rank].group)
+        elif not is_actor or not died:
             self._end("failed", cause)
         elif self._phase in {Phase.STARTING, Phase.TRAINING}:
             self._restart(departure, cause)
         else:
             self._telemetry.event(f"{cause} while it was stopping")
+
+    def _leave_behind(self, group: int | None) -> None:
+        """Go on without a group that is lost."""
+        ranks = self._losses.ranks_of(group)
+        self._crew.kill(ranks)
+        self._averaging.lose(ranks & self._learner_ranks)
+        self._members.leave(ranks)
+        if self._phase is Phase.TRAINING:
+            self._introduce()  # Whoever waits for all of them needs not wait for those.
 
     def _await_last_words(self, rank: int) -> None:
         """Hear what a worker said at its end, which may come after the news of its end."""
@@ -290,8 +309,8 @@ class Root:
             for actor in self._plan.processes[rank].actors:
                 page = self._production.read(actor)
                 self._overview.ended[actor, page.incarnation] = page
-        self._addresses.pop(rank, None)
-        for other in self._learner_ranks | self._buffer_ranks:
+        of_group = self._losses.ranks_of(self._plan.processes[rank].group)
+        for other in self._ending.receivers & of_group:
             self._control.send(other, PeerLost(rank=rank))
         self._overview.workers[rank].restarts += 1
         self._telemetry.event(f"{cause}; restarting it")
@@ -304,21 +323,18 @@ class Root:
         self._next_tick = now + (TICK_S if now - self._began > FIRST_S else FIRST_TICKS_S)
         for rank, pid in self._crew.pids.items():
             self._overview.workers[rank].pid = pid
+        self._averaging.tell(self._overview, self._losses.causes)
         self._telemetry.update(self._overview.snapshot())
         self._rejections.report()
-        self._announce_first_step()
-        for rank in self._silence.newly_late(self._crew.ranks) if self._phase is Phase.TRAINING else ():
-            self._telemetry.event(f"nothing heard of {self._title(rank)} for {LATE_S:g} s")
-        limit_s = self._config.experiment.stop.wall_s
-        if self._outcome is None and limit_s is not None and self._overview.session_train_s >= limit_s:
-            self._end("finished", f"{limit_s:g} s of training")
+        self._announcements.mind_first_step(self._overview.session_train_s)
+        if self._phase is Phase.TRAINING:
+            self._announcements.mind_silence(self._crew.ranks)
+        self._mind_rules()
 
-    def _announce_first_step(self) -> None:
-        trained_s = self._overview.session_train_s
-        if trained_s and not self._first_step_announced:
-            self._first_step_announced = True
-            start_up_s = time.monotonic() - BEGAN_S - trained_s
-            self._telemetry.event(f"first environment step {start_up_s:.2f} s after the command began")
+    def _mind_rules(self) -> None:
+        reason = self._rules.reached() if self._outcome is None else None
+        if reason is not None:
+            self._end("finished", reason)
 
     def _end(self, status: Status, reason: str) -> None:
         """Begin the end, or make it worse: the first failure is the cause, whatever was decided before."""
@@ -328,47 +344,30 @@ class Root:
             self._outcome = Outcome(status, reason)
         if self._phase in {Phase.STARTING, Phase.TRAINING}:
             self._phase = Phase.WINDING_DOWN
-            self._deadline = time.monotonic() + max(WIND_DOWN_LIMIT_S, self._save_limit_s)
-            for rank in self._actor_ranks:
-                self._control.send(rank, Stop())
-            for rank in self._learner_ranks | self._buffer_ranks:
-                self._control.send(rank, WindDown())
-            self._crew.kill(self._crew.ranks - set(self._addresses))  # Nobody there to hear a Stop.
+            self._ending.begin()
+            self._averaging.finish()
+            self._crew.kill(self._crew.ranks - self._members.registered)  # Nobody there to hear a Stop.
 
     def _advance(self) -> None:
         """Go on to the next phase when this one is done, or when its time is up."""
-        expired = time.monotonic() >= self._deadline
-        if self._phase is Phase.WINDING_DOWN:
-            remaining = self._crew.ranks & self._actor_ranks
-            if expired:
-                self._crew.kill(remaining)
-            if not remaining:
-                self._phase = Phase.STOPPING
-                self._stop_receivers()
-        elif self._phase is Phase.STOPPING:
-            self._stop_receivers()
-            if time.monotonic() >= self._deadline:
-                self._kill_late()
-            if not self._crew.ranks:
-                self._deadline = float("inf")
-                self._phase = self._evaluation_or_over()
+        if self._phase is Phase.WINDING_DOWN and self._ending.actors_are_gone():
+            self._phase = Phase.STOPPING
+        if self._phase is Phase.STOPPING and self._ending.all_are_gone():
+            self._phase = self._evaluation_or_over()
         elif self._phase is Phase.EVALUATING and not self._crew.ranks:
             self._overview.note_evaluation()
             self._phase = Phase.OVER
 
-    def _stop_receivers(self) -> None:
-        for rank in self._stopping_order.next(self._crew.ranks, self._stopped):
-            self._control.send(rank, Stop())
-            self._deadline = time.monotonic() + max(STOP_LIMIT_S, self._save_limit_s)
-
-    def _kill_late(self) -> None:
-        late = self._stopping_order.late(self._crew.ranks, self._stopped)
+    def _give_up(self, late: set[int]) -> None:
         names = " and ".join(self._title(rank) for rank in sorted(late))
-        self._end("failed", f"{names} did not stop in time and was killed")
-        self._crew.kill(late)
-        self._deadline = time.monotonic() + STOP_LIMIT_S
+        cause = f"{names} did not stop in time and was killed"
+        if not self._losses.lose(late, cause):
+            self._end("failed", cause)
 
     def _evaluation_or_over(self) -> Phase:
+        if self._several:
+            learners, lost = self._overview.learners(), self._losses.causes
+            choose_best(self._checkpoints, learners, lost, self._telemetry.event)
         evaluators = self._plan.carrying("evaluator")
         if not evaluators or self._outcome is None or self._outcome.status != "finished":
             return Phase.OVER
@@ -378,19 +377,13 @@ class Root:
 
     def _summary(self) -> Summary:
         assert self._outcome is not None
-        self._overview.settle_unsure()
-        account = settle(
-            self._overview.productions(),
-            self._overview.receptions(),
-            self._killed,
-            receiver_lost=self._receiver_lost,
-        )
+        account = self._losses.account(self._overview)
         if account.unaccounted:
             self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
         self._rejections.report()
-        return self._overview.summary(
-            self._outcome.status, self._outcome.reason, account, self._rejections.total
-        )
+        self._averaging.tell(self._overview, self._losses.causes)
+        reason = self._losses.described(self._outcome.reason)
+        return self._overview.summary(self._outcome.status, reason, account, self._rejections.total)
 
     def _cause(self, rank: int, what: str) -> str:
         return f"{self._title(rank)}{what} (its output: {self._log(rank)})"

@@ -1,4 +1,4 @@
-"""In which order receivers stop: buffers in processes of their own, then the learners that hear of them."""
+"""In which order the processes of a group stop, once its actors have."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ from tianji_cli.cluster.plan import Plan
 
 
 class StoppingOrder:
-    """Says who may stop, once the actors have.
+    """Says who may stop, once the actors have; each group goes its own pace.
 
-    A learner stops when its buffer has told it of all that was received. What the buffer does after that,
-    such as saving its replay, keeps no learner from saving its own state.
+    A learner stops when a buffer in a process of its own has told it of all that was received. What the
+    buffer does after that, such as saving its replay, keeps no learner from saving its own state. A role of
+    the user's stops with the learner; followers stop after it, since it may have a round to finish with them.
 
     Args:
         plan: who carries what.
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._learners = {process.rank for process in plan.carrying("learner")}
-        self._buffers = {process.rank for process in plan.carrying("buffer")} - self._learners
+        learners = {process.rank for process in plan.carrying("learner")}
+        buffers = {process.rank for process in plan.carrying("buffer")} - learners
+        followers = {process.rank for process in plan.carrying("follower")}
+        actors = {process.rank for process in plan.carrying("actor")} - learners
+        self._stages: list[tuple[set[int], ...]] = []
+        for group in dict.fromkeys(process.group for process in plan.trainers):
+            ranks = {process.rank for process in plan.trainers if process.group == group} - actors
+            others = ranks - buffers - followers
+            self._stages.append((ranks & buffers, others, ranks & followers))
         self._told: set[int] = set()
 
     def next(self, running: AbstractSet[int], stopped: AbstractSet[int]) -> set[int]:
@@ -29,11 +37,16 @@ class StoppingOrder:
             running: ranks that have not ended.
             stopped: ranks that have said their last word.
         """
-        ranks = self._buffers if self._buffers & running - stopped else self._learners
-        named = ranks - self._told
+        named = {rank for stages in self._stages for rank in _now(stages, running - stopped)} - self._told
         self._told |= named
         return named
 
     def late(self, running: AbstractSet[int], stopped: AbstractSet[int]) -> set[int]:
         """Name those who keep the others waiting when time is up."""
-        return self._buffers & running - stopped or set(running)
+        waiting = running - stopped
+        return {rank for stages in self._stages for rank in _now(stages, waiting)} & waiting or set(running)
+
+
+def _now(stages: tuple[set[int], ...], waiting: AbstractSet[int]) -> set[int]:
+    """Find the first stage of a group that has anybody who has not stopped; the last if none has."""
+    return next((stage for stage in stages if stage & waiting), stages[-1])

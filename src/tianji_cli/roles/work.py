@@ -55,8 +55,12 @@ class WorkLog:
 
     def __init__(self, config: JobConfig, plan: Plan) -> None:
         self._overlap = _overlap(config)
-        buffers, learners = (Work(members=len(plan.carrying(role))) for role in ("buffer", "learner"))
-        self._nothing = Observation(Work(members=plan.num_actors), buffers, learners)
+        buffers, learners, followers = (
+            len(plan.carrying(role)) for role in ("buffer", "learner", "follower")
+        )
+        self._nothing = Observation(
+            Work(members=plan.num_actors), Work(members=buffers), Work(members=learners + followers)
+        )
         self._processes: dict[int, _Process] = {}
         self._rho = 0.0
         self._first_version: int | None = None
@@ -79,7 +83,8 @@ class WorkLog:
         known.now = _done(process, report, produced)
         for role, said in zip(process.roles, report.roles, strict=True):
             if role == "learner":
-                self._rho, self._version = float(said["rho"]), int(said["version"])
+                # Groups publish by themselves; the one that is ahead shows how far the job is.
+                self._rho, self._version = float(said["rho"]), max(self._version, int(said["version"]))
                 if self._first_version is None:
                     self._first_version = self._version
 
@@ -151,5 +156,8 @@ def _done(process: PlannedProcess, report: Report, produced: Mapping[int, int]) 
                 done += Observation(buffers=Work(received, busy_s, report.running_s))
             case "learner":
                 done += Observation(learners=Work(said["session_consumed"], turns_s, report.running_s))
+            case "follower":
+                # Its uses are among those that its group's learner counts.
+                done += Observation(learners=Work(0, busy_s, report.running_s))
     made = sum(produced.get(actor, 0) for actor in process.actors)
     return done + Observation(actors=Work(count=made))

@@ -143,6 +143,8 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
         yield "priorities", f"{count(snapshot.stale_priorities)} came after their samples had made room"
     lag = snapshot.lag
     yield "policy lag", "no update yet" if lag is None else f"{spread(lag)} versions"
+    if snapshot.averaging is not None:
+        yield "averaging", str(snapshot.averaging)
     if snapshot.losses:
         yield "losses", ", ".join(f"{name} {number(loss)}" for name, loss in snapshot.losses.items())
     if snapshot.stop:
@@ -158,6 +160,7 @@ def _returns(snapshot: Snapshot) -> Text:
         if snapshot.episodes_in_mean == snapshot.episodes
         else f"the last {snapshot.episodes_in_mean} of {total}"
     )
+    behind += f" in {len(snapshot.by_group)} groups" if snapshot.by_group else ""
     best = "" if snapshot.best_mean_100 is None else f", best {number(snapshot.best_mean_100)}"
     return Text.assemble((number(snapshot.mean_100), "bold green"), f"  mean of {behind}{best}")
 

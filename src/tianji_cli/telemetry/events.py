@@ -90,9 +90,19 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
         yield "replay/stale_priorities", snapshot.stale_priorities
     for name, loss in snapshot.losses.items():
         yield f"loss/{name}", loss
+    yield from _of_groups(snapshot)
     yield "learner/updates", snapshot.updates
     yield "learner/version", snapshot.version
     for kind in dict.fromkeys(role.role for role in snapshot.roles):
         busy = [role.busy for role in snapshot.roles if role.role == kind and role.busy is not None]
         if busy:
             yield f"busy/{kind}", statistics.median(busy)
+
+
+def _of_groups(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
+    for group in snapshot.by_group:
+        if group.mean_100 is not None:
+            yield f"return/mean_100_of_group_{group.group}", group.mean_100
+    if snapshot.averaging is not None:
+        yield "averaging/rounds", snapshot.averaging.rounds
+        yield "averaging/missed", sum(snapshot.averaging.missed)

@@ -118,6 +118,11 @@ def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "uses_max", f"{snapshot.uses.max:.3g}"
     if snapshot.stale_priorities:
         yield "stale_priorities", str(snapshot.stale_priorities)
+    if snapshot.averaging is not None:
+        yield "averaging_rounds", str(snapshot.averaging.rounds)
+        yield "averaging_missed", ",".join(map(str, snapshot.averaging.missed))
+        if snapshot.averaging.lost:
+            yield "averaging_lost", ",".join(map(str, snapshot.averaging.lost))
     if snapshot.bottleneck is not None:
         kind = snapshot.bottleneck.kind
         yield "bottleneck", _quoted(kind) if " " in kind else kind

@@ -74,10 +74,22 @@ def draw_plots(run: RunDirectory) -> None:
 def _draw_return(rows: Rows, over: str, path: Path) -> None:
     figure, axes = _axes()
     x = _steps(axes, rows) if over == "env_steps" else _time(axes, rows)
-    axes.plot(x, _values(rows, "mean_100"), color=BLUE, marker=_marker(rows))
+    # Rows of an earlier version, which a resumed run goes on with, know no groups.
+    groups = sorted({group["group"] for row in rows for group in row.get("by_group", ())})
+    for group in groups:
+        label = "each group" if group == groups[0] else None
+        axes.plot(x, _returns_of(group, rows), color=GREY, linewidth=0.6, label=label)
+    axes.plot(
+        x,
+        _values(rows, "mean_100"),
+        color=BLUE,
+        marker=_marker(rows),
+        label="all groups" if groups else None,
+    )
     target = rows[-1]["stop"].get("mean_return")
     if target is not None:
         axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9, label=f"stops at {target:g}")
+    if groups or target is not None:
         _legend_above(axes)
     axes.set_ylabel("Mean return of 100 episodes")
     _save(figure, path)
@@ -147,6 +159,12 @@ def _axes() -> tuple[Figure, Axes]:
 def _values(rows: Rows, name: str) -> list[float]:
     """Take one column; what was not finite when it was written is a gap in the curve."""
     return [math.nan if row[name] is None else row[name] for row in rows]
+
+
+def _returns_of(group: int, rows: Rows) -> list[float]:
+    """Take one group's mean returns; where it had none there is a gap in the curve."""
+    means = ({of["group"]: of["mean_100"] for of in row.get("by_group", ())}.get(group) for row in rows)
+    return [math.nan if mean is None else mean for mean in means]
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from tianji_cli.errors import TianjiError
 from tianji_cli.telemetry.quantities import count, duration, memory, number, rate, share, spread
 from tianji_cli.telemetry.rundir import RunDirectory, write_whole
-from tianji_cli.telemetry.snapshot import ReplayFill, RoleSummary, Summary
+from tianji_cli.telemetry.snapshot import GroupStanding, ReplayFill, RoleSummary, Summary
 
 STATUS_STYLES: Final = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 
@@ -74,6 +74,7 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "return", Text("no episode has ended")
     else:
         behind = f"mean of {'the last 100 of ' if returns.episodes > 100 else ''}{returns.episodes} episodes"
+        behind += f" in {summary.groups} groups" if summary.groups > 1 else ""
         best = "" if returns.best_mean_100 is None else f", best {number(returns.best_mean_100)}"
         yield "return", Text.assemble((number(returns.mean_100), "bold"), f"  {behind}{best}")
     if summary.evaluation is not None:
@@ -103,15 +104,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
     yield "replay ratio", Text(f"{actual}, target {ratio.target:.2f}")
     if summary.staleness is not None:
         yield "policy lag", Text(f"{spread(summary.staleness)} versions")
-    if summary.replay is not None:
-        yield "replay", Text(_replay(summary.replay, summary.staleness_p))
-    if summary.sample_age is not None:
-        yield "sample age", Text(f"{spread(summary.sample_age)} env steps")
-    if summary.uses is not None:
-        yield "uses", Text(f"{spread(summary.uses)} of each sample")
-    if summary.stale_priorities:
-        late = f"{summary.stale_priorities} came after their samples had made room for others"
-        yield "priorities", Text(late)
+    yield from _facts_of_groups(summary)
+    yield from _facts_of_replay(summary)
     yield (
         "samples",
         Text(
@@ -123,9 +117,33 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "busy", Text(_busy(summary.roles))
 
 
+def _facts_of_groups(summary: Summary) -> Iterator[tuple[str, Text]]:
+    if summary.averaging is not None:
+        yield "averaging", Text(str(summary.averaging), style="yellow" if summary.averaging.lost else "")
+    if summary.by_group:
+        yield "groups", Text("; ".join(map(_group, summary.by_group)))
+
+
+def _facts_of_replay(summary: Summary) -> Iterator[tuple[str, Text]]:
+    if summary.replay is not None:
+        yield "replay", Text(_replay(summary.replay, summary.staleness_p))
+    if summary.sample_age is not None:
+        yield "sample age", Text(f"{spread(summary.sample_age)} env steps")
+    if summary.uses is not None:
+        yield "uses", Text(f"{spread(summary.uses)} of each sample")
+    if summary.stale_priorities:
+        late = f"{summary.stale_priorities} came after their samples had made room for others"
+        yield "priorities", Text(late)
+
+
 def _replay(replay: ReplayFill, staleness_p: float | None) -> str:
     filled = f"{count(replay.size)} of {count(replay.capacity)} env steps, {memory(replay.nbytes)}"
     return filled if staleness_p is None else f"{filled}; a batch is {staleness_p:.3g} of it (P, Equation 2)"
+
+
+def _group(group: GroupStanding) -> str:
+    mean = "no episode has ended" if group.mean_100 is None else f"return {number(group.mean_100)}"
+    return f"{group.group}: {mean}, {count(group.env_steps)} env steps, {count(group.updates)} updates"
 
 
 def _busy(roles: tuple[RoleSummary, ...]) -> str:

@@ -19,6 +19,9 @@ SUMMARY_SCHEMA: Final = 1
 
 Status = Literal["finished", "stopped", "failed"]
 
+_TABLES: Final = ("lag", "age", "uses", "replay", "bottleneck", "averaging")
+"""Fields of a snapshot that are tables in a row of ``metrics.jsonl``, or null."""
+
 
 @dataclass(frozen=True)
 class RoleStatus:
@@ -26,7 +29,7 @@ class RoleStatus:
 
     Attributes:
         rank: of its process; roles that share a process share the rank.
-        role: "actor", "buffer", "learner", "evaluator" or "root".
+        role: "actor", "buffer", "learner", "follower", "evaluator", "root", or one of the user's own.
         group: it belongs to, or None for a role of the whole job.
         host: name of its host.
         pid: of its process, or None while it has none.
@@ -83,8 +86,57 @@ class ReplayFill:
 
 
 @dataclass(frozen=True)
+class Averaging:
+    """How the root averaged the parameters of several groups in this session.
+
+    Attributes:
+        rounds: averages that it published.
+        missed: of each group: how many of them it came too late for.
+        lost: groups that ended before the job did.
+    """
+
+    rounds: int
+    missed: tuple[int, ...]
+    lost: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        """As it is shown: ``12 rounds; group 1 missed 3; group 2 is lost``."""
+        said = [f"{self.rounds} round{'' if self.rounds == 1 else 's'}"]
+        late = (f"group {group} missed {rounds}" for group, rounds in enumerate(self.missed) if rounds)
+        gone = (f"group {group} is lost" for group in self.lost)
+        return "; ".join([*said, *late, *gone])
+
+
+@dataclass(frozen=True)
+class GroupStanding:
+    """How far one of several groups is; counts are over all sessions.
+
+    Attributes:
+        group: its number.
+        env_steps: environment steps that its buffer received.
+        updates: gradient updates.
+        version: newest version of its policy.
+        mean_100: mean return of its own last 100 episodes; None before any has ended.
+        best_mean_100: highest of them over 100 episodes.
+        consumed: sample uses in updates.
+    """
+
+    group: int
+    env_steps: int
+    updates: int
+    version: int
+    mean_100: float | None
+    best_mean_100: float | None
+    consumed: int
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """A run at one moment. In a resumed run, counts and ``train_s`` go on from where it was interrupted.
+
+    Of several groups, counts are sums, ``version``, ``train_s`` and ``best_mean_100`` the largest, and
+    ``mean_100`` and ``losses`` means over groups; means of ``lag``, ``age`` and ``uses`` are weighted, their
+    percentiles and maxima those of the group where they are largest.
 
     Attributes:
         elapsed_s: seconds since the command was started.
@@ -115,6 +167,9 @@ class Snapshot:
             without a replay.
         stale_priorities: priorities that came after their samples had made room for others.
         bottleneck: what held the job back in the last seconds; None while too little is known.
+        averaging: of the groups' parameters; None with one group.
+        by_group: how far each group is; empty with one group.
+        extra: what roles of the user's own report, by name and rank.
     """
 
     elapsed_s: float
@@ -143,6 +198,9 @@ class Snapshot:
     staleness_p: float | None = None
     stale_priorities: int = 0
     bottleneck: Bottleneck | None = None
+    averaging: Averaging | None = None
+    by_group: tuple[GroupStanding, ...] = ()
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def next_stop(self) -> StopProgress | None:
@@ -161,16 +219,12 @@ class Snapshot:
         row: dict[str, Any] = {
             name: value
             for name, value in vars(self).items()
-            if name not in {"lag", "losses", "roles", "stop", "age", "uses", "replay", "bottleneck"}
+            if name not in {*_TABLES, "losses", "roles", "stop", "by_group"}
         }
-        for name, table in (
-            ("lag", self.lag),
-            ("age", self.age),
-            ("uses", self.uses),
-            ("replay", self.replay),
-            ("bottleneck", self.bottleneck),
-        ):
+        for name in _TABLES:
+            table = getattr(self, name)
             row[name] = None if table is None else asdict(table)
+        row["by_group"] = [asdict(group) for group in self.by_group]
         row["losses"] = dict(self.losses)
         row["busy"] = {role.name: role.busy for role in self.roles}
         row["restarts"] = sum(role.restarts for role in self.roles)
@@ -249,6 +303,9 @@ class Summary:
         staleness_p: P = B_s / N_s (Equation 2); None without a replay.
         stale_priorities: priorities that came after their samples had made room for others.
         bottleneck: what held the job back over the whole session; None if it was too short to tell.
+        averaging: of the groups' parameters; None with one group.
+        by_group: how far each group came; empty with one group.
+        extra: what roles of the user's own reported last, by name and rank.
     """
 
     experiment: str
@@ -284,6 +341,9 @@ class Summary:
     staleness_p: float | None = None
     stale_priorities: int = 0
     bottleneck: Bottleneck | None = None
+    averaging: Averaging | None = None
+    by_group: tuple[GroupStanding, ...] = ()
+    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def unaccounted(self) -> int:

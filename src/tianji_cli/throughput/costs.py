@@ -99,6 +99,8 @@ class ExchangeCosts:
         sync_interval: updates of a group between two averagings of parameters over groups.
         group_s: what one such averaging costs each group.
         root_s: what it costs the root, for each group.
+        waits: a group makes no update until the root has averaged; else that is done in the background, and
+            less often if the root cannot keep up.
         fragment_bytes: size of a fragment.
         crossing: share of a group's fragments that go from host to host.
         link_bytes_per_s: what the link of a learner's host carries; None if no fragment needs it.
@@ -108,6 +110,7 @@ class ExchangeCosts:
     sync_interval: int = 100
     group_s: float = 0.0
     root_s: float = 0.0
+    waits: bool = True
     fragment_bytes: int = 0
     crossing: float = 0.0
     link_bytes_per_s: float | None = None

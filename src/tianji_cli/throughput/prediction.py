@@ -120,7 +120,7 @@ class _Job:
         if exchange.link_bytes_per_s is not None and crossing * exchange.fragment_bytes:
             updates = exchange.link_bytes_per_s / (crossing * exchange.fragment_bytes)
             limits["link"] = self.split.groups * updates * uses
-        if exchange.root_s:
+        if exchange.root_s and exchange.waits:
             # 1 / root_s averagings a second, whichever groups they are for.
             limits["root"] = uses * exchange.sync_interval / exchange.root_s
         return limits

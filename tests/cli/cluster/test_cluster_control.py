@@ -1,3 +1,4 @@
+import select
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -219,3 +220,16 @@ def test_malformed_messages_are_counted_and_dropped(
     client.send(register(1))
     assert hear() == [register(1)]
     assert server.rejected == 5
+
+
+def test_one_who_sleeps_at_other_descriptors_too_misses_no_message(
+    server: ControlServer, client: ControlClient, hear: Hear
+) -> None:
+    client.send(register(1))
+    hear()
+    assert not server.is_ready
+    for rank in range(3):
+        client.send(register(rank))
+        while not server.is_ready:
+            assert select.select(server.descriptors, [], [], 20)[0], "nothing woke the sleeper"
+        assert server.receive() == [register(rank)]

@@ -30,6 +30,7 @@ from tianji_cli.cluster.messages import (
     decode_to_root,
     encode,
 )
+from tianji_transports.wiring import Channel, Slot, Wiring
 
 RANKS = 8
 ranks = st.integers(0, RANKS - 1)
@@ -138,3 +139,17 @@ def test_a_worker_cannot_speak_as_the_root(message: FromRoot) -> None:
 def test_the_root_cannot_speak_as_a_worker(message: ToRoot) -> None:
     with pytest.raises(MalformedMessageError):
         decode_from_root(encode(message))
+
+
+def test_a_wiring_reaches_the_root_as_it_was_and_one_that_cannot_be_is_malformed() -> None:
+    wiring = Wiring(
+        "a job",
+        (Channel("contributions", 0, (1, 4), 1 << 20), Channel("fragments", 1, (2, 3), 100, 4, 8)),
+        (Slot("policy-0", 1, (2, 3), 64), Slot("average", 0, (1, 4), 1 << 20)),
+    )
+    message = Register(rank=1, incarnation=0, pid=7, address="here", wiring=wiring)
+    heard = decode_to_root(encode(message), RANKS)
+    assert isinstance(heard, Register)
+    assert heard.wiring == wiring
+    with pytest.raises(MalformedMessageError):
+        decode_to_root(encode(message).replace(b"[1,4]", b"[]"), RANKS)

@@ -15,6 +15,7 @@ from tianji_algos.core import Spaces, build_model
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
+from tianji_cli.cluster.graph import graph_of
 from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.cluster.supply import GroupProcesses, ReplaySupply, RolloutSupply, Supply, Terms, supply_of
 from tianji_cli.config.schema import Component, JobConfig
@@ -30,6 +31,7 @@ from tianji_transports.wiring import Wiring
 SPACES = Spaces(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2))
 STEPS, ENVS, WARMUP, BATCH = 4, 8, 64, 16
 JOB = 3
+HOSTS = [Host(socket.gethostname(), tuple(range(8)))]
 CAPABILITIES = InprocTransport.capabilities
 COMPONENTS: dict[str, dict[str, Any]] = {
     "ppo": {
@@ -70,12 +72,19 @@ def terms(rule: str, directory: Path, *, resumed: bool = False, actors: int = 2,
         JOB,
         FragmentLayout(STEPS, ENVS, common_fields(SPACES.observation) + fields),
         tuple(field.name for field in fields),
-        GroupProcesses.of(make_plan(config, [Host(socket.gethostname(), tuple(range(8)))]), 0),
+        GroupProcesses.of(make_plan(config, HOSTS), 0),
         seed=len,
         directory=directory,
+        checkpoints=directory / "checkpoints",
         resumed=resumed,
         env_steps=0,
     )
+
+
+def wiring_of(given: Terms) -> Wiring:
+    plan = make_plan(given.config, HOSTS)
+    sizes = supply_of(given).sizes(CAPABILITIES)
+    return graph_of(given.config).wiring(f"supply-{next(_numbers)}", plan, sizes, {"policy": 8})
 
 
 class Group:
@@ -83,8 +92,7 @@ class Group:
 
     def __init__(self, given: Terms) -> None:
         self.terms = given
-        channels = supply_of(given).channels(CAPABILITIES)
-        wiring = Wiring(f"supply-{next(_numbers)}", tuple(channels))
+        wiring = wiring_of(given)
         crew = given.processes
         ranks = {crew.buffer.rank, crew.learner.rank, *(process.rank for process in crew.carriers)}
         self.ends = {rank: InprocTransport(wiring, rank) for rank in ranks}
@@ -173,7 +181,7 @@ def test_channels_go_where_the_plan_has_put_buffer_and_learner(
     tmp_path: Path, rule: str, buffer: dict[str, Any], names: list[str]
 ) -> None:
     given = terms(rule, tmp_path, **buffer)
-    channels = {channel.name: channel for channel in supply_of(given).channels(CAPABILITIES)}
+    channels = {channel.name: channel for channel in wiring_of(given).channels}
     assert list(channels) == names
     crew = given.processes
     assert (crew.buffer.rank != crew.learner.rank) is (len(names) > 1)

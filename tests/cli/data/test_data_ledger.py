@@ -117,7 +117,7 @@ class History:
             {**self.ended, **pages},
             self.receptions,
             self.killed,
-            receiver_lost=not self.receiver_lives,
+            frozenset() if self.receiver_lives else frozenset(range(ACTORS)),
         )
 
     def expected(self) -> Account:
@@ -187,6 +187,16 @@ def test_what_a_dead_receiver_did_not_report_is_lost_however_much_it_is(history:
     run(history, 1000)
     history.end()
     assert history.account() == Account(produced=4020, received=20, in_flight=0, lost=4000, dropped=0)
+
+
+def test_only_the_actors_of_a_dead_buffer_lose_what_they_pushed(history: History) -> None:
+    for actor in range(2):
+        history.step(actor, 4)
+        history.push(actor)
+    history.end()
+    productions = {(actor, 0): history.file.read(actor) for actor in range(2)}
+    account = settle(productions, {}, set(), {1})
+    assert account == Account(produced=8, received=0, in_flight=4, lost=4, dropped=0)
 
 
 def test_a_killed_actor_loses_what_it_filled_and_what_nobody_received(history: History) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.sessions import until
 
 from tianji_cli.cluster.keys import write_new_key
 
@@ -222,3 +223,30 @@ def test_an_address_that_is_none_is_refused(workplace: Any, address: str) -> Non
         command = workplace.command(*arguments)
         command.wait(2)
         assert address in command.stderr
+
+
+TWO_GROUPS = {"distribution": {"groups": 2, "sync_interval": 8, "actor": {"num": 1}}}
+
+
+@pytest.mark.parametrize("transport", ["zmq", {"local": "shm", "remote": "zmq"}])
+def test_groups_on_two_hosts_are_averaged_over_both(start: Start, transport: Any) -> None:
+    steps = {"experiment": {"stop": {"env_steps": 30_000}, "eval_episodes": 2}}
+    run, host = start(TWO_GROUPS, steps, {"distribution": {"transport": transport}})
+    summary = run.finish()
+    host.wait(0)
+    learners = [role["host"] for role in summary["roles"] if role["role"] == "learner"]
+    assert len(set(learners)) == 2, "each host has a group"
+    assert summary["averaging"]["rounds"] > 2
+    assert summary["evaluation"]["episodes"] == 2
+    assert (summary["lost"], summary["rejected_frames"]) == (0, 0)
+
+
+def test_a_host_that_is_lost_with_its_group_leaves_the_other_group_training(start: Start) -> None:
+    run, host = start(TWO_GROUPS, {"experiment": {"stop": {"wall_s": 12.0}}})
+    run.train_until(5000)
+    host.end()
+    until(lambda: "group 1 is lost" in run.log, "it is lost")
+    run.train_until(run.env_steps + 2000)
+    summary = run.finish()
+    assert summary["status"] == "finished"
+    assert summary["averaging"]["lost"] == [1]

@@ -50,6 +50,13 @@ def test_the_root_is_busy_with_so_many_groups() -> None:
     assert "from about 10 groups (here 2) it is busy all the time" in found.words
 
 
+def test_a_root_that_is_not_waited_for_averages_less_often() -> None:
+    costs = exchanging(ExchangeCosts(sync_interval=100, root_s=1.25, waits=False))
+    found = limit(SPLIT, REPLAY, costs)
+    assert (found.name, found.at, found.headroom) == ("root", 10, pytest.approx(5.0))
+    assert "averaged less often than every 100 updates" in found.words
+
+
 def test_the_link_is_full_with_so_many_actors() -> None:
     # Three of the four fragments a second come over it.
     costs = exchanging(ExchangeCosts(fragment_bytes=1_000_000, crossing=0.75, link_bytes_per_s=6e6))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,8 @@ def test_a_reception_far_above_all_else_is_named_and_leaves_the_others_their_roo
 
 def test_measured_points_lie_on_the_models_lines(found: Find) -> None:
     there = found(DQN, 16)
+    assert there.like_the_config is not None
+    there = replace(there, candidates=[there.like_the_config])
     choice = there.recommended.prediction
     points = measured_points(there)
     assert {point.actors for point in points if point.quantity == "production"} == {1, 2, 4, 8, 15, 16}

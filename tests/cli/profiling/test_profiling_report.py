@@ -21,6 +21,8 @@ from tianji_cli.telemetry.quantities import count
 from tianji_cli.throughput.prediction import Prediction
 
 Out = pytest.CaptureFixture[str]
+TOO_SMALL = ("distribution.buffer.capacity=2048", "training.warmup_steps=1000")
+"""Actors with many environments would have more in flight than this replay holds."""
 COMMANDS = ("train with it", "write it down", "prove it", "on this machine")
 
 
@@ -120,7 +122,7 @@ def test_the_lines_to_change_are_toml_that_gives_the_recommended_split(found: Fi
     said = capsys.readouterr().out
     lines = said.partition("To change in configs/dqn_cartpole.toml:\n")[2].partition("\n\n")[0]
     table = tomllib.loads(lines)
-    assert table == {"distribution": {"actor": {"num": 8}, "learner": {"cores": 8}}}
+    assert table == {"distribution": {"groups": 8}, "environment": {"num_envs": 64}}
     settings = said.partition("train with it")[2].splitlines()[0].split(" --set ")[1:]
     assert split_of(load_config(DQN.config, settings)) == there.recommended.split
 
@@ -128,7 +130,11 @@ def test_the_lines_to_change_are_toml_that_gives_the_recommended_split(found: Fi
 def test_the_gain_over_the_config_as_it_is_is_told(found: Find, capsys: Out) -> None:
     there = found(DQN, 16)
     print_findings(there)
-    gain = there.recommended.prediction.throughput / there.as_it_is.throughput - 1
+    times = there.recommended.prediction.throughput / there.as_it_is.throughput
+    assert f": {times:.1f} times the" in " ".join(capsys.readouterr().out.split())
+    assert there.like_the_config is not None
+    print_findings(replace(there, candidates=[there.like_the_config]))
+    gain = there.like_the_config.prediction.throughput / there.as_it_is.throughput - 1
     assert f": {100 * gain:.0f} % more than the" in " ".join(capsys.readouterr().out.split())
 
 
@@ -137,18 +143,29 @@ def test_the_bottleneck_is_told_in_words(found: Find, capsys: Out) -> None:
     assert "training-bound: more actors will not help" in capsys.readouterr().out
 
 
-def test_at_most_five_candidates_are_shown_with_every_rate(found: Find, capsys: Out) -> None:
-    there = found(DQN, 16)
-    print_findings(there)
-    lines = capsys.readouterr().out.splitlines()
+def test_five_candidates_and_the_best_that_learns_as_the_config_does_are_shown(
+    found: Find, capsys: Out
+) -> None:
+    print_findings(found(DQN, 16))
+    said = capsys.readouterr().out
+    lines = said.splitlines()
     start = next(place for place, line in enumerate(lines) if line.startswith("learners"))
-    rows = lines[start + 1 : start + 6]
+    rows = lines[start + 1 : start + 7]
     assert lines[start].split() == [
-        *("learners", "actors", "production", "reception", "consumption", "uses/s", "bottleneck")
+        *("learners", "actors", "groups", "production", "reception", "consumption", "uses/s", "bottleneck")
     ]
-    assert rows[0].startswith("   1 x 8   8 x 32")
-    assert lines[start + 6] == ""
+    assert rows[0].split()[:7] == ["1", "x", "1", "1", "x", "64", "8"]
+    assert rows[5].split()[:7] == ["1", "x", "8", "8", "x", "32", "1"]
+    assert lines[start + 7] == ""
     assert "*" not in "".join(rows)
+    assert "Each group learns from samples of its own" in said
+
+
+def test_one_group_is_no_matter_for_words(found: Find, capsys: Out) -> None:
+    print_findings(found(PPO, 2))
+    said = capsys.readouterr().out
+    assert "groups" not in said.partition("RECOMMENDED")[0].partition("BEST WAYS")[2].splitlines()[5]
+    assert "Each group" not in said
 
 
 def test_overrides_are_part_of_every_command(found: Find, capsys: Out) -> None:
@@ -201,7 +218,7 @@ def test_cores_that_the_best_leaves_free_are_counted(found: Find, capsys: Out, c
 def test_cores_that_the_best_that_can_be_run_leaves_free_are_counted_as_well(
     found: Find, capsys: Out
 ) -> None:
-    there = found(DQN, 2, Cluster(4))
+    there = found(DQN, 2, Cluster(4), overrides=TOO_SMALL)
     assert not there.recommended.runnable
     print_findings(replace(there, cluster=Cluster(20, 2)))
     best, _, runnable = " ".join(capsys.readouterr().out.split()).partition("The best that can:")
@@ -239,16 +256,18 @@ def test_a_link_that_nobody_named_is_said_to_have_no_limit(found: Find, capsys: 
 
 
 def test_what_cannot_be_run_is_marked_and_the_best_that_can_is_named(found: Find, capsys: Out) -> None:
-    there = found(DQN, 2, Cluster(4))
+    there = found(DQN, 2, Cluster(4), overrides=TOO_SMALL)
     assert not there.recommended.runnable
     assert there.runnable is not None
     print_findings(there)
     said = capsys.readouterr().out
     flat = " ".join(said.split())
     table = said.partition("bottleneck\n")[2].partition("* cannot be run")[0].splitlines()
-    assert [line.startswith(" * ") for line in table] == [True] * (len(table) - 1) + [False]
-    assert "* cannot be run: distribution.groups: more than one group is not supported yet; 1 is" in flat
-    assert "This cannot be run. The best that can: 1 learner with 3 cores" in flat
+    marked = [line.lstrip().startswith("*") for line in table if line.strip()]
+    assert marked[:2] == [True, True]
+    assert marked[2:] == [False] * 4
+    assert "* cannot be run: distribution.buffer.capacity: 2048 env steps are less than" in flat
+    assert "This cannot be run. The best that can: 2 groups, each of 1 learner" in flat
     assert " --cores 4 --write dqn_cartpole_tuned.toml" in said
     assert "--verify" not in said, "this machine has two cores"
 

@@ -20,7 +20,7 @@ from tianji_cli.profiling.measurements import (
     Repeated,
     TransportFigures,
 )
-from tianji_cli.profiling.scaling import Cluster, MeasuredCosts
+from tianji_cli.profiling.scaling import Cluster, GroupAveraging, MeasuredCosts
 from tianji_cli.throughput.costs import Cost
 from tianji_cli.throughput.split import Split
 
@@ -339,13 +339,27 @@ def test_learners_on_several_nodes_average_over_the_link() -> None:
 
 
 def test_the_root_receives_and_sends_the_parameters_of_each_group() -> None:
-    costs = MeasuredCosts(measured(), Cluster(cores_per_node=40), sync_interval=7)
+    costs = MeasuredCosts(measured(), Cluster(cores_per_node=40), averaging=GroupAveraging(7, waits=True))
     exchange = costs.at(split(groups=4)).exchange
     # 10,000 bytes: 110 us to send, 120 to receive; the group's own part is as much.
     assert exchange.root_s == pytest.approx(230e-6)
     assert exchange.group_s == pytest.approx(460e-6)
-    assert exchange.sync_interval == 7
+    assert (exchange.sync_interval, exchange.waits) == (7, True)
     assert any("4 groups" in words for words in costs.at(split(groups=4)).extrapolated)
+
+
+def test_a_group_that_waits_for_no_average_pays_for_its_own_part_alone() -> None:
+    exchange = MeasuredCosts(measured(), Cluster(cores_per_node=40)).at(split(groups=4)).exchange
+    assert exchange.root_s == exchange.group_s == pytest.approx(230e-6)
+    assert not exchange.waits
+
+
+def test_moments_of_the_optimiser_are_averaged_where_the_config_says_so() -> None:
+    averaging = GroupAveraging(values=3)
+    costs = MeasuredCosts(measured(), Cluster(cores_per_node=40), averaging=averaging)
+    exchange = costs.at(split(groups=4)).exchange
+    # 30,000 bytes: 310 us to send, 320 to receive.
+    assert exchange.root_s == pytest.approx(630e-6)
 
 
 def test_groups_on_several_nodes_have_their_parameters_go_over_the_link_and_back() -> None:

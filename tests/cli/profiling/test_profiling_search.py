@@ -14,7 +14,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.errors import UsageError
 from tianji_cli.profiling.scaling import Cluster
 from tianji_cli.profiling.search import TIE, Ranking, Search, check_gpus
-from tianji_cli.profiling.settings import num_envs_options, split_of, workload_of
+from tianji_cli.profiling.settings import num_envs_options, split_of, split_values, workload_of
 from tianji_cli.profiling.splits import Splits
 from tianji_cli.throughput.bottleneck import Bottleneck
 from tianji_cli.throughput.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
@@ -171,18 +171,50 @@ def test_the_first_is_the_best_of_all_but_for_a_tie(cores: int, nodes: int) -> N
     assert compared.best()[0].prediction.throughput >= (1 - TIE) * best
 
 
+def test_the_config_as_it_is_is_compared_although_its_roles_take_turns() -> None:
+    # Four roles on two cores: twice the groups, and twice the updates at the same time.
+    of_two = search(PPO, 2, 1, "distribution.groups=2", costs=MadeUp(update_s=1e-4, step_s=1e-6)).best()
+    assert any(candidate.split.groups == 2 and not candidate.changes for candidate in of_two)
+
+
 # -- which can be run ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("config", "over"), [(PPO, ()), (DQN, ()), (SYNC, ())])
+def test_several_groups_and_learners_can_be_run(config: str, over: tuple[str, ...]) -> None:
+    found = search(config, 16, 1, *over).best()
+    assert all(candidate.runnable for candidate in found)
+    assert any(candidate.split.groups > 1 for candidate in found)
+
+
+def test_learners_share_what_they_learn_from_evenly() -> None:
+    for config in (PPO, DQN, SYNC):
+        for split in splits(config, Cluster(40), num_envs=num_envs_options(config)):
+            if split.learners > 1:
+                few = split_values(replace(split, actors=1))
+                # It would refuse what cannot be divided.
+                load_config(config, [f"{key}={value}" for key, value in few.items()])
+    assert {split.learners for split in splits(DQN, Cluster(40))} == {1, 2, 4, 8, 16, 32}
+    assert {split.learners for split in splits(APEX, Cluster(40))} == {1}, "its buffer has its own process"
+
+
 def test_what_cannot_be_run_says_why_and_the_best_that_can_comes_last() -> None:
-    *others, last = search(PPO, 16).best()
+    over = ("distribution.transport=inproc", "distribution.learner.num=1")
+    found = search(PPO, 16, 1, *over)
+    *others, last = found.best()
     assert len(others) == 5
     for candidate in others:
         assert not candidate.runnable
-        assert "not supported yet" in (candidate.why_not or "")
+        assert "averages go between processes" in (candidate.why_not or "")
     assert last.runnable
-    assert last == search(PPO, 16).runnable()[0]
+    assert last == found.runnable()[0]
     assert (last.split.learners, last.split.groups) == (1, 1)
+
+
+def test_the_best_that_learns_as_the_config_does_has_its_groups_and_learners() -> None:
+    found = search(PPO, 16, 1, "distribution.groups=2").like_the_config()
+    assert found is not None
+    assert (found.split.learners, found.split.groups) == (1, 2)
 
 
 def test_settings_of_what_can_be_run_give_the_config_that_split() -> None:

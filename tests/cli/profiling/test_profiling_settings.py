@@ -11,8 +11,10 @@ import pytest
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.locate import shipped_configs
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.profiling.scaling import GroupAveraging
 from tianji_cli.profiling.settings import (
     as_settings,
+    averaging_of,
     fingerprint,
     num_envs_options,
     split_of,
@@ -26,6 +28,7 @@ from tianji_cli.throughput.workload import Workload
 APEX = "configs/dqn_cartpole_apex.toml"
 DQN = "configs/dqn_cartpole.toml"
 PPO = "configs/ppo_cartpole.toml"
+SYNC = "configs/ppo_cartpole_sync.toml"
 
 
 def workload(config: str, *overrides: str, split: Split | None = None) -> Workload:
@@ -120,6 +123,15 @@ def test_measurements_are_of_use_whatever_the_split_and_the_experiment() -> None
     split = Split(learners=1, learner_cores=2, actors=3, num_envs=16)
     same = load_config(PPO, [*as_settings(split_values(split)), "experiment.seed=7", "experiment.name=other"])
     assert fingerprint(same) == fingerprint(load_config(PPO))
+
+
+def test_how_groups_average_is_the_configs_and_is_not_measured() -> None:
+    settings = ["distribution.sync_interval=7", "distribution.sync_optimizer=true"]
+    assert averaging_of(load_config(PPO, settings)) == GroupAveraging(7, waits=False, values=3)
+    assert averaging_of(load_config(SYNC, ["distribution.groups=2"])) == GroupAveraging(
+        100, waits=True, values=1
+    )
+    assert fingerprint(load_config(PPO, settings)) == fingerprint(load_config(PPO))
 
 
 def test_an_engine_between_hosts_counts_only_where_there_are_several() -> None:

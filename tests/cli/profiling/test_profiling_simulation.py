@@ -266,6 +266,19 @@ def test_the_root_serves_one_group_after_another() -> None:
     assert many == pytest.approx(100 * STEPS * 2 / 0.4, rel=0.01)
 
 
+def test_a_root_that_is_not_waited_for_holds_no_group_back() -> None:
+    exchange = ExchangeCosts(sync_interval=100, group_s=0.01, root_s=0.01, waits=False)
+    of_split = costs(update=0.001, receive=0.0, draw=0.0, exchange=exchange)
+    workload = rollouts()
+    alone, many = (
+        exactly(splits(8, groups=groups), workload, of_split, events=60_000).throughput / groups
+        for groups in (1, 40)
+    )
+    # The root needs 400 ms for 40 groups: most of the times that a group would hand in, it does not.
+    assert many >= alone
+    assert many <= predict(splits(8), workload, costs(update=0.001, receive=0.0, draw=0.0)).throughput
+
+
 def test_without_balance_the_throughput_is_what_both_sides_allow() -> None:
     free = replace(replay(), tolerance=None)
     simulated = exactly(splits(2), free, costs(fragment=0.1), events=30_000)

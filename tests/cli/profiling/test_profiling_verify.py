@@ -58,9 +58,12 @@ def candidate(config: str, split: Split | None = None, uses_per_s: float = 40_00
 # -- a real training -----------------------------------------------------------------------------------
 
 
-def test_what_is_measured_is_what_a_training_says_of_itself(config: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("learners", "groups"), [(1, 1), (1, 2), (2, 1)])
+def test_what_is_measured_is_what_a_training_says_of_itself(
+    config: str, tmp_path: Path, learners: int, groups: int
+) -> None:
     listening = Listening()
-    split = Split(learners=1, learner_cores=1, actors=2, num_envs=4)
+    split = Split(learners, learner_cores=1, actors=2 // groups, num_envs=4, groups=groups)
     wanted = candidate(config, split)
     place = tmp_path / "runs"
     (found,) = verify(config, (), [wanted], progress=listening, rounds=1, window_s=1.0, place=place)
@@ -75,7 +78,7 @@ def test_what_is_measured_is_what_a_training_says_of_itself(config: str, tmp_pat
     assert found.steps_per_s.median == pytest.approx(found.measured / summary["replay_ratio"]["target"])
     assert found.error == pytest.approx(found.predicted / found.measured - 1)
     assert len(listening.said) == 2
-    assert "L1A2" in listening.said[0]
+    assert split.name in listening.said[0]
 
 
 # -- which reports count -------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.data.production import ProductionFile, ProductionPage
 from tianji_cli.data.published import PublishedPolicy
 from tianji_cli.roles.actor import Actor, Outbox
+from tianji_cli.roles.copies import Destination
 from tianji_cli.roles.role import Role
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.gym import GymFactory
@@ -72,6 +73,7 @@ class Stage:
         per_version: int | None = None,
         max_episode_steps: int | None = None,
         borrow: int = 16,
+        copies: int = 0,
     ) -> None:
         self.make: Callable[[], VectorEnvironment] = lambda: GymFactory().make(
             id, num_envs, max_episode_steps
@@ -83,9 +85,13 @@ class Stage:
         self.layout = FragmentLayout(steps, num_envs, common_fields(self.spaces.observation) + fields)
         self.model = self.build(1)
         fragments = Channel("fragments", LEARNER, (ACTOR,), self.layout.nbytes, window, borrow)
-        policy = Slot("policy", LEARNER, (ACTOR,), published.nbytes(self.model.parameter_count))
-        wiring = Wiring(f"stage-{next(_numbers)}", (fragments,), (policy,))
+        to_copies = [Destination(ACTOR + 1 + i, f"copies-{i}") for i in range(copies)]
+        channels = [Channel(to.channel, to.dest, (ACTOR,), self.layout.nbytes, window) for to in to_copies]
+        readers = (ACTOR, *(to.dest for to in to_copies))
+        policy = Slot("policy", LEARNER, readers, published.nbytes(self.model.parameter_count))
+        wiring = Wiring(f"stage-{next(_numbers)}", (fragments, *channels), (policy,))
         self.receiver = InprocTransport(wiring, LEARNER)
+        self.copyists = [InprocTransport(wiring, to.dest) for to in to_copies]
         self.sender = InprocTransport(wiring, ACTOR)
         self.file = ProductionFile(directory / f"{wiring.job}.bin", 1)
         self.actor = Actor(
@@ -95,7 +101,7 @@ class Stage:
             agent=self.agent(self.model, num_envs),
             environment=environment,
             layout=self.layout,
-            outbox=Outbox(self.sender, LEARNER, "fragments", "policy"),
+            outbox=Outbox(self.sender, LEARNER, "fragments", "policy", to_copies),
             page=ProductionPage(self.file, 0),
             seed=SEED,
             per_version=per_version,
@@ -140,8 +146,8 @@ class Stage:
 
     def close(self) -> None:
         self.actor.close()
-        self.sender.close()
-        self.receiver.close()
+        for endpoint in (self.sender, self.receiver, *self.copyists):
+            endpoint.close()
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
+from tianji_cli.cluster.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.data import priority_update
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.balance import Balance
@@ -15,7 +16,7 @@ from tianji_cli.data.batches import BatchArrays, BatchLayout
 from tianji_cli.data.replay_store import ReplayStore
 from tianji_cli.data.samplers import PrioritisedSampler, SamplerName
 from tianji_cli.roles.remote_replay import RemoteReplay
-from tianji_cli.roles.replay_buffer import ARRIVALS, BATCHES, PRIORITIES, ReplayBuffer
+from tianji_cli.roles.replay_buffer import ReplayBuffer
 from tianji_transports.composite import open_endpoint
 from tianji_transports.core import EngineOptions, Full, Loan, Transport
 from tianji_transports.wiring import Channel, Wiring

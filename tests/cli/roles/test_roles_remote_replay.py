@@ -20,11 +20,11 @@ from cli.roles.replay_line import (
     priorities,
 )
 
+from tianji_cli.cluster.graph import ARRIVALS, BATCHES
 from tianji_cli.data.batches import BatchArrays
 from tianji_cli.data.samplers import SMALLEST_PRIORITY
 from tianji_cli.errors import RunFailed
 from tianji_cli.roles import replay_buffer
-from tianji_cli.roles.replay_buffer import ARRIVALS, BATCHES
 
 
 @pytest.mark.parametrize("engine", ["inproc", "shm", "zmq"])

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
+from tianji_cli.cluster.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.data import priority_update, replay_keeper
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.balance import Balance
 from tianji_cli.data.batches import BatchLayout
 from tianji_cli.data.replay_keeper import ReplayKeeper
 from tianji_cli.data.replay_store import ReplayStore
-from tianji_cli.roles.replay_buffer import ARRIVALS, BATCHES, PRIORITIES, ReplayBuffer
+from tianji_cli.roles.replay_buffer import ReplayBuffer
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring

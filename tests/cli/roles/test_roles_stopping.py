@@ -1,11 +1,14 @@
-"""Learners stop when their buffers have said their last word, and nobody is named twice."""
+"""Who stops when: buffers, then those who hear from them, then followers; and nobody is named twice."""
 
 from tianji_cli.cluster.plan import Plan, PlannedProcess
 from tianji_cli.roles.stopping import StoppingOrder
 
 
-def plan(*roles: tuple[str, ...]) -> Plan:
-    processes = (PlannedProcess(rank, names, 0, "here", (), 1) for rank, names in enumerate(roles))
+def plan(*roles: tuple[str, ...], groups: tuple[int | None, ...] = ()) -> Plan:
+    of_rank = groups or (None, *(0 for _ in roles[1:]))
+    processes = (
+        PlannedProcess(rank, names, of_rank[rank], "here", (), 1) for rank, names in enumerate(roles)
+    )
     return Plan(tuple(processes), "shm", "shm")
 
 
@@ -36,5 +39,34 @@ def test_a_learner_whose_buffer_has_died_stops_too() -> None:
 def test_only_the_buffer_is_late_while_the_learner_waits_for_it() -> None:
     order = StoppingOrder(PARTED)
     assert order.late({1, 2}, set()) == {1}
-    assert order.late({1, 2}, {1}) == {1, 2}
+    assert order.late({1, 2}, {1}) == {2}
     assert order.late({2}, set()) == {2}
+
+
+SEVERAL = plan(("root",), ("buffer", "learner"), ("follower",), ("recorder",), ("actor",))
+TWO_GROUPS = plan(
+    ("root",), ("buffer",), ("learner",), ("actor",), ("buffer",), ("learner",), ("actor",),
+    groups=(None, 0, 0, 0, 1, 1, 1),
+)  # fmt: skip
+
+
+def test_followers_stop_after_their_learner_which_may_have_a_round_to_finish_with_them() -> None:
+    order = StoppingOrder(SEVERAL)
+    assert order.next({1, 2, 3}, set()) == {1, 3}
+    assert order.next({1, 2, 3}, {3}) == set()
+    assert order.late({1, 2, 3}, {3}) == {1}
+    assert order.next({1, 2}, {1, 3}) == {2}
+
+
+def test_a_follower_whose_learner_has_died_stops() -> None:
+    order = StoppingOrder(SEVERAL)
+    order.next({1, 2, 3}, set())
+    assert order.next({2}, {3}) == {2}
+
+
+def test_a_buffer_that_is_late_keeps_no_other_group_waiting() -> None:
+    order = StoppingOrder(TWO_GROUPS)
+    assert order.next({1, 2, 4, 5}, set()) == {1, 4}
+    assert order.next({1, 2, 4, 5}, {1}) == {2}
+    assert order.late({1, 2, 4, 5}, {1}) == {2, 4}
+    assert order.next({4, 5}, {1, 2, 4}) == {5}

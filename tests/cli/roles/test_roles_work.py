@@ -58,6 +58,7 @@ class Pace:
             "actor": {},
             "buffer": {"receptions": [[0, 0, self.received, 0, 0, 1, self.received]]},
             "learner": {"rho": RHO, "version": int(self.made), "session_consumed": self.uses},
+            "follower": {"rho": RHO, "version": int(self.made), "session_consumed": 0},
         }
         for process in self.plan.trainers:
             report = Report(
@@ -84,7 +85,7 @@ class Pace:
         A busy actor makes 1000 samples a second.
         """
         names: list[str | None] = []
-        shares = {"actor": actors, "learner": learner, "buffer": buffer}
+        shares = {"actor": actors, "learner": learner, "follower": learner, "buffer": buffer}
         for _ in range(round(seconds / 0.2)):
             self.now_s += 0.2
             for process in self.plan.trainers:
@@ -107,6 +108,22 @@ def test_the_slower_side_is_named() -> None:
     assert Pace(job(2)).go(6, actors=1, learner=1)[-1] == "balanced"
     assert Pace(job(1)).go(6, actors=1, learner=0.5)[-1] == "sample-bound"
     assert Pace(job(4)).go(6, actors=0.5, learner=1)[-1] == "training-bound"
+
+
+@pytest.mark.parametrize("actors", [0.2, 0.99])
+def test_learners_that_follow_change_nothing_of_who_is_slower(actors: float) -> None:
+    alone, several = (Pace(job(1, learner={"num": num})) for num in (1, 2))
+    names = [pace.go(4, actors=actors, learner=0.5)[-1] for pace in (alone, several)]
+    assert names[0] == names[1] is not None
+
+
+def test_groups_add_up() -> None:
+    alone, several = (Pace(job(1, groups=groups)) for groups in (1, 2))
+    for pace in (alone, several):
+        pace.go(4, actors=0.99, learner=0.5)
+    of_one, of_both = alone.log._total(), several.log._total()
+    assert of_both.actors.capacity == pytest.approx(2 * of_one.actors.capacity)
+    assert of_both.learners.capacity == pytest.approx(2 * of_one.learners.capacity)
 
 
 def test_a_buffer_beside_the_learner_takes_the_learners_time() -> None:

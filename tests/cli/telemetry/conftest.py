@@ -9,7 +9,9 @@ import pytest
 from tianji_cli.data.distribution import Spread
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import (
+    Averaging,
     Evaluation,
+    GroupStanding,
     ReplayFill,
     ReplayRatio,
     Returns,
@@ -73,6 +75,17 @@ WITH_REPLAY: dict[str, Any] = {
 """What a run with a replay knows beside the rest."""
 
 
+OF_GROUPS: dict[str, Any] = {
+    "averaging": Averaging(12, (0, 3), (1,)),
+    "by_group": (
+        GroupStanding(0, 2000, 80, 40, 410.5, 420.0, 8000),
+        GroupStanding(1, 1000, 40, 20, None, None, 4000),
+    ),
+    "extra": {"recorder-5": {"fragments": 30, "files": ["a.npz"]}},
+}
+"""What a run of two groups with a role of the user's own knows beside the rest."""
+
+
 def build_summary(**changes: Any) -> Summary:
     values: dict[str, Any] = {
         "experiment": "ppo_cartpole",
@@ -117,6 +130,11 @@ def snapshot() -> Callable[..., Snapshot]:
 @pytest.fixture
 def with_replay() -> dict[str, Any]:
     return dict(WITH_REPLAY)
+
+
+@pytest.fixture
+def of_groups() -> dict[str, Any]:
+    return dict(OF_GROUPS)
 
 
 @pytest.fixture

@@ -217,6 +217,14 @@ def test_a_replay_is_shown_in_80_columns(
     ) in "".join(line.rstrip() + "\n" for line in console.export_text().splitlines())
 
 
+def test_averaging_over_groups_is_shown(snapshot: Callable[..., Snapshot], of_groups: dict[str, Any]) -> None:
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(render(snapshot(5, **of_groups), "ppo", (), console))
+    shown = console.export_text()
+    assert "averaging   12 rounds; group 1 missed 3; group 1 is lost" in shown
+    assert "mean of the last 100 of 185 episodes in 2 groups" in shown
+
+
 def test_the_bottleneck_is_named_in_plain_words(snapshot: Callable[..., Snapshot]) -> None:
     console = Console(width=80, height=24, record=True, file=io.StringIO())
     console.print(render(snapshot(5, bottleneck=TRAINING_BOUND), "ppo", (), console))

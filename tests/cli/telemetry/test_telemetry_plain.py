@@ -49,6 +49,15 @@ def test_a_line_of_a_run_with_a_replay_says_how_old_and_how_used_its_samples_are
     assert line["stale_priorities"] == "12"
 
 
+def test_a_line_of_a_run_of_groups_says_how_averaging_goes(
+    snapshot: Callable[..., Snapshot], of_groups: dict[str, Any]
+) -> None:
+    stream = io.StringIO()
+    PlainDisplay(stream).show(snapshot(5, **of_groups))
+    line = fields(stream.getvalue())
+    assert (line["averaging_rounds"], line["averaging_missed"], line["averaging_lost"]) == ("12", "0,3", "1")
+
+
 @pytest.mark.parametrize("kind", ["training-bound", "in step"])
 def test_a_line_names_the_bottleneck_once_it_is_known(snapshot: Callable[..., Snapshot], kind: Kind) -> None:
     stream = io.StringIO()

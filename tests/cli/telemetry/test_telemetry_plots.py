@@ -49,12 +49,21 @@ def test_a_run_with_a_replay_has_its_ages_and_its_ratio_drawn(
     assert (0x00, 0x72, 0xB2) in colours(run.plots / "replay_ratio.png")
 
 
+def test_each_group_has_a_curve_beside_that_of_all(
+    run: RunDirectory, snapshot: Callable[..., Snapshot], of_groups: dict[str, Any]
+) -> None:
+    write(run, [snapshot(1), *(snapshot(second, **of_groups) for second in range(2, 20))])
+    draw_plots(run)
+    assert (0x66, 0x66, 0x66) in colours(run.plots / "return_over_time.png")
+    assert (0x00, 0x72, 0xB2) in colours(run.plots / "return_over_time.png")
+
+
 def test_metrics_that_know_no_replay_yet_are_drawn(
     run: RunDirectory, snapshot: Callable[..., Snapshot]
 ) -> None:
     write(run, [snapshot(1)])
     row = json.loads(run.metrics.read_text())
-    old = {key: value for key, value in row.items() if key not in {"age", "uses", "replay"}}
+    old = {key: value for key, value in row.items() if key not in {"age", "uses", "replay", "by_group"}}
     run.metrics.write_text(json.dumps(old) + "\n")
     draw_plots(run)
     assert {path.name for path in run.plots.iterdir()} == ALL

@@ -47,6 +47,17 @@ def test_the_bottleneck_of_a_run_is_reported(
     assert line in capsys.readouterr().out
 
 
+def test_the_groups_of_a_run_are_reported(
+    summary: Callable[..., Summary], of_groups: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(**of_groups), RUN)
+    assert (
+        "averaging       12 rounds; group 1 missed 3; group 1 is lost\n"
+        "groups          0: return 410.5, 2.00 K env steps, 80 updates; "
+        "1: no episode has ended, 1.00 K env steps, 40 updates\n"
+    ) in capsys.readouterr().out
+
+
 def test_the_replay_of_a_run_is_reported(
     summary: Callable[..., Summary], with_replay: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,7 +15,7 @@ SUMMARY_KEYS = [
     "mode", "groups", "produced", "received", "consumed", "in_flight", "lost", "dropped", "produced_per_s",
     "received_per_s", "consumed_per_s", "replay_ratio", "staleness", "returns", "time_to", "evaluation",
     "rejected_frames", "roles", "last_report_only", "sample_age", "uses", "replay", "staleness_p",
-    "stale_priorities", "bottleneck",
+    "stale_priorities", "bottleneck", "averaging", "by_group", "extra",
 ]
 # fmt: on
 
@@ -71,6 +71,19 @@ def test_the_bottleneck_is_its_kind_and_words_or_null(
     assert snapshot(bottleneck=bottleneck).metrics()["bottleneck"] == named
     assert summary().document()["bottleneck"] is None
     assert snapshot().metrics()["bottleneck"] is None
+
+
+def test_groups_and_roles_of_the_user_are_in_rows_and_in_the_summary(
+    summary: Callable[..., Summary], snapshot: Callable[..., Snapshot], of_groups: dict[str, Any]
+) -> None:
+    for document in (snapshot(**of_groups).metrics(), summary(**of_groups).document()):
+        assert document["averaging"] == {"rounds": 12, "missed": [0, 3], "lost": [1]}
+        first, second = document["by_group"]
+        assert list(first) == [
+            "group", "env_steps", "updates", "version", "mean_100", "best_mean_100", "consumed"
+        ]  # fmt: skip
+        assert (first["mean_100"], second["mean_100"]) == (410.5, None)
+        assert document["extra"] == {"recorder-5": {"fragments": 30, "files": ["a.npz"]}}
 
 
 def test_a_row_of_metrics_has_the_replay_or_null(

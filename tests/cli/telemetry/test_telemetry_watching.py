@@ -30,10 +30,11 @@ def test_a_snapshot_is_read_back_as_it_was(
     run: RunDirectory,
     snapshot: Callable[..., Snapshot],
     with_replay: dict[str, Any],
+    of_groups: dict[str, Any],
     bottleneck: Bottleneck,
     second: int,
 ) -> None:
-    written = [snapshot(second), snapshot(second, bottleneck=bottleneck, **with_replay)]
+    written = [snapshot(second), snapshot(second, bottleneck=bottleneck, **with_replay, **of_groups)]
     writer = MetricsWriter(run, print)
     for one in written:
         writer.write(one)
@@ -164,11 +165,16 @@ def written(run: RunDirectory, summary: Summary) -> dict[str, Any]:
 
 
 def test_a_summary_is_read_back_as_it_was(
-    run: RunDirectory, summary: Callable[..., Summary], with_replay: dict[str, Any], bottleneck: Bottleneck
+    run: RunDirectory,
+    summary: Callable[..., Summary],
+    with_replay: dict[str, Any],
+    of_groups: dict[str, Any],
+    bottleneck: Bottleneck,
 ) -> None:
     assert read_summary(run.summary) is None
     for one in (
         summary(),
+        summary(**of_groups),
         summary(bottleneck=bottleneck, sample_age=with_replay.pop("age"), **with_replay),
         summary(staleness=None, evaluation=None, time_to={}),
     ):
@@ -188,11 +194,12 @@ def test_a_summary_with_what_is_not_finite_is_read_back(
     assert found.document() == document
 
 
-def test_a_summary_of_an_earlier_version_has_no_bottleneck(
+def test_a_summary_of_an_earlier_version_has_no_bottleneck_and_no_groups(
     run: RunDirectory, summary: Callable[..., Summary]
 ) -> None:
     document = written(run, summary())
-    for newer in ("bottleneck", "replay", "uses", "sample_age", "staleness_p", "stale_priorities"):
+    of_a_replay = ("replay", "uses", "sample_age", "staleness_p", "stale_priorities")
+    for newer in ("bottleneck", "averaging", "by_group", "extra", *of_a_replay):
         del document[newer]
     run.summary.write_text(json.dumps(document))
     assert read_summary(run.summary) == summary()

@@ -108,6 +108,11 @@ def test_the_root_averages_one_group_after_the_other() -> None:
         assert "root" in prediction.bottleneck.words
 
 
+def test_a_root_that_is_not_waited_for_limits_nothing() -> None:
+    costs = exchanging(ExchangeCosts(sync_interval=10, root_s=0.2, waits=False))
+    assert "root" not in predict(replace(SPLIT, groups=8), WORKLOAD, costs).limits
+
+
 def test_the_link_carries_the_fragments_that_come_from_other_hosts() -> None:
     # An update takes half a fragment, half of which crosses: 2,500 bytes. 10,000 a second are 4 updates.
     link = ExchangeCosts(fragment_bytes=10_000, crossing=0.5, link_bytes_per_s=10_000.0)

@@ -1,0 +1,109 @@
+"""What does grouping cost? Two groups with half the actors each against one group, on the same cores.
+
+Both train the same config on all usable cores: one group with 2 actors and a learner, and two groups with an
+actor and a learner each. Every learner has the same rollout and minibatches, and every actor as many
+environments, so that a sample costs the same work in either; what differs is that there are two learners,
+whose parameters the root averages every ``sync_interval`` updates, and one process more to take turns with.
+Processes are not pinned: three or four of them on two cores are the scheduler's to place. Trainings take
+turns, so that what disturbs the machine disturbs both.
+
+    python benchmarks/groups.py [--repeats 5] [--seconds 8] [--actors 2] [--set KEY=VALUE ...]
+
+Whether two groups learn is `benchmarks/learning.py --config ppo_cartpole_groups --seeds 1 2 3 4 5`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tianji_cli.bench.environment import busy_share
+from tianji_cli.bench.training import read_summary, train_once
+from tianji_cli.scaling.measure import settled_rates
+from tianji_cli.telemetry.metrics import read_metrics
+
+MOST = 0.10
+"""Of the throughput of one group that two of them may cost."""
+QUANTITIES = ("produced", "received", "consumed")
+
+
+def settings(groups: int, options: argparse.Namespace, seed: int) -> list[str]:
+    """Settings of one training."""
+    return [
+        *options.set,
+        "distribution.pin_cores=false",
+        f"distribution.groups={groups}",
+        f"distribution.actor.num={options.actors // groups}",
+        f"experiment.seed={seed}",
+        f"experiment.stop={{ wall_s = {options.seconds:g} }}",
+        "experiment.eval_episodes=0",
+        "experiment.checkpoint_every_s=1e9",
+    ]
+
+
+def train(groups: int, options: argparse.Namespace, seed: int, place: Path) -> dict[str, Any]:
+    """Make one training; its rates a second, and how often the root averaged."""
+    run = train_once(options.config, settings(groups, options, seed), name=f"groups-{groups}", place=place)
+    summary = read_summary(run)
+    rates = settled_rates(read_metrics(run.metrics), run)
+    averaging = summary.get("averaging") or {"rounds": 0, "missed": []}
+    return {**dict(zip(QUANTITIES, rates, strict=True)), "seed": seed, "averaging": averaging}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--config", default="configs/ppo_cartpole.toml")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=8.0, help="of each training")
+    parser.add_argument("--actors", type=int, default=2, help="in all; an even number")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all trainings")
+    parser.add_argument("--json", metavar="PATH")
+    options = parser.parse_args()
+    busy = busy_share()
+    print(
+        f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy:.0%} of them busy before; "
+        f"{options.config}, {options.actors} actors in all, {options.repeats} x {options.seconds:g} s"
+    )
+    found: dict[int, list[dict[str, Any]]] = {1: [], 2: []}
+    with tempfile.TemporaryDirectory() as place:
+        for seed in range(1, options.repeats + 1):
+            for groups, trainings in found.items():
+                trainings.append(train(groups, options, seed, Path(place)))
+    print(f"{'groups':>6} " + " ".join(f"{name + '/s':>31}" for name in QUANTITIES) + "  averages")
+    for groups, trainings in found.items():
+        cells = [spread([one[name] for one in trainings]) for name in QUANTITIES]
+        rounds = statistics.median(one["averaging"]["rounds"] for one in trainings)
+        print(f"{groups:>6} " + " ".join(f"{cell:>31}" for cell in cells) + f"  {rounds:g}")
+    costs = {name: cost(found, name) for name in QUANTITIES}
+    for name, share in costs.items():
+        pairs = [two[name] / one[name] - 1 for one, two in zip(found[1], found[2], strict=True)]
+        by_pairs = ", ".join(f"{pair:+.1%}" for pair in pairs)
+        print(f"# {name}: two groups {-share:+.1%} by medians; by pairs {by_pairs}")
+    good = costs["consumed"] <= MOST
+    print(f"# grouping costs at most {MOST:.0%} of what is consumed a second: {'yes' if good else 'NO'}")
+    if options.json:
+        document = {"config": options.config, "busy": busy, "costs": costs, "trainings": found}
+        Path(options.json).write_text(json.dumps(document, indent=1) + "\n")
+    return 0 if good else 1
+
+
+def cost(found: dict[int, list[dict[str, Any]]], name: str) -> float:
+    """Share of the median with one group that two groups lose."""
+    one, two = (statistics.median(training[name] for training in found[groups]) for groups in (1, 2))
+    return float(1 - two / one)
+
+
+def spread(rates: list[float]) -> str:
+    """Write the median, the least and the most."""
+    return f"{statistics.median(rates):,.0f} [{min(rates):,.0f}, {max(rates):,.0f}]"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

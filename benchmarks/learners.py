@@ -1,0 +1,150 @@
+"""Do two learners learn what one would? The learning curves of both at equal total batch, actors in step.
+
+Each seed is trained with one learner and with two that divide every rollout and minibatch, with
+``mode = "sync"``. Environments are slowed down to so many steps a second, because a learner reports by the
+clock: faster ones would be over before their curve has points enough. What counts is the interquartile mean
+of the return over seeds, on a grid of env steps, with its 95 % bootstrap interval: whether that of two
+learners lies inside the interval of one at every point.
+
+    python benchmarks/learners.py [--seeds 10] [--env-steps 200000] [--steps-per-s 25000] [--set KEY=VALUE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.bench.environment import busy_share
+from tianji_cli.bench.statistics import Estimate, estimate
+from tianji_cli.bench.training import Curve, read_curve, read_summary, train_once
+from tianji_cli.config.loader import load_config
+from tianji_cli.telemetry.metrics import read_metrics
+
+HERE = Path(__file__).resolve().parent
+RESAMPLES = 10_000
+Array = npt.NDArray[np.float64]
+
+
+def train(learners: int, seed: int, options: argparse.Namespace, num_envs: int, place: Path) -> Curve:
+    """Make one training; its learning curve."""
+    settings = [
+        'environment.type="slowed_gym:SlowedGym"',
+        f'experiment.extensions=["{HERE}"]',
+        f"environment.options={{ step_s = {num_envs / options.steps_per_s!r} }}",
+        'distribution.mode="sync"',
+        "distribution.pin_cores=false",
+        f"distribution.learner.num={learners}",
+        f"experiment.seed={seed}",
+        f"experiment.stop={{ env_steps = {options.env_steps} }}",
+        "experiment.eval_episodes=0",
+        *options.set,
+    ]
+    run = train_once(options.config, settings, name=f"learners-{learners}", place=place)
+    return read_curve(read_metrics(run.metrics), read_summary(run))
+
+
+def band(curves: list[Curve], grid: Array) -> Estimate:
+    """Interquartile means over seeds and their intervals at each point of a grid."""
+    values = np.stack([np.interp(grid, curve.env_steps, curve.mean_100) for curve in curves])
+    return estimate(values, resamples=RESAMPLES)
+
+
+def draw(grid: Array, bands: dict[int, Estimate], path: Path) -> None:
+    """Draw both curves and their intervals into a PNG file."""
+    import matplotlib as mpl  # noqa: PLC0415 - a second
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import EngFormatter  # noqa: PLC0415
+
+    from tianji_cli.telemetry.plots import BLUE, ORANGE, STYLE  # noqa: PLC0415
+
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        figure = Figure()
+        axes = figure.add_subplot()
+        for (learners, of), color in zip(bands.items(), (BLUE, ORANGE), strict=True):
+            label = f"{learners} learner{'s' if learners > 1 else ''}"
+            axes.plot(grid, of.iqm, color=color, label=label)
+            axes.fill_between(grid, of.low, of.high, color=color, alpha=0.2, linewidth=0)
+        axes.set_xlabel("Environment steps")
+        axes.xaxis.set_major_formatter(EngFormatter())
+        axes.set_ylabel("Mean return")
+        axes.legend()
+        figure.savefig(path)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--config", default="configs/ppo_cartpole_learners.toml")
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--env-steps", type=int, default=200_000)
+    parser.add_argument("--steps-per-s", type=float, default=25_000.0, help="of the slowed environments")
+    parser.add_argument("--points", type=int, default=20, help="of the grid")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all trainings")
+    parser.add_argument("--json", metavar="PATH")
+    parser.add_argument("--png", metavar="PATH")
+    options = parser.parse_args()
+    busy = busy_share()
+    print(
+        f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy:.0%} of them busy before; "
+        f"{options.config}, seeds 1 to {options.seeds}, {options.env_steps} env steps"
+    )
+    num_envs = load_config(options.config, options.set).environment.num_envs
+    curves: dict[int, list[Curve]] = {1: [], 2: []}
+    with tempfile.TemporaryDirectory() as place:
+        for seed in range(1, options.seeds + 1):
+            for learners, of in curves.items():
+                of.append(train(learners, seed, options, num_envs, Path(place)))
+    every = [curve for of in curves.values() for curve in of]
+    # Where all of them have a return; none is carried on beyond its end.
+    first, last = max(c.env_steps[0] for c in every), min(c.env_steps[-1] for c in every)
+    grid = np.linspace(first, last, options.points)
+    bands = {learners: band(of, grid) for learners, of in curves.items()}
+    inside = report(grid, bands)
+    reports = [round(sum(len(c.env_steps) for c in of) / len(of)) for of in curves.values()]
+    print(f"# points of a curve, on average: {reports[0]} with one learner, {reports[1]} with two")
+    print(f"# points where the mean of two learners lies in the interval of one: {sum(inside)}/{len(grid)}")
+    print(f"# at every point: {'yes' if all(inside) else 'NO'}")
+    if options.png:
+        draw(grid, bands, Path(options.png))
+    if options.json:
+        Path(options.json).write_text(json.dumps(document(options, busy, grid, bands), indent=1) + "\n")
+    return 0 if all(inside) else 1
+
+
+def report(grid: Array, bands: dict[int, Estimate]) -> list[bool]:
+    """Print a row for each point; say at which the mean of two learners lies inside the interval of one."""
+    one, two = bands[1], bands[2]
+    inside = [bool(low <= iqm <= high) for iqm, low, high in zip(two.iqm, one.low, one.high, strict=True)]
+    print(f"{'env steps':>10} {'one learner':>26} {'two learners':>26}")
+    for i, is_inside in enumerate(inside):
+        cells = [f"{of.iqm[i]:.1f} [{of.low[i]:.1f}, {of.high[i]:.1f}]" for of in (one, two)]
+        print(f"{grid[i]:>10.0f} {cells[0]:>26} {cells[1]:>26}{'' if is_inside else '  OUTSIDE'}")
+    return inside
+
+
+def document(
+    options: argparse.Namespace, busy: float, grid: Array, bands: dict[int, Estimate]
+) -> dict[str, Any]:
+    """Everything, for a JSON file."""
+    return {
+        "config": options.config,
+        "seeds": options.seeds,
+        "busy": busy,
+        "env_steps": grid.tolist(),
+        "learners": {
+            learners: {name: getattr(of, name).tolist() for name in ("iqm", "low", "high")}
+            for learners, of in bands.items()
+        },
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

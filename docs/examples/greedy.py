@@ -1,0 +1,61 @@
+"""A role of one's own that judges policies while they are trained; greedy.toml beside this file uses it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from tianji_algos.settings import Settings
+from tianji_cli.roles.evaluator import Evaluator
+from tianji_cli.roles.user_role import Surroundings, UserRole
+
+
+class GreedySettings(Settings):
+    """What the config's ``[roles.greedy]`` may say beside what every role has."""
+
+    episodes: int = Field(8, ge=1)
+
+
+class Greedy(UserRole):
+    """Plays ``episodes`` episodes without exploration with the newest policy, then again with a newer one."""
+
+    settings_type = GreedySettings
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
+        self._episodes = self.settings.episodes
+        self._agent = self.make_agent(self._episodes)
+        self._environment = self.make_environment(self._episodes)
+        self._playing: Evaluator | None = None
+        self._version = -1
+        self._result: dict[str, Any] = {"version": None, "mean": None}
+
+    def turn(self) -> bool:
+        """Step every environment once; there is nothing to do while no newer policy is there."""
+        playing = self._playing or self._begin()
+        if playing is None:
+            return False
+        playing.turn()
+        over = playing.finished is not None
+        if over:
+            self._result = {"version": self._version, "mean": float(np.mean(playing.returns))}
+        self._playing = None if over else playing
+        return True
+
+    def report(self) -> dict[str, Any]:
+        """The mean return of the last policy that was judged, and its version."""
+        return super().report() | self._result
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._environment.close()
+
+    def _begin(self) -> Evaluator | None:
+        policy = self.policy(newer_than=self._version)
+        if policy is None:
+            return None
+        self._version = policy.version
+        self._agent.adopt(policy.parameters)
+        return Evaluator(self._agent, self._environment, self._episodes, self.surroundings.seed)

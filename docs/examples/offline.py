@@ -1,0 +1,144 @@
+"""Trains on what recorder.py wrote, and steps no environment: python offline.py RUN --updates 5000.
+
+Leaves a run directory that `tianji eval` can judge.
+"""
+
+# ruff: noqa: T201 - a script prints
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+from recorder import read_layout
+
+from tianji_algos.core import Model
+from tianji_cli.cluster.parts import Job, Parts
+from tianji_cli.cluster.plan import make_plan
+from tianji_cli.config.loader import load_config
+from tianji_cli.data.batches import BatchArrays, BatchLayout
+from tianji_cli.data.checkpoint import CheckpointWriter, TrainingState
+from tianji_cli.data.episodes import Episodes
+from tianji_cli.data.fragment import Fragment, FragmentLayout
+from tianji_cli.data.progress import Progress
+from tianji_cli.data.replay import PRIORITY, Replay, ReplaySettings
+from tianji_cli.errors import TianjiError
+
+
+def read_fragments(file: Path, layout: FragmentLayout) -> Iterator[Fragment]:
+    """Map a file and check its fragments one after the other.
+
+    Raises:
+        SystemExit: one is damaged, or of another layout.
+    """
+    whole, rest = divmod(file.stat().st_size, layout.nbytes)
+    if rest:
+        print(f"{file}: the last fragment is cut off and left out ({rest} of {layout.nbytes} bytes)")
+    memory = np.memmap(file, np.uint8, "r", shape=(whole, layout.nbytes)) if whole else ()
+    for number, raw in enumerate(memory):
+        fragment = Fragment(layout, raw.data)
+        header = fragment.header
+        refusal = fragment.refusal(int(header["job"]), [int(header["actor"])])
+        if refusal is not None:
+            raise SystemExit(f"{file}, fragment {number}: {refusal}")
+        yield fragment
+
+
+class Recording:
+    """The files of a run's recorder, as a replay of all that is in them.
+
+    Args:
+        run: the run's directory.
+        role: what its config called the recorder.
+
+    Raises:
+        SystemExit: there are none, or they do not fit the run's config.
+    """
+
+    def __init__(self, run: Path, role: str) -> None:
+        self.config = load_config(str(run / "config.toml"))
+        if not self.config.learns_from_replay:
+            raise SystemExit(f"{run} learns from rollouts, which have to be of its newest policy")
+        plan = make_plan(self.config)
+        job = Job("offline", self.config, plan, run, resumed=False)
+        self.parts = Parts(job, plan.processes[0], 0)
+        directories = sorted((run / "roles").glob(f"{role}-*"))
+        files = [file for directory in directories for file in sorted(directory.glob("*.fragments"))]
+        if not files:
+            raise SystemExit(f"{run} has no files of a role {role!r}")
+        try:
+            self.layout = read_layout(directories[0])
+        except (OSError, ValueError) as cause:
+            raise SystemExit(str(cause)) from cause
+        if self.layout != self.parts.layout:
+            raise SystemExit(f"{directories[0]} holds other fields than {run / 'config.toml'} asks for")
+        self.fields = tuple(spec.name for spec in self.parts.agent_fields if spec.name != PRIORITY)
+        self.replay = self._filled(files)
+
+    def _filled(self, files: list[Path]) -> Replay:
+        settings, layout = self.config.replay_settings, self.layout
+        fragments = sum(file.stat().st_size // layout.nbytes for file in files)
+        replay = Replay(
+            layout,
+            ReplaySettings(
+                max(fragments, 1) * layout.steps * layout.num_envs, "uniform", settings.n_step, settings.gamma
+            ),
+            agent_fields=self.fields,
+            seed=self.config.experiment.seed,
+        )
+        for file in files:
+            for fragment in read_fragments(file, layout):
+                replay.free[:] = fragment.memory
+                replay.accept()
+        if not replay.size:
+            raise SystemExit(f"there is no whole fragment in {files[0].parent}")
+        return replay
+
+
+def train(recording: Recording, updates: int) -> tuple[Model, TrainingState]:
+    """Make so many updates, each with a batch drawn uniformly from all that was recorded."""
+    replay, settings = recording.replay, recording.config.replay_settings
+    model = recording.parts.model()
+    embryo = recording.parts.embryo(model)
+    batch = BatchArrays(BatchLayout.of(recording.layout, settings.batch_size, recording.fields))
+    progress = Progress(env_steps=replay.accepted)
+    for number in range(updates):
+        # What changes over training changes over these updates.
+        embryo.schedule(replay.accepted * number // updates)
+        replay.sample(batch)
+        progress.consumed += embryo.update(batch.batch)
+        progress.updates += 1
+    parameters = np.zeros(model.parameter_count, np.float32)
+    model.write_parameters(parameters)
+    return model, TrainingState(parameters, None, *embryo.state(), asdict(progress), Episodes().state())
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="directory of the run that was recorded")
+    parser.add_argument("--updates", type=int, default=5000, help="gradient updates to make")
+    parser.add_argument("--role", default="recorder", help="what the config called the recorder")
+    parser.add_argument("--out", type=Path, help="directory to write; RUN-offline by default")
+    given = parser.parse_args()
+    out = given.out or given.run.with_name(f"{given.run.name}-offline")
+    if out.exists():
+        raise SystemExit(f"{out} is there already")
+    try:
+        recording = Recording(given.run, given.role)
+    except TianjiError as error:
+        raise SystemExit(str(error)) from error
+    print(f"{recording.replay.size} env steps of experience")
+    model, state = train(recording, given.updates)
+    out.mkdir(parents=True)
+    shutil.copy(given.run / "config.toml", out)
+    CheckpointWriter(out / "checkpoints", model, keep=1).write(state)
+    print(f"{given.updates} updates made; judge them with: tianji eval {out}")
+
+
+if __name__ == "__main__":
+    main()

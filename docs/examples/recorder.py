@@ -1,0 +1,113 @@
+"""A role of one's own that writes every fragment to files; recorder.toml beside this file uses it.
+
+A file holds whole fragments one after the other, byte for byte as they travelled; layout.json says where
+each field of a fragment lies. offline.py beside this file reads them again.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from tianji_algos.fields import FieldSpec
+from tianji_algos.settings import Settings
+from tianji_cli.data.fragment import Fragment, FragmentLayout
+from tianji_cli.errors import RunFailed
+from tianji_cli.roles.user_role import Surroundings, UserRole
+
+
+class RecorderSettings(Settings):
+    """What the config's ``[roles.recorder]`` may say beside what every role has."""
+
+    max_mb: int = Field(1000, ge=1)
+
+
+class Recorder(UserRole):
+    """Writes copies of its group's fragments, until there are ``max_mb`` of them."""
+
+    settings_type = RecorderSettings
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        super().__init__(surroundings)
+        earlier = sorted(self.directory.glob("*.fragments"))
+        self._left = self.settings.max_mb * 1_000_000 - sum(file.stat().st_size for file in earlier)
+        self._written = self._left_out = 0
+        write_layout(surroundings.layout, self.directory)
+        # A resumed run begins another file: the last fragment of a killed one may be incomplete.
+        self._file = (self.directory / f"{len(earlier):04}.fragments").open("xb", buffering=0)
+
+    def turn(self) -> bool:
+        """Write what has come, and say whether anything had."""
+        return self._write(at_most=8)
+
+    def stop(self) -> None:
+        """Write what came after the last turn: the actors have stopped, and this is the last of it."""
+        self._write(at_most=None)
+
+    def report(self) -> dict[str, Any]:
+        """How many fragments were written, and how many were not because the files are full."""
+        return super().report() | {"written": self._written, "left_out": self._left_out}
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, at_most: int | None) -> bool:
+        worked = False
+        for fragment in self.fragments(at_most):
+            worked = True
+            if self._left >= fragment.memory.nbytes:
+                self._append(fragment)
+                self._written += 1
+            else:
+                self._left_out += 1
+        return worked
+
+    def _append(self, fragment: Fragment) -> None:
+        self._left -= fragment.memory.nbytes
+        rest = fragment.memory
+        try:
+            while rest:  # A disk that is nearly full takes a part.
+                rest = rest[self._file.write(rest) :]
+        except OSError as cause:
+            raise RunFailed(f"cannot record to {self._file.name}: {cause.strerror}") from cause
+
+
+def write_layout(layout: FragmentLayout, directory: Path) -> None:
+    """Write down how the fragments in a directory are divided."""
+    fields = [[spec.name, spec.dtype.str, list(spec.shape), spec.bootstrap] for spec in layout.fields]
+    document = {
+        "steps": layout.steps,
+        "num_envs": layout.num_envs,
+        "fields": fields,
+        "nbytes": layout.nbytes,
+        "offsets": layout.offsets,
+        "fingerprint": f"{layout.fingerprint:016x}",
+    }
+    (directory / "layout.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+def read_layout(directory: Path) -> FragmentLayout:
+    """Read what ``write_layout`` wrote.
+
+    Raises:
+        ValueError: it is damaged, or was written by another version.
+    """
+    file = directory / "layout.json"
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"))
+        fields = tuple(
+            FieldSpec(name, np.dtype(dtype), tuple(shape), bootstrap)
+            for name, dtype, shape, bootstrap in document["fields"]
+        )
+        layout = FragmentLayout(document["steps"], document["num_envs"], fields)
+        matches = f"{layout.fingerprint:016x}" == document["fingerprint"]
+    except (LookupError, TypeError, ValueError) as cause:
+        raise ValueError(f"{file} is damaged: {cause}") from cause
+    if not matches:
+        raise ValueError(f"{file} does not say how its fragments are divided")
+    return layout

@@ -1,0 +1,138 @@
+"""The parts that roles are built from: environments, model, agent, update rule, their layout and seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from tianji_algos import registry as algorithms
+from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model
+from tianji_algos.fields import FieldSpec
+from tianji_cli.cluster.plan import Plan, PlannedProcess
+from tianji_cli.cluster.saved import Saved
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.data.fragment import FragmentLayout, common_fields
+from tianji_cli.data.progress import Progress
+from tianji_cli.data.replay import kept_first
+from tianji_envs import registry as environments
+from tianji_envs.core import VectorEnvironment
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every process of a job knows.
+
+    Attributes:
+        id: unique on the host; names shared memory and marks every fragment.
+        config: the resolved config.
+        plan: who runs where.
+        directory: the run directory.
+        resumed: training goes on from ``checkpoints/last``.
+    """
+
+    id: str
+    config: JobConfig
+    plan: Plan
+    directory: Path
+    resumed: bool
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are: the first group's, and below them those of the others."""
+        return self.directory / "checkpoints"
+
+
+class Parts:
+    """Builds the parts of one process of a job.
+
+    Args:
+        job: the job.
+        process: the process, as planned.
+        incarnation: how often it was restarted.
+    """
+
+    def __init__(self, job: Job, process: PlannedProcess, incarnation: int) -> None:
+        self._job = job
+        self._config = job.config
+        self._process = process
+        self._incarnation = incarnation
+
+    def environment(self, num_envs: int, render: bool = False) -> VectorEnvironment:
+        """Make ``num_envs`` of the config's environments."""
+        section = self._config.environment
+        return environments.find(section.type).make(
+            section.id or "", num_envs, section.max_episode_steps, section.options, render
+        )
+
+    @cached_property
+    def spaces(self) -> Spaces:
+        """Spaces of one environment."""
+        environment = self.environment(1)
+        try:
+            return Spaces(environment.observation_space, environment.action_space)
+        finally:
+            environment.close()
+
+    @cached_property
+    def layout(self) -> FragmentLayout:
+        """How a fragment is divided: the same in every process, since all derive it from the same things."""
+        fields = kept_first(common_fields(self.spaces.observation) + self.agent_fields)
+        return FragmentLayout(
+            self._config.distribution.actor.send_size, self._config.environment.num_envs, fields
+        )
+
+    @cached_property
+    def agent_fields(self) -> tuple[FieldSpec, ...]:
+        """Fields that the agent adds to a fragment."""
+        section = self._config.agent
+        fields: tuple[FieldSpec, ...] = algorithms.load("agent", section.type).fields(
+            self.spaces, section.settings
+        )
+        return fields
+
+    def model(self) -> Model:
+        """Build the network; initial parameters follow from the seed alone."""
+        section = self._config.model
+        model_type = algorithms.load("model", section.type)
+        return build_model(model_type, self.spaces, section.settings, self._config.experiment.seed)
+
+    def agent(self, model: Model, num_envs: int, seed: int) -> Agent:
+        """Build an agent that acts in ``num_envs`` environments."""
+        section = self._config.agent
+        agent: Agent = algorithms.load("agent", section.type)(
+            self.spaces, model, section.settings, num_envs, seed
+        )
+        return agent
+
+    def embryo(self, model: Model) -> Embryo:
+        """Build the update rule around a model."""
+        section, process = self._config.training, self._process
+        number = (process.group or 0) * self._config.distribution.learner.num + process.learner
+        embryo: Embryo = algorithms.load("embryo", section.type)(
+            self.spaces, model, section.settings, self.seed("embryo", number)
+        )
+        return embryo
+
+    def seed(self, purpose: str, number: int = 0) -> int:
+        """Derive an independent 32-bit seed, of this session and incarnation, from the experiment's seed."""
+        session = self.progress.sessions
+        words = [self._config.experiment.seed, *purpose.encode(), number, self._incarnation, session]
+        return int(np.random.SeedSequence(words).generate_state(1)[0])
+
+    @property
+    def group(self) -> int:
+        """The group of this process; the first for those that belong to none."""
+        return self._process.group or 0
+
+    @cached_property
+    def saved(self) -> Saved | None:
+        """What the last session left for this group; None in the first session."""
+        return Saved.find(self._job.checkpoints, self.group) if self._job.resumed else None
+
+    @cached_property
+    def progress(self) -> Progress:
+        """Counters that this session continues."""
+        return Progress() if self.saved is None else self.saved.progress()

@@ -1,0 +1,177 @@
+"""`tianji bench scaling`: its command line. Imports next to nothing: `tianji --help` reads it too."""
+
+from __future__ import annotations
+
+import enum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tianji_cli.commands.bench_options import Json, Out, Quiet
+
+if TYPE_CHECKING:
+    from tianji_cli.scaling.report import Row
+    from tianji_cli.scaling.simulation import Machines, Simulations
+    from tianji_cli.scaling.study import Study
+
+
+class FigureName(enum.StrEnum):
+    """A figure or table of the paper about growing with the cores."""
+
+    ACTORS = "6a"
+    LARGER_BATCHES = "6b"
+    GROUPS = "6c"
+    TIME = "4c"
+    TABLE = "table1"
+    CURVES = "12b"
+
+
+def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
+    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or a shipped one's name.")],
+    figure: Annotated[
+        FigureName,
+        typer.Option(
+            help="Against actors (6a), with larger batches (6b), groups (6c); time to a return (4c); "
+            "two learners and 2 to 24 actors (table1 and 12b, one run)."
+        ),
+    ] = FigureName.ACTORS,
+    actors: Annotated[
+        list[int] | None, typer.Option(metavar="N", min=1, help="Of a group; repeatable.")
+    ] = None,
+    groups: Annotated[
+        list[int] | None, typer.Option(metavar="N", min=1, help="How many; repeatable.")
+    ] = None,
+    learners: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a group.")] = None,
+    learner_cores: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of each learner.")] = None,
+    repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Trainings of each point.")] = 3,
+    threshold: Annotated[
+        float | None,
+        typer.Option(metavar="RETURN", help="Time to this mean return; the config's first by default."),
+    ] = None,
+    seconds: Annotated[float, typer.Option(metavar="S", help="That each training lasts.")] = 20.0,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
+    ] = None,
+    earlier: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="JSON", help="Simulate from what `tianji profile --json` or this has measured."
+        ),
+    ] = None,
+    no_simulation: Annotated[bool, typer.Option("--no-simulation", help="Train only.")] = False,
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Simulated at most; what is needed by default.")
+    ] = None,
+    node_cores: Annotated[int, typer.Option(metavar="M", min=1, help="Of a simulated node.")] = 40,
+    link_mb: Annotated[
+        float, typer.Option(metavar="MB/S", min=0.001, help="What the link of a simulated node carries.")
+    ] = 1250.0,
+    hosts: Annotated[
+        str | None,
+        typer.Option(metavar="H,H..", help="Other hosts that take part; a Slurm allocation's by default."),
+    ] = None,
+    join_with: Annotated[
+        str | None,
+        typer.Option(metavar="CMD", help="Command that runs another on {host}; ssh {host}, or Slurm's srun."),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Name or address where they reach this host.")
+    ] = None,
+    out: Out = None,
+    json: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """How throughput and time change with actors, learners and groups: Figures 4(c), 6, 12(b) and Table 1."""
+    from tianji_cli.scaling.hosts import others_of  # noqa: PLC0415
+    from tianji_cli.scaling.simulation import Machines  # noqa: PLC0415
+    from tianji_cli.scaling.study import Request, plan_study  # noqa: PLC0415
+
+    names = None if hosts is None else [name for name in hosts.split(",") if name]
+    request = Request(
+        figure=figure.value,
+        actors=tuple(actors or ()),
+        groups=tuple(groups or ()),
+        learners=learners,
+        learner_cores=learner_cores,
+        repeats=repeats,
+        threshold=threshold,
+        seconds=seconds,
+        overrides=tuple(set_ or ()),
+        others=others_of(names, join_with, listen),
+    )
+    machines = None if no_simulation else Machines(nodes, node_cores, link_mb)
+    _compare(plan_study(config, request), machines, earlier, out=out, json_to=json, quiet=quiet)
+
+
+def _compare(
+    study: Study,
+    machines: Machines | None,
+    earlier: Path | None,
+    *,
+    out: Path | None,
+    json_to: str | None,
+    quiet: bool,
+) -> None:
+    """Simulate, train, and show what was found.
+
+    Raises:
+        TianjiError: nothing could be measured, or some trainings have no figures (the others' are shown).
+    """
+    from tianji_cli.bench.environment import busy_share, describe, warnings  # noqa: PLC0415
+    from tianji_cli.bench.report import print_header  # noqa: PLC0415
+    from tianji_cli.commands.bench import check_places  # noqa: PLC0415
+    from tianji_cli.scaling import report  # noqa: PLC0415
+    from tianji_cli.scaling.measure import measure  # noqa: PLC0415
+    from tianji_cli.scaling.tables import print_all  # noqa: PLC0415
+    from tianji_cli.telemetry.report import write_json  # noqa: PLC0415
+
+    check_places(out, json_to)
+    busy = busy_share()
+    simulations = _simulate(study, machines, earlier, quiet=quiet)
+    with TemporaryDirectory(prefix="tianji-") as temporary:
+        found = measure(study, Path(temporary) if out is None else out / "runs", quiet=quiet)
+    rows = report.rows_of(found, study.threshold)
+    others = () if study.others is None else study.others.names
+    transport = study.job.distribution.transport
+    engines = [transport.local, *([transport.remote] if others else [])]
+    environment = describe(engines, ["here", *others], None, busy)
+    cautions = [*warnings(busy, ()), *report.cautions(study, rows), *simulations.warnings]
+    if json_to != "-":
+        print_header(environment, cautions)
+        print_all(study, rows, simulations)
+    document = report.document(study, environment, cautions, rows, simulations)
+    if json_to is not None:
+        write_json(document, json_to)
+    if out is not None:
+        report.write_all(out, document, study, rows, simulations)
+    _refuse_gaps(rows)
+
+
+def _simulate(study: Study, machines: Machines | None, earlier: Path | None, *, quiet: bool) -> Simulations:
+    """Simulate before anything is trained: what cannot be simulated is known at once.
+
+    Raises:
+        UsageError: there is nothing in the file to simulate from.
+    """
+    from tianji_cli.errors import UsageError  # noqa: PLC0415
+    from tianji_cli.scaling.simulation import Simulations, read_profile, simulate_study  # noqa: PLC0415
+
+    if machines is None:
+        if earlier is not None:
+            raise UsageError("--from is what a simulation starts from, and --no-simulation wants none")
+        return Simulations()
+    measured = None if earlier is None else read_profile(earlier, study)
+    return simulate_study(study, machines, measured, quiet=quiet)
+
+
+def _refuse_gaps(rows: list[Row]) -> None:
+    """End with an error where trainings have no figures; those that have were shown."""
+    from tianji_cli.errors import RunFailed  # noqa: PLC0415
+    from tianji_cli.telemetry.quantities import several  # noqa: PLC0415
+
+    missing = [f"{row.setting}, seed {one.seed}: {one.why}" for row in rows for one in row.failed]
+    if missing:
+        raise RunFailed(f"no figures of {several(len(missing), 'training')}:\n" + "\n".join(missing))

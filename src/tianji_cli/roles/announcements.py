@@ -1,0 +1,49 @@
+"""What the root tells the user of the workers: the first step, and who is silent and is heard of again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from tianji_cli.beginning import BEGAN_S
+from tianji_cli.cluster.plan import Plan
+from tianji_cli.roles.silence import LATE_S, Silence
+
+
+class Announcements:
+    """Says each thing once.
+
+    Args:
+        plan: of the job.
+        event: tells the user something.
+    """
+
+    def __init__(self, plan: Plan, event: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._event = event
+        self._silence = Silence(range(len(plan.processes)))
+        self._first_step_announced = False
+
+    def begin(self, rank: int) -> None:
+        """A worker was started."""
+        self._silence.begin(rank)
+
+    def hear(self, rank: int) -> None:
+        """A worker has said something."""
+        if self._silence.is_broken(rank):
+            self._event(f"{self._title(rank)} is heard of again")
+
+    def mind_silence(self, ranks: Iterable[int]) -> None:
+        """Name those of the ranks that were not heard of for long."""
+        for rank in self._silence.newly_late(ranks):
+            self._event(f"nothing heard of {self._title(rank)} for {LATE_S:g} s")
+
+    def mind_first_step(self, trained_s: float) -> None:
+        """Say how long it took until the first step, which was ``trained_s`` ago; 0 before it."""
+        if trained_s and not self._first_step_announced:
+            self._first_step_announced = True
+            start_up_s = time.monotonic() - BEGAN_S - trained_s
+            self._event(f"first environment step {start_up_s:.2f} s after the command began")
+
+    def _title(self, rank: int) -> str:
+        return self._plan.processes[rank].title

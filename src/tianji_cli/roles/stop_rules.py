@@ -1,0 +1,36 @@
+"""The stop rules that only the root can apply: time, and the steps of several groups together."""
+
+from __future__ import annotations
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.roles.overview import Overview
+
+
+class StopRules:
+    """Says when a job has had enough; learners mind the mean return, and a single one minds its steps.
+
+    Args:
+        config: the job.
+        overview: what is known of everybody.
+    """
+
+    def __init__(self, config: JobConfig, overview: Overview) -> None:
+        self._stop = config.experiment.stop
+        self._several = config.distribution.groups > 1
+        self._overview = overview
+
+    def reached(self) -> str | None:
+        """Say which rule holds, or None."""
+        if self._several and self._stop.env_steps is not None:
+            # Each counts its own, over all sessions.
+            env_steps = sum(int(said["env_steps"]) for said in self._overview.learners().values())
+            if env_steps >= self._stop.env_steps:
+                return f"{env_steps} environment steps"
+        limit_s = self._stop.wall_s
+        if limit_s is not None and self._overview.session_train_s >= limit_s:
+            return f"{limit_s:g} s of training"
+        return None
+
+    def attributed(self, reason: str, group: int) -> str:
+        """Say of a learner's reason to stop whose it is."""
+        return f"{reason} in group {group}" if self._several else reason

@@ -1,0 +1,203 @@
+"""The base class of roles of the user's own, and what they find around them. Imports no torch.
+
+``[roles.NAME]`` of a config names a subclass of ``UserRole`` by its type and says what it is connected to:
+with ``receives = ["fragments"]`` it gets a copy of every fragment of its group, with ``reads = ["policy"]``
+it may look at the newest policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel
+
+from tianji_algos.settings import NoSettings
+from tianji_cli.config import user_roles
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.data.admission import Admission
+from tianji_cli.data.fragment import Fragment, FragmentLayout
+from tianji_cli.data.published import PublishedPolicy
+from tianji_cli.errors import UsageError
+from tianji_cli.roles.role import Role, rejected_by
+from tianji_transports.core import Transport
+
+if TYPE_CHECKING:
+    from tianji_algos.core import Agent, Spaces
+    from tianji_envs.core import VectorEnvironment
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a role of the user's own is built with.
+
+    Attributes:
+        name: what the config calls the role.
+        group: number of its group.
+        settings: what the config says for the role's own class, as its ``settings_type``.
+        config: the whole config.
+        directory: for its files, ``roles/NAME-GROUP`` in the run directory; made when first asked for.
+        spaces: of one environment.
+        layout: of a fragment.
+        job: the job's number, which every fragment's header carries.
+        actors: numbers of the group's actors, by the rank of the process that carries them.
+        seed: for its random streams; another one in each group and session.
+        transport: the endpoint of its process.
+        channel: brings copies of fragments; None if it receives none.
+        slot: holds the group's newest policy; None if it reads none.
+        make_agent: builds an agent that acts in so many environments, with a seed.
+        make_environment: makes so many of the config's environments.
+    """
+
+    name: str
+    group: int
+    settings: BaseModel
+    config: JobConfig
+    directory: Path
+    spaces: Spaces
+    layout: FragmentLayout
+    job: int
+    actors: Mapping[int, Sequence[int]]
+    seed: int
+    transport: Transport
+    channel: str | None
+    slot: str | None
+    make_agent: Callable[[int, int], Agent]
+    make_environment: Callable[[int], VectorEnvironment]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A policy as its learner published it; a copy that stays as it is.
+
+    Attributes:
+        version: which one; every later one has a higher number.
+        env_steps: received by the learner until then, over all sessions.
+        parameters: ``[parameter_count]`` as ``Agent.adopt`` takes them.
+    """
+
+    version: int
+    env_steps: int
+    parameters: npt.NDArray[np.float32]
+
+
+class UserRole(Role, user_roles.HasSettings):
+    """A role of the user's own: subclass it, set ``settings_type`` and write ``turn``.
+
+    ``turn`` does a small piece of work and says whether there was any; without any the process sleeps until a
+    fragment or a policy comes. What ``report`` adds to the base's is in the run's metrics and summary under
+    ``extra``. An exception ends the run as failed; a ``finished`` that is not None ends it in order.
+
+    Args:
+        surroundings: what the role finds around it.
+
+    Attributes:
+        surroundings: the same.
+        settings: what the config says for it, as its ``settings_type``.
+    """
+
+    settings_type: ClassVar[type[BaseModel]] = NoSettings
+
+    def __init__(self, surroundings: Surroundings) -> None:
+        self.name = surroundings.name
+        self.surroundings = surroundings
+        self.settings: Any = surroundings.settings
+        self._admission = Admission(surroundings.layout, surroundings.job, surroundings.actors)
+
+    @property
+    def directory(self) -> Path:
+        """A directory for the role's own files, inside the run's."""
+        self.surroundings.directory.mkdir(parents=True, exist_ok=True)
+        return self.surroundings.directory
+
+    @property
+    def samples(self) -> int:
+        """Env steps of experience in all fragments that were received."""
+        return sum(reception.samples for reception in self._admission.receptions.values())
+
+    def fragments(self, at_most: int | None = 8) -> Iterator[Fragment]:
+        """Claim copies of fragments, those of one actor in their order.
+
+        A fragment lies in memory of the transport, and is given back when the next one is asked for or the
+        loop is left: copy what is to outlive that. Actors wait while ``window`` of their fragments are
+        unclaimed, so whoever is slow loses nothing and slows the training down.
+
+        Args:
+            at_most: how many, so that a turn ends while actors go on; None for all, which is right in
+                ``stop``, when the actors have stopped.
+
+        Yields:
+            Read-only views of one fragment; ``Fragment.memory`` is all of it as bytes.
+
+        Raises:
+            RuntimeError: the config does not say that the role receives fragments.
+        """
+        around = self.surroundings
+        if around.channel is None:
+            raise RuntimeError(f'receives = ["fragments"] is missing in [roles.{around.name}]')
+        claimed = 0
+        while at_most is None or claimed < at_most:
+            claim = around.transport.probe(around.channel)
+            if claim is None:
+                return
+            claimed += 1
+            try:
+                if self._admission.has_its_size(claim):
+                    fragment = Fragment(around.layout, claim.view())
+                    reception = self._admission.admit(claim, fragment)
+                    if reception is not None:
+                        reception.samples += int(fragment.header["samples"])
+                        yield fragment
+            finally:
+                claim.release()
+
+    def policy(self, newer_than: int = -1) -> Policy | None:
+        """Look for a policy that is newer than a version; never wait for one.
+
+        Raises:
+            RuntimeError: the config does not say that the role reads policies.
+        """
+        around = self.surroundings
+        if around.slot is None:
+            raise RuntimeError(f'reads = ["policy"] is missing in [roles.{around.name}]')
+        claim = around.transport.latest(around.slot, newer_than=newer_than)
+        if claim is None:
+            return None
+        try:
+            published = PublishedPolicy(claim.view())
+            return Policy(claim.version, int(published.env_steps), published.parameters.copy())
+        finally:
+            claim.release()
+
+    def report(self) -> dict[str, Any]:
+        """What it refused, which the root adds up; ``super().report() | {...}`` says more."""
+        refusals = self._admission.refusals
+        endpoint = rejected_by(self.surroundings.transport)
+        return {"rejected": {self.name: [refusals.count, refusals.first], "endpoint": endpoint}}
+
+    def make_agent(self, num_envs: int) -> Agent:
+        """Build the config's agent, to act in ``num_envs`` environments; ``adopt`` gives it a policy."""
+        return self.surroundings.make_agent(num_envs, self.surroundings.seed)
+
+    def make_environment(self, num_envs: int) -> VectorEnvironment:
+        """Make ``num_envs`` of the config's environments; to be closed in ``close``."""
+        return self.surroundings.make_environment(num_envs)
+
+
+def find_user_role(type_name: str) -> type[UserRole]:
+    """Import the class that a config names as a role's ``type``.
+
+    Args:
+        type_name: ``module:Class``, or a name of the entry-point group ``tianji.roles``.
+
+    Raises:
+        UsageError: there is none, it does not import, or it is no ``UserRole``.
+    """
+    found = user_roles.load(type_name)
+    if not issubclass(found, UserRole):
+        raise UsageError(f"role {type_name!r} is {found!r}, not a subclass of {UserRole.__module__}.UserRole")
+    return found

@@ -1,0 +1,1 @@
+"""`tianji bench scaling`: the paper's scaling experiments, trained here and simulated beyond this machine."""

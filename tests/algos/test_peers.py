@@ -1,0 +1,267 @@
+"""Learners in step, as threads that add up in memory: together they do what one would with all of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from tianji_algos.batch import Batch
+from tianji_algos.core import Embryo, ReplayEmbryo, RolloutEmbryo, Spaces, build_model
+from tianji_algos.dqn.embryo import DQNEmbryo
+from tianji_algos.dqn.settings import DQNSettings
+from tianji_algos.errors import AlgorithmError
+from tianji_algos.models.mlp import MLPActorCritic
+from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
+from tianji_algos.peers import ALONE, Peers
+from tianji_algos.ppo.embryo import PPOEmbryo
+from tianji_algos.ppo.settings import PPOSettings
+
+Fragment = dict[str, npt.NDArray[Any]]
+Floats = npt.NDArray[np.float32]
+T = TypeVar("T")
+PATIENCE_S = 30.0
+BUILDING = threading.Lock()
+"""A model is built from torch's global random stream."""
+
+
+class Table:
+    """Where threads lay down their values."""
+
+    def __init__(self, number: int) -> None:
+        self.values: list[torch.Tensor] = [torch.empty(0)] * number
+        self.barrier = threading.Barrier(number, timeout=PATIENCE_S)
+        self.additions = 0
+
+
+class Together(Peers):
+    """Learners that are threads."""
+
+    def __init__(self, table: Table, index: int) -> None:
+        self.number = len(table.values)
+        self.index = index
+        self._table = table
+
+    def add_up(self, values: torch.Tensor) -> None:
+        self._table.values[self.index] = values.clone()
+        self._table.barrier.wait()
+        torch.sum(torch.stack(self._table.values), dim=0, out=values)
+        if self._table.barrier.wait() == 0:
+            self._table.additions += 1
+
+
+def in_step(number: int, learn: Callable[[Peers], T]) -> tuple[list[T], Table]:
+    """Let so many learners learn, each in a thread."""
+    table = Table(number)
+
+    def run(index: int) -> T:
+        torch.set_num_threads(1)
+        try:
+            return learn(Together(table, index))
+        except BaseException:
+            table.barrier.abort()
+            raise
+
+    with ThreadPoolExecutor(number) as threads:
+        return list(threads.map(run, range(number))), table
+
+
+def parameters(embryo: Embryo) -> Floats:
+    flat = np.empty(embryo.model.parameter_count, np.float32)
+    embryo.model.write_parameters(flat)
+    return flat
+
+
+def ppo(spaces: Spaces, seed: int = 0, **settings: Any) -> PPOEmbryo:
+    with BUILDING:
+        model = build_model(MLPActorCritic, spaces, MLPActorCriticSettings(hidden=(8,)), 3)
+    assert isinstance(model, MLPActorCritic)
+    small = {"rollout_steps": 64, "minibatch_size": 16, "epochs": 3, "learning_rate": 1e-2}
+    return PPOEmbryo(spaces, model, PPOSettings(**(small | settings)), seed)
+
+
+def dqn(spaces: Spaces, **settings: Any) -> DQNEmbryo:
+    with BUILDING:
+        model = build_model(MLPQ, spaces, MLPQSettings(hidden=(8,)), 3)
+    assert isinstance(model, MLPQ)
+    small = {"batch_size": 24, "warmup_steps": 24, "learning_rate": 1e-2, "target_every": 2}
+    return DQNEmbryo(spaces, model, DQNSettings(**(small | settings)), 0)
+
+
+@dataclasses.dataclass
+class Outcome:
+    parameters: Floats
+    moments: Floats
+    uses: int
+    updates: int
+
+
+def train(embryo: PPOEmbryo, fragments: Sequence[Fragment], rounds: int = 1) -> Outcome:
+    used = [embryo.update(batch) for _ in range(rounds) for batch in embryo.minibatches(fragments)]
+    moments = torch.cat(list(embryo.averaged_state())).numpy()
+    return Outcome(parameters(embryo), moments, sum(used), len(used))
+
+
+def train_in_step(
+    spaces: Spaces, fragments: Sequence[Fragment], learners: int, rounds: int = 1, **settings: Any
+) -> tuple[list[Outcome], Table]:
+    def learn(peers: Peers) -> Outcome:
+        embryo = ppo(spaces, seed=peers.index, **settings)
+        embryo.join(peers)
+        return train(embryo, fragments[peers.index :: learners], rounds)
+
+    return in_step(learners, learn)
+
+
+def assert_same(outcomes: Sequence[Outcome]) -> None:
+    for outcome in outcomes[1:]:
+        np.testing.assert_array_equal(outcome.parameters, outcomes[0].parameters)
+        np.testing.assert_array_equal(outcome.moments, outcomes[0].moments)
+        assert (outcome.uses, outcome.updates) == (outcomes[0].uses, outcomes[0].updates)
+
+
+@pytest.fixture(params=["cartpole_spaces", "pendulum_spaces"])
+def spaces(request: pytest.FixtureRequest) -> Spaces:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Spaces)
+    return found
+
+
+@pytest.fixture
+def fragments(spaces: Spaces, make_fragment: Callable[..., Fragment]) -> list[Fragment]:
+    """Six fragments with different numbers of samples; the second has few."""
+    rng = np.random.default_rng(7)
+    made = [make_fragment(rng, 8, 4, spaces) for _ in range(6)]
+    made[1]["mask"][2:] = 0
+    return made
+
+
+@pytest.mark.parametrize("learners", [2, 3])
+@pytest.mark.parametrize("normalize", ["minibatch", "rollout", "none"])
+def test_learners_on_shares_of_a_rollout_make_the_update_of_one_on_all_of_it(
+    spaces: Spaces, fragments: list[Fragment], normalize: str, learners: int
+) -> None:
+    whole = {"minibatch_size": 10**4, "rollout_steps": 10**4}
+    settings = {**whole, "epochs": 1, "normalize_advantage": normalize}
+    alone = train(ppo(spaces, **settings), fragments)
+    outcomes, _ = train_in_step(spaces, fragments, learners, **settings)
+    assert_same(outcomes)
+    assert (outcomes[0].uses, outcomes[0].updates) == (alone.uses, alone.updates)
+    np.testing.assert_allclose(outcomes[0].moments, alone.moments, rtol=1e-4, atol=1e-8)
+    np.testing.assert_allclose(outcomes[0].parameters, alone.parameters, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"normalize_advantage": "rollout"}, {"minibatch_size": 2}])
+def test_learners_with_unequal_shares_make_the_same_updates_with_the_same_bits(
+    spaces: Spaces, fragments: list[Fragment], settings: dict[str, Any]
+) -> None:
+    alone = train(ppo(spaces, **settings), fragments, rounds=2)
+    outcomes, _ = train_in_step(spaces, fragments, 3, rounds=2, **settings)
+    assert_same(outcomes)
+    assert outcomes[0].uses == alone.uses
+    assert outcomes[0].updates <= alone.updates
+
+
+def test_a_learner_whose_share_has_no_sample_keeps_step(spaces: Spaces, fragments: list[Fragment]) -> None:
+    fragments[1]["mask"][:] = 0
+    alone = train(ppo(spaces), fragments[:1])
+    outcomes, _ = train_in_step(spaces, fragments[:2], 2)
+    assert_same(outcomes)
+    assert (outcomes[0].uses, outcomes[0].updates) == (alone.uses, alone.updates)
+    assert np.isfinite(outcomes[0].parameters).all()
+
+
+def test_the_divergence_of_all_learners_decides_when_a_rollout_is_left(
+    spaces: Spaces, fragments: list[Fragment]
+) -> None:
+    settings = {"target_kl": 0.02, "learning_rate": 0.05, "epochs": 20}
+    outcomes, _ = train_in_step(spaces, fragments, 2, **settings)
+    assert_same(outcomes)
+    endless, _ = train_in_step(spaces, fragments, 2, **(settings | {"target_kl": None}))
+    assert outcomes[0].updates < endless[0].updates
+
+
+def test_advantages_are_normalised_over_all_learners_once_an_epoch(
+    cartpole_spaces: Spaces, make_fragment: Callable[..., Fragment]
+) -> None:
+    fragments = [make_fragment(np.random.default_rng(k), 8, 4, cartpole_spaces) for k in range(2)]
+    outcomes, table = train_in_step(cartpole_spaces, fragments, 2, epochs=3)
+    assert table.additions == 1 + 3 + outcomes[0].updates, "sizes once, sums an epoch, gradients an update"
+
+
+def make_batch(rows: int) -> Batch:
+    rng = np.random.default_rng(4)
+    return Batch(
+        observation=rng.standard_normal((rows, 4)).astype(np.float32),
+        fields={"action": rng.integers(2, size=rows).astype(np.uint8)},
+        reward=rng.standard_normal(rows).astype(np.float32),
+        next_observation=rng.standard_normal((rows, 4)).astype(np.float32),
+        discount=rng.choice([0.0, 0.99], rows).astype(np.float32),
+        weight=rng.random(rows).astype(np.float32),
+    )
+
+
+def rows_of(batch: Batch, rows: slice) -> Batch:
+    arrays = {
+        field.name: getattr(batch, field.name)[rows]
+        for field in dataclasses.fields(batch)
+        if field.name != "fields"
+    }
+    return Batch(fields={name: array[rows] for name, array in batch.fields.items()}, **arrays)
+
+
+@pytest.mark.parametrize("learners", [2, 3])
+@pytest.mark.parametrize("target", ["hard", "soft"])
+def test_learners_on_shares_of_a_batch_make_the_update_of_one_on_all_of_it(
+    cartpole_spaces: Spaces, learners: int, target: str
+) -> None:
+    batch = make_batch(24)
+
+    def learn(peers: Peers) -> tuple[Outcome, Floats]:
+        embryo = dqn(cartpole_spaces, target_update=target)
+        own = batch
+        if peers is not ALONE:
+            embryo.join(peers)
+            each = 24 // peers.number
+            own = rows_of(batch, slice(peers.index * each, (peers.index + 1) * each))
+        used = [embryo.update(own) for _ in range(5)]
+        moments = torch.cat(list(embryo.averaged_state())).numpy()
+        return Outcome(parameters(embryo), moments, sum(used), len(used)), embryo.priorities.copy()
+
+    alone, priorities = learn(ALONE)
+    outcomes, _ = in_step(learners, learn)
+    assert_same([outcome for outcome, _ in outcomes])
+    assert outcomes[0][0].uses == alone.uses == 5 * 24
+    np.testing.assert_allclose(outcomes[0][0].parameters, alone.parameters, rtol=1e-4, atol=1e-6)
+    shares = np.concatenate([share for _, share in outcomes])
+    np.testing.assert_allclose(shares, priorities, rtol=1e-3, atol=1e-5)
+
+
+def test_the_averaged_state_is_adams_moments_in_place(cartpole_spaces: Spaces) -> None:
+    for embryo in (ppo(cartpole_spaces), dqn(cartpole_spaces)):
+        tensors, _ = embryo.state()
+        assert [len(moment) for moment in embryo.averaged_state()] == [embryo.model.parameter_count] * 2
+        for moment in embryo.averaged_state():
+            moment.fill_(2.0)
+        changed, _ = embryo.state()
+        assert not any(tensors[name].any() for name in ("adam.mean", "adam.square"))
+        assert all((changed[name] == 2.0).all() for name in ("adam.mean", "adam.square"))
+
+
+@pytest.mark.parametrize("kind", [RolloutEmbryo, ReplayEmbryo])
+def test_an_update_rule_that_cannot_share_an_update_says_so(kind: type[Embryo]) -> None:
+    class OwnRule(kind):  # type: ignore[misc, valid-type]
+        """A user's."""
+
+    OwnRule.__abstractmethods__ = frozenset()
+    with pytest.raises(AlgorithmError, match=r"OwnRule does not average gradients.*one learner a group"):
+        OwnRule().join(ALONE)
+    assert OwnRule().averaged_state() == ()

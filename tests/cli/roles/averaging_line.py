@@ -1,0 +1,94 @@
+"""The root and the learners of several groups in one process, over the real in-process engine."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from tianji_cli.cluster.graph import AVERAGE, CONTRIBUTIONS
+from tianji_cli.data.contribution import Average, Contribution, average_nbytes, contribution_nbytes
+from tianji_cli.roles.averager import Averager
+from tianji_transports.core import Full
+from tianji_transports.inproc import InprocTransport
+from tianji_transports.wiring import Channel, Slot, Wiring
+
+JOB = 77
+ROOT = 0
+_numbers = itertools.count()
+
+
+class AveragingLine:
+    """Endpoints of a root at rank 0 and of the learner of group g at rank g + 1.
+
+    Args:
+        groups: how many.
+        values: that each contributes.
+        wait_s: longest that a round stays open.
+
+    Attributes:
+        events: what the averager has told the user.
+    """
+
+    def __init__(self, groups: int = 2, values: int = 4, wait_s: float = 1000.0) -> None:
+        ranks = tuple(range(1, groups + 1))
+        self.values, self.groups = values, groups
+        wiring = Wiring(
+            f"averaging-{next(_numbers)}",
+            (Channel(CONTRIBUTIONS, ROOT, ranks, contribution_nbytes(values)),),
+            (Slot(AVERAGE, ROOT, ranks, average_nbytes(values, groups)),),
+        )
+        self.root = InprocTransport(wiring, ROOT)
+        self.learners = [InprocTransport(wiring, rank) for rank in ranks]
+        self.events: list[str] = []
+        self.averager = Averager(
+            self.root,
+            {rank: rank - 1 for rank in ranks},
+            job=JOB,
+            wait_s=wait_s,
+            event=self.events.append,
+        )
+
+    def contribute(
+        self,
+        group: int,
+        values: float | Sequence[float],
+        weight: float = 1.0,
+        number: int = 1,
+        job: int = JOB,
+    ) -> None:
+        """Push a contribution in a group's name, by its learner."""
+        transport = self.learners[group]
+        loan = transport.loan(ROOT, CONTRIBUTIONS, contribution_nbytes(self.values))
+        assert not isinstance(loan, Full)
+        contribution = Contribution(loan.memory)
+        contribution.values[...] = values
+        contribution.fill_header(job, group, number, weight)
+        transport.push(loan)
+
+    def push(self, group: int, message: bytes) -> None:
+        """Push any bytes at all."""
+        transport = self.learners[group]
+        loan = transport.loan(ROOT, CONTRIBUTIONS, len(message))
+        assert not isinstance(loan, Full)
+        loan.memory[:] = message
+        transport.push(loan)
+
+    def latest(self, group: int = 0) -> Average | None:
+        """Copy what the root published last."""
+        claim = self.learners[group].latest(AVERAGE)
+        if claim is None:
+            return None
+        copied = Average(memoryview(bytearray(claim.view())), self.groups)
+        claim.release()
+        return copied
+
+    def mean(self) -> list[float]:
+        """The values of what the root published last."""
+        average = self.latest()
+        assert average is not None
+        return [float(value) for value in average.values]
+
+    def close(self) -> None:
+        """Free everything."""
+        for transport in (*self.learners, self.root):
+            transport.close()

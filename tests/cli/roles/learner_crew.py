@@ -1,0 +1,316 @@
+"""A learner with its buffer, and its followers in processes of their own: real endpoints and connections."""
+
+import itertools
+import multiprocessing
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos import registry as algorithms
+from tianji_algos.core import Embryo, Spaces, build_model
+from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
+from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
+from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
+from tianji_cli.cluster.graph import FRAGMENTS, graph_of
+from tianji_cli.cluster.plan import Host, make_plan
+from tianji_cli.cluster.supply import GroupProcesses, Terms, supply_of
+from tianji_cli.config.schema import Component, JobConfig
+from tianji_cli.data import published
+from tianji_cli.data.checkpoint import CheckpointWriter
+from tianji_cli.data.episodes import Episodes
+from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
+from tianji_cli.data.progress import Progress, StopRule
+from tianji_cli.roles.follower import Follower
+from tianji_cli.roles.learner import Learner, LearnerDuties
+from tianji_cli.roles.lockstep import Lockstep
+from tianji_transports.composite import edge_capabilities, open_endpoint
+from tianji_transports.core import EngineOptions, Full, Transport
+
+SPACES = Spaces(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2))
+STEPS, ENVS, PER_ROLLOUT, BATCH, PUBLISH_EVERY = 4, 4, 6, 24, 3
+JOB = 3
+PATIENCE_S = 40.0
+PPO = PPOSettings(rollout_steps=96, minibatch_size=96, epochs=1, learning_rate=1e-2)
+DQN = DQNSettings(
+    batch_size=BATCH, warmup_steps=64, replay_ratio=2.0, publish_every=PUBLISH_EVERY, learning_rate=1e-2
+)
+COMPONENTS: dict[str, dict[str, Any]] = {
+    "ppo": {
+        "agent": Component(type="ppo", settings=PPOAgentSettings()),
+        "model": Component(type="mlp_actor_critic", settings=MLPActorCriticSettings(hidden=(8,))),
+        "training": Component(type="ppo", settings=PPO),
+    },
+    "dqn": {
+        "agent": Component(type="dqn", settings=DQNAgentSettings()),
+        "model": Component(type="mlp_q", settings=MLPQSettings(hidden=(8,))),
+        "training": Component(type="dqn", settings=DQN),
+    },
+}
+FORK = multiprocessing.get_context("fork")
+_numbers = itertools.count()
+
+Floats = npt.NDArray[np.float32]
+
+
+def terms(rule: str, learners: int, directory: Path, **buffer: Any) -> Terms:
+    config = JobConfig(
+        experiment={"name": "x", "stop": {"env_steps": 10**6}, "eval_episodes": 0},
+        environment={"type": "gym", "id": "CartPole-v1", "num_envs": ENVS},
+        **COMPONENTS[rule],
+        distribution={
+            "transport": "shm",
+            "pin_cores": False,
+            "learner": {"num": learners},
+            "actor": {"num": 1, "send_size": STEPS, "window": 2},
+            "buffer": {"capacity": 1024, **buffer} if rule == "dqn" else buffer,
+        },
+    )
+    fields = algorithms.load("agent", rule).fields(SPACES, config.agent.settings)
+    return Terms(
+        config,
+        JOB,
+        FragmentLayout(STEPS, ENVS, common_fields(SPACES.observation) + fields),
+        tuple(field.name for field in fields),
+        GroupProcesses.of(make_plan(config, [Host(socket.gethostname(), tuple(range(8)))]), 0),
+        seed=len,
+        directory=directory,
+        checkpoints=directory / "checkpoints",
+        resumed=False,
+        env_steps=0,
+    )
+
+
+@dataclass
+class Followed:
+    """What became of a follower."""
+
+    parameters: Floats
+    moments: Floats
+    report: dict[str, Any]
+    value: Any
+
+
+class Crew:
+    """The learners of a group, and an actor that is played.
+
+    Attributes:
+        embryos: by the number of the learner.
+        learner: the one that publishes, once it is built.
+        follower: in the process of a follower, itself.
+        lockstep: of this process.
+        followed: what became of each follower, by its number.
+    """
+
+    def __init__(
+        self,
+        rule: str,
+        learners: int,
+        directory: Path,
+        *,
+        engine: str = "zmq",
+        average: Any = None,
+        **buffer: Any,
+    ) -> None:
+        self.terms = terms(rule, learners, directory, **buffer)
+        self.progress = Progress()
+        self.embryos = [self._embryo(rule, number) for number in range(learners)]
+        self.lockstep: Lockstep
+        self.follower: Follower
+        self.learner: Learner
+        self.followed: dict[int, Followed] = {}
+        self.done = FORK.Event()
+        self.average = average
+        self._directory = directory
+        self._engine = engine
+        self._number = next(_numbers)
+        plan = make_plan(self.terms.config, [Host(socket.gethostname(), tuple(range(8)))])
+        self._hosts = {process.rank: "here" for process in plan.trainers}
+        self._wiring = graph_of(self.terms.config).wiring(
+            f"crew-{os.getpid()}-{self._number}",
+            plan,
+            supply_of(self.terms).sizes(edge_capabilities(engine, engine, self._hosts)),
+            {"policy": published.nbytes(self.embryos[0].model.parameter_count)},
+        )
+        self._ends: dict[int, Transport] = {}
+        self._rng = np.random.default_rng(9)
+        self._sequence = 0
+
+    def _embryo(self, rule: str, number: int) -> Embryo:
+        parts = COMPONENTS[rule]
+        settings = parts["model"].settings
+        model = build_model(algorithms.load("model", parts["model"].type), SPACES, settings, 1)
+        embryo: Embryo = algorithms.load("embryo", rule)(SPACES, model, parts["training"].settings, number)
+        return embryo
+
+    def parameters(self, number: int) -> Floats:
+        flat = np.empty(self.embryos[number].model.parameter_count, np.float32)
+        self.embryos[number].model.write_parameters(flat)
+        return flat
+
+    def run(self, lead: Callable[["Crew"], Any], follow: Callable[["Crew"], Any] | None = None) -> None:
+        """Let the learner lead, and its followers follow until it is done; raises what anybody raises."""
+        crew = self.terms.processes
+        pipes = {number: FORK.Pipe() for number in range(1, len(self.embryos))}
+        followers = [
+            FORK.Process(target=self._follow, args=(number, theirs, follow or Crew.follow))
+            for number, (_, theirs) in pipes.items()
+        ]
+        for process in followers:
+            process.start()
+        try:
+            self._open([crew.learner.rank, *(process.rank for process in crew.carriers)])
+            addresses = {rank: end.address for rank, end in self._ends.items()}
+            for ours, _ in pipes.values():
+                addresses |= received(ours)
+            for ours, _ in pipes.values():
+                ours.send(addresses)
+            self._connect(addresses)
+            try:
+                self._build_learner()
+                lead(self)
+            finally:
+                self.done.set()
+            for number, (ours, _) in pipes.items():
+                self.followed[number] = received(ours)
+            self.learner.close()
+        finally:
+            for process in followers:
+                process.join(PATIENCE_S)
+                process.kill()
+            for end in self._ends.values():
+                end.close()
+
+    def follow(self) -> None:
+        """Take turns until the learner is done."""
+        while not self.done.is_set():
+            if not self.follower.turn():
+                next(iter(self._ends.values())).wait(0.01)
+
+    def lead(self, updates: int) -> None:
+        """Feed the learner until it has made and published so many updates, and stop it."""
+        each = PUBLISH_EVERY if self.terms.config.learns_from_replay else 1
+        self.work(lambda: self.progress.version * each >= updates)
+        self.stop()
+
+    def work(self, until: Callable[[], bool]) -> None:
+        """Let actor, buffer and learner take turns."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not until():
+            assert time.monotonic() < deadline, "it does not come"
+            self.send()
+            worked = self.buffer.turn()
+            for trigger in self.learner.triggers:
+                if trigger.when():
+                    worked |= trigger.do()
+            if not (self.learner.turn() or worked):
+                self._ends[self.terms.processes.learner.rank].wait(0.01)
+
+    def stop(self) -> None:
+        for role in (self.buffer, self.learner):
+            role.wind_down()
+        for role in (self.buffer, self.learner):
+            role.stop()
+
+    def send(self) -> bool:
+        """Make a fragment, if there is room for it."""
+        layout, rank = self.terms.layout, self.terms.processes.carriers[0].rank
+        loan = self._ends[rank].loan(self.terms.processes.buffer.rank, FRAGMENTS, layout.nbytes)
+        if isinstance(loan, Full):
+            return False
+        fragment = Fragment(layout, loan.memory)
+        before, self._sequence = self._sequence, self._sequence + 1
+        fragment.stamp(
+            job=JOB, actor=0, incarnation=0, sequence=before, before=before * STEPS * ENVS, version=0
+        )
+        for name, array in fragment.fields.items():
+            array[...] = 0
+            if array.dtype == np.float32:
+                array[...] = self._rng.normal(-0.7 if name == "log_prob" else 0.0, 0.2, array.shape)
+        fragment.fields["action"][...] = self._rng.integers(2, size=fragment.fields["action"].shape)
+        mask = self._rng.random(fragment.fields["mask"].shape) < 0.8 if "value" in fragment.fields else True
+        fragment.fields["mask"][...] = mask
+        fragment.header["samples"] = np.count_nonzero(fragment.fields["mask"])
+        self._ends[rank].push(loan)
+        return True
+
+    def _follow(self, number: int, pipe: Connection, follow: Callable[["Crew"], Any]) -> None:
+        """Be a follower, in a process of its own."""
+        try:
+            self._open([self.terms.processes.followers[number - 1].rank])
+            pipe.send({rank: end.address for rank, end in self._ends.items()})
+            self._connect(received(pipe))
+            embryo = self.embryos[number]
+            self.lockstep = self._meet(number)
+            feed = supply_of(self.terms).follower_feed(next(iter(self._ends.values())), embryo)
+            self.follower = Follower(embryo, feed, self.lockstep)
+            value = follow(self)
+            moments = torch.cat(list(embryo.averaged_state())).numpy()
+            pipe.send(Followed(self.parameters(number), moments, self.follower.report(), value))
+            self.follower.close()
+            for end in self._ends.values():
+                end.close(1.0)
+        except BaseException:  # noqa: BLE001 - it fails in its own process, and the test has to know why
+            pipe.send(traceback.format_exc())
+
+    def _open(self, ranks: list[int]) -> None:
+        torch.set_num_threads(1)
+        engine = self._engine
+        self._ends = {
+            rank: open_endpoint(engine, engine, self._hosts, self._wiring, rank, 0, EngineOptions())
+            for rank in ranks
+        }
+
+    def _connect(self, addresses: dict[int, str]) -> None:
+        for end in self._ends.values():
+            end.connect(addresses)
+
+    def _meet(self, number: int) -> Lockstep:
+        store = self._directory / f"lockstep-{self._number}"
+        return Lockstep(store, number, len(self.embryos), timeout_s=PATIENCE_S)
+
+    def _build_learner(self) -> None:
+        supply, rank = supply_of(self.terms), self.terms.processes.learner.rank
+        lockstep = self._meet(0) if len(self.embryos) > 1 else None
+        if lockstep is not None:
+            self.lockstep = lockstep
+        self.buffer = supply.buffer(self._ends[rank])
+        self.learner = Learner(
+            self.embryos[0],
+            supply.feed(self._ends[rank], self.embryos[0], lockstep),
+            self._ends[rank],
+            "policy-0",
+            duties=LearnerDuties(StopRule(), 1e9),
+            checkpoints=CheckpointWriter(self._directory / "checkpoints", self.embryos[0].model, keep=1),
+            progress=self.progress,
+            episodes=Episodes(),
+            average=self.average,
+            lockstep=lockstep,
+        )
+
+    def push(self, channel: str, payload: bytes) -> None:
+        """Send a message to the first follower that the learner has not made."""
+        end = self._ends[self.terms.processes.learner.rank]
+        follower = self.terms.processes.followers[0].rank
+        while isinstance(loan := end.loan(follower, channel, len(payload)), Full):
+            end.wait(0.01)
+        loan.memory[:] = payload
+        end.push(loan)
+
+
+def received(pipe: Connection) -> Any:
+    """Wait for what the other process says."""
+    assert pipe.poll(PATIENCE_S), "nothing was said"
+    message = pipe.recv()
+    assert not isinstance(message, str), message
+    return message

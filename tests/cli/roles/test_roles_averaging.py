@@ -1,0 +1,89 @@
+"""The root's endpoint: opened by the wiring it is told, slept at, and a failure of it ends no process."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tianji_cli.cluster.control import ControlServer
+from tianji_cli.cluster.graph import AVERAGE, CONTRIBUTIONS
+from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.plan import Plan, PlannedProcess
+from tianji_cli.data.contribution import Contribution, average_nbytes, contribution_nbytes
+from tianji_cli.data.fragment import job_number
+from tianji_cli.roles.averaging import Averaging
+from tianji_transports.core import EngineOptions, Full
+from tianji_transports.wiring import Channel, Slot, Wiring
+from tianji_transports.zmq import ZmqTransport
+
+VALUES = 4
+WIRING = Wiring(
+    "a job",
+    (Channel(CONTRIBUTIONS, 0, (1, 2), contribution_nbytes(VALUES)),),
+    (Slot(AVERAGE, 0, (1, 2), average_nbytes(VALUES, 2)),),
+)
+
+
+def plan(engine: str) -> Plan:
+    roles = [("root", None), ("learner", 0), ("learner", 1)]
+    processes = (PlannedProcess(rank, (role,), group, "a", (), 1) for rank, (role, group) in enumerate(roles))
+    return Plan(tuple(processes), engine, engine)
+
+
+@pytest.fixture
+def control() -> Iterator[ControlServer]:
+    server = ControlServer(JobKey.new())
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def averaging() -> Iterator[Averaging]:
+    made = Averaging(plan("zmq"), 1000.0, EngineOptions(), lambda _: None)
+    yield made
+    made.close()
+
+
+def test_a_contribution_wakes_the_root_and_is_averaged(averaging: Averaging, control: ControlServer) -> None:
+    assert averaging.address == {}
+    averaging.open(WIRING)
+    with ZmqTransport(WIRING, 1) as one, ZmqTransport(WIRING, 2) as other:
+        addresses = {**averaging.address, 1: one.address, 2: other.address}
+        averaging.connect(addresses)
+        for group, learner in enumerate((one, other)):
+            learner.connect(addresses)
+            while isinstance(loan := learner.loan(0, CONTRIBUTIONS, contribution_nbytes(VALUES)), Full):
+                averaging.sleep(time.monotonic() + 0.01, control, ())
+                averaging.turn()
+                learner.wait(0.01)
+            contribution = Contribution(loan.memory)
+            contribution.values[...] = group
+            contribution.fill_header(job_number(WIRING.job), group, 1, 1.0)
+            learner.push(loan)
+        version = 0
+        while version < 2:
+            averaging.sleep(time.monotonic() + 20.0, control, ())
+            averaging.turn()
+            if (claim := one.latest(AVERAGE, version)) is not None:
+                version = claim.version
+                claim.release()
+    assert averaging.rejected == (0, "")
+    assert averaging.failure == ""
+
+
+def test_what_the_root_cannot_open_is_said_and_not_raised(control: ControlServer) -> None:
+    averaging = Averaging(plan("no-such-engine"), 1000.0, EngineOptions(), lambda _: None)
+    averaging.open(WIRING)
+    assert averaging.failure.startswith("the root cannot average: ")
+    averaging.turn()
+    averaging.sleep(time.monotonic() + 0.01, control, ())
+    averaging.close()
+
+
+def test_a_root_without_an_endpoint_sleeps_at_the_control_channel_alone(
+    averaging: Averaging, control: ControlServer
+) -> None:
+    averaging.sleep(time.monotonic() + 0.01, control, ())
+    averaging.turn()
+    averaging.lose({1})
+    assert (averaging.failure, averaging.rejected, averaging.address) == ("", (0, ""), {})

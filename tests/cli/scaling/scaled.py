@@ -1,0 +1,47 @@
+"""A scaling study, and trainings nobody has made of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tianji_cli.bench.training import Curve
+from tianji_cli.scaling.measure import Failed, Outcome, Trained
+from tianji_cli.scaling.study import Request, Setting, Study, plan_study
+from tianji_cli.throughput.split import Split
+
+
+def study_of(config: str, **options: Any) -> Study:
+    return plan_study(config, Request(**{"repeats": 3, "seconds": 10.0, **options}))
+
+
+def trained(seed: int, rate: float, time_to_s: float | None) -> Trained:
+    """A training nobody made: each sample is used four times."""
+    times = tuple(np.linspace(0.1, 10.0, 12))
+    return Trained(
+        seed=seed,
+        run=f"runs/{seed}",
+        time_to_s=time_to_s,
+        train_s=10.0,
+        env_steps=round(10 * rate),
+        updates=100,
+        produced_per_s=rate,
+        received_per_s=0.9 * rate,
+        consumed_per_s=3.6 * rate,
+        rho=4.0,
+        mean_100=400.0,
+        best_mean_100=410.0,
+        staleness=1.5,
+        curve=Curve(times, tuple(rate * t for t in times), tuple(np.linspace(20, 400, 12))),
+    )
+
+
+A1 = Setting(Split(1, 1, 1, 8), 2, oversubscribed=False)
+A2 = Setting(Split(1, 1, 2, 8), 3, oversubscribed=True)
+A4 = Setting(Split(1, 1, 4, 8), 5, oversubscribed=True)
+FOUND = {
+    A1: Outcome([trained(seed, 1000.0 * seed, 2.0 + seed) for seed in (1, 2, 3)]),
+    A2: Outcome([trained(1, 2000.0, 4.0), trained(2, 2100.0, None), trained(3, 2200.0, None)]),
+    A4: Outcome([], [Failed(seed, "misses 3 samples") for seed in (1, 2, 3)]),
+}

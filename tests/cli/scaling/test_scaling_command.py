@@ -1,0 +1,256 @@
+"""Claims about `tianji bench scaling`: what it is asked for, and real trainings."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from cli.bench.trainings import CONFIG, PNG
+from cli.boom import BOOM
+from cli.sessions import kill_session, stale_shared_memory
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.profiling.settings import split_of
+from tianji_cli.scaling.hosts import Others
+from tianji_cli.scaling.study import SECONDS, Request, Study, batch_settings, plan_study
+from tianji_cli.telemetry.rundir import RunDirectory
+
+TIANJI = Path(sys.executable).with_name("tianji")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts the command in a session of its own, which is empty at the end."""
+    started: list[subprocess.Popen[str]] = []
+    stale = stale_shared_memory()
+
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [str(TIANJI), "bench", "scaling", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            cwd=tmp_path,
+            env={**os.environ, "COLUMNS": "200"},
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        kill_session(process.pid)
+        process.communicate()
+    assert stale_shared_memory() <= stale
+
+
+@pytest.fixture
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with two cores, as far as a plan asks."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+
+
+def names(study: Study) -> list[str]:
+    return [setting.name for setting in study.settings]
+
+
+# -- real trainings --------------------------------------------------------------------------------------
+
+
+def test_points_are_trained_in_turns_and_their_figures_written(
+    start: Callable[..., subprocess.Popen[str]], config: str, tmp_path: Path
+) -> None:
+    out, to = tmp_path / "out", tmp_path / "found.json"
+    options = ["--actors", "2", "--actors", "1", "--actors", "3", "--repeats", "2", "--seconds", "2"]
+    options += ["--no-simulation", "--set", "distribution.mode='sync'", "--out", str(out), "--json", str(to)]
+    process = start(config, *options)
+    said, errors = process.communicate(timeout=110)
+    assert process.returncode == 0, errors
+    found = json.loads(to.read_text())
+    assert found == json.loads((out / "figure-6a.json").read_text())
+    assert (out / "figure-6a.png").read_bytes().startswith(PNG)
+    assert (found["figure"], found["threshold"], found["seconds"]) == ("6a", 15, 2)
+    assert [(row["setting"], row["actors"], row["repeats"]) for row in found["rows"]] == [
+        ("L1A1", 1, 2),
+        ("L1A2", 2, 2),
+    ]
+    (refused,) = found["refused"]
+    assert (refused["setting"], "3 actors in step" in refused["why"]) == ("L1A3", True)
+    assert "L1A3 was not trained: 3 actors in step" in said
+    ended = {}
+    for row in found["rows"]:
+        assert row["oversubscribed"] == (row["actors"] + 1 > len(os.sched_getaffinity(0)))
+        for name in ("produced_per_s", "received_per_s", "consumed_per_s", "time_to_s"):
+            assert 0 < row[name]["min"] <= row[name]["median"] <= row[name]["max"]
+        assert row["consumed_per_s"]["median"] / row["received_per_s"]["median"] == pytest.approx(2, rel=0.2)
+        for training in row["trainings"]:
+            run = RunDirectory(Path(training["run"]))
+            ran = load_config(str(run.config))
+            assert (ran.experiment.seed, ran.distribution.actor.num) == (training["seed"], row["actors"])
+            assert 2 <= training["train_s"] < 10
+            ended[run.summary.stat().st_mtime_ns] = training["seed"], row["actors"]
+    assert [ended[moment] for moment in sorted(ended)] == [(7, 1), (7, 2), (8, 1), (8, 2)]
+    lines = (out / "figure-6a.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in lines[1:]] == [["measured", "L1A1"], ["measured", "L1A2"]]
+
+
+def test_a_training_that_fails_costs_its_own_figures_and_the_exit_status(
+    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    (tmp_path / "boom_env.py").write_text(BOOM)
+    changed = {**CONFIG, "environment": {"type": "boom_env:Boom", "num_envs": 8}}
+    (tmp_path / "boom.toml").write_text(tomli_w.dumps(changed))
+    process = start(
+        "boom.toml", "--actors", "1", "--repeats", "1", "--seconds", "5", "--no-simulation", "--out", "out"
+    )
+    said, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "no figures of 1 training:" in errors
+    assert "the boom" in errors
+    assert "Traceback" not in errors
+    assert "# WARNING: 1 of 1 training of L1A1 gave no figures" in said
+    (row,) = json.loads((tmp_path / "out" / "figure-6a.json").read_text())["rows"]
+    assert (row["produced_per_s"], row["time_to_s"]) == (None, None)
+    assert (tmp_path / "out" / "figure-6a.png").read_bytes().startswith(PNG)
+
+
+# -- what is asked for -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_figure_6a_doubles_the_actors_and_marks_what_wants_more_cores_than_there_are(config: str) -> None:
+    study = plan_study(config, Request(figure="6a"))
+    assert [(setting.name, setting.cores, setting.oversubscribed) for setting in study.settings] == [
+        ("L1A1", 2, False),
+        ("L1A2", 3, True),
+        ("L1A4", 5, True),
+        ("L1A8", 9, True),
+    ]
+    assert study.seeds == (7, 8, 9)
+    assert study.threshold == 15.0
+
+
+def test_a_machine_with_more_cores_gets_more_points(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(40)))
+    study = plan_study(config, Request(figure="6a"))
+    assert [setting.split.actors for setting in study.settings] == [1, 2, 4, 8, 16, 32]
+    assert not any(setting.oversubscribed for setting in study.settings)
+
+
+def test_a_training_lasts_as_long_as_it_is_told_whatever_it_learns(config: str) -> None:
+    study = plan_study(config, Request(threshold=30.0, seconds=4.0, overrides=("training.epochs=1",)))
+    job = load_config(config, study.overrides_of(study.settings[1], 9))
+    stop = job.experiment.stop
+    assert (stop.wall_s, stop.env_steps, stop.mean_return) == (4.0, None, None)
+    assert job.experiment.thresholds == (15.0, 30.0)
+    assert (job.experiment.seed, job.experiment.eval_episodes) == (9, 0)
+    assert job.distribution.actor.num == 2
+    assert job.training.settings.model_dump()["epochs"] == 1
+
+
+def test_figure_4c_ends_at_the_threshold(config: str) -> None:
+    study = plan_study(config, Request(figure="4c"))
+    stop = load_config(config, study.overrides_of(study.settings[0], 1)).experiment.stop
+    assert (stop.wall_s, stop.mean_return) == (SECONDS, 15.0)
+
+
+def test_figure_6b_has_twice_the_cores_and_twice_the_batch(config: str) -> None:
+    study = plan_study(config, Request(figure="6b", actors=(4, 1)))
+    assert [setting.split.actors for setting in study.settings] == [1, 4]
+    job = load_config(config, study.overrides_of(study.settings[1], 1))
+    assert job.distribution.learner.cores == 2
+    assert job.training.settings.model_dump()["minibatch_size"] == 256
+    assert study.job.training.settings.model_dump()["rollout_steps"] == 512
+    wider = plan_study(config, Request(figure="6b", learner_cores=3))
+    settings = wider.job.training.settings.model_dump()
+    assert (settings["minibatch_size"], settings["rollout_steps"]) == (384, 1536)
+
+
+def test_the_batch_of_a_replay_grows_with_its_learner() -> None:
+    job = load_config("dqn_cartpole", ["training.batch_size=100"])
+    assert batch_settings(job, split_of(job)) == []
+    wider = load_config("dqn_cartpole", ["distribution.learner.cores=4"])
+    assert batch_settings(job, split_of(wider)) == ["training.batch_size=400"]
+
+
+@pytest.mark.usefixtures("two_cores")
+def test_figure_6c_repeats_a_group(config: str) -> None:
+    study = plan_study(config, Request(figure="6c", actors=(3,)))
+    assert names(study) == ["L1A3", "2 x L1A3", "4 x L1A3"]
+    assert [setting.cores for setting in study.settings] == [4, 8, 16]
+    assert [setting.directory for setting in study.settings] == ["l1a3", "2xl1a3", "4xl1a3"]
+
+
+def test_table_1_and_figure_12b_are_of_the_same_trainings(config: str) -> None:
+    expected = ["L2A2", "L2A4", "L2A8", "L2A16", "L2A24"]
+    for figure in ("table1", "12b"):
+        assert names(plan_study(config, Request(figure=figure))) == expected
+    wider = plan_study(config, Request(figure="table1", learners=4, learner_cores=4, actors=(8,)))
+    (setting,) = wider.settings
+    assert (setting.name, setting.cores) == ("L4A8", 24)
+    assert wider.job.training == load_config(config).training, "the batch is what it was"
+
+
+def test_a_config_of_which_nothing_can_be_trained_is_an_error(config: str) -> None:
+    with pytest.raises(ConfigError, match="3 actors in step"):
+        plan_study(config, Request(actors=(3,), overrides=("distribution.mode='sync'",)))
+
+
+def test_other_hosts_take_part_in_every_training(config: str) -> None:
+    others = Others(("b", "c"), "ssh {host}", "10.0.0.1")
+    study = plan_study(config, Request(actors=(2,), others=others))
+    job = load_config(config, study.overrides_of(study.settings[0], 1))
+    assert job.distribution.hosts == 3
+    assert (job.distribution.transport.local, job.distribution.transport.remote) == ("shm", "zmq")
+    assert study.cores == 3 * len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"groups": (1, 2)}, "6a is over actors: --groups names one number"),
+        ({"figure": "6c", "actors": (1, 2)}, "6c is over groups: --actors names one number"),
+        ({"seconds": 0.0}, "no time to train for"),
+        ({"seconds": float("inf")}, "no time to train for"),
+        ({"overrides": ("experiment.stop={wall_s=1.0}",)}, "--seconds says when"),
+        ({"figure": "4c", "overrides": ("experiment.thresholds=[]",)}, "--threshold says"),
+        ({"figure": "table1", "overrides": ("experiment.thresholds=[]",)}, "--threshold says"),
+    ],
+)
+def test_what_makes_no_figure_is_refused(config: str, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        plan_study(config, Request(**options))
+
+
+def test_without_a_threshold_throughput_alone_is_measured(config: str) -> None:
+    study = plan_study(config, Request(overrides=("experiment.thresholds=[]",)))
+    assert study.threshold is None
+    assert load_config(config, study.overrides_of(study.settings[0], 1)).experiment.thresholds == ()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--actors", "0"],
+        ["--seconds", "0", "--no-simulation"],
+        ["--from", "none.json"],
+        ["--from", "none.json", "--no-simulation"],
+        ["--join-with", "ssh {host}"],
+    ],
+)
+def test_the_command_line_refuses_before_anything_runs(
+    start: Callable[..., subprocess.Popen[str]], config: str, tmp_path: Path, arguments: Sequence[str]
+) -> None:
+    process = start(config, *arguments, "--out", "out")
+    said, errors = process.communicate(timeout=60)
+    assert (process.returncode, said) == (2, ""), errors
+    assert not (tmp_path / "out" / "runs").exists()

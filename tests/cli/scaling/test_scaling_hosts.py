@@ -1,0 +1,134 @@
+"""Claims about trainings over several hosts: who takes part, how they come in, and what if they do not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli.sessions import stale_shared_memory
+
+from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.scaling.hosts import Others, others_of, train_over_hosts
+
+HERE = "127.0.0.1"
+TWO_HOSTS = ("distribution.hosts=2", "distribution.transport={local='shm', remote='zmq'}")
+ALLOCATION = {"SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_CPUS_ON_NODE": "40"}
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Put a ``scontrol`` of our own in the path; this host is n1."""
+
+    def install(script: str) -> None:
+        program = tmp_path / "scontrol"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        monkeypatch.setenv("SLURMD_NODENAME", "n1")
+
+    return install
+
+
+def test_hosts_are_reached_by_ssh_and_words_survive_its_shell() -> None:
+    others = others_of(["b", "c"], None, HERE, {})
+    assert others == Others(("b", "c"), "ssh {host}", HERE)
+    assert others is not None
+    command = others.join("c", "tcp://10.0.0.1:5", Path("/runs of me/job.key"))
+    assert command[:2] == ["ssh", "c"]
+    assert command[2].endswith("tianji")
+    assert command[3:] == ["join", "tcp://10.0.0.1:5", "--key", "'/runs of me/job.key'", "--quiet"]
+
+
+def test_any_command_can_be_the_way_to_a_host() -> None:
+    others = others_of(["b"], "ip netns exec {host}-net", HERE, {})
+    assert others is not None
+    command = others.join("b", "tcp://10.0.0.1:5", Path("/a b/job.key"))
+    assert command[:4] == ["ip", "netns", "exec", "b-net"]
+    assert "/a b/job.key" in command
+
+
+def test_an_allocation_s_other_nodes_take_part(slurm: Callable[[str], None]) -> None:
+    slurm('[ "$3" = "n[1-3]" ] && printf "n1\\nn2\\nn3\\n"')
+    others = others_of(None, None, HERE, ALLOCATION)
+    assert others is not None
+    assert others.names == ("n2", "n3")
+    assert others.join("n3", "tcp://h:1", Path("k"))[:7] == [
+        "srun",
+        "--mpi=none",
+        "--overlap",
+        "-N1",
+        "-n1",
+        "--cpus-per-task=40",
+        "-w",
+    ]
+
+
+def test_without_hosts_and_allocation_there_are_no_others() -> None:
+    assert others_of(None, None, None, {}) is None
+    assert others_of(None, None, None, {"SLURM_JOB_NODELIST": "n1", "SLURM_JOB_NUM_NODES": "1"}) is None
+    assert others_of([], None, None, ALLOCATION) is None, "an allocation is not used against one's will"
+
+
+def test_slurm_that_does_not_answer_is_an_error(slurm: Callable[[str], None]) -> None:
+    slurm("exit 1")
+    with pytest.raises(UsageError, match="--hosts names them"):
+        others_of(None, None, HERE, ALLOCATION)
+
+
+@pytest.mark.parametrize(
+    ("names", "join_with", "said"),
+    [
+        (None, "ssh {host}", "there are none"),
+        (["b", "b"], None, "twice"),
+        (["b"], " ", "names no command"),
+    ],
+)
+def test_what_names_no_way_is_refused(names: list[str] | None, join_with: str | None, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        others_of(names, join_with, HERE, {})
+
+
+def test_an_address_of_somebody_else_is_refused(config: str, tmp_path: Path) -> None:
+    others = Others(("b",), "env", "192.0.2.1")
+    with pytest.raises(UsageError, match="no address of this host"):
+        train_over_hosts(config, TWO_HOSTS, others, name="new", place=tmp_path)
+
+
+def test_a_host_that_is_brought_in_takes_part(config: str, tmp_path: Path) -> None:
+    stale = stale_shared_memory()
+    settings = [*TWO_HOSTS, "distribution.actor.num=2", "experiment.eval_episodes=0"]
+    # Another host that is this one: as far as tianji knows, they are two.
+    run = train_over_hosts(config, settings, Others(("b",), "env", HERE), name="new", place=tmp_path)
+    summary = json.loads(run.summary.read_text())
+    assert summary["status"] == "finished"
+    assert summary["transport"] == "shm+zmq"
+    assert len({role["host"] for role in summary["roles"]}) == 2
+    assert not (run.path / "job.key").exists()
+    assert stale_shared_memory() <= stale
+
+
+def test_a_host_that_does_not_take_part_ends_the_training(config: str, tmp_path: Path) -> None:
+    others = Others(("b",), "sh -c 'echo no such host >&2; exit 3'", HERE)
+    with pytest.raises(RunFailed, match="host b did not take part:\nno such host"):
+        train_over_hosts(config, TWO_HOSTS, others, name="new", place=tmp_path)
+    assert not (tmp_path / "new" / "1" / "job.key").exists(), "the training has ended in order"
+
+
+def test_a_training_that_cannot_start_says_why(config: str, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match=r"training\.gamma"):
+        train_over_hosts(
+            config,
+            [*TWO_HOSTS, "training.gamma=2.0"],
+            Others(("b",), "env", HERE),
+            name="new",
+            place=tmp_path,
+        )
+
+
+def test_a_way_that_is_no_program_is_an_error(config: str, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="cannot run no-such-program"):
+        train_over_hosts(
+            config, TWO_HOSTS, Others(("b",), "no-such-program", HERE), name="new", place=tmp_path
+        )

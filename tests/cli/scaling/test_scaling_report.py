@@ -1,0 +1,208 @@
+"""Claims about what is made of the figures of `tianji bench scaling`: tables, JSON, CSV and plots."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli.bench.trainings import PNG
+from cli.scaling.scaled import A1, A2, FOUND, study_of, trained
+from matplotlib.figure import Figure
+
+from tianji_cli.errors import RunFailed
+from tianji_cli.profiling.simulation import Simulation
+from tianji_cli.scaling.measure import Outcome, read_trained, settled_rates
+from tianji_cli.scaling.plots import draw_throughput
+from tianji_cli.scaling.report import Range, cautions, document, rows_of, write_all
+from tianji_cli.scaling.simulation import Simulated, Simulations
+from tianji_cli.scaling.tables import print_all
+from tianji_cli.telemetry.rundir import RunDirectory
+
+ENVIRONMENT = {"cores": "2 usable of 2"}
+
+
+def simulated(actors: int, rate: float) -> Simulated:
+    split = replace(A1.split, actors=actors)
+    return Simulated(split, 1, Simulation(split, rate, rate, 4 * rate, 4 * rate, 1.0, 1000))
+
+
+SIMULATIONS = Simulations(
+    (
+        simulated(1, 900.0),
+        simulated(64, 5000.0),
+        Simulated(replace(A1.split, actors=128), 4, None, "no room"),
+    ),
+    4.0,
+    ("every role has a core of its own",),
+)
+
+
+def test_rows_hold_medians_and_how_far_trainings_lie_apart() -> None:
+    one, two, four = rows_of(FOUND, 300.0)
+    assert one.produced_per_s == Range(2000.0, 1000.0, 3000.0)
+    assert one.consumed_per_s == Range(7200.0, 3600.0, 10800.0)
+    assert one.time_to_s == Range(4.0, 3.0, 5.0)
+    assert (one.reached, two.reached, four.reached) == (3, 1, 0)
+    assert (four.repeats, four.produced_per_s, four.time_to_s) == (0, None, None)
+
+
+def test_a_time_that_was_never_seen_is_no_number() -> None:
+    _, two, _ = rows_of(FOUND, 300.0)
+    assert two.time_to_s == Range(None, 4.0, None)
+    some = {A2: Outcome([trained(1, 1.0, 4.0), trained(2, 1.0, None), trained(3, 1.0, 2.0)])}
+    assert rows_of(some, 300.0)[0].time_to_s == Range(4.0, 2.0, None)
+    none = {A2: Outcome([trained(1, 1.0, None)])}
+    assert rows_of(none, 300.0)[0].time_to_s == Range(None, None, None)
+    assert rows_of(none, None)[0].time_to_s is None
+
+
+def test_the_table_marks_what_wants_more_cores_and_says_what_was_not_reached(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    rows = rows_of(FOUND, 300.0)
+    print_all(replace(study_of(config), threshold=300.0), rows, SIMULATIONS)
+    said = capsys.readouterr().out
+    lines = {line.split()[0]: line for line in said.splitlines() if line.startswith("L1")}
+    assert "4.00 [3.00, 5.00]" in said
+    assert lines["L1A2*"].endswith("not in 10 s (1 of 3 in 4.00)")
+    assert lines["L1A4*"].count("no figures") == 3
+    below = said.partition("SIMULATED")[2]
+    assert "every role has a core of its own" in below
+    assert "L1A64" in below
+    assert "no room" in below
+    assert "L1A64" not in said.partition("SIMULATED")[0]
+
+
+def test_table_1_has_the_columns_of_the_paper_and_a_line_for_each_training(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    study = replace(study_of(config, figure="table1"), threshold=300.0)
+    print_all(study, rows_of(FOUND, 300.0), Simulations())
+    said = capsys.readouterr().out.splitlines()
+    heading = next(line for line in said if line.startswith("Setting"))
+    assert heading.split("  ", 1)[1].split() == (
+        ["Final", "time", "(s)", "Production", "(steps/s)", "Consumption", "(steps/s)"]
+    )
+    of_a1 = [line.split() for line in said if line.startswith("L1A1")]
+    assert of_a1[0] == ["L1A1", "3.00", "1000.00", "900.00"]
+    assert of_a1[3] == ["L1A1", "median", "4.00", "[3.00,", "5.00]", "2000.00", "1800.00"]
+    assert [line for line in said if line.startswith("L1A2*") and "not in 10 s" in line]
+
+
+def test_warnings_name_crowded_refused_and_failed_points(config: str) -> None:
+    study = study_of(config, actors=(1, 3), overrides=("distribution.mode='sync'",))
+    study = replace(study, cores=2)
+    crowded, refused, failed = cautions(study, rows_of(FOUND, 300.0))
+    assert crowded.startswith("there are 2 cores, and L1A2, L1A4 ask for up to 5: roles take turns")
+    assert refused.startswith("L1A3 was not trained: 3 actors in step")
+    assert failed == "3 of 3 trainings of L1A4 gave no figures"
+
+
+@pytest.mark.parametrize(
+    ("figure", "files"),
+    [
+        ("6a", ["figure-6a.csv", "figure-6a.json", "figure-6a.png"]),
+        ("4c", ["figure-4c.csv", "figure-4c.json", "figure-4c.png"]),
+        ("12b", ["figure-12b.png", "table-1.csv", "table-1.json"]),
+    ],
+)
+def test_files_hold_what_was_measured_and_what_was_simulated_apart(
+    config: str, tmp_path: Path, figure: str, files: list[str]
+) -> None:
+    study = replace(study_of(config, figure=figure), threshold=300.0)
+    rows = rows_of(FOUND, 300.0)
+    found = document(study, ENVIRONMENT, [], rows, SIMULATIONS)
+    out = tmp_path / "out"
+    out.mkdir()
+    write_all(out, found, study, rows, SIMULATIONS)
+    assert sorted(path.name for path in out.iterdir()) == files
+    table = next(out.glob("*.csv")).read_text()
+    kinds = [(row["kind"], row["setting"]) for row in csv.DictReader(table.splitlines())]
+    assert kinds == [
+        ("measured", "L1A1"),
+        ("measured", "L1A2"),
+        ("measured", "L1A4"),
+        ("simulated", "L1A1"),
+        ("simulated", "L1A64"),
+        ("simulated", "L1A128"),
+    ]
+    written = json.loads(next(out.glob("*.json")).read_text())
+    assert written["rows"][1]["time_to_s"] == {"median": None, "min": 4.0, "max": None}
+    assert written["rows"][2]["failed"][0]["why"] == "misses 3 samples"
+    assert written["simulated"][1]["consumed_per_s"] == 20_000.0
+    assert written["simulated"][2]["why_not"] == "no room"
+    assert next(out.glob("*.png")).read_bytes().startswith(PNG)
+
+
+def test_what_was_simulated_is_dashed_and_what_took_turns_is_hollow(config: str) -> None:
+    axes = Figure().add_subplot()
+    draw_throughput(axes, study_of(config), rows_of(FOUND, 300.0), SIMULATIONS)
+    faces: dict[Any, set[Any]] = {1: set(), 2: set()}
+    dashed = []
+    for line in axes.get_lines():
+        xs = np.asarray(line.get_xdata()).tolist()
+        if line.get_marker() in {"o", "s", "^"}:
+            faces[xs[0]].add(line.get_markerfacecolor())
+        elif xs == [1, 64]:
+            dashed.append(line.get_linestyle())
+    assert faces[2] == {"white"}
+    assert "white" not in faces[1]
+    assert dashed == ["--"] * 3
+
+
+def test_rates_are_of_the_time_after_the_pipeline_has_filled() -> None:
+    rows = [report(second, 1000 * second + 5000 * (second > 2), second) for second in range(11)]
+    produced, received, consumed = settled_rates([*rows, report(20, 99_000, 10)], RunDirectory(Path("run")))
+    assert (produced, received, consumed) == (1000.0, 1000.0, 4000.0)
+
+
+def report(second: int, steps: int, updates: int) -> dict[str, Any]:
+    return {
+        "elapsed_s": float(second),
+        "train_s": second - 0.5,
+        "env_steps": steps,
+        "received": steps,
+        "consumed": 4 * steps,
+        "updates": updates,
+    }
+
+
+def test_a_training_without_a_settled_time_has_no_rates() -> None:
+    for rows in ([], [report(1, 10, 0)], [report(1, 10, 1), report(2, 20, 2)]):
+        with pytest.raises(RunFailed, match="--seconds gives it longer"):
+            settled_rates(rows, RunDirectory(Path("run")))
+
+
+def test_a_training_that_ends_when_it_has_learned_has_the_rates_of_all_its_time(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    summary = {
+        "produced": 1000,
+        "received": 900,
+        "in_flight": 60,
+        "dropped": 40,
+        "lost": 0,
+        "train_s": 0.5,
+        "env_steps": 900,
+        "updates": 10,
+        "produced_per_s": 2000.0,
+        "received_per_s": 1800.0,
+        "consumed_per_s": 7200.0,
+        "replay_ratio": {"target": 4.0},
+        "returns": {"mean_100": 301.0, "best_mean_100": 301.0},
+        "time_to": {"300": 0.4},
+        "staleness": {"mean": 0.9},
+    }
+    run.summary.write_text(json.dumps(summary))
+    run.metrics.write_text("")
+    found = read_trained(run, 3, 300.0, settles=False)
+    assert (found.produced_per_s, found.consumed_per_s, found.time_to_s) == (2000.0, 7200.0, 0.4)
+    with pytest.raises(RunFailed, match="--seconds gives it longer"):
+        read_trained(run, 3, 300.0, settles=True)
+    run.summary.write_text(json.dumps({**summary, "received": 897, "lost": 3}))
+    with pytest.raises(RunFailed, match="misses 3 samples"):
+        read_trained(run, 3, 300.0, settles=False)

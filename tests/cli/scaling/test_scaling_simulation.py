@@ -1,0 +1,107 @@
+"""Claims about the simulation beside the scaling experiments: which points, of what, and what it assumes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli.profiling.made_up_measurements import made_up
+
+from tianji_cli.errors import UsageError
+from tianji_cli.profiling.document import Earlier
+from tianji_cli.scaling.simulation import (
+    Machines,
+    Simulations,
+    read_profile,
+    simulate_study,
+    splits,
+)
+from tianji_cli.scaling.study import Request, Study, plan_study
+
+CONFIG = "configs/ppo_cartpole.toml"
+
+
+def study_of(**options: object) -> Study:
+    return plan_study(CONFIG, Request(**options))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def earlier() -> Earlier:
+    return Earlier({"CPU": "made up"}, made_up())
+
+
+def simulated(study: Study, machines: Machines, earlier: Earlier) -> Simulations:
+    return simulate_study(study, machines, earlier, quiet=True)
+
+
+def test_actors_go_up_to_a_thousand_and_include_what_is_trained() -> None:
+    study = study_of(actors=(1, 3))
+    actors = [split.actors for split in splits(study, Machines())]
+    assert actors == [1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1000]
+    assert [split.actors for split in splits(study, Machines(nodes=2, node_cores=20))][-1] == 32
+
+
+def test_groups_fill_eight_nodes_of_forty_cores_and_none_is_on_two() -> None:
+    study = study_of(figure="6c", actors=(3,))
+    groups = [split.groups for split in splits(study, Machines())]
+    assert groups == [1, 2, 4, 8, 16, 32, 64, 80], "10 groups of 4 cores on each of 8 nodes"
+    study = study_of(figure="6c", actors=(6,))
+    assert splits(study, Machines())[-1].groups == 8 * (40 // 7)
+    wide = splits(study_of(figure="6c", actors=(79,)), Machines())
+    assert [split.groups for split in wide] == [1, 2, 4], "each on two nodes"
+
+
+def test_table_1_is_simulated_at_its_own_points() -> None:
+    study = study_of(figure="table1", overrides=("distribution.actor.send_size=32",))
+    assert [split.name for split in splits(study, Machines())] == ["L2A2", "L2A4", "L2A8", "L2A16", "L2A24"]
+
+
+def test_more_actors_help_until_the_learner_is_busy(earlier: Earlier) -> None:
+    found = simulated(study_of(actors=(1,)), Machines(), earlier)
+    rates = [point.came.consumption for point in found.points if point.came is not None]
+    assert len(rates) == 11
+    assert rates[1] > rates[0]
+    assert rates[-1] == pytest.approx(rates[-2], rel=0.05)
+    assert found.points[-1].nodes == 26
+    assert found.rho == 4.0
+
+
+def test_groups_multiply_what_one_of_them_does(earlier: Earlier) -> None:
+    found = simulated(study_of(figure="6c", actors=(2,)), Machines(), earlier)
+    one, *_, most = (point.came for point in found.points)
+    assert one is not None
+    assert most is not None
+    assert most.split.groups == 104
+    assert 40 < most.consumption / one.consumption <= 105
+
+
+def test_it_says_what_it_takes_for_granted(earlier: Earlier) -> None:
+    machines = Machines(nodes=1, node_cores=16, link_mb_per_s=125.0)
+    found = simulated(study_of(actors=(1,)), machines, earlier)
+    said = "\n".join(found.assumes)
+    for what in (
+        "a core of its own",
+        "this machine, of 2 cores",
+        "16 cores each",
+        "125 MB/s",
+        "not simulated",
+    ):
+        assert what in said
+
+
+def test_roles_that_share_a_thread_are_not_simulated(earlier: Earlier) -> None:
+    study = study_of(actors=(1,), overrides=("distribution.transport='inproc'",))
+    found = simulated(study, Machines(), earlier)
+    assert found.points == ()
+    assert "inproc" in found.warnings[0]
+
+
+def test_measurements_are_taken_from_a_profile_or_an_earlier_result(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    written = {"environment": {"CPU": "made up"}, "measurements": made_up().model_dump(mode="json")}
+    path.write_text(json.dumps(written))
+    study = study_of(actors=(1,))
+    assert read_profile(path, study).measurements == made_up()
+    with pytest.raises(UsageError, match="for other settings"):
+        read_profile(path, study_of(figure="6b"))
