@@ -209,6 +209,7 @@ class _Digest:
 
     def __init__(self) -> None:
         self._factors = np.empty(0, np.uint64)
+        self._mixed = np.empty(0, np.uint64)
 
     def __call__(self, parameters: npt.NDArray[np.float32]) -> int:
         """Give 64 bits as a signed number."""
@@ -216,7 +217,11 @@ class _Digest:
         words = parameters[: 2 * pairs].view(np.uint64)
         if len(self._factors) != pairs:
             self._factors = np.arange(1, 2 * pairs, 2, dtype=np.uint64) * _SPREAD
-        total = np.dot(words, self._factors)
+            self._mixed = np.empty_like(self._factors)
+        # The highest bits of a word would reach few of the product's.
+        np.right_shift(words, np.uint64(32), out=self._mixed)
+        np.bitwise_xor(words, self._mixed, out=self._mixed)
+        total = np.dot(self._mixed, self._factors)
         if odd:
             total = total + np.uint64(parameters[-1:].view(np.uint32)[0])
         return int(np.uint64(total).astype(np.int64))

@@ -53,6 +53,8 @@ _numbers = itertools.count()
 
 def terms(rule: str, directory: Path, *, resumed: bool = False, actors: int = 2, **buffer: Any) -> Terms:
     distribution: dict[str, Any] = {"transport": "shm", "pin_cores": False}
+    if "learners" in buffer:
+        distribution["learner"] = {"num": buffer.pop("learners")}
     for key in ("balance", "balance_tolerance", "mode"):
         if key in buffer:
             distribution[key] = buffer.pop(key)
@@ -191,6 +193,27 @@ def test_channels_go_where_the_plan_has_put_buffer_and_learner(
         there = (crew.buffer.rank, (crew.learner.rank,))
         back = (crew.learner.rank, (crew.buffer.rank,))
         assert (channels[name].receiver, channels[name].senders) == (there if name == "priorities" else back)
+
+
+@pytest.mark.parametrize(
+    ("rule", "buffer", "answers"),
+    [("ppo", {}, False), ("dqn", {}, False), ("dqn", {"sampler": "prioritised"}, True)],
+)
+def test_followers_are_dealt_equal_shares_and_send_priorities_if_there_are_any(
+    tmp_path: Path, rule: str, buffer: dict[str, Any], *, answers: bool
+) -> None:
+    given = terms(rule, tmp_path, learners=2, **buffer)
+    learner, (follower,) = given.processes.learner.rank, given.processes.followers
+    wiring = wiring_of(given)
+    shares = wiring.channel("shares", follower.rank)
+    assert shares.senders == wiring.channel("deals", follower.rank).senders == (learner,)
+    if rule == "ppo":
+        fragments = given.config.fragments_per_rollout // 2
+        assert (shares.max_bytes, shares.window, shares.borrow) == (given.layout.nbytes, fragments, fragments)
+    channels = {channel.name: channel for channel in wiring.channels}
+    assert ("priorities" in channels) is answers
+    if answers:
+        assert wiring.channel("priorities", learner).senders == (follower.rank,)
 
 
 @pytest.mark.parametrize("buffer", [{}, {"colocate": False}, {"colocate": False, "sampler": "prioritised"}])

@@ -132,6 +132,7 @@ class Crew:
         self.done = FORK.Event()
         self.average = average
         self._directory = directory
+        directory.mkdir(exist_ok=True)
         self._engine = engine
         self._number = next(_numbers)
         plan = make_plan(self.terms.config, [Host(socket.gethostname(), tuple(range(8)))])
