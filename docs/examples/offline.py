@@ -64,7 +64,7 @@ class Recording:
         if not self.config.learns_from_replay:
             raise SystemExit(f"{run} learns from rollouts, which have to be of its newest policy")
         plan = make_plan(self.config)
-        job = Job("offline", self.config, plan, run, resumed=False)
+        job = Job("offline", self.config, plan, run)
         self.parts = Parts(job, plan.processes[0], 0)
         directories = sorted((run / "roles").glob(f"{role}-*"))
         files = [file for directory in directories for file in sorted(directory.glob("*.fragments"))]

@@ -203,3 +203,11 @@ def test_learners_share_a_rollout_in_whole_fragments(
         load_config(str(path), overrides)
     assert f"rollout_steps = {right} would be right" in str(refused.value)
     load_config(str(path), [*overrides, f"training.rollout_steps={right}"])
+
+
+def test_an_end_that_leaves_a_group_no_update_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(CONFIG.format(**FITTING | {"transport": "shm", "env_steps": 2048}), encoding="utf-8")
+    load_config(str(path))
+    with pytest.raises(ConfigError, match=r"of each of 2 groups.*should be more than 2048"):
+        load_config(str(path), ["distribution.groups=2"])

@@ -152,7 +152,7 @@ def test_settings_of_a_replay_that_fit_are_accepted_and_run_again(
         (["distribution.actor.num=41"], "distribution.actor.num", "capacity = 10496"),
         (["distribution.actor.window=81"], "distribution.actor.window", "capacity = 10368"),
         (["distribution.actor.send_size=2000"], "distribution.actor.send_size", "capacity = 32000"),
-        (["experiment.stop={ env_steps = 1000 }"], "experiment.stop", "more than warmup_steps"),
+        (["experiment.stop={ env_steps = 1000 }"], "experiment.stop", "more than 1000"),
         (
             [f"{BUFFER}.colocate=false", 'distribution.transport="inproc"'],
             f"{BUFFER}.colocate",

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
+from functools import cached_property, partial
 
-from tianji_algos.core import Embryo
+import torch
+
+from tianji_algos.core import Embryo, Model
 from tianji_cli.cluster.graph import (
     AVERAGE,
     CONTRIBUTIONS,
@@ -17,7 +20,8 @@ from tianji_cli.cluster.graph import (
     slot_name,
 )
 from tianji_cli.cluster.parts import Parts
-from tianji_cli.cluster.supply import GroupProcesses, Supply, Terms, supply_of
+from tianji_cli.cluster.supply import Supply, supply_of
+from tianji_cli.cluster.terms import GroupProcesses, Terms
 from tianji_cli.data import published
 from tianji_cli.data.checkpoint import CheckpointWriter, load_parameters
 from tianji_cli.data.checkpoint_places import checkpoints_of
@@ -116,18 +120,18 @@ class Assembly(Parts):
     def wiring(self, capabilities: Capabilities) -> Wiring:
         """Say who sends what to whom, in all groups, which are alike."""
         graph, channels = graph_of(self._config), self.supply(0).sizes(capabilities)
-        channels |= {copies_for(role): channels[FRAGMENTS] for role in self._config.roles}
-        slots = {POLICY: published.nbytes(self.model().parameter_count)}
+        copy = replace(channels[FRAGMENTS], borrow=1)
+        channels |= {copies_for(role): copy for role in self._config.roles}
+        model = self.model()
+        slots = {POLICY: published.nbytes(model.parameter_count)}
         if self._config.distribution.groups > 1:
-            values = self._values_to_average
+            values = self._values_to_average(model)
             channels[CONTRIBUTIONS] = ChannelSize(contribution_nbytes(values))
             slots[AVERAGE] = average_nbytes(values, self._config.distribution.groups)
         return graph.wiring(self._job.id, self._job.plan, channels, slots)
 
-    @property
-    def _values_to_average(self) -> int:
-        """Numbers that a group contributes: parameters and, if wanted, the optimiser's moments."""
-        model = self.model()
+    def _values_to_average(self, model: Model) -> int:
+        """Count what a group contributes: parameters and, if wanted, the optimiser's moments."""
         if not self._config.distribution.sync_optimizer:
             return model.parameter_count
         moments = self.embryo(model).averaged_state()
@@ -156,7 +160,9 @@ class Assembly(Parts):
         num_envs = config.environment.num_envs
         environment = self.environment(num_envs)
         agent = self.agent(self.model(), num_envs, self.seed("policy", number))
-        agent.explore_as(number * num_envs, self._job.plan.num_actors * num_envs)
+        # Each group learns from its own actors, so each has the whole range of exploration.
+        of_group = [actor for process in supply.processes.carriers for actor in process.actors]
+        agent.explore_as(of_group.index(number) * num_envs, len(of_group) * num_envs)
         return Actor(
             number,
             self._incarnation,
@@ -190,7 +196,7 @@ class Assembly(Parts):
             group=group,
             settings=section.settings,
             config=self._config,
-            directory=self._job.directory / "roles" / f"{name}-{group}",
+            directory=self._job.lasting / "roles" / f"{name}-{group}",
             spaces=self.spaces,
             layout=self.layout,
             job=job_number(self._job.id),
@@ -240,7 +246,7 @@ class Assembly(Parts):
 
     def _trained_embryo(self) -> Embryo:
         """Build the update rule, and go on from where the last session ended."""
-        embryo = self.embryo(self.model().to(self._process.device))
+        embryo = self.embryo(self.model().to(self._device))
         if self.saved is not None:
             self.saved.restore(embryo)
             embryo.schedule(self.progress.env_steps * self._config.distribution.groups)
@@ -248,11 +254,19 @@ class Assembly(Parts):
 
     def _lockstep(self) -> Lockstep | None:
         """Connect with the other learners of the group, who do so now; None if there are none."""
-        process, number = self._process, self._config.distribution.learner.num
+        number = 1 + len(GroupProcesses.of(self._job.plan, self.group).followers)
         if number == 1:
             return None
         store = self._job.directory / f"lockstep-{self._job.id}-{self.group}"
-        return Lockstep(store, process.learner, number, process.device)
+        return Lockstep(store, self._process.learner, number, self._device)
+
+    @cached_property
+    def _device(self) -> str:
+        """Where this learner computes: where there are fewer GPUs than learners, they go round."""
+        kind, _, number = self._process.device.partition(":")
+        numbered_by_plan = number and self._config.distribution.device == kind == "cuda"
+        gpus = torch.cuda.device_count() if numbered_by_plan else 0
+        return f"{kind}:{int(number) % gpus}" if gpus else self._process.device
 
     def _average(self, transport: Transport, embryo: Embryo) -> GroupAverage:
         distribution = self._config.distribution

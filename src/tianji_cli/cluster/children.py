@@ -76,19 +76,12 @@ def run_child(command: Sequence[str], *, patience_s: float, limit_s: float | Non
         TimeoutError: it took longer.
     """
     with TemporaryFile() as output, TemporaryFile() as errors:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=errors,
-            process_group=0,
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - no thread is there
-        )
+        process = start_child(command, output, errors)
         try:
             if not _has_ended(process, limit_s):
                 raise TimeoutError(f"it takes longer than {limit_s:g} s")
         except BaseException:
-            process.terminate()
+            terminate(process)
             raise
         finally:
             end_groups([process], patience_s)
@@ -97,11 +90,44 @@ def run_child(command: Sequence[str], *, patience_s: float, limit_s: float | Non
         return Ended(process.returncode, output.read().decode(errors="replace"), "\n".join(said))
 
 
+def start_child(
+    command: Sequence[str], output: IO[bytes] | int, errors: IO[bytes]
+) -> subprocess.Popen[bytes]:
+    """Start a command in a process group of its own; the end of this process has it end, too.
+
+    Args:
+        command: whose standard input is empty.
+        output: takes its standard output.
+        errors: takes its standard error.
+
+    Raises:
+        OSError: it cannot be run.
+    """
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=errors,
+        process_group=0,
+        preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - no thread is there
+    )
+
+
+def terminate(process: subprocess.Popen[bytes]) -> None:
+    """Tell a child to end, without taking note of an end that it has come to.
+
+    Popen's own ``terminate`` would take note, and so set its number free before its group is ended.
+    """
+    if process.returncode is None:
+        os.kill(process.pid, signal.SIGTERM)
+
+
 def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience_s: float) -> None:
     """Wait for the ends of children that were told to end, then kill what is left of their process groups.
 
     Args:
-        processes: each leads a group of its own.
+        processes: each leads a group of its own. The group of one whose end was taken note of is left
+            alone: its number may be somebody else's by now.
         patience_s: how long all of them may take.
     """
     deadline = time.monotonic() + patience_s
@@ -109,7 +135,7 @@ def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience_s: float) 
         for process in processes:
             _has_ended(process, max(0.0, deadline - time.monotonic()))
     finally:  # Whoever interrupts this has no patience left.
-        for process in processes:
+        for process in (one for one in processes if one.returncode is None):
             # Before anybody learns that it has ended: until then its number is nobody else's.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -31,12 +31,14 @@ class Gathering:
         self._launchers: dict[str, StationLauncher] = {}
 
     def hosts(self, wanted: int, here: Host, welcome: Welcome) -> list[StationLauncher]:
-        """Wait until so many other hosts have joined.
+        """Wait until so many other hosts have joined, and have said whether they reach the run directory.
 
         Raises:
             Interruption: the user does not want to wait any longer.
         """
-        while len(self._launchers) < wanted:
+        while len(self._launchers) < wanted or any(
+            launcher.reaches_run is None for launcher in self._launchers.values()
+        ):
             for message in self._hear():
                 if isinstance(message, Arrive):
                     self._admit(message, here, welcome)

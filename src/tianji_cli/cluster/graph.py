@@ -167,6 +167,8 @@ def slot_name(name: str, group: int | None) -> str:
 
 def _channels(edge: ChannelEdge, plan: Plan, group: int | None, size: ChannelSize) -> list[Channel]:
     senders = _carrying(edge.sender, plan, group)
+    if not senders:
+        return []  # `tianji profile` measures a learner without the others.
     per_process = max(process.roles.count(edge.sender) for process in senders)
     ranks = tuple(process.rank for process in senders)
     return [

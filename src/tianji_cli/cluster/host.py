@@ -29,6 +29,7 @@ from tianji_cli.cluster.messages import (
 )
 from tianji_cli.cluster.pages import report_pages
 from tianji_cli.cluster.plan import Host
+from tianji_cli.cluster.run_files import reaches_run
 from tianji_cli.cluster.signals import StopSignals
 from tianji_cli.cluster.worker import Assignment
 from tianji_cli.data.production import ProductionFile
@@ -79,6 +80,7 @@ class JoinedHost:
         self._workers: dict[int, WorkerProcess] = {}
         self._announced: set[int] = set()
         self._unheeded: list[FromRoot] = []
+        self._reaches_run = False
         self._over = False
 
     def run(self) -> None:
@@ -96,6 +98,8 @@ class JoinedHost:
             (self._directory / "config.toml").write_text(welcome.config, encoding="utf-8")
             lay_down(welcome.modules, self._directory)
             production = ProductionFile(self._directory / "production.bin", welcome.actors)
+            self._reaches_run = reaches_run(Path(welcome.run), self._root.key)
+            control.send(self._present())
             launcher = LocalLauncher(self._directory / "logs" / "host.log")
             try:
                 self._serve(control, launcher, production)
@@ -146,7 +150,7 @@ class JoinedHost:
             now = time.monotonic()
             if now - self._told > PRESENT_EVERY_S:
                 self._told = now
-                control.send(Present(station=self._station))
+                control.send(self._present())
             if (severed and not self._over) or now - self._heard > SILENT_S:
                 raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
             if launcher.lost and not launcher.dismissed and not self._over:
@@ -179,6 +183,9 @@ class JoinedHost:
             case _:
                 pass  # A ping, or what is said to workers.
 
+    def _present(self) -> Present:
+        return Present(station=self._station, reaches_run=self._reaches_run)
+
     def _adapted(self, assignment: Assignment) -> Assignment:
         """Name the places of this host in place of the root's."""
         process = assignment.process
@@ -186,6 +193,7 @@ class JoinedHost:
         return replace(
             assignment,
             directory=self._directory,
+            run=assignment.run if self._reaches_run else self._directory,
             root=self._root,
             log=self._directory / "logs" / log,
             path=(*sys.path, str(self._directory / DIRECTORY)),

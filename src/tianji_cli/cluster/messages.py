@@ -114,10 +114,11 @@ class Arrive(Message):
 
 
 class Present(Message):
-    """The station is still there."""
+    """The station is still there; a host that was welcomed says whether it reaches the run directory."""
 
     kind: Literal["present"] = "present"
     station: Name
+    reaches_run: bool = False
 
 
 class Began(Message):
@@ -185,11 +186,15 @@ class Stop(Message):
 
 
 class Welcome(Message):
-    """What a host needs to take part: its name in the job, the config, the user's own modules by path."""
+    """What a host needs to take part: its name in the job, the config, the user's own modules by path.
+
+    ``run`` is the run directory, which it may reach under the same path.
+    """
 
     kind: Literal["welcome"] = "welcome"
     host: Name
     experiment: str
+    run: str
     config: str
     modules: dict[str, str]
     actors: Natural

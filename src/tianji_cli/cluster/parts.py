@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -29,20 +29,32 @@ class Job:
         id: unique on the host; names shared memory and marks every fragment.
         config: the resolved config.
         plan: who runs where.
-        directory: the run directory.
-        resumed: training goes on from ``checkpoints/last``.
+        directory: takes what processes need while they run: the run directory, or that of a host that joined.
+        run: takes what lasts: the run directory, wherever it can be reached. The same by default.
+        progress: counters that this session goes on from, by group; empty in the first session.
     """
 
     id: str
     config: JobConfig
     plan: Plan
     directory: Path
-    resumed: bool
+    run: Path | None = None
+    progress: tuple[Progress, ...] = ()
+
+    @property
+    def resumed(self) -> bool:
+        """Training goes on from ``checkpoints/last``."""
+        return bool(self.progress)
+
+    @property
+    def lasting(self) -> Path:
+        """Where files are kept."""
+        return self.directory if self.run is None else self.run
 
     @property
     def checkpoints(self) -> Path:
         """Where checkpoints are: the first group's, and below them those of the others."""
-        return self.directory / "checkpoints"
+        return self.lasting / "checkpoints"
 
 
 class Parts:
@@ -129,10 +141,10 @@ class Parts:
 
     @cached_property
     def saved(self) -> Saved | None:
-        """What the last session left for this group; None in the first session."""
+        """What the last session left for this group's learners; None in the first session."""
         return Saved.find(self._job.checkpoints, self.group) if self._job.resumed else None
 
     @cached_property
     def progress(self) -> Progress:
         """Counters that this session continues."""
-        return Progress() if self.saved is None else self.saved.progress()
+        return replace(self._job.progress[self.group]) if self._job.resumed else Progress()

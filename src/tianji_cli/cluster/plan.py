@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import UsageError
 
 ROOT_RANK: Final = 0
 
@@ -47,7 +49,8 @@ class PlannedProcess:
         host: where it runs.
         cores: logical CPUs it is pinned to; empty leaves it to the scheduler.
         threads: compute threads it may use.
-        device: where its roles compute, in torch's words.
+        device: where its roles compute, in torch's words; "cuda:3" is that of the fourth learner on its host,
+            and another one where there are fewer GPUs.
         actors: numbers of the actors among its roles; an actor's number is unique in the job.
         learner: number of the learner or follower among its roles; the one that publishes is 0.
     """
@@ -164,9 +167,31 @@ def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:
     Args:
         config: the job.
         hosts: where each rank is, as many as the plan has processes.
+
+    Raises:
+        UsageError: learners of one group are on different hosts.
     """
     planner = _Planner(config, list(dict.fromkeys(hosts)))
-    return planner.plan(by_rank=hosts)
+    plan = planner.plan(by_rank=hosts)
+    for group in plan.groups:
+        _check_learners(plan, group)
+    return plan
+
+
+def _check_learners(plan: Plan, group: int) -> None:
+    learners = [
+        process
+        for role in ("learner", "follower")
+        for process in plan.carrying(role)
+        if process.group == group
+    ]
+    first, *others = learners
+    for other in others:
+        if other.host != first.host:
+            raise UsageError(
+                f"rank {other.rank} ({other.title}) is on {other.host}, and its learner, rank {first.rank}, "
+                f"on {first.host}: they average gradients at every update, and must be on one host"
+            )
 
 
 class _Planner:
@@ -181,6 +206,7 @@ class _Planner:
         self._buffer_cores = distribution.buffer.cores if self._parted else 0
         self._learner_cores = distribution.learner.num * distribution.learner.cores
         self._processes: list[PlannedProcess] = []
+        self._learners_on: Counter[str] = Counter()
         learners = [0] * len(hosts)
         for group in range(distribution.groups):
             learners[self._home(group)] += 1
@@ -255,16 +281,19 @@ class _Planner:
         learns = "learner" in roles or roles == ("follower",)
         take = placement.learner if learns else placement.buffer if roles == ("buffer",) else placement.actor
         pins = take(cores) if cores or group is not None else ()
-        device = self._device(learner) if learns else "cpu"
+        device = self._device(host.name) if learns else "cpu"
         self._processes.append(
             PlannedProcess(rank, roles, group, host.name, pins, max(cores, 1), device, actors, learner)
         )
 
-    def _device(self, learner: int) -> str:
-        """Give each learner of a group a device of its own, where a kind of device is named and no number."""
+    def _device(self, host: str) -> str:
+        """Give each learner on a host a GPU of its own, where the config names no number."""
         distribution = self._config.distribution
-        several = distribution.learner.num > 1 and distribution.device == "cuda"
-        return f"cuda:{learner}" if several else distribution.device
+        if distribution.device != "cuda" or distribution.learner.num * distribution.groups == 1:
+            return distribution.device
+        number = self._learners_on[host]
+        self._learners_on[host] += 1
+        return f"cuda:{number}"
 
 
 def _shares(number: int, weights: Sequence[int]) -> list[int]:

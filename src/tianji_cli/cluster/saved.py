@@ -1,4 +1,4 @@
-"""What an earlier session left for a group: parameters, the update rule's state, counters, episodes."""
+"""What an earlier session left for a group: parameters, the update rule's state, episodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tianji_algos.core import Embryo
 from tianji_cli.data.checkpoint import load_parameters, load_training
 from tianji_cli.data.checkpoint_places import checkpoints_of
 from tianji_cli.data.episodes import Episodes
-from tianji_cli.data.progress import Progress
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Saved:
     Attributes:
         place: its directory.
         own: it is of the group itself. A group that the last session did not have begins with the first
-            group's policy, and counts from 0.
+            group's policy.
         tensors: of the update rule.
         document: the rest.
     """
@@ -48,13 +47,6 @@ class Saved:
         own = place.exists()
         place = place if own else checkpoints / "last"
         return cls(place, own, *load_training(place))
-
-    def progress(self) -> Progress:
-        """Give the counters that this session continues."""
-        saved = Progress(**self.document["progress"])
-        counted = saved if self.own else Progress(sessions=saved.sessions)
-        counted.sessions += 1
-        return counted
 
     def restore(self, embryo: Embryo) -> None:
         """Let an update rule go on.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,15 +22,17 @@ from tianji_cli.cluster.launcher import LocalLauncher
 from tianji_cli.cluster.messages import Welcome
 from tianji_cli.cluster.mpi_ranks import World
 from tianji_cli.cluster.plan import ROOT_RANK, Plan, make_plan, plan_for_ranks, this_host
+from tianji_cli.cluster.run_files import files_elsewhere, saved_progress
 from tianji_cli.cluster.signals import StopSignals
 from tianji_cli.cluster.stations import StationLauncher
 from tianji_cli.cluster.worker import Assignment, engine_options
 from tianji_cli.config.checks import host_warnings
 from tianji_cli.config.loader import dump_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.data.checkpoint_places import LAST, checkpoints_of, point_best_at
+from tianji_cli.data.checkpoint_places import point_best_at
 from tianji_cli.data.production import ProductionFile
-from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.data.progress import Progress
+from tianji_cli.errors import RunFailed
 from tianji_cli.roles.averaging import Averaging
 from tianji_cli.roles.group_losses import GroupLosses
 from tianji_cli.roles.overview import Overview
@@ -95,7 +96,8 @@ def run_session(order: Order) -> Result:
         Interruption: the user did not wait for all hosts.
     """
     job, run = order.job, order.run
-    earlier_env_steps = _saved_env_steps(run, job.distribution.groups) if order.resumed else 0
+    progress = saved_progress(run.checkpoints, job.distribution.groups) if order.resumed else ()
+    earlier_env_steps = sum(of_group.env_steps for of_group in progress)
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         display = choose_display(f"{job.experiment.name} ({run.path})", quiet=order.quiet, stream=sys.stderr)
@@ -114,10 +116,11 @@ def run_session(order: Order) -> Result:
             control = ControlServer(stack.enter_context(_key_file(run)), *order.address)
             stack.callback(control.close)
         plan, stations = _gather(order, control, signals, telemetry, stack)
+        _mind_files_elsewhere(order, plan, stations, telemetry)
         control.ranks = len(plan.processes)
         with _failures_to_start(run):
             production = stack.enter_context(_production_file(run, plan))
-        assigner = _Assigner(order, plan, control.address)
+        assigner = _Assigner(order, progress, plan, control.address)
         averaging = _averaging(order, plan, control.address, telemetry)
         crew = Crew(assigner.assign, job.distribution.max_restarts_per_minute, local, stations)
         stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
@@ -163,6 +166,7 @@ def _gather(
     welcome = Welcome(
         host=here.name,
         experiment=job.experiment.name,
+        run=str(order.run.path.absolute()),
         config=dump_config(config_for_hosts(job)),
         modules=collect_modules(job),
         actors=job.distribution.actor.num * job.distribution.groups,
@@ -175,6 +179,25 @@ def _gather(
     }
 
 
+def _mind_files_elsewhere(
+    order: Order, plan: Plan, stations: Mapping[int, StationLauncher], telemetry: Telemetry
+) -> None:
+    """Say whose files end with the job; ranks of an MPI launcher are taken to share their directories."""
+    cut_off = {launcher.station.host.name for launcher in stations.values() if launcher.reaches_run is False}
+    for place in files_elsewhere(plan, order.job.roles):
+        if place.host not in cut_off:
+            continue
+        if order.resumed and place.learns:
+            raise RunFailed(
+                f"{place.host} is to go on with group {place.group} and cannot reach {order.run.path.absolute()}: "
+                "share it between the hosts, under the same path"
+            )
+        telemetry.event(
+            f"{place.host} cannot reach the run directory: {place.what} stay there and are removed when the "
+            "job is over"
+        )
+
+
 def _averaging(order: Order, plan: Plan, root: RootAddress, telemetry: Telemetry) -> Averaging:
     options = engine_options(order.address[0], root.key)
     return Averaging(plan, order.job.distribution.sync_wait_s, options, telemetry.event)
@@ -183,9 +206,10 @@ def _averaging(order: Order, plan: Plan, root: RootAddress, telemetry: Telemetry
 class _Assigner:
     """Says what each process is to do, and where its output goes."""
 
-    def __init__(self, order: Order, plan: Plan, root: RootAddress) -> None:
+    def __init__(self, order: Order, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> None:
         self._job = f"{os.getpid()}-{secrets.token_hex(4)}"
         self._order = order
+        self._progress = progress
         self._plan = plan
         self._root = root
 
@@ -199,10 +223,11 @@ class _Assigner:
         return Assignment(
             self._job,
             run.path.absolute(),
+            run.path.absolute(),
             self._plan,
             rank,
             incarnation,
-            self._order.resumed,
+            self._progress,
             self._root,
             self.log(rank).absolute(),
             tuple(sys.path),
@@ -240,18 +265,3 @@ def _production_file(run: RunDirectory, plan: Plan) -> Iterator[ProductionFile]:
         yield production
     finally:
         production.remove()
-
-
-def _saved_env_steps(run: RunDirectory, groups: int) -> int:
-    """Samples that the checkpoints to be resumed had received; read here without torch."""
-    steps = 0
-    for group in range(groups):
-        place = checkpoints_of(run.checkpoints, group) / LAST
-        if group and not place.exists():
-            continue  # It begins with what group 0 has learned.
-        try:
-            state = json.loads((place / "state.json").read_text(encoding="utf-8"))
-            steps += int(state["progress"]["env_steps"])
-        except (OSError, ValueError, KeyError) as cause:
-            raise UsageError(f"{run.path} has no readable checkpoint to go on from: {cause}") from cause
-    return steps

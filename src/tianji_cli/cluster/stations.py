@@ -76,12 +76,14 @@ class StationLauncher:
     Attributes:
         station: where.
         lost: the station is gone, and with it whatever ran there.
+        reaches_run: it has the run directory under the root's path; None until a host has said so.
         doomed: a worker was to be killed that cannot be killed alone, or is gone.
     """
 
     def __init__(self, control: ControlServer, station: Station, *, can_kill: bool = True) -> None:
         self.station = station
         self.lost = False
+        self.reaches_run: bool | None = None
         self.doomed = False
         self._control = control
         self._can_kill = can_kill
@@ -124,7 +126,9 @@ class StationLauncher:
                 worker.refusal = message.refusal
                 worker.end(message.status)
                 return worker
-            case Arrive() | Present() | Began() | Ended():
+            case Present():
+                self.reaches_run = message.reaches_run
+            case Arrive() | Began() | Ended():
                 pass
         return None
 

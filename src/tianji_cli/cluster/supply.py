@@ -7,9 +7,7 @@ from a replay has one beside it or in a process of its own. ``supply_of`` picks;
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final, cast
 
 from tianji_algos.core import Embryo, ReplayEmbryo, RolloutEmbryo
@@ -22,13 +20,11 @@ from tianji_cli.cluster.graph import (
     SHARES,
     ChannelSize,
 )
-from tianji_cli.cluster.plan import Plan, PlannedProcess
-from tianji_cli.config.schema import JobConfig
+from tianji_cli.cluster.terms import GroupProcesses, Terms
 from tianji_cli.data import priority_update
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.balance import BATCHES_AHEAD, Balance
 from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.fragment import FragmentLayout
 from tianji_cli.data.replay import PRIORITY, Replay, ReplaySettings
 from tianji_cli.data.replay_keeper import ReplayKeeper
 from tianji_cli.data.replay_store import ReplayStore
@@ -51,68 +47,6 @@ ARRIVALS_AHEAD: Final = 64
 
 AGE_BINS: Final = 1000
 """Bins of the histogram of ages, over the capacity of a replay."""
-
-
-@dataclass(frozen=True)
-class GroupProcesses:
-    """The processes of one group.
-
-    Attributes:
-        buffer: carries the buffer.
-        learner: carries the learner; the same process if they are colocated.
-        followers: carry the other learners.
-        carriers: carry actors.
-    """
-
-    buffer: PlannedProcess
-    learner: PlannedProcess
-    followers: Sequence[PlannedProcess]
-    carriers: Sequence[PlannedProcess]
-
-    @classmethod
-    def of(cls, plan: Plan, group: int | None) -> GroupProcesses:
-        """Find the processes of a group."""
-        of_group = [process for process in plan.processes if process.group == group]
-        carrying = {
-            role: [process for process in of_group if role in process.roles]
-            for role in ("buffer", "learner", "follower", "actor")
-        }
-        (buffer,), (learner,) = carrying["buffer"], carrying["learner"]
-        return cls(buffer, learner, carrying["follower"], carrying["actor"])
-
-    @property
-    def actors(self) -> int:
-        """Actors of the group."""
-        return sum(len(process.actors) for process in self.carriers)
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What a supply is built from.
-
-    Attributes:
-        config: of the job.
-        job: the job's number, for headers.
-        layout: of fragments.
-        agent_fields: names of the agent's fields of a fragment.
-        processes: the processes of the group.
-        seed: gives a seed for a purpose.
-        directory: of the run.
-        checkpoints: of the group.
-        resumed: training goes on from a checkpoint.
-        env_steps: received in earlier sessions.
-    """
-
-    config: JobConfig
-    job: int
-    layout: FragmentLayout
-    agent_fields: tuple[str, ...]
-    processes: GroupProcesses
-    seed: Callable[[str], int]
-    directory: Path
-    checkpoints: Path
-    resumed: bool
-    env_steps: int
 
 
 class Supply(ABC):
@@ -151,6 +85,11 @@ class Supply(ABC):
     def batch_bytes(self) -> int:
         """Size of a batch that is drawn from a replay; 0 if rollouts are used in place."""
         return 0
+
+    @property
+    def processes(self) -> GroupProcesses:
+        """The processes of the group."""
+        return self._terms.processes
 
     @property
     def buffer_rank(self) -> int:
@@ -377,7 +316,7 @@ class ReplaySupply(Supply):
                 gamma=self._settings.gamma,
                 priority_exponent=section.priority_exponent,
                 importance_exponent=section.importance_exponent,
-                importance_steps=section.importance_steps,
+                importance_steps=_share(section.importance_steps, self._terms.config.distribution.groups),
                 memory=section.memory,
             ),
             agent_fields=tuple(spec.name for spec in self._batches.fields),
@@ -390,6 +329,11 @@ class ReplaySupply(Supply):
 def _lends(capabilities: Capabilities, claims: int) -> bool:
     """Say whether an engine lends so many claims at once."""
     return capabilities.lends and (capabilities.max_borrowed == 0 or claims <= capabilities.max_borrowed)
+
+
+def _share(steps: int | None, groups: int) -> int | None:
+    """Divide steps of the whole job among its groups, each of which counts its own."""
+    return None if steps is None else max(1, steps // groups)
 
 
 def supply_of(terms: Terms) -> Supply:

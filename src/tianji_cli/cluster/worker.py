@@ -38,6 +38,7 @@ from tianji_cli.cluster.pages import report_pages
 from tianji_cli.cluster.plan import ROOT_RANK, Plan, PlannedProcess
 from tianji_cli.cluster.signals import STOP_SIGNALS
 from tianji_cli.data.production import ProductionFile
+from tianji_cli.data.progress import Progress
 from tianji_cli.errors import describe
 from tianji_cli.roles.loop import RoleError, run_in_turns
 from tianji_cli.roles.role import Role
@@ -52,15 +53,17 @@ DRAIN_S: Final = 1.0
 
 @dataclass(frozen=True)
 class Assignment:
-    """What a worker process is told when it starts; everything else is in the run directory.
+    """What a worker process is told when it starts; the config is in its directory.
 
     Attributes:
         job: id of the job.
-        directory: the run directory.
+        directory: has the config, and takes what the process needs while it runs: the run directory, or that
+            of a host that has joined.
+        run: takes what lasts: the run directory, wherever it can be reached.
         plan: who carries what.
         rank: which process of the plan this is.
         incarnation: how often it was restarted.
-        resumed: training goes on from the last checkpoint.
+        progress: counters that this session goes on from, by group; empty in the first session.
         root: how to reach the root.
         log: file that takes the output of the process.
         path: where Python modules are, as the root found them.
@@ -70,10 +73,11 @@ class Assignment:
 
     job: str
     directory: Path
+    run: Path
     plan: Plan
     rank: int
     incarnation: int
-    resumed: bool
+    progress: tuple[Progress, ...]
     root: RootAddress
     log: Path
     path: tuple[str, ...]
@@ -152,7 +156,14 @@ def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient)
     process = assignment.process
     torch.set_num_threads(process.threads)
     config = load_config(str(assignment.directory / "config.toml"))
-    job = Job(assignment.job, config, assignment.plan, assignment.directory, assignment.resumed)
+    job = Job(
+        assignment.job,
+        config,
+        assignment.plan,
+        assignment.directory,
+        assignment.run,
+        assignment.progress,
+    )
     assembly = Assembly(job, process, assignment.incarnation)
     if "evaluator" in process.roles:
         _run_evaluator(assembly.evaluator(), attendant)

@@ -53,7 +53,7 @@ def evaluate(
     from tianji_cli.cluster.plan import make_plan  # noqa: PLC0415
 
     plan = make_plan(config)
-    assembly = Assembly(Job("", config, plan, directory.path, resumed=False), plan.processes[0], 0)
+    assembly = Assembly(Job("", config, plan, directory.path), plan.processes[0], 0)
     frames: list[Any] = []
     on_step = None if render is None else (lambda environment: frames.append(_frame(environment)))
     try:

@@ -100,7 +100,7 @@ def _check_with_rollouts(tree: Tree, training: str, rollout: int, sections: Mapp
         if isinstance(environment, Environment):
             _check_fragments(tree, rollout, environment, distribution)
     if isinstance(experiment, Experiment):
-        _check_end(tree, rollout, experiment.stop)
+        _check_end(tree, rollout, experiment.stop, _groups(distribution))
 
 
 def _check_with_replay(tree: Tree, settings: ReplayLearnerSettings, sections: Mapping[str, Section]) -> None:
@@ -111,7 +111,7 @@ def _check_with_replay(tree: Tree, settings: ReplayLearnerSettings, sections: Ma
         if isinstance(environment, Environment):
             check_replay_sizes(tree, settings, distribution, environment)
     if isinstance(experiment, Experiment):
-        check_replay_end(tree, settings, experiment.stop)
+        check_replay_end(tree, settings, experiment.stop, _groups(distribution))
 
 
 def _check_fragments(tree: Tree, rollout: int, environment: Environment, distribution: Distribution) -> None:
@@ -135,10 +135,17 @@ def _check_fragments(tree: Tree, rollout: int, environment: Environment, distrib
     tree.problem(tree.latest(keys), what, f"rollout_steps = {right} would be right")
 
 
-def _check_end(tree: Tree, rollout: int, stop: Stop) -> None:
-    if stop.env_steps is not None and stop.env_steps <= rollout:
-        what = f"{stop.env_steps} steps end the run with the first rollout of {rollout}, before any update"
-        tree.problem(tree.latest([_END, _ROLLOUT]), what, "env_steps should be more than rollout_steps")
+def _check_end(tree: Tree, rollout: int, stop: Stop, groups: int) -> None:
+    first = rollout * groups
+    if stop.env_steps is not None and stop.env_steps <= first:
+        of_each = f" of each of {groups} groups" if groups > 1 else ""
+        what = f"{stop.env_steps} steps end the run with the first rollout of {rollout}{of_each}"
+        where = tree.latest([_END, _ROLLOUT, _GROUPS])
+        tree.problem(where, f"{what}, before any update", f"env_steps should be more than {first}")
+
+
+def _groups(distribution: Section | None) -> int:
+    return distribution.groups if isinstance(distribution, Distribution) else 1
 
 
 def _check_processes(tree: Tree, distribution: Distribution) -> None:

@@ -46,6 +46,7 @@ _WARMUP: Final = ("training", "warmup_steps")
 _BATCH: Final = ("training", "batch_size")
 _AGENT_PRIORITIES: Final = ("agent", "priorities")
 _CORES: Final = (*_BUFFER, "cores")
+_GROUPS: Final = ("distribution", "groups")
 _LEARNERS: Final = ("distribution", "learner", "num")
 _END: Final = ("experiment", "stop", "env_steps")
 
@@ -202,17 +203,20 @@ def check_replay_sizes(
         tree.problem(where, what, f"balance_tolerance = {least} would be right")
 
 
-def check_replay_end(tree: Tree, settings: ReplayLearnerSettings, stop: Stop) -> None:
+def check_replay_end(tree: Tree, settings: ReplayLearnerSettings, stop: Stop, groups: int) -> None:
     """Note a run that would be over before its first update.
 
     Args:
         tree: where problems are noted.
         settings: of the update rule.
         stop: when the run is over.
+        groups: how many share its steps.
     """
-    if stop.env_steps is not None and stop.env_steps <= settings.warmup_steps:
-        what = f"{stop.env_steps} steps end the run within the {settings.warmup_steps} of its warm-up"
-        tree.problem(tree.latest([_END, _WARMUP]), what, "env_steps should be more than warmup_steps")
+    warmup = settings.warmup_steps * groups
+    if stop.env_steps is not None and stop.env_steps <= warmup:
+        of_each = f" of {groups} groups" if groups > 1 else ""
+        what = f"{stop.env_steps} steps end the run within the {warmup} of its warm-up{of_each}"
+        tree.problem(tree.latest([_END, _WARMUP, _GROUPS]), what, f"env_steps should be more than {warmup}")
 
 
 def _check_cores(tree: Tree, buffer: Buffer) -> None:

@@ -46,7 +46,7 @@ def job_of(config: JobConfig, directory: Path) -> Job:
     place.mkdir()
     # Roles of the user's own are no part of what is measured.
     config = config.model_copy(update={"roles": {}})
-    return Job(name, config, Plan(processes, ENGINE, ENGINE), place, resumed=False)
+    return Job(name, config, Plan(processes, ENGINE, ENGINE), place)
 
 
 class TimedFeed(Feed):

@@ -9,33 +9,37 @@ from __future__ import annotations
 import os
 import select
 import shlex
-import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Final
 
 from tianji_cli.bench.training import END_S, training_command
-from tianji_cli.cluster.children import end_groups, end_with_parent, last_lines
+from tianji_cli.cluster.children import end_groups, last_lines, start_child, terminate
 from tianji_cli.cluster.interfaces import is_loopback, own_address, resolve
 from tianji_cli.cluster.plan import this_host
-from tianji_cli.cluster.session import KEY_FILE
+from tianji_cli.cluster.session import KEY_FILE, PRODUCTION_FILE
 from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.telemetry.quantities import several
 from tianji_cli.telemetry.rundir import RunDirectory
 
-SSH: Final = "ssh {host}"
+SSH: Final = "ssh -o BatchMode=yes {host}"
+"""Without BatchMode it would ask for a password, and nobody is there to be asked."""
 SRUN: Final = "srun --mpi=none --overlap -N1 -n1 {cpus}-w {host}"
 HOST: Final = "{host}"
 LOOK_MS: Final = 50
-"""Between two looks for the key that a training writes."""
+"""Between two looks for what a training writes: its key, and what it makes once all hosts are there."""
+ARRIVE_S: Final = 120.0
+"""How long the other hosts may take, all together, to join a training that waits for them."""
 LIST_S: Final = 30.0
 """How long Slurm may take to list the nodes of an allocation."""
+WAY: Final = '"ssh {host}" is one'
 
 
 @dataclass(frozen=True)
@@ -99,12 +103,25 @@ def others_of(
     # A step gets one CPU of a node unless it asks for more.
     slurm = SRUN.replace("{cpus}", f"--cpus-per-task={cpus} " if cpus else "")
     way = join_with or (slurm if is_allocated else SSH)
-    if not shlex.split(way):
-        raise UsageError('--join-with "" names no command; "ssh {host}" is one')
+    _check_way(way, names)
     address = resolve(listen) if listen is not None else own_address()
     if is_loopback(address) and listen is None:
         raise UsageError("no other host reaches this one: it has no address but loopback; --listen names one")
     return Others(tuple(names), way, address)
+
+
+def _check_way(way: str, names: Sequence[str]) -> None:
+    """Refuse a way that leads to no host."""
+    try:
+        words = shlex.split(way)
+    except ValueError as cause:
+        raise UsageError(f"--join-with {way!r} is no command: {cause}; {WAY}") from cause
+    if not words:
+        raise UsageError(f"--join-with {way!r} names no command; {WAY}")
+    if len(names) > 1 and not any(HOST in word for word in words):
+        raise UsageError(
+            f"--join-with {way!r} leads to the same place for {several(len(names), 'host')}: {WAY}"
+        )
 
 
 def train_over_hosts(
@@ -133,20 +150,24 @@ def train_over_hosts(
         training = _Child(training_command(config, overrides, *options), stack)
         children = [training]
         try:
-            _wait_for_key(training, key)
-            for host in others.names:
-                children.append(_Child(others.join(host, address, key), stack))  # noqa: PERF401 - those that began are to be ended
-            failed = _wait(training, children[1:])
+            failed = None
+            if _wait_for_key(training, key):
+                for host in others.names:
+                    children.append(_Child(others.join(host, address, key), stack))  # noqa: PERF401 - those that began are to be ended
+                failed = _gather(training, children[1:], run.path / PRODUCTION_FILE, others)
+                failed = failed or _wait(training, children[1:])
         except BaseException:
             _end(children)
             raise
         if failed is not None:
+            status = failed.status  # Of its own, not of being ended.
             _end(children)
             who = others.names[children.index(failed) - 1]
-            raise RunFailed(f"host {who} did not take part:\n{failed.last_words}")
+            raise RunFailed(f"host {who} did not take part:\n{failed.last_words(status)}")
         end_groups([child.process for child in children], END_S)
         if training.process.returncode != 0:
-            raise RunFailed(f"a training of {name} failed:\n{training.last_words}")
+            said = training.last_words(training.process.returncode)
+            raise RunFailed(f"a training of {name} failed:\n{said}")
     return run
 
 
@@ -157,37 +178,61 @@ class _Child:
         self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 - the stack closes it
         stack.callback(self._errors.close)
         try:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._errors,
-                process_group=0,
-                preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - no thread is there
-            )
+            self.process = start_child(command, subprocess.DEVNULL, self._errors)
         except OSError as cause:
             raise RunFailed(f"cannot run {command[0]}: {cause.strerror}") from cause
         self.descriptor = os.pidfd_open(self.process.pid)
         stack.callback(os.close, self.descriptor)
 
     @property
-    def has_succeeded(self) -> bool:
-        """Whether it exited with 0; it has ended, and its number stays its own."""
+    def status(self) -> int:
+        """With which it exited, or minus a signal's number; it has ended, and its number stays its own."""
         ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-        return ended is not None and (ended.si_code, ended.si_status) == (os.CLD_EXITED, 0)
+        assert ended is not None, "only WNOHANG finds nobody"
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
-    @property
-    def last_words(self) -> str:
+    def last_words(self, status: int) -> str:
         """The last lines that it wrote to its standard error; its status if there are none."""
-        return "\n".join(last_lines(self._errors) or [f"exit status {self.process.returncode}"])
+        return "\n".join(last_lines(self._errors) or [f"exit status {status}"])
 
 
-def _wait_for_key(training: _Child, key: Path) -> None:
-    """Wait until a training has written its key; one that ends before that is found out by ``_wait``."""
+def _wait_for_key(training: _Child, key: Path) -> bool:
+    """Wait until a training has written its key; False if it ends before that."""
     poller = select.poll()
     poller.register(training.descriptor, select.POLLIN)
-    while not key.exists() and not poller.poll(LOOK_MS):
-        pass
+    while not key.exists():
+        if poller.poll(LOOK_MS):
+            return False
+    return True
+
+
+def _gather(training: _Child, joined: Sequence[_Child], begun: Path, others: Others) -> _Child | None:
+    """Wait until a training has all its hosts; give the first that ends before, however it does.
+
+    Args:
+        training: waits for them, and is not waited for once it has ended.
+        joined: those that bring hosts in.
+        begun: what the training makes when all hosts are there.
+        others: the hosts.
+
+    Raises:
+        RunFailed: it takes too long.
+    """
+    deadline = time.monotonic() + ARRIVE_S
+    poller = select.poll()
+    by_descriptor = {child.descriptor: child for child in (training, *joined)}
+    for descriptor in by_descriptor:
+        poller.register(descriptor, select.POLLIN)
+    while not begun.exists():
+        ended = [by_descriptor[descriptor] for descriptor, _ in poller.poll(LOOK_MS)]
+        if ended:
+            return None if training in ended else ended[0]
+        if time.monotonic() > deadline:
+            raise RunFailed(
+                f"{', '.join(others.names)}: not all of them have joined within {ARRIVE_S:g} s; "
+                f"{others.join_with!r} has to run a command there that reaches {others.address}"
+            )
+    return None
 
 
 def _wait(training: _Child, joined: Sequence[_Child]) -> _Child | None:
@@ -202,13 +247,13 @@ def _wait(training: _Child, joined: Sequence[_Child]) -> _Child | None:
             return None
         for child in ended:
             poller.unregister(child.descriptor)
-            if not child.has_succeeded:
+            if child.status != 0:
                 return child
 
 
 def _end(children: Sequence[_Child]) -> None:
     for child in children:
-        child.process.terminate()
+        terminate(child.process)
     end_groups([child.process for child in children], END_S)
 
 

@@ -65,6 +65,15 @@ def number(value: float) -> str:
     return f"{value:.1f}" if size >= 10 else f"{value:.3f}" if size < 1 else f"{value:.2f}"
 
 
+def exact(value: float) -> str:
+    """Write a number with as few digits as tell it from all others.
+
+    >>> exact(300.0), exact(0.1), exact(1234567.5)
+    ('300', '0.1', '1234567.5')
+    """
+    return repr(float(value)).removesuffix(".0")
+
+
 def size(nbytes: float) -> str:
     """Write the size of a message, whose units are powers of two: 64 B, 512 KB, 8 MB.
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from tianji_cli.data.distribution import Spread
+from tianji_cli.telemetry.quantities import exact
 from tianji_cli.throughput.bottleneck import Bottleneck
 
 SUMMARY_SCHEMA: Final = 1
@@ -353,7 +354,7 @@ class Summary:
     def document(self) -> dict[str, Any]:
         """Return the keys and values of ``summary.json``; what is not finite becomes None."""
         document = {"schema": SUMMARY_SCHEMA, **asdict(self)}
-        document["time_to"] = {f"{threshold:g}": seconds for threshold, seconds in self.time_to.items()}
+        document["time_to"] = {exact(threshold): seconds for threshold, seconds in self.time_to.items()}
         for key in ("staleness", "sample_age", "uses"):
             if document[key] is None:
                 document[key] = dict.fromkeys(("mean", "p50", "p95", "max"))

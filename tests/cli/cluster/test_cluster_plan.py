@@ -9,6 +9,7 @@ from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.cluster.plan import Host, Plan, make_plan, plan_for_ranks
 from tianji_cli.config.schema import Component, JobConfig
+from tianji_cli.errors import UsageError
 
 
 def config(
@@ -253,3 +254,25 @@ def test_the_root_has_an_endpoint_once_there_are_several_groups() -> None:
     assert plan.transport == "shm", "it has one engine for both kinds of edges"
     several = config(groups=2, transport={"local": "shm", "remote": "zmq"})
     assert make_plan(several, [Host("a"), Host("b")]).transport == "shm+zmq"
+
+
+def test_the_learners_of_all_groups_on_a_host_have_a_gpu_each() -> None:
+    job = config(device="cuda", groups=4, pin_cores=False)
+    on_one = make_plan(job, [Host("a")])
+    assert [process.device for process in on_one.carrying("learner")] == [f"cuda:{n}" for n in range(4)]
+    on_two = make_plan(job, [Host("a"), Host("b")])
+    assert [process.device for process in on_two.carrying("learner")] == [
+        "cuda:0",
+        "cuda:0",
+        "cuda:1",
+        "cuda:1",
+    ]
+    assert make_plan(config(device="cuda"), [Host("a")]).carrying("learner")[0].device == "cuda"
+
+
+def test_ranks_that_part_the_learners_of_a_group_are_refused() -> None:
+    job = config(learner={"num": 2}, eval_episodes=0)
+    here, there = Host("a"), Host("b")
+    assert plan_for_ranks(job, [here, here, here, there]).carrying("follower")[0].host == "a"
+    with pytest.raises(UsageError, match=r"rank 2 \(follower 1 \(group 0\)\) is on b.*must be on one host"):
+        plan_for_ranks(job, [here, here, there, there])

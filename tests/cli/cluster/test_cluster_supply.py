@@ -17,7 +17,8 @@ from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.cluster.graph import graph_of
 from tianji_cli.cluster.plan import Host, make_plan
-from tianji_cli.cluster.supply import GroupProcesses, ReplaySupply, RolloutSupply, Supply, Terms, supply_of
+from tianji_cli.cluster.supply import ReplaySupply, RolloutSupply, Supply, supply_of
+from tianji_cli.cluster.terms import GroupProcesses, Terms
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.data.replay_file import ReplayFileError

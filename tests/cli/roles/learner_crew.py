@@ -24,7 +24,8 @@ from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.cluster.graph import FRAGMENTS, graph_of
 from tianji_cli.cluster.plan import Host, make_plan
-from tianji_cli.cluster.supply import GroupProcesses, Terms, supply_of
+from tianji_cli.cluster.supply import supply_of
+from tianji_cli.cluster.terms import GroupProcesses, Terms
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.data import published
 from tianji_cli.data.checkpoint import CheckpointWriter

@@ -1,0 +1,92 @@
+"""What lies in the run directory, or should: what an earlier session left there, and who cannot reach it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.plan import Plan
+from tianji_cli.data.checkpoint_places import LAST, checkpoints_of
+from tianji_cli.data.progress import Progress
+from tianji_cli.errors import UsageError
+
+
+def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
+    """Read the counters that a session goes on from, by group. Needs no torch.
+
+    Args:
+        checkpoints: of the run.
+        groups: of the session.
+
+    Raises:
+        UsageError: there is no checkpoint that can be read.
+    """
+    found: list[Progress] = []
+    for group in range(groups):
+        place = checkpoints_of(checkpoints, group) / LAST
+        if group and not place.exists():
+            # It begins with what group 0 has learned, and counts from 0.
+            found.append(Progress(sessions=found[0].sessions))
+            continue
+        try:
+            state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+            saved = Progress(**state["progress"])
+            found.append(replace(saved, env_steps=int(saved.env_steps), sessions=int(saved.sessions) + 1))
+        except (OSError, ValueError, TypeError, KeyError) as cause:
+            raise UsageError(
+                f"{checkpoints.parent} has no readable checkpoint to go on from: {cause}"
+            ) from cause
+    return tuple(found)
+
+
+def reaches_run(run: Path, key: JobKey) -> bool:
+    """Say whether this host has a job's run directory under the root's path: its key is there.
+
+    Args:
+        run: where the root has it.
+        key: of the job.
+    """
+    try:
+        return JobKey.read(run / "job.key") == key and os.access(run, os.W_OK)
+    except UsageError:
+        return False
+
+
+@dataclass(frozen=True)
+class FilesElsewhere:
+    """What a process on another host than the root's writes into the run directory.
+
+    Attributes:
+        host: where.
+        group: of the process.
+        learns: it is the learner, and what it writes are checkpoints.
+        what: is written, in words.
+    """
+
+    host: str
+    group: int
+    learns: bool
+    what: str
+
+
+def files_elsewhere(plan: Plan, roles: Collection[str]) -> Iterator[FilesElsewhere]:
+    """List what processes on other hosts than the root's write into the run directory.
+
+    Args:
+        plan: of the job.
+        roles: names of the user's.
+    """
+    for process in plan.trainers:
+        if plan.is_local(process.rank):
+            continue
+        group = process.group or 0
+        if "learner" in process.roles:
+            yield FilesElsewhere(process.host, group, learns=True, what=f"the checkpoints of group {group}")
+        for name in process.roles:
+            if name in roles:
+                what = f"the files of {name} (group {group})"
+                yield FilesElsewhere(process.host, group, learns=False, what=what)
