@@ -31,6 +31,8 @@ from tianji_cli.telemetry.metrics import read_metrics
 
 HERE = Path(__file__).resolve().parent
 RESAMPLES = 10_000
+LEAST_SEEDS = 5
+"""With fewer, the interquartile mean leaves hardly any out, and an interval is that of a few values."""
 Array = npt.NDArray[np.float64]
 
 
@@ -91,6 +93,8 @@ def main() -> int:
     parser.add_argument("--json", metavar="PATH")
     parser.add_argument("--png", metavar="PATH")
     options = parser.parse_args()
+    if options.seeds < LEAST_SEEDS:
+        parser.error(f"--seeds {options.seeds} has no interval to lie in: at least {LEAST_SEEDS} are needed")
     busy = busy_share()
     print(
         f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy:.0%} of them busy before; "

@@ -47,6 +47,23 @@ def test_what_the_recorder_example_writes_trains_a_policy_offline(tmp_path: Path
     assert output.startswith(f"{summary['received'] + summary['in_flight']} env steps of experience")
     tianji("eval", f"{run}-offline", "--episodes", "20", "--json", str(tmp_path / "eval.json"))
     assert json.loads((tmp_path / "eval.json").read_text())["mean"] > 80  # Chance gets about 20.
+    directory = run / "roles" / "recorder-0"
+    file = directory / "0000.fragments"
+    data = bytearray(file.read_bytes())
+    data[json.loads((directory / "layout.json").read_text())["offsets"]["action"]] = 7
+    file.write_bytes(data)
+    refused = subprocess.run(
+        [*offline, "--out", str(tmp_path / "again")], check=False, timeout=100, capture_output=True, text=True
+    )
+    assert (refused.returncode, (tmp_path / "again").exists()) == (1, False)
+    assert "0000.fragments, fragment 0: it has an action that there is not" in refused.stderr
+
+
+def test_offline_training_makes_one_update_at_least(tmp_path: Path) -> None:
+    offline = [sys.executable, str(EXAMPLES / "offline.py"), str(tmp_path), "--updates", "0"]
+    ended = subprocess.run(offline, check=False, timeout=100, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert "--updates must be at least 1" in ended.stderr
 
 
 def test_offline_training_says_what_is_missing(tmp_path: Path) -> None:

@@ -12,8 +12,11 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Discrete
 from recorder import read_layout
 
 from tianji_algos.core import Model
@@ -42,10 +45,23 @@ def read_fragments(file: Path, layout: FragmentLayout) -> Iterator[Fragment]:
     for number, raw in enumerate(memory):
         fragment = Fragment(layout, raw.data)
         header = fragment.header
-        refusal = fragment.refusal(int(header["job"]), [int(header["actor"])])
+        refusal = fragment.refusal(int(header["job"]), [int(header["actor"])]) or damage(fragment)
         if refusal is not None:
             raise SystemExit(f"{file}, fragment {number}: {refusal}")
         yield fragment
+
+
+def damage(fragment: Fragment) -> str | None:
+    """Say what in a fragment no actor can have written, or None; a bit that fell elsewhere goes unseen."""
+    for name, array in fragment.fields.items():
+        if array.dtype == np.bool_ and (array.view(np.uint8) > 1).any():
+            return f"{name} is neither true nor false somewhere"
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            return f"{name} is not finite somewhere"
+    samples, said = int(np.count_nonzero(fragment.fields["mask"])), int(fragment.header["samples"])
+    if samples != said:
+        return f"it claims {said} samples and its mask has {samples}"
+    return None
 
 
 class Recording:
@@ -79,6 +95,12 @@ class Recording:
         self.fields = tuple(spec.name for spec in self.parts.agent_fields if spec.name != PRIORITY)
         self.replay = self._filled(files)
 
+    def _is_possible(self, action: npt.NDArray[Any]) -> bool:
+        space = self.parts.spaces.action
+        return not isinstance(space, Discrete) or bool(
+            ((action >= space.start) & (action < space.start + space.n)).all()
+        )
+
     def _filled(self, files: list[Path]) -> Replay:
         settings, layout = self.config.replay_settings, self.layout
         fragments = sum(file.stat().st_size // layout.nbytes for file in files)
@@ -91,7 +113,9 @@ class Recording:
             seed=self.config.experiment.seed,
         )
         for file in files:
-            for fragment in read_fragments(file, layout):
+            for number, fragment in enumerate(read_fragments(file, layout)):
+                if not self._is_possible(fragment.fields["action"]):
+                    raise SystemExit(f"{file}, fragment {number}: it has an action that there is not")
                 replay.free[:] = fragment.memory
                 replay.accept()
         if not replay.size:
@@ -125,6 +149,8 @@ def main() -> None:
     parser.add_argument("--role", default="recorder", help="what the config called the recorder")
     parser.add_argument("--out", type=Path, help="directory to write; RUN-offline by default")
     given = parser.parse_args()
+    if given.updates < 1:
+        parser.error("--updates must be at least 1")
     out = given.out or given.run.with_name(f"{given.run.name}-offline")
     if out.exists():
         raise SystemExit(f"{out} is there already")

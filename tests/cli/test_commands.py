@@ -120,6 +120,18 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_names_files_that_other_hosts_would_write(tmp_path: Path) -> None:
+    hosts = ("--set", "distribution.hosts=2", "--set", "distribution.groups=2")
+    engines = ("--set", 'distribution.transport={ local = "shm", remote = "zmq" }')
+    recorder = Path(__file__).parents[2] / "docs" / "examples" / "recorder.toml"
+    done = tianji("train", str(recorder), *hosts, *engines, "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "the checkpoints of group 1 are kept only if host-1 reaches the run directory" in words
+    assert "the files of recorder (group 1) are kept only if host-1 reaches the run directory" in words
+    assert "group 0 are kept" not in words
+
+
 def test_a_dry_run_needs_no_torch_for_any_shipped_config(tmp_path: Path) -> None:
     assert len(shipped_configs()) >= 5
     for name in shipped_configs():

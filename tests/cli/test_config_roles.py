@@ -141,6 +141,7 @@ def test_a_config_without_roles_says_nothing_of_them(place: Path) -> None:
         ("[roles.tape]\nmax_mb = 5", "roles.tape.type", "missing; for example"),
         ("[roles.tape]\ntype = 5", "roles.tape.type", "5 does not fit; it should be a string"),
         ('[roles.learner]\ntype = "tape_roles:Tape"', "roles.learner", "role of every job"),
+        ('[roles.endpoint]\ntype = "tape_roles:Tape"', "roles.endpoint", "reports use for something else"),
         ('[roles."my-tape"]\ntype = "tape_roles:Tape"', "roles.my-tape", "letters, digits and '_'"),
         ('[roles."../x"]\ntype = "tape_roles:Tape"', "roles.../x", "letters, digits and '_'"),
         (TAPE + "max_m = 5", "roles.tape.max_m", "unknown key; did you mean 'max_mb'"),

@@ -109,6 +109,7 @@ def both(local: Capabilities, remote: Capabilities) -> Capabilities:
         peer_restart=local.peer_restart and remote.peer_restart,
         max_bytes=min(local.max_bytes, remote.max_bytes),
         cross_process=local.cross_process and remote.cross_process,
+        progresses=local.progresses and remote.progresses,
     )
 
 

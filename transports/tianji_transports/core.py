@@ -46,6 +46,7 @@ class Capabilities:
         max_bytes: largest message the engine moves.
         cross_process: endpoints may be in different processes.
         rings: an endpoint has descriptors (``Endpoint.bells``) at which another engine's can sleep for it.
+        progresses: what was pushed arrives though its sender never turns to the endpoint again.
     """
 
     cross_host: bool
@@ -55,6 +56,7 @@ class Capabilities:
     max_bytes: int
     cross_process: bool = True
     rings: bool = False
+    progresses: bool = True
 
 
 @dataclass

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.bench.progress import Progress
-from tianji_cli.bench.training import Training, read_training, train_once
+from tianji_cli.bench.training import Training, read_training, threshold_of, train_once
 from tianji_cli.cluster.mpi_ranks import launched
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig, OnPolicySettings
@@ -125,11 +125,7 @@ def plan_comparison(
     if min(lags) < 1:
         raise UsageError(f"--lag {min(lags)}: a buffer holds at least 1 rollout")
     job = load_config(config, overrides)
-    if threshold is None and not job.experiment.thresholds:
-        raise UsageError(
-            f"{config} has no experiment.thresholds: --threshold says which return is waited for"
-        )
-    threshold = job.experiment.thresholds[0] if threshold is None else threshold
+    threshold = threshold_of(config, job, threshold)
     _check(job, threshold)
     settings = [Setting("recommended", lag) for lag in lags]
     if figure == "6d":

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
-import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from tianji_cli.bench.curves import AMBER, BLACK, LINES, PURPLE, SKY, WIDTH
+from tianji_cli.bench.curves import LINES
+from tianji_cli.bench.learning_plots import COLORS, draw_curve, write_figure
 from tianji_cli.bench.staleness import Setting
 from tianji_cli.bench.staleness_report import Row
-from tianji_cli.bench.statistics import estimate
 from tianji_cli.bench.training import Training
-from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, ORANGE, STYLE
-from tianji_cli.telemetry.rundir import write_whole
+from tianji_cli.telemetry.plots import GREY
+from tianji_cli.telemetry.quantities import exact
 
-COLORS: Final = (BLUE, GREEN, AMBER, ORANGE, PURPLE, SKY, BLACK)
-"""Of the lags, in their order."""
-POINTS: Final = 200
-"""Of a curve, from 0 to the end of the longest training."""
-RESAMPLES: Final = 2000
 PANELS_HIGH: Final = (1.8, 1.8, 1.0)
 """Inches: return over time, over steps, and the times to the threshold."""
 
@@ -45,10 +36,8 @@ def draw(
     Raises:
         OSError: the file cannot be written.
     """
-    png = io.BytesIO()
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
-        figure = Figure(figsize=(WIDTH, sum(PANELS_HIGH) + 0.12 * len(rows)))
+
+    def draw_into(figure: Figure) -> None:
         above, below, times = figure.subplots(3, 1, height_ratios=PANELS_HIGH)
         styles = _styles(list(found))
         for axes, over in ((above, "train_s"), (below, "env_steps")):
@@ -61,8 +50,8 @@ def draw(
         _draw_times(times, rows, list(styles.values()), threshold)
         handles, labels = above.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside upper center", ncols=4 if len(handles) > 3 else 3)
-        figure.savefig(png, format="png")
-    write_whole(path, png.getvalue())
+
+    write_figure(draw_into, sum(PANELS_HIGH) + 0.12 * len(rows), path)
 
 
 def label_of(setting: Setting) -> str:
@@ -88,21 +77,11 @@ def _draw_curves(
 ) -> None:
     every = [training for trainings in found.values() for training in trainings]
     longest = max(getattr(training.curve, over)[-1] for training in every)
-    x = np.linspace(0, longest, POINTS)
     for setting, trainings in found.items():
         color, dashes = styles[setting]
-        curves = np.stack([_on(x, training, over) for training in trainings])
-        shown = ~np.isnan(curves).any(axis=0)
-        band = estimate(curves[:, shown], resamples=RESAMPLES)
-        axes.plot(x[shown], band.iqm, color=color, linestyle=dashes, label=label_of(setting))
-        axes.fill_between(x[shown], band.low, band.high, color=color, alpha=0.2, linewidth=0)
+        curves, label = [training.curve for training in trainings], label_of(setting)
+        draw_curve(axes, curves, over=over, end=longest, color=color, dashes=dashes, label=label)
     axes.set_xlim(0, longest)
-
-
-def _on(x: npt.NDArray[np.float64], training: Training, over: str) -> npt.NDArray[np.float64]:
-    """Interpolate a curve; a training that is over keeps its last return, one without episodes has none."""
-    known = training.curve
-    return np.interp(x, getattr(known, over), known.mean_100, left=np.nan)
 
 
 def _draw_times(axes: Axes, rows: Sequence[Row], styles: Sequence[tuple[str, Any]], threshold: float) -> None:
@@ -119,4 +98,6 @@ def _draw_times(axes: Axes, rows: Sequence[Row], styles: Sequence[tuple[str, Any
     axes.set_xlim(0, end)
     axes.grid(visible=False, axis="y")
     censored = any(row.time_to_s.at_least for row in rows)
-    axes.set_xlabel(f"Time to {threshold:g} (s)" + (", > where some did not reach it" if censored else ""))
+    axes.set_xlabel(
+        f"Time to {exact(threshold)} (s)" + (", > where some did not reach it" if censored else "")
+    )

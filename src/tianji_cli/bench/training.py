@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any, Final
 import numpy as np
 
 from tianji_cli.cluster.children import python_command, run_child
-from tianji_cli.errors import RunFailed
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.telemetry.metrics import read_metrics
+from tianji_cli.telemetry.quantities import exact
 from tianji_cli.telemetry.rundir import RunDirectory
 
 END_S: Final = 30.0
@@ -69,6 +72,28 @@ class Training:
     curve: Curve
 
 
+def threshold_of(config: str, job: JobConfig, threshold: float | None) -> float:
+    """Find the return that trainings are to come to.
+
+    Args:
+        config: path or name of the config, for messages.
+        job: the config.
+        threshold: as the user names it; None for the config's first.
+
+    Raises:
+        UsageError: it is no number, or nobody names one.
+    """
+    if threshold is None:
+        if not job.experiment.thresholds:
+            raise UsageError(
+                f"{config} has no experiment.thresholds: --threshold says which return is waited for"
+            )
+        return job.experiment.thresholds[0]
+    if not math.isfinite(threshold):
+        raise UsageError(f"--threshold {threshold:g} is no return that a training could come to")
+    return threshold
+
+
 def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path) -> RunDirectory:
     """Run `tianji train` to its end.
 
@@ -121,7 +146,7 @@ def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
             f"{run.path} ended before 100 episodes or one update: experiment.stop should allow for more"
         )
     curve = read_curve(read_metrics(run.metrics), summary)
-    crossed = summary["time_to"][f"{threshold:g}"]
+    crossed = summary["time_to"][exact(threshold)]
     time_to_s = summary["train_s"] if crossed is None else crossed
     steps = np.interp(time_to_s, (0.0, *curve.train_s), (0.0, *curve.env_steps))
     return Training(
@@ -148,12 +173,15 @@ def read_summary(run: RunDirectory) -> dict[str, Any]:
         run: its directory.
 
     Raises:
-        RunFailed: samples were lost or are unaccounted for.
+        RunFailed: samples were lost or are unaccounted for, or a group was.
     """
     summary: dict[str, Any] = json.loads(run.summary.read_text(encoding="utf-8"))
     missing = summary["produced"] - sum(summary[name] for name in ("received", "in_flight", "dropped"))
     if missing:
         raise RunFailed(f"{run.path} misses {missing} samples, so there are no figures")
+    if lost := (summary.get("averaging") or {}).get("lost"):
+        groups = ", ".join(map(str, lost))
+        raise RunFailed(f"{run.path} lost its group {groups} on the way, so there are no figures")
     return summary
 
 

@@ -182,7 +182,7 @@ class Assembly(Parts):
         """Say who gets a copy of every fragment of this group."""
         receiving = [name for name, role in self._config.roles.items() if FRAGMENTS in role.receives]
         return [
-            Destination(process.rank, copies_for(name))
+            Destination(name, process.rank, copies_for(name))
             for name in receiving
             for process in self._job.plan.carrying(name)
             if process.group == self.group
@@ -277,6 +277,7 @@ class Assembly(Parts):
             group=self.group,
             interval=distribution.sync_interval,
             waits=distribution.mode == "sync",
+            wait_s=distribution.sync_wait_s,
             moments=distribution.sync_optimizer,
             updates=self.progress.updates,
             consumed=self.progress.consumed,

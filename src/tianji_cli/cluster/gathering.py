@@ -9,7 +9,7 @@ from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.messages import Arrive, Ended, FromStation, Refuse, Welcome
 from tianji_cli.cluster.plan import Host
 from tianji_cli.cluster.signals import StopSignals
-from tianji_cli.cluster.stations import Station, StationLauncher, admit, objection
+from tianji_cli.cluster.stations import Station, StationLauncher, admit, objection, refuse_late
 from tianji_cli.interruption import Interruption
 
 LOOK_EVERY_S: Final = 1.0
@@ -40,8 +40,10 @@ class Gathering:
             launcher.reaches_run is None for launcher in self._launchers.values()
         ):
             for message in self._hear():
-                if isinstance(message, Arrive):
+                if isinstance(message, Arrive) and len(self._launchers) < wanted:
                     self._admit(message, here, welcome)
+                elif isinstance(message, Arrive):
+                    self._say(refuse_late(self._control, message))
             for name, launcher in list(self._launchers.items()):
                 launcher.mind()
                 if launcher.lost:

@@ -125,6 +125,7 @@ def run_session(order: Order) -> Result:
         crew = Crew(assigner.assign, job.distribution.max_restarts_per_minute, local, stations)
         stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
         stack.callback(averaging.close)
+        stack.callback(_remove_lockstep_stores, run)
         stack.callback(crew.close)
         root = Root(
             job,
@@ -142,6 +143,12 @@ def run_session(order: Order) -> Result:
         )
         summary = root.run()
         return Result(telemetry.close(summary, plots=summary.status != "stopped"), crew.doomed)
+
+
+def _remove_lockstep_stores(run: RunDirectory) -> None:
+    """Remove the files by which learners were to meet, and one of them did not come."""
+    for store in run.path.glob("lockstep-*"):
+        store.unlink(missing_ok=True)
 
 
 def _gather(
@@ -188,8 +195,9 @@ def _mind_files_elsewhere(
         if place.host not in cut_off:
             continue
         if order.resumed and place.learns:
+            run = order.run.path.absolute()
             raise RunFailed(
-                f"{place.host} is to go on with group {place.group} and cannot reach {order.run.path.absolute()}: "
+                f"{place.host} is to go on with group {place.group} and cannot reach {run}: "
                 "share it between the hosts, under the same path"
             )
         telemetry.event(

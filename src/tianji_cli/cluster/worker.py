@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import setproctitle
 from pydantic import TypeAdapter
@@ -42,6 +42,7 @@ from tianji_cli.data.progress import Progress
 from tianji_cli.errors import describe
 from tianji_cli.roles.loop import RoleError, run_in_turns
 from tianji_cli.roles.role import Role
+from tianji_cli.roles.user_role import UserRole
 from tianji_transports.core import EngineOptions, Transport
 from tianji_transports.wiring import Wiring
 
@@ -115,9 +116,10 @@ def run_worker(assignment: Assignment, lifeline: int | None = None) -> None:
             _prepare_process(assignment)
             _work(assignment, _Attendant(assignment, control, lifeline), control)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
+            cause = error.error if isinstance(error, RoleError) else error
             control.send(
                 Failed(
-                    rank=assignment.rank, cause=text(describe(error)), traceback=text(traceback.format_exc())
+                    rank=assignment.rank, cause=text(describe(cause)), traceback=text(traceback.format_exc())
                 )
             )
             with contextlib.suppress(OSError):  # The disk may be what is full.
@@ -269,6 +271,7 @@ class _Attendant:
         self._peers_known = False
         self._finish_announced = False
         self._roles: Sequence[Role] = ()
+        self._speechless: Role | None = None
         self._transport: Transport | None = None
         self._production: ProductionFile | None = None
         self._reported = 0.0
@@ -344,11 +347,22 @@ class _Attendant:
         return Report(
             rank=self._rank,
             incarnation=self._incarnation,
-            roles=[role.report() for role in self._roles],
+            roles=[self._said_by(role) for role in self._roles],
             busy_s=[role.busy_s for role in self._roles],
             running_s=time.perf_counter() - self._began,
             pages=report_pages(self._production, self._reported_actors) if self._production else [],
         )
+
+    def _said_by(self, role: Role) -> dict[str, Any]:
+        if not isinstance(role, UserRole):
+            return role.report()
+        if role is self._speechless:
+            return UserRole.report(role)
+        try:
+            return role.checked_report()
+        except Exception as error:
+            self._speechless = role
+            raise RoleError(role, error) from error
 
     def _on_sigterm(self, _number: int, _frame: object) -> None:
         self._terminated = True

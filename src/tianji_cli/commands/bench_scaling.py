@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tianji_cli.commands.bench_options import Json, Out, Quiet
+from tianji_cli.scaling.usual import LINK_MB_PER_S, NODE_CORES, REPEATS, SECONDS
 
 if TYPE_CHECKING:
     from tianji_cli.scaling.report import Row
@@ -45,12 +46,12 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
     ] = None,
     learners: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a group.")] = None,
     learner_cores: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of each learner.")] = None,
-    repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Trainings of each point.")] = 3,
+    repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Trainings of each point.")] = REPEATS,
     threshold: Annotated[
         float | None,
         typer.Option(metavar="RETURN", help="Time to this mean return; the config's first by default."),
     ] = None,
-    seconds: Annotated[float, typer.Option(metavar="S", help="That each training lasts.")] = 20.0,
+    seconds: Annotated[float, typer.Option(metavar="S", help="That each training lasts.")] = SECONDS,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
@@ -65,17 +66,27 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
     nodes: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Simulated at most; what is needed by default.")
     ] = None,
-    node_cores: Annotated[int, typer.Option(metavar="M", min=1, help="Of a simulated node.")] = 40,
+    node_cores: Annotated[
+        int | None,
+        typer.Option(metavar="M", min=1, help=f"Of a simulated node; {NODE_CORES} by default."),
+    ] = None,
     link_mb: Annotated[
-        float, typer.Option(metavar="MB/S", min=0.001, help="What the link of a simulated node carries.")
-    ] = 1250.0,
+        float | None,
+        typer.Option(
+            metavar="MB/S",
+            min=0.001,
+            help=f"What the link of a simulated node carries; {LINK_MB_PER_S:g} by default.",
+        ),
+    ] = None,
     hosts: Annotated[
         str | None,
-        typer.Option(metavar="H,H..", help="Other hosts that take part; a Slurm allocation's by default."),
+        typer.Option(
+            metavar="H,H..", help="Other hosts that take part; a Slurm allocation's by default; needs --out."
+        ),
     ] = None,
     join_with: Annotated[
         str | None,
-        typer.Option(metavar="CMD", help="Command that runs another on {host}; ssh {host}, or Slurm's srun."),
+        typer.Option(metavar="CMD", help="Command that runs another on {host}; ssh, or Slurm's srun."),
     ] = None,
     listen: Annotated[
         str | None, typer.Option(metavar="HOST", help="Name or address where they reach this host.")
@@ -85,11 +96,21 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
     quiet: Quiet = False,
 ) -> None:
     """How throughput and time change with actors, learners and groups: Figures 4(c), 6, 12(b) and Table 1."""
+    from tianji_cli.errors import UsageError  # noqa: PLC0415
     from tianji_cli.scaling.hosts import others_of  # noqa: PLC0415
-    from tianji_cli.scaling.simulation import Machines  # noqa: PLC0415
     from tianji_cli.scaling.study import Request, plan_study  # noqa: PLC0415
 
+    machines = {"--nodes": nodes, "--node-cores": node_cores, "--link-mb": link_mb}
+    for option, value in {**machines, "--from": earlier}.items():
+        if no_simulation and value is not None:
+            raise UsageError(f"{option} is of the simulation, and --no-simulation wants none")
     names = None if hosts is None else [name for name in hosts.split(",") if name]
+    others = others_of(names, join_with, listen)
+    if others is not None and out is None:
+        raise UsageError(
+            "--hosts needs --out on a file system that all hosts see; others would take part: "
+            + ", ".join(others.names)
+        )
     request = Request(
         figure=figure.value,
         actors=tuple(actors or ()),
@@ -100,10 +121,16 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
         threshold=threshold,
         seconds=seconds,
         overrides=tuple(set_ or ()),
-        others=others_of(names, join_with, listen),
+        others=others,
     )
-    machines = None if no_simulation else Machines(nodes, node_cores, link_mb)
-    _compare(plan_study(config, request), machines, earlier, out=out, json_to=json, quiet=quiet)
+    simulated = None if no_simulation else _machines(nodes, node_cores, link_mb)
+    _compare(plan_study(config, request), simulated, earlier, out=out, json_to=json, quiet=quiet)
+
+
+def _machines(nodes: int | None, node_cores: int | None, link_mb: float | None) -> Machines:
+    from tianji_cli.scaling.simulation import Machines  # noqa: PLC0415
+
+    return Machines(nodes, node_cores or NODE_CORES, link_mb or LINK_MB_PER_S)
 
 
 def _compare(
@@ -156,12 +183,9 @@ def _simulate(study: Study, machines: Machines | None, earlier: Path | None, *, 
     Raises:
         UsageError: there is nothing in the file to simulate from.
     """
-    from tianji_cli.errors import UsageError  # noqa: PLC0415
     from tianji_cli.scaling.simulation import Simulations, read_profile, simulate_study  # noqa: PLC0415
 
     if machines is None:
-        if earlier is not None:
-            raise UsageError("--from is what a simulation starts from, and --no-simulation wants none")
         return Simulations()
     measured = None if earlier is None else read_profile(earlier, study)
     return simulate_study(study, machines, measured, quiet=quiet)

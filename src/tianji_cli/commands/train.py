@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +16,7 @@ from tianji_cli.cluster.mpi_ranks import Launch, World, check_size, launched, se
 from tianji_cli.cluster.mpiexec import run_under_mpiexec
 from tianji_cli.cluster.occupation import is_occupied
 from tianji_cli.cluster.plan import Plan, expected_hosts, make_plan, plan_for_ranks
+from tianji_cli.cluster.run_files import files_elsewhere
 from tianji_cli.cluster.session import Order, run_session
 from tianji_cli.config.checks import crosses_hosts
 from tianji_cli.config.loader import load_config
@@ -77,7 +78,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
         job = load_config(str(earlier.config) if earlier else str(config), overrides)
         plan = make_plan(job, expected_hosts(job))
         if dry_run:
-            print_plan(plan, graph_of(job), json_to)
+            print_plan(plan, graph_of(job), job.roles, json_to)
             return 0
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         by_mpiexec = _wants_mpiexec(job, plan, launch, world)
@@ -131,8 +132,15 @@ def _run_directory(
     return earlier
 
 
-def print_plan(plan: Plan, graph: RoleGraph, json_to: str | None) -> None:
-    """Print who would run where, and who would be connected to whom."""
+def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: str | None) -> None:
+    """Print who would run where, and who would be connected to whom.
+
+    Args:
+        plan: who runs where.
+        graph: who is connected to whom.
+        roles: names of the user's.
+        json_to: file to write it to, ``-`` for standard output; None for none.
+    """
     rows: list[dict[str, Any]] = [
         {
             "rank": process.rank,
@@ -166,3 +174,8 @@ def print_plan(plan: Plan, graph: RoleGraph, json_to: str | None) -> None:
         console.print(f"{channel.sender} -> {channel.receiver}: {channel.name}", highlight=False)
     for slot in graph.slots:
         console.print(f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest", highlight=False)
+    for elsewhere in files_elsewhere(plan, roles):
+        console.print(
+            f"{elsewhere.what} are kept only if {elsewhere.host} reaches the run directory by its path",
+            highlight=False,
+        )

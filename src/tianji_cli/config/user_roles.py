@@ -18,6 +18,9 @@ GROUP: Final = "tianji.roles"
 BUILT_IN: Final = ("root", "actor", "buffer", "learner", "follower", "evaluator")
 """Names that are taken."""
 
+OTHER_REFUSERS: Final = ("endpoint", "batches", "shares", "priorities")
+"""What counts refused messages besides roles: a role of such a name could not be told from it."""
+
 OWN_KEYS: Final = ("type", "receives", "reads", "cores")
 """What every ``[roles.NAME]`` may say, whatever its class."""
 
@@ -33,6 +36,8 @@ def refusal_of_name(name: str) -> str | None:
     """Say why a role cannot be called that, or None if it can: its name is part of channels and files."""
     if name in BUILT_IN:
         return "is the name of a role of every job"
+    if name in OTHER_REFUSERS:
+        return "is a name that reports use for something else"
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,31}", name) is None:
         return "names no role; 1 to 32 letters, digits and '_' do, beginning with a letter"
     return None

@@ -7,7 +7,7 @@ batch needs no serialisation either.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -98,12 +98,12 @@ class BatchLayout:
         return fingerprint_of(repr((SCHEMA, self.size, *arrays)))
 
 
-class BatchArrays:
-    """A batch's arrays over one block of memory, to be filled again and again.
+class BatchView:
+    """A batch in arrays that are somebody else's.
 
     Args:
-        layout: how the memory is divided.
-        memory: at least ``layout.nbytes`` bytes; None: allocate them here.
+        layout: what there is.
+        arrays: all of them by name, as the layout lists them.
 
     Attributes:
         arrays: all of them by name, as the layout lists them.
@@ -113,14 +113,8 @@ class BatchArrays:
         age: ``[B]`` int64, env steps that the replay accepted after each sample's fragment.
     """
 
-    def __init__(self, layout: BatchLayout, memory: memoryview | None = None) -> None:
+    def __init__(self, layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         self.layout = layout
-        self.memory = np.zeros(layout.nbytes, np.uint8).data if memory is None else memory
-        self.header = np.ndarray((), HEADER, self.memory)
-        arrays: dict[str, npt.NDArray[Any]] = {
-            name: np.ndarray((layout.size, *spec.shape), spec.dtype, self.memory, layout.offsets[name])
-            for name, spec in layout.arrays
-        }
         self.arrays = arrays
         self.batch = Batch(
             observation=arrays["observation"],
@@ -133,6 +127,24 @@ class BatchArrays:
         self.handle: npt.NDArray[np.int64] = arrays["handle"]
         self.version: npt.NDArray[np.int64] = arrays["version"]
         self.age: npt.NDArray[np.int64] = arrays["age"]
+
+
+class BatchArrays(BatchView):
+    """A batch's arrays over one block of memory, to be filled again and again.
+
+    Args:
+        layout: how the memory is divided.
+        memory: at least ``layout.nbytes`` bytes; None: allocate them here.
+    """
+
+    def __init__(self, layout: BatchLayout, memory: memoryview | None = None) -> None:
+        self.memory = np.zeros(layout.nbytes, np.uint8).data if memory is None else memory
+        self.header = np.ndarray((), HEADER, self.memory)
+        arrays = {
+            name: np.ndarray((layout.size, *spec.shape), spec.dtype, self.memory, layout.offsets[name])
+            for name, spec in layout.arrays
+        }
+        super().__init__(layout, arrays)
 
     def stamp(self, job: int) -> None:
         """Write whose batch this is."""

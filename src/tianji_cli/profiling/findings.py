@@ -101,7 +101,7 @@ class Findings:
 
     @property
     def runnable(self) -> Candidate | None:
-        """The best of those that this version can run."""
+        """The best of those that can be run."""
         return next((candidate for candidate in self.candidates if candidate.runnable), None)
 
     @property
@@ -131,7 +131,7 @@ def find(subject: MeasuredJob, cluster: Cluster, *, anywhere: bool) -> Findings:
     Args:
         subject: what is profiled.
         cluster: whose cores are to be split.
-        anywhere: show the best even if this version of tianji cannot run it.
+        anywhere: show the best even if it cannot be run, such as several groups over ``inproc``.
 
     Raises:
         UsageError: no split uses all of the cores, or GPUs are to be used and the config says otherwise.

@@ -172,8 +172,9 @@ class Actor(Role):
         return True
 
     def report(self) -> dict[str, Any]:
-        """What its endpoint, which other actors may share, has rejected."""
-        return {"rejected": {"endpoint": rejected_by(self._outbox.transport)}}
+        """What its endpoint, which other actors may share, has rejected, and how long it waited for whom."""
+        rejected = {"endpoint": rejected_by(self._outbox.transport)}
+        return {"rejected": rejected, "waited_s": self._copies.waited_s}
 
     def stop(self) -> None:
         """Give up the unfinished fragment: its samples count as dropped."""

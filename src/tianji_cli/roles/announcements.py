@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from tianji_cli.beginning import BEGAN_S
 from tianji_cli.cluster.plan import Plan
+from tianji_cli.roles.held_back import Receiver
 from tianji_cli.roles.silence import LATE_S, Silence
 
 
@@ -23,6 +24,7 @@ class Announcements:
         self._event = event
         self._silence = Silence(range(len(plan.processes)))
         self._first_step_announced = False
+        self._waited_for: set[Receiver] = set()
 
     def begin(self, rank: int) -> None:
         """A worker was started."""
@@ -44,6 +46,12 @@ class Announcements:
             self._first_step_announced = True
             start_up_s = time.monotonic() - BEGAN_S - trained_s
             self._event(f"first environment step {start_up_s:.2f} s after the command began")
+
+    def mind_waiting(self, waits_for: Receiver | None) -> None:
+        """Name a role that holds actors back."""
+        if waits_for is not None and waits_for not in self._waited_for:
+            self._waited_for.add(waits_for)
+            self._event(f"actors wait for {waits_for}, which claims its fragments too slowly or not at all")
 
     def _title(self, rank: int) -> str:
         return self._plan.processes[rank].title

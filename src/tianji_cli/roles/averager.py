@@ -14,6 +14,9 @@ from tianji_cli.data.contribution import Average, Contribution, average_nbytes, 
 from tianji_cli.data.refusals import Refusals
 from tianji_transports.core import Claim, Transport
 
+ENOUGH: Final = 2
+"""Contributions with which a round may be closed though a group is missing."""
+
 SAY_EVERY_S: Final = 10.0
 """A group that is late again and again is reported this often."""
 
@@ -22,20 +25,23 @@ class Averager:
     """Averages what groups contribute, each at most once in a round, weighted by the samples it has used.
 
     A round begins with its first contribution and ends when every group that lives has contributed, or
-    ``wait_s`` later. Whoever was late is taken into the next one. The mean is summed up in the order of the
-    groups, so that the same contributions have the same mean, bit by bit.
+    ``wait_s`` after the second one: a group by itself has nothing to be averaged with. Whoever was late is
+    taken into the next one. The mean is summed up in the order of the groups, so that the same contributions
+    have the same mean, bit by bit.
 
     Args:
         transport: the root's endpoint.
         groups: group of each rank that contributes.
         job: the job's number.
-        wait_s: longest that a round stays open.
+        wait_s: longest that a round stays open once two groups have contributed; a group is late if another's
+            contribution has waited that long for its own.
         event: tells the user something.
 
     Attributes:
         rounds: that were closed.
-        missed: of each group: rounds that were closed without it while it lived.
-        deadline: when the open round ends at the latest, by ``time.monotonic``; infinite if none is open.
+        missed: of each group: rounds that it was late for while it lived.
+        deadline: when groups are late for the open round, by ``time.monotonic``; infinite if none is open, or
+            if they are already.
     """
 
     def __init__(
@@ -57,6 +63,7 @@ class Averager:
         self._contributions = [Contribution(memoryview(bytearray(self._nbytes))) for _ in range(number)]
         self._average = Average(memoryview(bytearray(average_nbytes(values, number))), number)
         self._here: set[int] = set()
+        self._late: set[int] = set()
         self._living = set(groups.values())
         self._taken = [0] * number
         self.missed = [0] * number
@@ -77,10 +84,14 @@ class Averager:
         while (claim := self._transport.probe(CONTRIBUTIONS)) is not None:
             self._take(claim)
             came = True
-        if self._here and (self._living <= self._here or time.monotonic() >= self.deadline):
+        is_late = time.monotonic() >= self.deadline
+        if self._here and (self._living <= self._here or (is_late and len(self._here) >= ENOUGH)):
             self._close()
-            came = True
-        return came
+        elif is_late:
+            self._miss_others()
+        else:
+            return came
+        return True
 
     def lose(self, rank: int) -> None:
         """Wait no longer for a group, by its learner; what it has contributed already counts."""
@@ -110,10 +121,10 @@ class Averager:
             self._publish()
             return
         self._here.add(group)
-        if len(self._here) == 1:
+        if len(self._here) <= ENOUGH:
             self.deadline = time.monotonic() + self._wait_s
-            if self._living - self._here:
-                self._publish()  # Whoever can shall contribute now: groups in step need no waiting.
+        if len(self._here) == 1 and self._living - self._here:
+            self._publish()  # Whoever can shall contribute now.
 
     def _close(self) -> None:
         contributors = sorted(self._here)
@@ -128,23 +139,26 @@ class Averager:
                 contribution.values *= share
                 mean += contribution.values
             self._taken[group] = contribution.number
-        for group in sorted(self._living - self._here):
-            self._miss(group)
+        self._miss_others()
         self._here.clear()
+        self._late.clear()
         self._contributors = len(contributors)
         self.rounds += 1
-        self.deadline = float("inf")
         self._publish()
 
-    def _miss(self, group: int) -> None:
-        self.missed[group] += 1
-        now = time.monotonic()
-        if now - self._said[group] >= SAY_EVERY_S:
-            self._said[group] = now
-            self._event(
-                f"group {group} is late: average {self.rounds + 1} is made without it after "
-                f"{self._wait_s:g} s, distribution.sync_wait_s ({self.missed[group]} so far)"
-            )
+    def _miss_others(self) -> None:
+        """Count those that are late for this round, once, and name them."""
+        self.deadline = float("inf")
+        for group in sorted(self._living - self._here - self._late):
+            self._late.add(group)
+            self.missed[group] += 1
+            now = time.monotonic()
+            if now - self._said[group] >= SAY_EVERY_S:
+                self._said[group] = now
+                self._event(
+                    f"group {group} is late for average {self.rounds + 1} by {self._wait_s:g} s, "
+                    f"distribution.sync_wait_s ({self.missed[group]} so far)"
+                )
 
     def _publish(self) -> None:
         self._average.fill_header(

@@ -22,7 +22,7 @@ class Averaging:
 
     Args:
         plan: of the job.
-        wait_s: longest that a round of averaging stays open.
+        wait_s: longest that a round of averaging waits for the rest, once two groups have contributed.
         options: how the endpoint reaches other hosts.
         event: tells the user something.
 

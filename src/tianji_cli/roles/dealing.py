@@ -1,7 +1,7 @@
 """How a learner deals a round out to its followers: one message that says what comes, then their shares.
 
 A round is dealt to all followers or to nobody: memory for all of it is there before the first message is
-pushed. Whoever is dealt a round finishes it, since the others wait for its gradients.
+pushed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Dealer:
         transport: the endpoint of the learner's process.
         followers: their ranks, in the order of their numbers.
         job: the job's number.
-        shares: messages that each follower gets of a round.
+        shares: messages that each follower gets of a round; the channel's window is at most one more.
         nbytes: size of each.
 
     Attributes:
@@ -124,6 +124,33 @@ class Dealer:
                 self._transport.push(loan)
             hand.clear()
         self._calls.clear()
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether all that was pushed needs no more work of this endpoint to arrive.
+
+        Some engines send only while they are asked something. A learner that waited for its followers'
+        gradients meanwhile would wait for ever; so it sleeps at the transport until the shares are claimed.
+        """
+        if self._transport.capabilities.progresses:
+            return True
+        for rank, hand in zip(self._followers, self._hands, strict=True):
+            while self._transport.unconfirmed(rank, SHARES):
+                # A refused loan is what a claim ends a sleep for; any other serves the next round.
+                loan = self._transport.loan(rank, SHARES, self._nbytes)
+                if isinstance(loan, Full):
+                    return False
+                if len(hand) < self.shares:
+                    hand.append(loan)
+                else:
+                    loan.abandon()
+        return True
+
+    def abandon(self) -> None:
+        """Give back what was lent for a round that is not to be."""
+        for loans in (self._calls, *self._hands):
+            while loans:
+                loans.pop().abandon()
 
 
 def tensors_in_step(embryo: Embryo) -> list[torch.Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tianji_cli.cluster.graph import PRIORITIES
 from tianji_cli.data import priority_update
 from tianji_cli.data.arrival import Arrival
-from tianji_cli.data.batches import BatchArrays, BatchLayout
+from tianji_cli.data.batches import BatchArrays, BatchLayout, BatchView
 from tianji_cli.data.refusals import Refusals
 from tianji_cli.data.replay_store import ReplayStore
 from tianji_cli.roles.dealing import Deal, Dealer
@@ -49,12 +49,12 @@ class DealingReplay(BatchSource):
         self._prioritised = prioritised
         self._in_step = in_step
         self._whole = BatchArrays(batches)
-        self._own = BatchArrays(share)
         self._share = share
         self._rows = [
             {name: rows[start : start + share.size] for name, rows in self._whole.arrays.items()}
             for start in range(0, batches.size, share.size)
         ]
+        self._own = BatchView(share, self._rows[0])
         self._is_dealt = False
         self._unanswered = 0
         self._refusals = Refusals()
@@ -76,14 +76,21 @@ class DealingReplay(BatchSource):
             return False
         self._store.draw(self._whole)
         for (memory,), rows in zip(hands, self._rows[1:], strict=True):
-            self._fill(BatchArrays(self._share, memory), rows)
+            dealt = BatchArrays(self._share, memory)
+            dealt.stamp(self._dealer.job)
+            for name, array in dealt.arrays.items():
+                array[...] = rows[name]
         self._dealer.push(deal)
-        self._fill(self._own, self._rows[0])
         self._is_dealt = True
         self._unanswered += len(hands)
         return True
 
-    def draw(self) -> BatchArrays | None:
+    @property
+    def is_claimed(self) -> bool:
+        """The followers have their shares."""
+        return self._dealer.is_claimed
+
+    def draw(self) -> BatchView | None:
         """Hand out this learner's share of what was dealt, once."""
         if not self._is_dealt:
             return None
@@ -95,16 +102,12 @@ class DealingReplay(BatchSource):
         self._store.replay.update_priorities(self._own.handle, priorities)
 
     def wind_down(self) -> None:
-        """Nothing was begun that would have to end."""
+        """Begin nothing more."""
+        self._dealer.abandon()
 
     def report(self) -> dict[str, Any]:
         """Messages that were refused: how many, and why the first."""
         return {"rejected": {"priorities": [self._refusals.count, self._refusals.first]}}
-
-    def _fill(self, share: BatchArrays, rows: Mapping[str, npt.NDArray[Any]]) -> None:
-        share.stamp(self._dealer.job)
-        for name, array in share.arrays.items():
-            array[...] = rows[name]
 
     def _take_priorities(self) -> None:
         while (claim := self._transport.probe(PRIORITIES)) is not None:

@@ -17,7 +17,7 @@ class Feed(ABC):
         """Say what came since the last call, in the order it is to be counted."""
 
     def deal(self, env_steps: int, *, synchronise: bool) -> bool:  # noqa: ARG002 - for those with followers
-        """Deal the next updates out to the followers, and to this learner; all of them must be made.
+        """Deal the next updates out to the followers, and to this learner.
 
         Args:
             env_steps: seen so far, for what is scheduled over training.
@@ -32,6 +32,11 @@ class Feed(ABC):
     def unfinished(self) -> bool:
         """Whether something that was dealt to the followers is not used up here."""
         return False
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the followers need nothing more of the transport to learn from what they were dealt."""
+        return True
 
     @abstractmethod
     def batch(self) -> Any | None:

@@ -16,6 +16,8 @@ from tianji_cli.roles.role import Role
 class Follower(Role):
     """Updates on its share of everything that the learner deals out; publishes, saves and counts nothing.
 
+    It goes on until the learner leaves it, and idles from then on until it is told to stop.
+
     Args:
         embryo: the update rule, which joins the others; it begins with the learner's parameters.
         feed: takes what is dealt.
@@ -32,18 +34,24 @@ class Follower(Role):
         self._parameters = np.zeros(embryo.model.parameter_count, np.float32)
         self._deal: Deal | None = None
         self._has_begun = False
+        self._winding_down = False
         self._version = 0
         self._updates = 0
 
     def turn(self) -> bool:
         """Take what was dealt, or make one gradient update."""
         if self._lockstep.lost is not None:
-            self._lockstep.await_news()
+            if not self._winding_down:
+                self._lockstep.await_news()
             return False
         try:
             return self._go_on()
         except LostPeerError:
             return False
+
+    def wind_down(self) -> None:
+        """That the learner leaves is no loss from here on."""
+        self._winding_down = True
 
     def report(self) -> dict[str, Any]:
         """Counters, and what was refused; uses of samples are counted by the learner."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,8 +33,10 @@ class GroupAverage:
         job: the job's number.
         group: of the learner.
         interval: updates between two contributions; counted when ``settle`` is called.
-        waits: no update is made between a contribution and its average. Contributions are due by the interval
-            alone then; otherwise also once another group has begun a round.
+        waits: make no update between a contribution and its average, for ``wait_s`` at most; after that the
+            average is adopted at the end of whichever round it comes in. Contributions are due by the
+            interval alone then; otherwise also once another group has begun a round.
+        wait_s: longest wait for an average, or for the root to take a contribution.
         moments: the optimiser's moments are averaged, too.
         updates: made in earlier sessions.
         consumed: uses of samples in them.
@@ -48,6 +51,7 @@ class GroupAverage:
         group: int,
         interval: int,
         waits: bool,
+        wait_s: float,
         moments: bool,
         updates: int = 0,
         consumed: int = 0,
@@ -59,6 +63,8 @@ class GroupAverage:
         self._group = group
         self._interval = interval
         self._waits = waits
+        self._wait_s = wait_s
+        self._waiting_since: float | None = None
         self._updates = updates
         self._consumed = consumed
         count = embryo.model.parameter_count
@@ -93,7 +99,7 @@ class GroupAverage:
         due = not self._outstanding and self._is_due(updates, consumed)
         if due and self._contribute(consumed):
             self._updates, self._consumed = updates, consumed
-        return not (self._waits and (self._outstanding or due))
+        return not (self._waits and self._has_to_wait(due=due))
 
     def take_adopted(self) -> bool:
         """Say, once after each adoption, that the parameters were replaced."""
@@ -103,6 +109,15 @@ class GroupAverage:
     def report(self) -> dict[str, Any]:
         """How often the group contributed, and adopted an average."""
         return {"averaging": {"contributed": self._number, "adopted": self._adoptions}}
+
+    def _has_to_wait(self, *, due: bool) -> bool:
+        """Say whether an average is awaited, and not for too long."""
+        if not (due or self._outstanding):
+            return False
+        now = time.monotonic()
+        if self._waiting_since is None:
+            self._waiting_since = now
+        return now - self._waiting_since < self._wait_s
 
     def _is_due(self, updates: int, consumed: int) -> bool:
         if consumed <= self._consumed:
@@ -129,7 +144,7 @@ class GroupAverage:
 
     def _hear(self, average: Average) -> None:
         if self._outstanding and average.taken[self._group] >= self._number:
-            self._outstanding = False
+            self._outstanding, self._waiting_since = False, None
             if self._is_finite and average.contributors:
                 self._adopt(average.values)
         self._called = average.is_open and not self._waits
@@ -137,8 +152,9 @@ class GroupAverage:
     def _adopt(self, average: Floats) -> None:
         new, count = self._new, self._count
         self._model.write_parameters(new[:count])
-        new[:count] += average[:count]
+        # In this order nothing is rounded where nothing was learned meanwhile.
         new[:count] -= self._contribution.values[:count]
+        new[:count] += average[:count]
         new[count:] = average[count:]
         self._model.read_parameters(new[:count])
         for moment, part in zip(self._moments, self._parts(new), strict=True):

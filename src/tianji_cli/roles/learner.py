@@ -82,7 +82,8 @@ class Learner(Role):
         self._average = average
         self._lockstep = lockstep
         self._groups = groups
-        self._checked_version = -1
+        self._has_begun = self._checked = False
+        self._dealt: int | None = None  # Env steps of what was dealt and is not begun.
         self._adopted = False
         if lockstep is not None:
             embryo.join(lockstep)
@@ -121,7 +122,7 @@ class Learner(Role):
         if arrivals:
             self._record(arrivals)
         if self._winding_down or self._finished is not None:
-            return self._finish_deal() or bool(arrivals)
+            return bool(arrivals)
         if arrivals:
             self._finished = self._duties.stop.reached(self._progress, self._episodes)
             if self._finished is not None:
@@ -137,13 +138,10 @@ class Learner(Role):
     def publish_policy(self) -> bool:
         """Replace the policy that actors find by the new one, when other learners and groups are ready."""
         progress = self._progress
-        if self._lockstep is not None and not self._is_same(self._lockstep, progress.version + 1):
+        if not self._winding_down and not self._agrees():
             return False
-        if self._average is not None and not self._winding_down:
-            if not self._average.settle(progress.updates, progress.consumed):
-                return False
-            self._adopted |= self._average.take_adopted()
         progress.version += 1
+        self._checked = False
         self._publish()
         return True
 
@@ -170,16 +168,18 @@ class Learner(Role):
         return True
 
     def wind_down(self) -> None:
-        """Make no more updates; the episodes in what is still received are counted."""
+        """Make no more updates; the episodes in what is still received are counted.
+
+        Followers that are in the middle of a round hear of it: the connections to this learner close.
+        """
         if not self._winding_down:
             self._winding_down = True
             self._feed.wind_down()
+            self.close()
 
     def stop(self) -> None:
-        """Finish what others count on, count what was received last, and save unless nothing is new."""
+        """Count what was received last, and save unless nothing is new."""
         self.wind_down()
-        while self._finish_deal():
-            pass
         self._record(self._feed.arrivals())
         if self._saved != (self._progress.env_steps, self._progress.updates):
             self.save()
@@ -234,53 +234,49 @@ class Learner(Role):
 
         Raises:
             LostPeerError: a follower is gone.
+            DivergedLearnersError: a follower begins with other parameters.
         """
-        if lockstep.lost is not None or self._feed.unfinished:
-            return lockstep.lost is None
-        env_steps = self._progress.env_steps * self._groups
-        if not self._feed.deal(env_steps, synchronise=self._adopted):
+        if lockstep.lost is not None:
             return False
-        if self._checked_version < 0:
+        if self._dealt is None:
+            if self._feed.unfinished:
+                return True
+            env_steps = self._progress.env_steps * self._groups
+            if not self._feed.deal(env_steps, synchronise=self._adopted):
+                return False
+            self._dealt = env_steps
+        if not self._feed.is_claimed:
+            return False
+        if not self._has_begun:
+            self._has_begun = True
             self._check(lockstep, self._progress.version)
         if self._adopted:
             self._adopted = False
             lockstep.broadcast(tensors_in_step(self._embryo))
-        self._embryo.schedule(env_steps)
+        self._embryo.schedule(self._dealt)
+        self._dealt = None
         return True
 
-    def _finish_deal(self) -> bool:
-        """Go on with what followers were dealt, at the end; False if there is no more of it."""
-        if self._lockstep is None or self._lockstep.lost is not None:
-            return False
-        try:
-            if self._feed.unfinished:
-                return self._update()
-            version = self._progress.version + 1
-            return self._feed.round_is_done and self._check(self._lockstep, version)
-        except LostPeerError:
-            return False
+    def _agrees(self) -> bool:
+        """Compare with the followers, once a version, and average with other groups; False: not yet."""
+        progress = self._progress
+        if self._lockstep is not None and not self._checked:
+            if self._lockstep.lost is not None:
+                return False
+            try:
+                self._check(self._lockstep, progress.version + 1)
+            except LostPeerError:
+                return False
+            self._checked = True
+        if self._average is not None:
+            if not self._average.settle(progress.updates, progress.consumed):
+                return False
+            self._adopted |= self._average.take_adopted()
+        return True
 
-    def _is_same(self, lockstep: Lockstep, version: int) -> bool:
-        """Compare with the followers, once a version; False if one of them is gone."""
-        try:
-            self._check(lockstep, version)
-        except LostPeerError:
-            return False
-        return lockstep.lost is None
-
-    def _check(self, lockstep: Lockstep, version: int) -> bool:
-        """Compare parameters with the followers; False if that was done for this version.
-
-        Raises:
-            LostPeerError: a follower is gone.
-            DivergedLearnersError: one has other parameters.
-        """
-        if self._checked_version == version:
-            return False
+    def _check(self, lockstep: Lockstep, version: int) -> None:
         self._embryo.model.write_parameters(self._parameters)
         lockstep.check_same(version, self._parameters)
-        self._checked_version = version
-        return True
 
     def _record(self, arrivals: Sequence[Arrival]) -> None:
         """Count steps and episodes in the order of the arrivals."""

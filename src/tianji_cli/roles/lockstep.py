@@ -2,13 +2,14 @@
 
 In a computer's memory everything is added up by the first learner, in the order of the learners, and sent
 back: two messages one after the other. That takes half as long as gloo's own reduction of a small network's
-gradient, and no longer with a large one's; on GPUs NCCL adds up.
+gradient, and no longer with a large one's. On GPUs NCCL adds up, which was written by NCCL's documentation
+and has not been run: there was no machine with a GPU for each learner.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -49,7 +50,8 @@ class DivergedLearnersError(TianjiError):
 class Lockstep(Peers):
     """One learner's connections to the others; all of them call the same methods in the same order.
 
-    Whoever misses another closes its own connections, so that everybody hears of it.
+    Whoever misses another closes its own connections, so that everybody hears of it. A learner leaves by
+    closing them between two updates.
 
     Args:
         store: file by which they find each other; it is new, and removed as soon as they have.
@@ -74,11 +76,17 @@ class Lockstep(Peers):
         self._lost_at = 0.0
         self._sums = _Received(number - 1)
         self._digest = _Digest()
+        self._present = torch.zeros(1)
         try:
             found = _C10D.FileStore(str(store), number)
             found.set_timeout(timedelta(seconds=timeout_s))
             self._group: Any | None = _gloo(found, index, number, timeout_s)
             self._devices = _nccl(found, index, number, device)
+            if self._devices is not None:
+                # NCCL connects when it is first used, by the store.
+                first = torch.ones(1, device=device)
+                self._devices.allreduce([first]).wait()
+                first.cpu()
         except RuntimeError as cause:  # What torch raises, time-outs included.
             raise LostPeerError(
                 f"the {number} learners of the group have not met within {timeout_s:g} s ({store})"
@@ -94,12 +102,12 @@ class Lockstep(Peers):
             LostPeerError: another learner is gone; ``values`` are of no use.
         """
         if not values.is_cuda:
-            self._add_up_in_memory(values)
+            self._exchange(self._add_up_in_memory, values)
         elif self._devices is not None:
-            self._devices.allreduce([values]).wait()
+            self._exchange(self._add_up_on_devices, values)
         else:
             in_memory = values.cpu()
-            self._add_up_in_memory(in_memory)
+            self._exchange(self._add_up_in_memory, in_memory)
             values.copy_(in_memory)
 
     def broadcast(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -110,13 +118,7 @@ class Lockstep(Peers):
         """
         for tensor in tensors:
             in_memory = tensor.detach().cpu()  # Itself, if it is there.
-            try:
-                if self.index == FIRST:
-                    self._send_to_all(in_memory)
-                else:
-                    self._connected.recv([in_memory], FIRST, TAG).wait(FOR_EVER)
-            except RuntimeError as cause:
-                raise self._lose() from cause
+            self._exchange(self._send_to_all if self.index == FIRST else self._receive, in_memory)
             if tensor.is_cuda and self.index != FIRST:
                 tensor.detach().copy_(in_memory)
 
@@ -149,44 +151,55 @@ class Lockstep(Peers):
             LostPeerError: nobody has.
         """
         if self.lost is not None and time.monotonic() - self._lost_at >= UNTOLD_LIMIT_S:
-            raise self.lost
+            raise LostPeerError(str(self.lost))
 
     def close(self) -> None:
         """Close the connections; a learner that still waits for this one is told so by that."""
         self._group = self._devices = None
 
-    @property
-    def _connected(self) -> Any:
+    def _exchange(self, exchange: Callable[[torch.Tensor], None], values: torch.Tensor) -> None:
+        """Send and receive, or notice that somebody is gone."""
         if self._group is None:
-            raise self.lost or LostPeerError("the connections to the other learners are closed")
-        return self._group
-
-    def _add_up_in_memory(self, values: torch.Tensor) -> None:
-        group = self._connected
+            raise LostPeerError(str(self.lost or "the connections to the other learners are closed"))
         try:
-            if self.index != FIRST:
-                group.send([values], FIRST, TAG).wait(FOR_EVER)
-                group.recv([values], FIRST, TAG).wait(FOR_EVER)
-                return
-            others = self._sums.like(values)
-            coming = [group.recv([other], index, TAG) for index, other in enumerate(others, start=1)]
-            for work, other in zip(coming, others, strict=True):
-                work.wait(FOR_EVER)
-                values += other
-            self._send_to_all(values)
-        except RuntimeError as cause:
-            raise self._lose() from cause
-
-    def _send_to_all(self, values: torch.Tensor) -> None:
-        group = self._connected
-        for work in [group.send([values], index, TAG) for index in range(1, self.number)]:
-            work.wait(FOR_EVER)
-
-    def _lose(self) -> LostPeerError:
-        self.lost = LostPeerError(f"learner {self.index} of the group has lost another in mid-update")
+            exchange(values)
+        except RuntimeError as error:
+            why = str(error).partition("\n")[0]
+        else:
+            return
+        # Raised out here, and not kept: an exception keeps frames, and these keep the connections.
+        self.lost = LostPeerError(f"learner {self.index} of the group has lost another in mid-update: {why}")
         self._lost_at = time.monotonic()
         self.close()
-        return self.lost
+        raise LostPeerError(str(self.lost))
+
+    def _add_up_on_devices(self, values: torch.Tensor) -> None:
+        assert self._devices is not None
+        # NCCL does not return from a sum whose peer has left: nobody begins one before all are there.
+        self._add_up_in_memory(self._present)
+        self._devices.allreduce([values]).wait()
+
+    def _add_up_in_memory(self, values: torch.Tensor) -> None:
+        assert self._group is not None
+        if self.index != FIRST:
+            self._group.send([values], FIRST, TAG).wait(FOR_EVER)
+            self._receive(values)
+            return
+        others = self._sums.like(values)
+        coming = [self._group.recv([other], index, TAG) for index, other in enumerate(others, start=1)]
+        for work, other in zip(coming, others, strict=True):
+            work.wait(FOR_EVER)
+            values += other
+        self._send_to_all(values)
+
+    def _send_to_all(self, values: torch.Tensor) -> None:
+        assert self._group is not None
+        for work in [self._group.send([values], index, TAG) for index in range(1, self.number)]:
+            work.wait(FOR_EVER)
+
+    def _receive(self, values: torch.Tensor) -> None:
+        assert self._group is not None
+        self._group.recv([values], FIRST, TAG).wait(FOR_EVER)
 
 
 class _Received:

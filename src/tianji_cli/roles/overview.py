@@ -14,6 +14,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.distribution import Spread
 from tianji_cli.data.ledger import Account, Reception, Source
 from tianji_cli.data.production import Production, ProductionFile
+from tianji_cli.roles.held_back import Receiver
 from tianji_cli.roles.totals import Said, of_buffers, of_learners
 from tianji_cli.roles.work import WorkLog
 from tianji_cli.roles.worker_view import WorkerView, extra_reports, role_states, role_summaries
@@ -170,6 +171,11 @@ class Overview:
                 if count:
                     found.append((f"the {name} of {process.title}", count, why))
         return found
+
+    @property
+    def waits_for(self) -> Receiver | None:
+        """The role of the user's own that held actors back at the last snapshot."""
+        return self._work.waits_for
 
     def snapshot(self) -> Snapshot:
         """Describe the present moment; rates are over the time since the last snapshot."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tianji_algos.batch import Batch
 from tianji_algos.core import ReplayEmbryo
 from tianji_cli.data.arrival import Arrival
-from tianji_cli.data.batches import BatchArrays
+from tianji_cli.data.batches import BatchView
 from tianji_cli.data.distribution import Distribution
 from tianji_cli.roles.dealing import Deal
 from tianji_cli.roles.feed import Feed
@@ -30,8 +30,13 @@ class BatchSource(ABC):
         """Draw a batch and deal a share of it to each learner; False while it cannot be done."""
         return True
 
+    @property
+    def is_claimed(self) -> bool:
+        """Whether everybody has the share that was dealt."""
+        return True
+
     @abstractmethod
-    def draw(self) -> BatchArrays | None:
+    def draw(self) -> BatchView | None:
         """Hand out a batch, valid until the next call; None while there is none, or production is behind."""
 
     @abstractmethod
@@ -87,6 +92,11 @@ class ReplayFeed(Feed):
         """Deal out one batch."""
         publishes = self._updates_in_round + 1 >= self._publish_every
         return self._source.deal(Deal(env_steps, self._version, 1, synchronise, publishes))
+
+    @property
+    def is_claimed(self) -> bool:
+        """The followers have their shares."""
+        return self._source.is_claimed
 
     def batch(self) -> Batch | None:
         """Hand out the next batch, unless the policy wants to be published first or production is behind."""

@@ -71,6 +71,11 @@ class RolloutFeed(Feed):
         """A rollout was dealt, and not all of this learner's minibatches are used."""
         return self._is_dealt
 
+    @property
+    def is_claimed(self) -> bool:
+        """The followers have their fragments."""
+        return self._dealer is None or self._dealer.is_claimed
+
     def batch(self) -> Any | None:
         """Hand out the next minibatch of the rollout."""
         if self._minibatches is None:
@@ -101,11 +106,13 @@ class RolloutFeed(Feed):
         self._store.advance(version)
 
     def wind_down(self) -> None:
-        """Give up the rest of the round, unless others count on it."""
+        """Give up the rest of the round."""
         self._winding_down = True
-        if not self._is_dealt:
-            self._minibatches = None
-            self._release()
+        self._is_dealt = False
+        self._minibatches = None
+        self._release()
+        if self._dealer is not None:
+            self._dealer.abandon()
 
     def report(self) -> dict[str, Any]:
         """Replay ratio of serial training, and the lag so far."""

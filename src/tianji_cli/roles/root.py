@@ -218,7 +218,7 @@ class Root:
         self._announcements.hear(report.rank)
         self._overview.note(report)
         if report.rank in self._learner_ranks:
-            self._mind_rules()
+            self._mind(self._rules.steps_reached())
 
     def _hear_end(self, message: Ended) -> None:
         """Note how a worker on another host has ended, and keep what it wrote: that host forgets it."""
@@ -327,14 +327,15 @@ class Root:
         self._telemetry.update(self._overview.snapshot())
         self._rejections.report()
         self._announcements.mind_first_step(self._overview.session_train_s)
+        self._announcements.mind_waiting(self._overview.waits_for)
         if self._phase is Phase.TRAINING:
             self._announcements.mind_silence(self._crew.ranks)
-        self._mind_rules()
+        self._mind(self._rules.time_reached())
 
-    def _mind_rules(self) -> None:
-        reason = self._rules.reached() if self._outcome is None else None
-        if reason is not None:
-            self._end("finished", reason)
+    def _mind(self, reached: str | None) -> None:
+        """End the run in order when a rule holds."""
+        if reached is not None and self._outcome is None:
+            self._end("finished", reached)
 
     def _end(self, status: Status, reason: str) -> None:
         """Begin the end, or make it worse: the first failure is the cause, whatever was decided before."""

@@ -19,17 +19,20 @@ class StopRules:
         self._several = config.distribution.groups > 1
         self._overview = overview
 
-    def reached(self) -> str | None:
-        """Say which rule holds, or None."""
-        if self._several and self._stop.env_steps is not None:
-            # Each counts its own, over all sessions.
-            env_steps = sum(int(said["env_steps"]) for said in self._overview.learners().values())
-            if env_steps >= self._stop.env_steps:
-                return f"{env_steps} environment steps"
+    def steps_reached(self) -> str | None:
+        """Say whether the steps are made, or None; asked at every report of a learner."""
+        if not self._several or self._stop.env_steps is None:
+            return None
+        # Each counts its own, over all sessions.
+        env_steps = sum(int(said["env_steps"]) for said in self._overview.learners().values())
+        return f"{env_steps} environment steps" if env_steps >= self._stop.env_steps else None
+
+    def time_reached(self) -> str | None:
+        """Say whether the time is up, or None; reads the production pages of all actors."""
         limit_s = self._stop.wall_s
-        if limit_s is not None and self._overview.session_train_s >= limit_s:
-            return f"{limit_s:g} s of training"
-        return None
+        if limit_s is None or self._overview.session_train_s < limit_s:
+            return None
+        return f"{limit_s:g} s of training"
 
     def attributed(self, reason: str, group: int) -> str:
         """Say of a learner's reason to stop whose it is."""

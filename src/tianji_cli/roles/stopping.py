@@ -12,7 +12,8 @@ class StoppingOrder:
 
     A learner stops when a buffer in a process of its own has told it of all that was received. What the
     buffer does after that, such as saving its replay, keeps no learner from saving its own state. A role of
-    the user's stops with the learner; followers stop after it, since it may have a round to finish with them.
+    the user's stops with the learner, and so do followers: if one of them keeps the learner waiting in the
+    middle of an update, both are late.
 
     Args:
         plan: who carries what.
@@ -21,13 +22,11 @@ class StoppingOrder:
     def __init__(self, plan: Plan) -> None:
         learners = {process.rank for process in plan.carrying("learner")}
         buffers = {process.rank for process in plan.carrying("buffer")} - learners
-        followers = {process.rank for process in plan.carrying("follower")}
         actors = {process.rank for process in plan.carrying("actor")} - learners
         self._stages: list[tuple[set[int], ...]] = []
         for group in dict.fromkeys(process.group for process in plan.trainers):
             ranks = {process.rank for process in plan.trainers if process.group == group} - actors
-            others = ranks - buffers - followers
-            self._stages.append((ranks & buffers, others, ranks & followers))
+            self._stages.append((ranks & buffers, ranks - buffers))
         self._told: set[int] = set()
 
     def next(self, running: AbstractSet[int], stopped: AbstractSet[int]) -> set[int]:

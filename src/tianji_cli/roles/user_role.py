@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError, to_json
 
 from tianji_algos.settings import NoSettings
 from tianji_cli.config import user_roles
@@ -22,13 +23,17 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.admission import Admission
 from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.data.published import PublishedPolicy
-from tianji_cli.errors import UsageError
+from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_transports.core import Transport
 
 if TYPE_CHECKING:
     from tianji_algos.core import Agent, Spaces
     from tianji_envs.core import VectorEnvironment
+
+
+MOST_REPORTED: Final = 32 << 10
+"""Bytes of a report as JSON: it goes to the root five times a second, and into each row of the metrics."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +184,24 @@ class UserRole(Role, user_roles.HasSettings):
         endpoint = rejected_by(self.surroundings.transport)
         return {"rejected": {self.name: [refusals.count, refusals.first], "endpoint": endpoint}}
 
+    def checked_report(self) -> dict[str, Any]:
+        """Ask for the report, and see that it can be sent.
+
+        Raises:
+            RunFailed: it cannot; says which part of it.
+        """
+        said, own = self.report(), UserRole.report(self)
+        if not isinstance(said, dict):
+            raise RunFailed(f"{self.name}.report() returned {said!r}, and a dict is wanted")
+        if said.setdefault("rejected", own["rejected"]) != own["rejected"]:
+            raise RunFailed(
+                f'{self.name}.report() says "rejected", as the base class does: call it otherwise'
+            )
+        nbytes = sum(_nbytes_as_json(self.name, key, value) for key, value in said.items())
+        if nbytes > MOST_REPORTED:
+            raise RunFailed(f"{self.name}.report() says {nbytes} bytes, and {MOST_REPORTED} are the most")
+        return said
+
     def make_agent(self, num_envs: int) -> Agent:
         """Build the config's agent, to act in ``num_envs`` environments; ``adopt`` gives it a policy."""
         return self.surroundings.make_agent(num_envs, self.surroundings.seed)
@@ -186,6 +209,18 @@ class UserRole(Role, user_roles.HasSettings):
     def make_environment(self, num_envs: int) -> VectorEnvironment:
         """Make ``num_envs`` of the config's environments; to be closed in ``close``."""
         return self.surroundings.make_environment(num_envs)
+
+
+def _nbytes_as_json(name: str, key: object, value: object) -> int:
+    if not isinstance(key, str):
+        raise RunFailed(f"{name}.report() has the key {key!r}, and keys are texts")
+    try:
+        return len(to_json({key: value}))
+    except (PydanticSerializationError, ValueError) as cause:
+        raise RunFailed(
+            f"{name}.report() says {key!r} as {type(value).__name__}, which JSON cannot hold ({cause}); "
+            "int(), float() or .tolist() make what it can"
+        ) from cause
 
 
 def find_user_role(type_name: str) -> type[UserRole]:

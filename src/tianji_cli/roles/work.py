@@ -10,6 +10,7 @@ from typing import Final
 from tianji_cli.cluster.messages import Report
 from tianji_cli.cluster.plan import Plan, PlannedProcess
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.roles.held_back import HeldBack, Receiver, bound_by
 from tianji_cli.throughput.bottleneck import Bottleneck
 from tianji_cli.throughput.observed import Observation, Overlap, Work, observed_bottleneck
 
@@ -51,6 +52,9 @@ class WorkLog:
     Args:
         config: the job.
         plan: its processes.
+
+    Attributes:
+        waits_for: the role of the user's own that held actors back when ``current`` was asked last.
     """
 
     def __init__(self, config: JobConfig, plan: Plan) -> None:
@@ -68,6 +72,8 @@ class WorkLog:
         self._marks: deque[_Mark] = deque()
         self._named: Bottleneck | None = None
         self._agreed_s = 0.0
+        self._held_back = HeldBack(plan)
+        self.waits_for: Receiver | None = None
 
     def note(self, process: PlannedProcess, report: Report, produced: Mapping[int, int]) -> None:
         """Take in a report.
@@ -81,6 +87,7 @@ class WorkLog:
         if report.incarnation != known.incarnation:
             known.incarnation, known.before = report.incarnation, known.before + known.now
         known.now = _done(process, report, produced)
+        self._held_back.note(process, report)
         for role, said in zip(process.roles, report.roles, strict=True):
             if role == "learner":
                 # Groups publish by themselves; the one that is ahead shows how far the job is.
@@ -94,6 +101,9 @@ class WorkLog:
         Args:
             now_s: seconds on any clock, later with each call.
         """
+        self.waits_for = self._held_back.current(now_s)
+        if self.waits_for is not None:
+            return bound_by(self.waits_for)  # Even if no version ever follows.
         done = self._total()
         if done.learners.count <= 0:
             return None  # Warming up: what was before the first update says nothing of what comes.
@@ -116,6 +126,9 @@ class WorkLog:
         Args:
             train_s: seconds of training: processes run before it and after it.
         """
+        held_back_by = self._held_back.overall()
+        if held_back_by is not None:
+            return bound_by(held_back_by)
         if train_s < LEAST_S or self._version - (self._first_version or 0) < LEAST_VERSIONS:
             return None
         done = self._total()

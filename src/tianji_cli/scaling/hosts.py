@@ -120,7 +120,7 @@ def _check_way(way: str, names: Sequence[str]) -> None:
         raise UsageError(f"--join-with {way!r} names no command; {WAY}")
     if len(names) > 1 and not any(HOST in word for word in words):
         raise UsageError(
-            f"--join-with {way!r} leads to the same place for {several(len(names), 'host')}: {WAY}"
+            f"--join-with {way!r} leads to the same place for {several(len(names), 'host')}; {WAY}"
         )
 
 

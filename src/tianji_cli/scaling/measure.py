@@ -13,7 +13,7 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.scaling.hosts import train_over_hosts
 from tianji_cli.scaling.study import Setting, Study
 from tianji_cli.telemetry.metrics import read_metrics
-from tianji_cli.telemetry.quantities import duration, rate
+from tianji_cli.telemetry.quantities import duration, exact, rate
 from tianji_cli.telemetry.rundir import RunDirectory
 
 SETTLES: Final = 0.25
@@ -36,12 +36,15 @@ class Trained:
         env_steps: environment steps that it took in all.
         updates: gradient updates.
         produced_per_s: environment steps made per second.
-        received_per_s: environment steps received per second.
+        received_per_s: environment steps received per second: those of a rollout count as its first update
+            begins, those of a replay as they come.
         consumed_per_s: sample uses per second.
         rho: uses that each sample is to get.
         mean_100: mean return of its last 100 episodes; None before any has ended.
         best_mean_100: the highest that this mean came to; None before so many have ended.
         staleness: mean policy lag of the samples used, in versions.
+        averaging: of the groups' parameters: ``rounds``, how many of them each group ``missed``, and groups
+            that were ``lost`` (none: such a training has no figures); None with one group.
         curve: how it learned; None before an episode has ended.
     """
 
@@ -58,6 +61,7 @@ class Trained:
     mean_100: float | None
     best_mean_100: float | None
     staleness: float | None
+    averaging: Mapping[str, Any] | None
     curve: Curve | None
 
 
@@ -135,7 +139,8 @@ def read_trained(run: RunDirectory, seed: int, threshold: float | None, *, settl
             soon as it has learned, of all of its time.
 
     Raises:
-        RunFailed: samples were lost or are unaccounted for, or it was over before its throughput was known.
+        RunFailed: samples were lost or are unaccounted for, a group was lost, or it was over before its
+            throughput was known.
     """
     summary, rows = read_summary(run), read_metrics(run.metrics)
     returns, lag = summary["returns"], summary["staleness"]
@@ -148,7 +153,7 @@ def read_trained(run: RunDirectory, seed: int, threshold: float | None, *, settl
     return Trained(
         seed=seed,
         run=str(run.path),
-        time_to_s=None if threshold is None else summary["time_to"][f"{threshold:g}"],
+        time_to_s=None if threshold is None else summary["time_to"][exact(threshold)],
         train_s=summary["train_s"],
         env_steps=summary["env_steps"],
         updates=summary["updates"],
@@ -159,6 +164,7 @@ def read_trained(run: RunDirectory, seed: int, threshold: float | None, *, settl
         mean_100=returns["mean_100"],
         best_mean_100=returns["best_mean_100"],
         staleness=None if lag is None else lag["mean"],
+        averaging=summary.get("averaging"),
         curve=None if returns["mean_100"] is None else read_curve(rows, summary),
     )
 
@@ -183,10 +189,10 @@ def settled_rates(rows: Sequence[Mapping[str, Any]], run: RunDirectory) -> tuple
     if len(training) < 2 or training[-1]["received"] == training[0]["received"]:
         raise RunFailed(f"{run.path} was over before its throughput could be told; --seconds gives it longer")
     grown = {name: training[-1][name] - training[0][name] for name in COUNTED}
-    # Production is read when a row is written; the rest is as old as the learner's last report, whose time is
-    # ``train_s``.
-    seconds, learner_s = grown["elapsed_s"], grown["train_s"]
-    return grown["env_steps"] / seconds, grown["received"] / learner_s, grown["consumed"] / learner_s
+    # Steps made and uses go on all the time, and are as old as the row, or a report. Receptions are counted
+    # together with ``train_s``, which stands still between them.
+    seconds = grown["elapsed_s"]
+    return grown["env_steps"] / seconds, grown["received"] / grown["train_s"], grown["consumed"] / seconds
 
 
 def _said(training: Trained, threshold: float | None) -> str:
@@ -194,5 +200,5 @@ def _said(training: Trained, threshold: float | None) -> str:
     if threshold is None:
         return used
     if training.time_to_s is None:
-        return f"{used}, {threshold:g} not in {duration(training.train_s)}"
-    return f"{used}, {threshold:g} after {duration(training.time_to_s, 2)}"
+        return f"{used}, {exact(threshold)} not in {duration(training.train_s)}"
+    return f"{used}, {exact(threshold)} after {duration(training.time_to_s, 2)}"

@@ -7,24 +7,21 @@ get, so that production and training meet where they are in balance.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tianji_cli.bench.curves import AMBER, BLACK, PURPLE, SKY, WIDTH, logarithmic, powers_axis
-from tianji_cli.bench.statistics import estimate
+from tianji_cli.bench.curves import AMBER, BLACK, logarithmic, powers_axis
+from tianji_cli.bench.learning_plots import COLORS, draw_curve, write_figure
 from tianji_cli.scaling.report import Range, Row
 from tianji_cli.scaling.simulation import Simulated, Simulations
 from tianji_cli.scaling.study import Study
-from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, ORANGE, STYLE
-from tianji_cli.telemetry.rundir import write_whole
+from tianji_cli.telemetry.plots import BLUE, GREEN, GREY
+from tianji_cli.telemetry.quantities import exact
 
 PRODUCTION: Final = ("production", BLUE, "o")
 RECEPTION: Final = ("reception", AMBER, "s")
@@ -33,13 +30,11 @@ TRAINING: Final = ("training", GREEN, "^")
 DASHES: Final = (0, (4, 2))
 THICK: Final = {"production": 2.2, "reception": 1.3, "training": 1.3}
 """Reception runs along production as long as nothing holds it up: thin on thick, both are seen."""
-COLORS: Final = (BLUE, GREEN, AMBER, ORANGE, PURPLE, SKY, BLACK)
-"""Of settings' learning curves."""
-POINTS: Final = 200
-RESAMPLES: Final = 2000
 ROOM: Final = 1.1
 """An axis of times goes so many times as far as the longest."""
 SIMULATED: Final = "simulated, a core for every role"
+RECKONED: Final = "extrapolated"
+"""Simulated points, some of whose costs were reckoned and not measured."""
 
 
 def draw(study: Study, rows: Sequence[Row], simulations: Simulations, path: Path) -> None:
@@ -54,17 +49,19 @@ def draw(study: Study, rows: Sequence[Row], simulations: Simulations, path: Path
     Raises:
         OSError: the file cannot be written.
     """
-    times = study.threshold is not None
+    height = 3.1 if study.threshold is None else 4.2
+    write_figure(lambda figure: draw_into(figure, study, rows, simulations), height, path)
 
-    def draw_into(figure: Figure) -> None:
-        panels = list(figure.subplots(2 if times else 1, 1, sharex=True, squeeze=False)[:, 0])
-        draw_throughput(panels[0], study, rows, simulations)
-        if study.threshold is not None:
-            _draw_times(panels[1], study, rows)
-        _axis(panels[-1], study, rows, simulations)
-        _legend(figure, rows, simulations)
 
-    _write(draw_into, 4.2 if times else 3.1, path)
+def draw_into(figure: Figure, study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
+    """Draw throughputs and times into a figure; arguments as those of ``draw``."""
+    has_times = study.threshold is not None
+    panels = list(figure.subplots(2 if has_times else 1, 1, sharex=True, squeeze=False)[:, 0])
+    draw_throughput(panels[0], study, rows, simulations)
+    if has_times:
+        _draw_times(panels[1], study, rows)
+    _axis(panels[-1], study, rows, simulations)
+    _legend(figure, rows, simulations, has_times=has_times)
 
 
 def draw_learning(study: Study, rows: Sequence[Row], simulations: Simulations, path: Path) -> None:
@@ -80,7 +77,7 @@ def draw_learning(study: Study, rows: Sequence[Row], simulations: Simulations, p
         OSError: the file cannot be written.
     """
 
-    def draw_into(figure: Figure) -> None:
+    def draw_both(figure: Figure) -> None:
         above, below = figure.subplots(2, 1)
         _draw_curves(above, rows, study.seconds)
         if study.threshold is not None:
@@ -90,19 +87,9 @@ def draw_learning(study: Study, rows: Sequence[Row], simulations: Simulations, p
         above.legend(loc="lower right", ncols=2, fontsize=6)
         draw_throughput(below, study, rows, simulations)
         _axis(below, study, rows, simulations)
-        _legend(figure, rows, simulations)
+        _legend(figure, rows, simulations, has_times=False)
 
-    _write(draw_into, 4.8, path)
-
-
-def _write(draw_into: Any, height: float, path: Path) -> None:
-    png = io.BytesIO()
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
-        figure = Figure(figsize=(WIDTH, height))
-        draw_into(figure)
-        figure.savefig(png, format="png")
-    write_whole(path, png.getvalue())
+    write_figure(draw_both, 4.8, path)
 
 
 # -- throughput ----------------------------------------------------------------------------------------
@@ -128,6 +115,16 @@ def draw_throughput(axes: Axes, study: Study, rows: Sequence[Row], simulations: 
             linewidth=THICK[name],
             alpha=0.6,
         )
+        reckoned = [point for point in simulated if point.extrapolated]
+        axes.plot(
+            [x_of(study, point.split) for point in reckoned],
+            [_simulated(name, point, simulations.rho) for point in reckoned],
+            color=color,
+            linestyle="",
+            marker="x",
+            markersize=3,
+            alpha=0.6,
+        )
         measured = [(row, ends) for row in rows if (ends := _measured(name, row)) is not None]
         axes.plot([x_of(study, row) for row, _ in measured], [ends[0] for _, ends in measured], color=color)
         for row, ends in measured:
@@ -135,14 +132,26 @@ def draw_throughput(axes: Axes, study: Study, rows: Sequence[Row], simulations: 
     logarithmic(axes, "Samples per second")
 
 
-def x_of(study: Study, of: Any) -> int:
+class Point(Protocol):
+    """What is somewhere on the axis."""
+
+    @property
+    def groups(self) -> int:
+        """How many."""
+
+    @property
+    def actors(self) -> int:
+        """Of a group."""
+
+
+def x_of(study: Study, of: Point) -> int:
     """Where a setting is on the axis: its actors, over all groups where groups do not vary, or its groups.
 
     Args:
         study: what was trained.
-        of: something with ``groups`` and ``actors``.
+        of: the setting.
     """
-    return int(of.groups if study.of.axis == "groups" else of.groups * of.actors)
+    return of.groups if study.of.axis == "groups" else of.groups * of.actors
 
 
 def _measured(name: str, row: Row) -> tuple[float, float, float] | None:
@@ -190,7 +199,8 @@ def _mark(
 
 
 def _draw_times(axes: Axes, study: Study, rows: Sequence[Row]) -> None:
-    """Draw the times to the threshold; settings that did not reach it are named at the upper edge."""
+    """Draw the times to the threshold; how many did not reach it is said at the upper edge."""
+    assert study.threshold is not None, "there are no times without one"
     reached: list[tuple[int, float]] = []
     top = 0.0
     for row in rows:
@@ -201,39 +211,37 @@ def _draw_times(axes: Axes, study: Study, rows: Sequence[Row]) -> None:
             ends = (times.median, times.min, max(high, times.median))
             top = max(top, *ends)
             _mark(axes, x_of(study, row), ends, BLACK, marker, hollow=row.oversubscribed)
-        elif row.trainings:
-            axes.annotate(
-                f"not in\n{study.seconds:g} s",
-                (x_of(study, row), 0.98),
-                xycoords=("data", "axes fraction"),
-                ha="center",
-                va="top",
-                fontsize=6,
-                color=GREY,
-            )
+        if row.reached < row.repeats:
+            _note_missing(axes, x_of(study, row), row, study.seconds)
     if reached:
         axes.plot(*zip(*reached, strict=True), color=BLACK)
     axes.set_ylim(0, ROOM * (top or study.seconds))
-    axes.set_ylabel(f"Time to {study.threshold:g} (s)")
+    first = ",\nfirst of G groups" if any(row.groups > 1 for row in rows) else ""
+    axes.set_ylabel(f"Time to {exact(study.threshold)} (s){first}")
+
+
+def _note_missing(axes: Axes, x: float, row: Row, seconds: float) -> None:
+    """Say how many of a setting's trainings did not reach the threshold: above its bar, if it has one."""
+    style: dict[str, Any] = {"fontsize": 6, "color": GREY, "ha": "center"}
+    said = f"{row.repeats - row.reached} of {row.repeats}"
+    if _is_open(row):
+        axes.annotate(said, (x, seconds), (0, 2), textcoords="offset points", va="bottom", **style)
+        return
+    said = f"{said}\n" if row.reached else ""
+    where: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "va": "top"}
+    axes.annotate(f"{said}not in\n{seconds:g} s", (x, 0.98), **where, **style)
 
 
 # -- curves --------------------------------------------------------------------------------------------
 
 
 def _draw_curves(axes: Axes, rows: Sequence[Row], seconds: float) -> None:
-    """Draw interquartile means over trainings and their bands; a training that is over keeps its last."""
-    x = np.linspace(0, seconds, POINTS)
+    """Draw the curves of all settings that have some; a training that is over keeps its last return."""
     for place, row in enumerate(rows):
         curves = [one.curve for one in row.trainings if one.curve is not None]
-        if not curves:
-            continue
-        values = np.stack([np.interp(x, one.train_s, one.mean_100, left=np.nan) for one in curves])
-        shown = ~np.isnan(values).any(axis=0)
-        band = estimate(values[:, shown], resamples=RESAMPLES)
-        color = COLORS[place % len(COLORS)]
-        label = row.setting + "*" * row.oversubscribed
-        axes.plot(x[shown], band.iqm, color=color, label=label)
-        axes.fill_between(x[shown], band.low, band.high, color=color, alpha=0.2, linewidth=0)
+        if curves:
+            color, label = COLORS[place % len(COLORS)], row.setting + "*" * row.oversubscribed
+            draw_curve(axes, curves, over="train_s", end=seconds, color=color, label=label)
     axes.set_xlim(0, seconds)
 
 
@@ -246,7 +254,7 @@ def _axis(axes: Axes, study: Study, rows: Sequence[Row], simulations: Simulation
     axes.set_xlabel("Groups" if study.of.axis == "groups" else "Actors")
 
 
-def _legend(figure: Figure, rows: Sequence[Row], simulations: Simulations) -> None:
+def _legend(figure: Figure, rows: Sequence[Row], simulations: Simulations, *, has_times: bool) -> None:
     rho = next((row.rho for row in rows if row.rho), simulations.rho)
     marks = []
     for name, color, marker in (PRODUCTION, RECEPTION, TRAINING):
@@ -254,7 +262,20 @@ def _legend(figure: Figure, rows: Sequence[Row], simulations: Simulations) -> No
         marks.append(Line2D([], [], color=color, marker=marker, markersize=4, label=label))
     if simulations.points:
         marks.append(Line2D([], [], color=GREY, linestyle=DASHES, label=SIMULATED))
+    small: dict[str, Any] = {"linestyle": "", "markersize": 4}
+    if any(point.extrapolated for point in simulations.points):
+        marks.append(Line2D([], [], color=GREY, marker="x", label=RECKONED, **small))
     if any(row.oversubscribed for row in rows):
-        style: dict[str, Any] = {"linestyle": "", "markerfacecolor": "white", "markersize": 4}
-        marks.append(Line2D([], [], color=GREY, marker="o", label="too few cores", **style))
+        hollow = Line2D(
+            [], [], color=GREY, marker="o", markerfacecolor="white", label="too few cores", **small
+        )
+        marks.append(hollow)
+    if has_times and any(_is_open(row) for row in rows):
+        marks.append(Line2D([], [], color=BLACK, marker="^", label="so many did not reach it", **small))
     figure.legend(handles=marks, loc="outside upper center", ncols=2)
+
+
+def _is_open(row: Row) -> bool:
+    """Say whether most trainings reached the threshold, and not all: a bar goes to the end of their time."""
+    times = row.time_to_s
+    return times is not None and times.median is not None and times.max is None

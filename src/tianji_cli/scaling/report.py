@@ -4,6 +4,7 @@ The JSON has ``schema`` (1), ``environment``, ``warnings``, ``figure``, ``config
 ``threshold``, ``seconds``, ``cores``, ``rows`` (a ``Row`` for each setting with its ``trainings`` and what
 ``failed``), ``refused`` (settings that the config does not allow), ``simulated`` (points of the simulation),
 ``simulation`` (what that assumes, and of which machine) and ``measurements`` (that ``--from`` reads).
+Times to the threshold are those of the first of the groups to reach it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ from tianji_cli.scaling.simulation import Simulated, Simulations
 from tianji_cli.scaling.study import Setting, Study
 from tianji_cli.telemetry.quantities import several
 from tianji_cli.telemetry.rundir import write_whole
+from tianji_cli.throughput.split import Split
 
 SCHEMA: Final = 1
 SAME_TRAININGS: Final = frozenset({"table1", "12b"})
+RANGES: Final = ("produced_per_s", "received_per_s", "consumed_per_s", "time_to_s")
+"""What a row has a ``Range`` of."""
 COLUMNS: Final = (
     "kind",
     "setting",
@@ -83,14 +87,15 @@ class Row:
         actors: of a group.
         num_envs: environments of each actor.
         cores: that all roles want.
-        oversubscribed: these are more than there are.
+        oversubscribed: on one of the hosts these are more than there are.
         repeats: trainings with figures.
         rho: uses that each sample is to get; None without a training.
         produced_per_s: environment steps made per second; None without a training, as the next two.
         received_per_s: environment steps received per second.
         consumed_per_s: sample uses per second.
-        time_to_s: seconds to the threshold; None if none is waited for. Where more than half of the
-            trainings did not reach it, there is no median, and where one did not, there is no maximum.
+        time_to_s: seconds until the first of the groups reached the threshold; None if none is waited for.
+            Where more than half of the trainings did not reach it, there is no median, and where one did not,
+            there is no maximum.
         reached: trainings that reached it.
         trainings: each with its own figures.
         failed: trainings without figures.
@@ -168,14 +173,21 @@ def cautions(study: Study, rows: Sequence[Row]) -> list[str]:
     if crowded := [row for row in rows if row.oversubscribed]:
         names = ", ".join(row.setting for row in crowded)
         verb = "asks" if len(crowded) == 1 else "ask"
+        hosts = 1 if study.others is None else 1 + len(study.others.names)
+        where, them = ("", "them") if hosts == 1 else (f" on {hosts} hosts", "those of one of these")
         said.append(
-            f"there are {several(study.cores, 'core')}, and {names} {verb} for up to "
-            f"{max(row.cores for row in crowded)}: roles take turns on them (marked *), which says nothing "
-            "of a machine with a core for each"
+            f"there are {several(study.cores, 'core')}{where}, and {names} {verb} for up to "
+            f"{max(row.cores for row in crowded)}: roles take turns on {them} "
+            "(marked *), which says nothing of a machine with a core for each"
         )
     if study.others is not None:
         said.append("other hosts are taken to have as many cores as this one")
     said += [f"{refused.split.name} was not trained: {refused.why}" for refused in study.refused]
+    if alone := [row.setting for row in rows if _never_averaged(row)]:
+        said.append(
+            f"the groups of {', '.join(alone)} were never averaged in some trainings, and learned each for "
+            "itself: a higher --seconds or a shorter distribution.sync_interval would have them averaged"
+        )
     for row in rows:
         if row.failed:
             of_all = row.repeats + len(row.failed)
@@ -183,6 +195,40 @@ def cautions(study: Study, rows: Sequence[Row]) -> list[str]:
                 f"{len(row.failed)} of {several(of_all, 'training')} of {row.setting} gave no figures"
             )
     return said
+
+
+def _never_averaged(row: Row) -> bool:
+    averagings = [one.averaging for one in row.trainings if row.groups > 1]
+    return any(averaging is None or not averaging["rounds"] for averaging in averagings)
+
+
+def ratios(row: Row, simulations: Simulations) -> dict[str, float] | None:
+    """Divide what was measured by what was simulated of the same split.
+
+    Args:
+        row: of a setting.
+        simulations: the simulated points.
+
+    Returns:
+        Ratios of ``produced_per_s``, ``received_per_s`` and ``consumed_per_s``; None where there is nothing
+        to compare: a point that was not simulated, has no figures, or wants more cores than there are, which
+        the simulation gives it.
+    """
+    came = next((one.came for one in simulations.points if _is_of(row, one.split)), None)
+    if came is None or row.oversubscribed:
+        return None
+    pairs = {
+        "produced_per_s": (row.produced_per_s, came.production),
+        "received_per_s": (row.received_per_s, came.reception),
+        "consumed_per_s": (row.consumed_per_s, came.consumption),
+    }
+    known = {name: (of.median, by) for name, (of, by) in pairs.items() if of is not None}
+    return {name: median / by for name, (median, by) in known.items() if median is not None and by} or None
+
+
+def _is_of(row: Row, split: Split) -> bool:
+    own = (row.groups, row.learners, row.learner_cores, row.actors, row.num_envs)
+    return own == (split.groups, split.learners, split.learner_cores, split.actors, split.num_envs)
 
 
 def document(
@@ -203,8 +249,8 @@ def document(
         "threshold": study.threshold,
         "seconds": study.seconds,
         "cores": study.cores,
-        "rows": [asdict(row) for row in rows],
-        "refused": [{**_split(refused), "why": refused.why} for refused in study.refused],
+        "rows": [{**asdict(row), "over_simulated": ratios(row, simulations)} for row in rows],
+        "refused": [{**_split(refused.split), "why": refused.why} for refused in study.refused],
         "simulated": [_point(point) for point in simulations.points],
         "simulation": {
             "assumes": list(simulations.assumes),
@@ -215,8 +261,7 @@ def document(
     }
 
 
-def _split(of: Any) -> dict[str, Any]:
-    split = of.split
+def _split(split: Split) -> dict[str, Any]:
     return {
         "setting": split.name,
         "groups": split.groups,
@@ -231,7 +276,7 @@ def _split(of: Any) -> dict[str, Any]:
 def _point(point: Simulated) -> dict[str, Any]:
     came = point.came
     return {
-        **_split(point),
+        **_split(point.split),
         "nodes": point.nodes,
         "produced_per_s": came and came.production,
         "received_per_s": came and came.reception,
@@ -273,7 +318,7 @@ def _csv(found_document: Mapping[str, Any]) -> str:
     rows = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
     rows.writeheader()
     for row in found_document["rows"]:
-        ranges = {name: value for name, value in row.items() if isinstance(value, dict)}
+        ranges = {name: row[name] for name in RANGES if row[name] is not None}
         flat = {**row, "kind": "measured"}
         for name, value in ranges.items():
             flat |= {name: value["median"], f"{name}_min": value["min"], f"{name}_max": value["max"]}

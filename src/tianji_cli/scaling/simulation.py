@@ -25,16 +25,13 @@ from tianji_cli.profiling.scaling import Cluster
 from tianji_cli.profiling.settings import as_settings, host_values
 from tianji_cli.profiling.simulation import Simulation, simulate
 from tianji_cli.scaling.study import Study
+from tianji_cli.scaling.usual import LINK_MB_PER_S, NODE_CORES
 from tianji_cli.telemetry.quantities import several
 from tianji_cli.throughput.prediction import predict
 from tianji_cli.throughput.split import Split
 
 NODES: Final = 8
-"""Of the paper's cluster, ..."""
-NODE_CORES: Final = 40
-"""... and the cores of each."""
-LINK_MB_PER_S: Final = 1250.0
-"""Of each, if nobody says otherwise: 10 Gbit/s."""
+"""Of the paper's cluster."""
 ACTORS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 BUDGET_S: Final = 20.0
 """Of measuring: less than a profile takes, which compares numbers of environments."""
@@ -116,7 +113,7 @@ def simulate_study(study: Study, machines: Machines, earlier: Earlier | None, *,
     return Simulations(
         points,
         subject.measurements.rho,
-        assumptions(subject, machines),
+        assumptions(subject, machines, has_groups=any(point.split.groups > 1 for point in points)),
         tuple(f"in what was measured for the simulation: {said}" for said in subject.warnings),
         subject.measurements.model_dump(mode="json"),
         subject.environment,
@@ -189,7 +186,7 @@ def _with_groups(like: Split, machines: Machines) -> Iterator[Split]:
     of_group = replace(like, groups=1).cores
     nodes = machines.nodes or NODES
     in_a_node = machines.node_cores // of_group
-    most = nodes * in_a_node if in_a_node else nodes * machines.node_cores // of_group
+    most = nodes * in_a_node if in_a_node else nodes // math.ceil(of_group / machines.node_cores)
     groups = 1
     while groups < most:
         yield replace(like, groups=groups)
@@ -227,19 +224,25 @@ def _simulated(subject: MeasuredJob, split: Split, machines: Machines) -> Simula
     return Simulated(split, nodes, came, extrapolated=costs.extrapolated)
 
 
-def assumptions(subject: MeasuredJob, machines: Machines) -> tuple[str, ...]:
+def assumptions(subject: MeasuredJob, machines: Machines, *, has_groups: bool) -> tuple[str, ...]:
     """Say what a simulation takes for granted.
 
     Args:
         subject: what was measured.
         machines: that are simulated.
+        has_groups: there are points with several groups.
     """
     measured = subject.measurements
+    alike = (
+        "groups are alike: one is simulated and its rates are multiplied; all that they share is the root, "
+        "which averages their parameters, and the root's link"
+    )
     return (
         "every role has a core of its own, and other cores at work slow it down as they do here",
         f"each piece of work takes what it took on this machine, of {several(measured.cores, 'core')}",
         f"nodes have {several(machines.node_cores, 'core')} each, and as many are taken as the roles need",
         f"the link of each node carries {machines.link_mb_per_s:g} MB/s (--link-mb names another speed)",
+        *([alike] if has_groups else []),
         "whether anything is learned in that time is not simulated",
     )
 

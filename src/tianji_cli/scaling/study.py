@@ -14,18 +14,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from tianji_cli.bench.training import threshold_of
 from tianji_cli.cluster.mpi_ranks import launched
+from tianji_cli.cluster.plan import expected_hosts, make_plan
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import ConfigError, UsageError
-from tianji_cli.profiling.settings import as_settings, host_values, split_of, split_values
+from tianji_cli.profiling.settings import (
+    ACTORS,
+    GROUPS,
+    HOSTS,
+    LEARNERS,
+    as_settings,
+    host_values,
+    split_of,
+    split_values,
+)
 from tianji_cli.scaling.hosts import Others
+from tianji_cli.scaling.usual import REPEATS, SECONDS
 from tianji_cli.throughput.split import Split, powers_of_two
 
-SECONDS: Final = 20.0
-"""Of a training, unless the user says so."""
-REPEATS: Final = 3
-"""As in the paper."""
 MOST_ACTORS: Final = 8
 """That are tried on any machine; more where there are cores for them."""
 
@@ -110,7 +118,7 @@ class Setting:
     Attributes:
         split: who gets how many cores.
         cores: that all roles want.
-        oversubscribed: these are more than there are, so that roles take turns.
+        oversubscribed: on one of the hosts these are more than there are, so that roles take turns.
     """
 
     split: Split
@@ -179,9 +187,9 @@ class Study:
     def overrides_of(self, setting: Setting, seed: int) -> list[str]:
         """Say what differs from the config in one training."""
         wanted = [] if self.threshold is None else [self.threshold]
-        stop = f"wall_s = {self.seconds:g}"
+        stop = f"wall_s = {json.dumps(self.seconds)}"
         if self.of.until_threshold:
-            stop += f", mean_return = {self.threshold:g}"
+            stop += f", mean_return = {json.dumps(self.threshold)}"
         return [
             "experiment.eval_episodes=0",
             "experiment.checkpoint_every_s=1e9",
@@ -211,7 +219,11 @@ def plan_study(config: str, request: Request) -> Study:
         hosts += len(request.others.names)
         overrides += as_settings(host_values(load_config(config, overrides), hosts))
     job = load_config(config, overrides)
-    threshold = _threshold(config, job, request)
+    if job.distribution.hosts != hosts:
+        raise UsageError(f"{HOSTS} is {job.distribution.hosts}: --hosts names the hosts that take part")
+    threshold = None
+    if request.threshold is not None or job.experiment.thresholds or not request.figure.startswith("6"):
+        threshold = threshold_of(config, job, request.threshold)
     like = _split_like(job, request, figure)
     if figure.scales_batch:
         overrides += batch_settings(job, like)
@@ -225,8 +237,7 @@ def plan_study(config: str, request: Request) -> Study:
             refused.append(Refused(split, error.problems[0].what))
             continue
         wanted = split.cores + split.groups * sum(section.cores for section in own.roles.values())
-        alone = own.distribution.transport.local == "inproc"  # All roles share one thread, and want no more.
-        settings.append(Setting(split, wanted, oversubscribed=wanted > cores and not alone))
+        settings.append(Setting(split, wanted, _is_oversubscribed(own)))
     if problem is not None and not settings:
         raise problem
     first = job.experiment.seed
@@ -293,21 +304,19 @@ def _splits(like: Split, request: Request, figure: Figure, cores: int) -> list[S
     return [replace(like, actors=actors) for actors in numbers]
 
 
-def _threshold(config: str, job: JobConfig, request: Request) -> float | None:
-    """Find the return that is waited for.
-
-    Raises:
-        UsageError: the figure needs one, and nobody names it.
-    """
-    if request.threshold is not None:
-        return request.threshold
-    if job.experiment.thresholds:
-        return job.experiment.thresholds[0]
-    if not request.figure.startswith("6"):
-        raise UsageError(
-            f"{config} has no experiment.thresholds: --threshold says which return is waited for"
-        )
-    return None
+def _is_oversubscribed(job: JobConfig) -> bool:
+    """Say whether roles on a host want more cores than it has; all are taken to be like this one."""
+    distribution = job.distribution
+    if distribution.transport.local == "inproc":
+        return False  # All roles share one thread, and want no more.
+    wants = {"buffer": distribution.buffer.cores, "actor": distribution.actor.cores}
+    wants |= {name: section.cores for name, section in job.roles.items()}
+    hosts = expected_hosts(job)
+    wanted = dict.fromkeys((host.name for host in hosts), 0)
+    for process in make_plan(job, hosts).trainers:
+        learns = "learner" in process.roles or process.roles == ("follower",)
+        wanted[process.host] += distribution.learner.cores if learns else wants[process.roles[0]]
+    return any(wanted[host.name] > len(host.cores) for host in hosts)
 
 
 def _check(request: Request, figure: Figure) -> None:
@@ -326,6 +335,12 @@ def _check(request: Request, figure: Figure) -> None:
         )
     if not (request.seconds > 0 and math.isfinite(request.seconds)):
         raise UsageError(f"--seconds {request.seconds:g} is no time to train for; {SECONDS:g} is the usual")
+    taken = {ACTORS: "--actors"} if figure.axis == "actors" else {GROUPS: "--groups"}
+    if figure.learners is not None:
+        taken[LEARNERS] = "--learners"
     for override in request.overrides:
-        if override.startswith("experiment.stop"):
+        key = override.partition("=")[0].strip()
+        if key.startswith("experiment.stop"):
             raise UsageError(f"--set {override}: --seconds says when the trainings of bench scaling end")
+        if key in taken:
+            raise UsageError(f"--set {override}: in figure {request.figure}, {taken[key]} says that")

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from statistics import median
+from typing import Final
 
-from tianji_cli.scaling.report import SAME_TRAININGS, Range, Row
-from tianji_cli.scaling.simulation import Simulations
+from tianji_cli.scaling.report import SAME_TRAININGS, Range, Row, ratios
+from tianji_cli.scaling.simulation import Simulated, Simulations
 from tianji_cli.scaling.study import Study
-from tianji_cli.telemetry.quantities import count, number
+from tianji_cli.telemetry.quantities import count, exact, number
 from tianji_cli.telemetry.table import print_table
 
-MARK = "*"
+RECEIVED: Final = (
+    "a rollout's steps count as its first update begins, so that reception keeps the learner's pace; "
+    "a replay's count as they come"
+)
+MARK: Final = "*"
 """Behind the name of a setting that wants more cores than there are."""
+EXTRAPOLATED: Final = "~"
+"""Behind the name of a simulated point some of whose costs were reckoned."""
+NUMBERS: Final = re.compile(r"\d+")
 
 
 def print_all(study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
@@ -32,12 +41,13 @@ def print_all(study: Study, rows: Sequence[Row], simulations: Simulations) -> No
     else:
         _print_rows(study, rows)
     _print_simulated(simulations)
+    _print_beside(rows, simulations)
 
 
 def _print_rows(study: Study, rows: Sequence[Row]) -> None:
     headings = ["setting", "learner cores", "cores", "produced/s", "received/s", "uses/s"]
     if study.threshold is not None:
-        headings.append(f"s to {study.threshold:g}")
+        headings.append(f"s to {exact(study.threshold)}{_of_first(rows)}")
     cells = []
     for row in rows:
         rates = (row.produced_per_s, row.received_per_s, row.consumed_per_s)
@@ -51,12 +61,23 @@ def _print_rows(study: Study, rows: Sequence[Row]) -> None:
             ]
         )
     print_table(headings, cells, f"figure {study.figure}: {study.of.title}", right=range(1, len(headings)))
+    sys.stdout.write(f"# received: {RECEIVED}\n")
+
+
+def _of_first(rows: Sequence[Row]) -> str:
+    return " (first of G groups)" if any(row.groups > 1 for row in rows) else ""
 
 
 def _print_table_1(study: Study, rows: Sequence[Row]) -> None:
     """Print a line for each training, as in the paper, and their medians below them."""
-    headings = ["Setting", "Final time (s)", "Production (steps/s)", "Consumption (steps/s)"]
+    headings = [
+        "Setting",
+        "Final Time(s)",
+        "Production Throughput(steps/s)",
+        "Consumption Throughput(steps/s)",
+    ]
     cells = []
+    assert study.threshold is not None, "the table is of times to it"
     for row in rows:
         name = row.setting + MARK * row.oversubscribed
         for one in row.trainings:
@@ -70,8 +91,8 @@ def _print_table_1(study: Study, rows: Sequence[Row]) -> None:
         else:
             cells.append([name, "", "", ""])
     sys.stdout.write(
-        f"# final time: to a mean return of {study.threshold:g}; consumption: sample uses a second over rho, "
-        "the uses that each sample is to get\n"
+        f"# final time: to a mean return of {exact(study.threshold)}{_of_first(rows)}; consumption: "
+        "sample uses a second over rho, the uses that each sample is to get\n"
     )
     print_table(headings, cells, f"table 1: {study.of.title}", right=range(1, 4))
 
@@ -88,7 +109,7 @@ def _print_simulated(simulations: Simulations) -> None:
         rates = (came.production, came.reception, came.consumption) if came else None
         cells.append(
             [
-                point.split.name,
+                point.split.name + EXTRAPOLATED * bool(point.extrapolated),
                 str(point.split.learner_cores),
                 str(point.split.cores),
                 str(point.nodes),
@@ -97,6 +118,28 @@ def _print_simulated(simulations: Simulations) -> None:
         )
     headings = ["simulated", "learner cores", "cores", "nodes", "produced/s", "received/s", "uses/s"]
     print_table(headings, cells, "simulated, a core for every role", right=range(1, len(headings)))
+    if reckoned := _reckoned(simulations.points):
+        sys.stdout.write(
+            f"# {EXTRAPOLATED} extrapolated: some of its costs were reckoned and not measured:\n"
+        )
+        sys.stdout.writelines(f"#   - {what}\n" for what in reckoned)
+
+
+def _reckoned(points: Sequence[Simulated]) -> list[str]:
+    """List what was reckoned at any point, each once; where its numbers differ, those of the largest."""
+    said = {NUMBERS.sub("", what): what for point in points for what in point.extrapolated}
+    return list(said.values())
+
+
+def _print_beside(rows: Sequence[Row], simulations: Simulations) -> None:
+    """Print by how much measured rates differ from simulated ones, where a core was there for every role."""
+    compared = {row.setting: found for row in rows if (found := ratios(row, simulations)) is not None}
+    if not compared:
+        return
+    cells = [[name, *(f"{ratio:.2f}" for ratio in found.values())] for name, found in compared.items()]
+    headings = ["measured / simulated", "produced", "received", "uses"]
+    sys.stdout.write("\n")
+    print_table(headings, cells, "measured over simulated", right=range(1, len(headings)))
 
 
 def time_cell(row: Row, seconds: float) -> str:

@@ -14,7 +14,7 @@ from select import select
 import pytest
 from cli.sessions import PATIENCE_S
 
-from tianji_cli.cluster.children import end_groups, python_command, run_child
+from tianji_cli.cluster.children import end_groups, python_command, run_child, terminate
 
 FAMILY = """
 import signal, subprocess, sys
@@ -126,6 +126,26 @@ def test_what_a_child_leaves_behind_ends_with_it(fifo: Path) -> None:
     with soon_over(int(fifo.read_text())):
         end_groups([process], PATIENCE_S)
     assert process.returncode == 0
+
+
+def test_the_number_of_a_child_whose_end_was_noted_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed = []
+    monkeypatch.setattr(os, "killpg", lambda number, _signal: killed.append(number))
+    monkeypatch.setattr(os, "kill", lambda number, _signal: killed.append(number))
+    process = subprocess.Popen(["true"], process_group=0)
+    process.wait()
+    terminate(process)
+    end_groups([process], PATIENCE_S)
+    assert killed == []
+
+
+def test_a_child_that_is_told_to_end_keeps_its_number_until_its_group_has_ended(fifo: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", FAMILY, str(fifo)], process_group=0)
+    with soon_over(int(fifo.read_text())):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        terminate(process)
+        assert process.returncode is None
+        end_groups([process], PATIENCE_S)
 
 
 def test_a_child_ends_when_its_parent_is_killed(fifo: Path) -> None:

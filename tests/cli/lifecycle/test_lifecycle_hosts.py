@@ -1,5 +1,6 @@
 """Jobs over several hosts, which share one machine here: joining, extensions, losses, ends."""
 
+import json
 import os
 import shutil
 import signal
@@ -27,14 +28,24 @@ def free_address() -> str:
 
 @pytest.fixture
 def start(workplace: Any) -> Start:
-    """Start a job of two hosts, and the second host."""
+    """Start a job of two hosts, or resume one, and the second host."""
 
-    def both(*changes: dict[str, Any], quiet: bool = True) -> tuple[Any, Any]:
+    def both(
+        *changes: dict[str, Any], quiet: bool = True, shared: bool = True, resume: Any = None
+    ) -> tuple[Any, Any]:
         address = free_address()
         options = ("--listen", address, *(["--quiet"] if quiet else []))
-        run = workplace.train(TWO_HOSTS, *changes, options=options)
+        if resume is not None:
+            run = workplace.resume(resume, "--listen", address, "--set", "experiment.stop.env_steps=40000")
+        else:
+            run = workplace.train(TWO_HOSTS, *changes, options=options)
         workplace.until((run.path / "job.key").exists, "the key is written")
-        return run, workplace.command("join", address, "--key", str(run.path / "job.key"))
+        key = run.path / "job.key"
+        if not shared:
+            # What lies under the run directory's path there is something else.
+            key = key.rename(workplace.place / f"{len(workplace.commands)}.key")
+            write_new_key(run.path / "job.key")
+        return run, workplace.command("join", address, "--key", str(key))
 
     return both
 
@@ -250,3 +261,71 @@ def test_a_host_that_is_lost_with_its_group_leaves_the_other_group_training(star
     summary = run.finish()
     assert summary["status"] == "finished"
     assert summary["averaging"]["lost"] == [1]
+
+
+STEPS = {"experiment": {"stop": {"env_steps": 20_000}}}
+
+
+def test_a_run_over_two_hosts_is_resumed_though_an_actor_elsewhere_sees_no_checkpoint(start: Start) -> None:
+    run, host = start(shared=False)
+    first = run.finish()
+    host.wait(0)
+    again, host = start(shared=False, resume=run)
+    summary = again.finish()
+    host.wait(0)
+    assert summary["env_steps"] == first["env_steps"] + summary["received"] >= 40_000
+    actors = [role["host"] for role in summary["roles"] if role["role"] == "actor"]
+    assert len(set(actors)) == 2
+    assert "cannot reach" not in run.log, "nothing is written elsewhere"
+
+
+def test_a_group_on_a_host_that_reaches_the_run_directory_saves_there_and_is_resumed(start: Start) -> None:
+    run, host = start(TWO_GROUPS, STEPS)
+    first = run.finish()
+    host.wait(0)
+    saved = run.path / "checkpoints/group-1/last/state.json"
+    by_group = {group["group"]: group["env_steps"] for group in first["by_group"]}
+    assert json.loads(saved.read_text())["progress"]["env_steps"] == by_group[1]
+    again, host = start(resume=run)
+    summary = again.finish()
+    host.wait(0)
+    assert summary["env_steps"] == first["env_steps"] + summary["received"]
+    assert "cannot reach" not in run.log
+
+
+def test_what_a_host_without_the_run_directory_writes_is_named_at_the_start(
+    workplace: Any, start: Start
+) -> None:
+    (workplace.place / "noter.py").write_text(NOTER)
+    run, host = start(TWO_GROUPS, STEPS, {"roles": {"noter": {"type": "noter:Noter"}}}, shared=False)
+    run.finish()
+    host.wait(0)
+    elsewhere = [line for line in run.log.splitlines() if "cannot reach the run directory" in line]
+    assert len(elsewhere) == 2
+    assert "the checkpoints of group 1 stay there" in elsewhere[0]
+    assert "the files of noter (group 1) stay there" in elsewhere[1]
+    assert (run.path / "roles/noter-0/note").exists()
+    assert not (run.path / "roles/noter-1").exists()
+    again, host = start(shared=False, resume=run)
+    again.command.wait(1)
+    host.wait(0)
+    assert "is to go on with group 1 and cannot reach" in again.command.stderr
+
+
+NOTER = """
+from tianji_cli.roles.user_role import UserRole
+
+class Noter(UserRole):
+    def turn(self):
+        return False
+    def stop(self):
+        (self.directory / "note").touch()
+"""
+
+
+def test_a_role_on_a_host_that_reaches_the_run_directory_writes_there(workplace: Any, start: Start) -> None:
+    (workplace.place / "noter.py").write_text(NOTER)
+    run, host = start(TWO_GROUPS, {"roles": {"noter": {"type": "noter:Noter"}}})
+    run.finish()
+    host.wait(0)
+    assert {path.parent.name for path in run.path.glob("roles/*/note")} == {"noter-0", "noter-1"}

@@ -39,12 +39,10 @@ def check_rounds(summary: dict[str, Any], run: Any, earlier: int = 0) -> None:
     assert summary["rejected_frames"] == 0
     per_use = summary["consumed"] / 2
     assert 0 < per_use <= summary["env_steps"]
-    assert summary["updates"] % 2 == 0, "two epochs"
     assert not list(run.path.glob("lockstep*"))
 
 
-@pytest.mark.parametrize("transport", ["shm", "zmq", "mpi"])
-@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(("transport", "mode"), [("shm", "async"), ("zmq", "async"), ("mpi", "sync")])
 def test_two_learners_share_every_rollout(workplace: Any, transport: str, mode: str) -> None:
     run = workplace.train(TWO, {"distribution": {"transport": transport, "mode": mode}})
     check_rounds(run.finish(), run)
@@ -59,8 +57,42 @@ def test_two_learners_repeat_themselves_when_they_are_in_step(workplace: Any) ->
     assert saved[0] == saved[1]
 
 
-@pytest.mark.parametrize("sampler", ["uniform", "prioritised"])
-@pytest.mark.parametrize("transport", ["shm", "zmq", "mpi"])
+LARGE = """
+import gymnasium
+import numpy as np
+
+
+class Large(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (4096,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(4096, np.float32), {}
+
+    def step(self, action):
+        return np.ones(4096, np.float32), 1.0, self.np_random.random() < 0.1, False, {}
+"""
+
+
+@pytest.mark.parametrize("transport", ["mpi", "ucx"])
+def test_shares_that_an_engine_sends_only_while_it_is_asked_keep_nobody_waiting(
+    workplace: Any, transport: str
+) -> None:
+    workplace.module(LARGE)
+    run = workplace.train(
+        {"environment": {"type": "my_env:Large", "id": "", "num_envs": 8}},
+        {"training": {"rollout_steps": 512, "minibatch_size": 256}},
+        {"distribution": {"transport": transport, "learner": {"num": 2}}},
+    )
+    summary = run.finish()
+    check_rounds(summary, run)
+    assert summary["updates"] >= 3 * 2 * 2, "fragments of 2 MiB, four a rollout"
+
+
+@pytest.mark.parametrize(
+    ("transport", "sampler"), [("shm", "prioritised"), ("zmq", "uniform"), ("mpi", "prioritised")]
+)
 def test_two_learners_share_every_batch(workplace: Any, transport: str, sampler: str) -> None:
     workplace.base = TWO_WITH_REPLAY
     buffer = {"sampler": sampler, "priority_updates": "sync"} if sampler == "prioritised" else {}
@@ -118,7 +150,7 @@ def test_a_suspended_follower_is_waited_for(workplace: Any) -> None:
     assert summary["env_steps"] == summary["received"]
 
 
-def test_an_interrupted_run_finishes_its_round_and_goes_on(workplace: Any) -> None:
+def test_an_interrupted_run_leaves_its_round_and_goes_on(workplace: Any) -> None:
     run = workplace.train(TWO, ENDLESS)
     run.train_until(5000)
     run.command.signal_all(signal.SIGINT)

@@ -33,6 +33,13 @@ class Late(recorder.Recorder):
     def turn(self):
         return False
 
+class Numbers(UserRole):
+    def turn(self):
+        return any(True for _ in self.fragments())
+    def report(self):
+        import numpy
+        return super().report() | {"mean": numpy.float32(self.samples)}
+
 class Broken(UserRole):
     def turn(self):
         if any(True for _ in self.fragments()):
@@ -216,6 +223,50 @@ def test_a_role_that_raises_ends_the_run_with_what_it_raised(workplace: Any) -> 
     run = workplace.train(ENDLESS, RECORDER, {"roles": {"recorder": {"type": "my_roles:Broken"}}})
     summary = run.finish(1)
     assert summary["reason"].startswith("recorder (group 0): RuntimeError: the role's own mistake")
+
+
+@pytest.mark.parametrize("transport", ["shm", "inproc"])
+def test_a_report_that_cannot_be_sent_ends_the_run_with_the_role_s_name(
+    workplace: Any, transport: str
+) -> None:
+    (workplace.place / "my_roles.py").write_text(ROLES)
+    numbers = {"roles": {"recorder": {"type": "my_roles:Numbers"}}, "distribution": {"transport": transport}}
+    run = workplace.train(ENDLESS, RECORDER, numbers)
+    run.command.wait(1)
+    assert "recorder.report() says 'mean' as float32, which JSON cannot hold" in run.summary["reason"]
+    assert run.summary["extra"] == {f"recorder-{1 if transport == 'inproc' else 2}": {}}
+
+
+def test_a_role_that_claims_nothing_is_named_as_what_holds_the_run_back(workplace: Any) -> None:
+    (workplace.place / "my_roles.py").write_text(ROLES)
+    run = workplace.train(RECORDER, ENDLESS, {"roles": {"recorder": {"type": "my_roles:Late"}}})
+    said = "actors wait for recorder (group 0), which claims its fragments too slowly or not at all"
+    run.train_until(100)
+    workplace.until(lambda: said in run.log, "it is named")
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    assert run.log.count(said) == 1
+    words = [row["bottleneck"]["words"] for row in run.rows if row["bottleneck"]]
+    assert words
+    assert all("the role recorder (group 0)" in named for named in words)
+    assert "the role recorder (group 0)" in summary["bottleneck"]["words"]
+    assert summary["lost"] == 0
+
+
+def test_a_killed_recorder_of_a_later_group_ends_that_group_alone(workplace: Any, read: Any) -> None:
+    groups = {"distribution": {"groups": 2, "actor": {"num": 1}}}
+    run = workplace.train(RECORDER, ENDLESS, groups)
+    run.train_until(3000)
+    run.command.kill("recorder (group 1)")
+    workplace.until(lambda: "group 1 is lost" in run.log, "its group is given up")
+    run.train_until(run.env_steps + 3000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    assert summary["averaging"]["lost"] == [1]
+    assert "recorder (group 1) was killed by SIGKILL" in run.log
+    for group in range(2):
+        for sequence in by_source(read(run, group)).values():
+            assert sequence == list(range(len(sequence)))
 
 
 @pytest.mark.parametrize("transport", ["shm", "inproc"])

@@ -85,7 +85,7 @@ class Stage:
         self.layout = FragmentLayout(steps, num_envs, common_fields(self.spaces.observation) + fields)
         self.model = self.build(1)
         fragments = Channel("fragments", LEARNER, (ACTOR,), self.layout.nbytes, window, borrow)
-        to_copies = [Destination(ACTOR + 1 + i, f"copies-{i}") for i in range(copies)]
+        to_copies = [Destination(f"role{i}", ACTOR + 1 + i, f"copies-{i}") for i in range(copies)]
         channels = [Channel(to.channel, to.dest, (ACTOR,), self.layout.nbytes, window) for to in to_copies]
         readers = (ACTOR, *(to.dest for to in to_copies))
         policy = Slot("policy", LEARNER, readers, published.nbytes(self.model.parameter_count))

@@ -79,44 +79,68 @@ def test_the_mean_does_not_depend_on_who_comes_first(parts: list[tuple[float, fl
 
 
 def test_who_is_late_is_left_out_reported_and_taken_into_the_next_round(averaging: Open) -> None:
-    line = averaging(2)
-    line.contribute(0, 2.0)
+    line = averaging(3)
+    for group in range(2):
+        line.contribute(group, 2.0)
     line.averager.turn()
     expire(line)
     assert line.mean() == [2.0] * 4
-    assert line.averager.missed == [0, 1]
-    assert [event for event in line.events if "group 1 is late" in event] == line.events
+    assert line.averager.missed == [0, 0, 1]
+    assert [event for event in line.events if "group 2 is late" in event] == line.events
     assert len(line.events) == 1
 
-    line.contribute(1, 6.0)
+    line.contribute(2, 8.0)
     assert line.averager.turn()
-    line.contribute(0, 2.0, number=2)
+    for group in range(2):
+        line.contribute(group, 2.0, number=2)
     assert line.averager.turn()
     assert line.mean() == [4.0] * 4
     average = line.latest()
     assert average is not None
-    assert average.taken.tolist() == [2, 1]
-    assert (line.averager.rounds, line.averager.missed) == (2, [0, 1])
+    assert average.taken.tolist() == [2, 2, 1]
+    assert (line.averager.rounds, line.averager.missed) == (2, [0, 0, 1])
+
+
+def test_a_group_by_itself_closes_no_round_and_who_lets_it_wait_is_reported_once(averaging: Open) -> None:
+    line = averaging(3)
+    line.contribute(0, 0.0)
+    line.averager.turn()
+    expire(line)
+    assert line.averager.rounds == 0
+    assert line.averager.deadline == float("inf"), "nothing to wake up for"
+    assert line.averager.missed == [0, 1, 1]
+    assert ["group 1 is late" in event for event in line.events] == [True, False]
+    line.contribute(1, 6.0)
+    line.averager.turn()
+    expire(line)
+    assert line.mean() == [3.0] * 4
+    assert (line.averager.rounds, line.averager.missed) == (1, [0, 1, 1])
 
 
 def test_who_is_late_again_and_again_is_counted_and_not_reported_every_time(averaging: Open) -> None:
-    line = averaging(2)
+    line = averaging(3)
     for number in range(1, 21):
-        line.contribute(0, 2.0, number=number)
+        for group in range(2):
+            line.contribute(group, 2.0, number=number)
         line.averager.turn()
         expire(line)
-    assert line.averager.missed == [0, 20]
+    assert line.averager.missed == [0, 0, 20]
     assert len(line.events) == 1
 
 
-def test_the_time_of_a_round_begins_with_its_first_contribution(averaging: Open) -> None:
-    line = averaging(2, wait_s=50.0)
+def test_the_time_of_a_round_begins_with_its_second_contribution(averaging: Open) -> None:
+    line = averaging(4, wait_s=50.0)
     assert line.averager.deadline == float("inf")
-    before = time.monotonic()
-    line.contribute(0, 1.0)
-    line.averager.turn()
-    assert before + 50.0 <= line.averager.deadline <= time.monotonic() + 50.0
-    line.contribute(1, 1.0)
+    deadlines = []
+    for group in range(3):
+        before = time.monotonic()
+        line.contribute(group, 1.0)
+        line.averager.turn()
+        deadlines.append(line.averager.deadline)
+        if group < 2:
+            assert before + 50.0 <= deadlines[-1] <= time.monotonic() + 50.0
+    assert deadlines[0] < deadlines[1] == deadlines[2]
+    line.contribute(3, 1.0)
     line.averager.turn()
     assert line.averager.deadline == float("inf")
 

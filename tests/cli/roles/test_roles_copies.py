@@ -1,11 +1,17 @@
 """An actor that sends copies: all or nothing, in memory that it asked for before the fragment was begun."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tianji_cli.cluster.assembly import Assembly
+from tianji_cli.cluster.parts import Job
+from tianji_cli.cluster.plan import Host, make_plan
+from tianji_cli.config.loader import load_config
 from tianji_cli.data.ledger import Account, settle
+from tianji_transports.composite import edge_capabilities
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 
@@ -108,3 +114,42 @@ def test_in_step_copies_change_nothing_of_what_an_actor_makes(
                 name: array.tobytes() for name, array in second.fields.items()
             }
             assert first.header["sequence"] == second.header["sequence"]
+
+
+def test_time_that_an_actor_waits_for_a_receiver_is_counted_as_that_receiver_s(
+    stage: OpenStage, work: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(10_000))
+    monkeypatch.setattr("tianji_cli.roles.copies.time.monotonic", lambda: float(next(now)))
+    one = stage(steps=4, num_envs=2, window=2, copies=2)
+    one.publish(0)
+    for _ in range(40):
+        work(one.actor)
+        claimed(one.receiver, "fragments")
+        claimed(one.copyists[0], "copies-0")
+    waited_s = one.actor.report()["waited_s"]
+    assert list(waited_s) == ["role1"]
+    assert waited_s["role1"] > 20.0
+    claimed(one.copyists[1], "copies-1")
+    work(one.actor, 4)
+    assert list(one.actor.report()["waited_s"]) == ["role1"]
+    for _ in range(20):
+        work(one.actor)
+        claimed(one.receiver, "fragments")
+        for i, copyist in enumerate(one.copyists):
+            claimed(copyist, f"copies-{i}")
+    settled = one.actor.report()["waited_s"]["role1"]
+    work(one.actor, 3)
+    assert one.actor.report()["waited_s"]["role1"] == settled, "nobody is behind any more"
+
+
+def test_a_copy_is_claimed_alone_however_many_fragments_the_buffer_borrows(tmp_path: Path) -> None:
+    roles = 'roles.tape={ type = "tianji_cli.roles.user_role:UserRole", receives = ["fragments"] }'
+    config = load_config("configs/ppo_cartpole.toml", [roles])
+    plan = make_plan(config, [Host("here", (0, 1))])
+    assembly = Assembly(Job("copies", config, plan, tmp_path), plan.processes[1], 0)
+    lends = edge_capabilities("shm", "zmq", plan.endpoints)
+    channels = {channel.name: channel for channel in assembly.wiring(lends).channels}
+    assert channels["fragments"].borrow > 1
+    assert channels["fragments-tape"].borrow == 1
+    assert channels["fragments-tape"].window == channels["fragments"].window

@@ -9,6 +9,7 @@ import torch
 from cli.roles.learner_crew import BATCH, DQN, Crew
 
 from tianji_cli.cluster.graph import DEALS, SHARES
+from tianji_cli.data.checkpoint import load_parameters
 from tianji_cli.roles import lockstep as lockstep_module
 from tianji_cli.roles.lockstep import DivergedLearnersError, LostPeerError
 
@@ -62,20 +63,29 @@ def test_learners_on_shares_of_batches_learn_what_one_would_from_all(
     assert together.followed[1].report["version"] == together.progress.version
 
 
-def test_the_learner_that_is_told_to_wind_down_finishes_what_it_has_dealt(tmp_path: Path) -> None:
-    crew = Crew("ppo", 2, tmp_path)
+def test_a_learner_that_winds_down_leaves_in_the_middle_of_a_round_and_its_followers_idle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lockstep_module, "UNTOLD_LIMIT_S", 0.0)
+    crew = Crew("ppo", 3, tmp_path)
 
     def lead(crew: Crew) -> None:
-        feed = crew.learner._feed
-        crew.work(lambda: feed.unfinished)
-        assert crew.progress.updates == 1, "the first update is part of the turn that deals"
+        crew.work(lambda: crew.progress.updates == 1)
+        assert crew.learner._feed.unfinished
         crew.stop()
-        assert not feed.unfinished
+        assert crew.progress.updates == 1
 
-    crew.run(lead)
-    assert crew.progress.consumed > 0
-    assert crew.progress.env_steps >= crew.progress.consumed
+    def follow(crew: Crew) -> None:
+        crew.follower.wind_down()
+        while crew.lockstep.lost is None:
+            crew.follower.turn()
+        assert not crew.follower.turn()
+
+    crew.run(lead, follow)
+    assert [followed.report["updates"] for followed in crew.followed.values()] == [1, 1]
     check_same(crew)
+    saved = load_parameters(tmp_path / "checkpoints/last", crew.embryos[0].model)
+    np.testing.assert_array_equal(saved, crew.parameters(0))
 
 
 @pytest.mark.parametrize("rule", ["ppo", "dqn"])

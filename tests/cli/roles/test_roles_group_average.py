@@ -18,8 +18,10 @@ from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.data.contribution import Average, average_nbytes
 from tianji_cli.roles.averager import Averager
 from tianji_cli.roles.group_average import AverageError, GroupAverage
+from tianji_transports.core import FULL
 
 INTERVAL = 10
+WAIT_S = 1000.0
 SPACES = Spaces(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
 
 
@@ -44,6 +46,7 @@ class Group:
             group=number,
             interval=INTERVAL,
             waits=waits,
+            wait_s=WAIT_S,
             moments=moments,
         )
         self.updates = 0
@@ -182,15 +185,54 @@ def test_in_step_a_group_waits_for_its_average_and_contributes_by_the_interval_a
 
 
 @in_step
-def test_in_step_a_group_waits_no_longer_than_its_round_is_open(pair: Pair) -> None:
-    one, _ = pair.groups
+def test_in_step_a_group_waits_so_long_and_trains_on_until_its_average_comes(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 500.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    one, other = pair.groups
+    one.parameters, other.parameters = 0.0, 4.0
     assert not one.settle(INTERVAL)
-    pair.root.turn()
-    pair.root.deadline = time.monotonic()
-    pair.root.turn()
-    before = one.parameters
+    now += WAIT_S - 1
+    assert not one.settle(0)
+    now += 1
     assert one.settle(0)
-    assert one.parameters.tobytes() == before.tobytes(), "the mean of itself alone"
+    pair.root.turn()
+    one.parameters = 1.0
+    assert one.settle(INTERVAL), "what it has contributed is still on its way, and it has waited for that"
+    assert not other.settle(INTERVAL)
+    pair.root.turn()
+    assert not one.settle(0), "what is due now is waited for anew"
+    assert one.average.report() == {"averaging": {"contributed": 2, "adopted": 1}}
+    assert one.parameters == pytest.approx(3.0), "the average, and what was learned meanwhile"
+    assert other.settle(0)
+    assert other.parameters == pytest.approx(2.0)
+
+
+@in_step
+def test_in_step_a_group_that_cannot_contribute_waits_no_longer(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 500.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    one, _ = pair.groups
+    monkeypatch.setattr(pair.line.learners[0], "loan", lambda *_: FULL)
+    assert not one.settle(INTERVAL)
+    now += WAIT_S
+    assert one.settle(0)
+    assert one.average.report()["averaging"]["contributed"] == 0
+
+
+def test_where_nothing_was_learned_meanwhile_the_average_is_adopted_bit_by_bit(pair: Pair) -> None:
+    rng = np.random.default_rng(3)
+    for group in pair.groups:
+        group.parameters = rng.standard_normal(len(group.parameters)).astype(np.float32)
+        group.settle(INTERVAL)
+    pair.root.turn()
+    average = pair.line.latest()
+    assert average is not None
+    pair.groups[0].settle(0)
+    assert pair.groups[0].parameters.tobytes() == average.values.tobytes()
 
 
 def test_a_late_group_adopts_the_newest_average_that_it_is_part_of(pair: Pair) -> None:
@@ -241,12 +283,14 @@ def test_parameters_that_are_not_finite_spoil_no_other_group(pair: Pair) -> None
     other.settle(INTERVAL)
     pair.root.turn()
     assert len(pair.line.events) == 1
-    pair.root.deadline = time.monotonic()
-    pair.root.turn()
-    other.settle(1)
-    one.settle(1)
-    assert other.parameters == pytest.approx(4.0)
+    one.settle(0)
     assert one.average.report()["averaging"]["adopted"] == 0
+    one.parameters = 2.0
+    one.settle(INTERVAL)
+    pair.root.turn()
+    for group in pair.groups:
+        group.settle(0)
+        assert group.parameters == pytest.approx(3.0)
 
 
 def test_an_average_of_another_job_is_an_error(pair: Pair) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,26 @@ def test_a_killed_learner_is_missed_by_all_others(tmp_path: Path, victim: int) -
 
     said = in_step(tmp_path / "store", 3, act)
     assert [said[index] for index in range(3) if index != victim] == ["missed"] * 2
+
+
+@pytest.mark.parametrize("leaving", [0, 1, 2])
+def test_when_one_learner_leaves_all_others_hear_of_it_from_their_connections(
+    tmp_path: Path, leaving: int
+) -> None:
+    all_have_heard = FORK.Barrier(3)
+
+    def act(lockstep: Lockstep) -> str:
+        connections = weakref.ref(lockstep._group)
+        lockstep.add_up(torch.ones(5000))
+        if lockstep.index == leaving:
+            lockstep.close()
+        with pytest.raises(LostPeerError) as kept:
+            lockstep.add_up(torch.ones(5000))
+        assert connections() is None, f"closed, though somebody keeps {kept!r}"
+        all_have_heard.wait(10.0)  # No process ends before: that would close its connections, too.
+        return "heard"
+
+    assert in_step(tmp_path / "store", 3, act) == ["heard"] * 3
 
 
 def test_learners_that_do_not_come_are_named_as_the_problem(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from tianji_algos.settings import NoSettings, Settings
 from tianji_cli.config.loader import load_config
 from tianji_cli.data.fragment import Fragment
-from tianji_cli.errors import UsageError
+from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.roles.user_role import Surroundings, UserRole, find_user_role
 from tianji_transports.errors import TransportError
 
@@ -182,3 +182,35 @@ def test_a_memory_of_a_fragment_is_all_of_it(one: Any, tmp_path: Path) -> None:
 def test_a_class_that_is_none_of_ours_is_not_found() -> None:
     with pytest.raises(UsageError, match="not a subclass of UserRole"):
         find_user_role("tianji_cli.roles.evaluator:Evaluator")
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (
+            {"written": np.float32(1.5)},
+            r"listener\.report\(\) says 'written' as float32, which JSON cannot hold",
+        ),
+        ({"written": np.zeros(2)}, "'written' as ndarray"),
+        ({1: 2}, "has the key 1, and keys are texts"),
+        ({"rejected": 3}, 'says "rejected", as the base class does'),
+        ({"text": "x" * 40_000}, "bytes, and 32768 are the most"),
+        (None, "returned None, and a dict is wanted"),
+    ],
+    ids=["scalar", "array", "key", "taken", "large", "nothing"],
+)
+def test_a_report_that_cannot_be_sent_is_refused_by_name(
+    one: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: Any, why: str
+) -> None:
+    listener = Listener(around(one, tmp_path))
+    monkeypatch.setattr(listener, "report", lambda: said)
+    with pytest.raises(RunFailed, match=why):
+        listener.checked_report()
+
+
+def test_a_report_may_leave_out_what_the_base_says_and_may_hold_what_is_not_finite(
+    one: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = Listener(around(one, tmp_path))
+    monkeypatch.setattr(listener, "report", lambda: {"mean": float("nan"), "pair": (1, 2)})
+    assert listener.checked_report()["rejected"] == UserRole.report(listener)["rejected"]

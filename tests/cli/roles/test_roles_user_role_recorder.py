@@ -191,6 +191,34 @@ def test_a_damaged_fragment_is_refused_by_its_number(
         list(examples("offline").read_fragments(file, one.layout))
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("mask", False, "it claims 8 samples and its mask has 7"),
+        ("observation", np.nan, "observation is not finite somewhere"),
+        ("terminated", 7, "terminated is neither true nor false somewhere"),
+    ],
+)
+def test_a_body_that_no_actor_can_have_written_is_refused(
+    one: Any,
+    work: Callable[..., bool],
+    make: Callable[..., UserRole],
+    examples: Any,
+    tmp_path: Path,
+    field: str,
+    value: Any,
+    why: str,
+) -> None:
+    file = recorded(one, work, make, tmp_path)
+    data = bytearray(file.read_bytes())
+    array = Fragment(one.layout, memoryview(data)).fields[field]
+    array = array.view(np.uint8) if array.dtype == np.bool_ else array
+    array[(0,) * array.ndim] = value
+    file.write_bytes(data)
+    with pytest.raises(SystemExit, match=rf"0000\.fragments, fragment 0: {why}"):
+        list(examples("offline").read_fragments(file, one.layout))
+
+
 def test_a_layout_that_was_tampered_with_is_refused(
     one: Any, work: Callable[..., bool], make: Callable[..., UserRole], examples: Any, tmp_path: Path
 ) -> None:

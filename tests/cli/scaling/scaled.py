@@ -16,7 +16,9 @@ def study_of(config: str, **options: Any) -> Study:
     return plan_study(config, Request(**{"repeats": 3, "seconds": 10.0, **options}))
 
 
-def trained(seed: int, rate: float, time_to_s: float | None) -> Trained:
+def trained(
+    seed: int, rate: float, time_to_s: float | None, averaging: dict[str, Any] | None = None
+) -> Trained:
     """A training nobody made: each sample is used four times."""
     times = tuple(np.linspace(0.1, 10.0, 12))
     return Trained(
@@ -33,6 +35,7 @@ def trained(seed: int, rate: float, time_to_s: float | None) -> Trained:
         mean_100=400.0,
         best_mean_100=410.0,
         staleness=1.5,
+        averaging=averaging,
         curve=Curve(times, tuple(rate * t for t in times), tuple(np.linspace(20, 400, 12))),
     )
 

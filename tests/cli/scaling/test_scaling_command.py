@@ -20,9 +20,11 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.profiling.settings import split_of
 from tianji_cli.scaling.hosts import Others
-from tianji_cli.scaling.study import SECONDS, Request, Study, batch_settings, plan_study
+from tianji_cli.scaling.study import Request, Study, batch_settings, plan_study
+from tianji_cli.scaling.usual import SECONDS
 from tianji_cli.telemetry.rundir import RunDirectory
 
+TWO_ENGINES = "distribution.transport={local='shm', remote='zmq'}"
 TIANJI = Path(sys.executable).with_name("tianji")
 
 
@@ -214,6 +216,24 @@ def test_other_hosts_take_part_in_every_training(config: str) -> None:
     assert study.cores == 3 * len(os.sched_getaffinity(0))
 
 
+@pytest.mark.usefixtures("two_cores")
+def test_a_point_is_oversubscribed_if_one_of_its_hosts_is(config: str) -> None:
+    others = Others(("b",), "ssh {host}", "10.0.0.1")
+    (spread,) = plan_study(config, Request(actors=(3,), others=others)).settings
+    assert (spread.cores, spread.oversubscribed) == (4, False)
+    (crowded,) = plan_study(config, Request(actors=(1,), learner_cores=3, others=others)).settings
+    assert (crowded.cores, crowded.oversubscribed) == (4, True), "3 of its 4 cores are wanted on the first"
+    (groups,) = plan_study(config, Request(figure="6c", groups=(2,), others=others)).settings
+    assert (groups.cores, groups.oversubscribed) == (4, False)
+
+
+def test_a_threshold_keeps_all_its_digits(config: str) -> None:
+    study = plan_study(config, Request(figure="4c", threshold=1234567.125, seconds=1234567.5))
+    experiment = load_config(config, study.overrides_of(study.settings[0], 1)).experiment
+    assert (experiment.stop.mean_return, experiment.stop.wall_s) == (1234567.125, 1234567.5)
+    assert experiment.thresholds == (15.0, 1234567.125)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -222,6 +242,12 @@ def test_other_hosts_take_part_in_every_training(config: str) -> None:
         ({"seconds": 0.0}, "no time to train for"),
         ({"seconds": float("inf")}, "no time to train for"),
         ({"overrides": ("experiment.stop={wall_s=1.0}",)}, "--seconds says when"),
+        ({"overrides": ("distribution.actor.num=4",)}, "in figure 6a, --actors says that"),
+        ({"figure": "6c", "overrides": ("distribution.groups = 2",)}, "in figure 6c, --groups says that"),
+        ({"figure": "table1", "overrides": ("distribution.learner.num=4",)}, "--learners says that"),
+        ({"overrides": ("distribution.hosts=2", TWO_ENGINES)}, "--hosts names the hosts"),
+        ({"threshold": float("nan")}, "--threshold nan is no return"),
+        ({"threshold": float("inf")}, "--threshold inf is no return"),
         ({"figure": "4c", "overrides": ("experiment.thresholds=[]",)}, "--threshold says"),
         ({"figure": "table1", "overrides": ("experiment.thresholds=[]",)}, "--threshold says"),
     ],
@@ -245,6 +271,11 @@ def test_without_a_threshold_throughput_alone_is_measured(config: str) -> None:
         ["--from", "none.json"],
         ["--from", "none.json", "--no-simulation"],
         ["--join-with", "ssh {host}"],
+        ["--hosts", "b", "--join-with", "ssh 'b"],
+        ["--nodes", "2", "--no-simulation"],
+        ["--node-cores", "40", "--no-simulation"],
+        ["--link-mb", "125", "--no-simulation"],
+        ["--threshold", "nan", "--no-simulation"],
     ],
 )
 def test_the_command_line_refuses_before_anything_runs(
@@ -254,3 +285,12 @@ def test_the_command_line_refuses_before_anything_runs(
     said, errors = process.communicate(timeout=60)
     assert (process.returncode, said) == (2, ""), errors
     assert not (tmp_path / "out" / "runs").exists()
+
+
+def test_other_hosts_need_a_place_that_all_of_them_see(
+    start: Callable[..., subprocess.Popen[str]], config: str
+) -> None:
+    process = start(config, "--hosts", "b", "--listen", "127.0.0.1", "--no-simulation")
+    said, errors = process.communicate(timeout=60)
+    assert (process.returncode, said) == (2, "")
+    assert "--hosts needs --out on a file system that all hosts see" in errors

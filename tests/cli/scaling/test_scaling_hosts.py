@@ -10,6 +10,7 @@ import pytest
 from cli.sessions import stale_shared_memory
 
 from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.scaling import hosts
 from tianji_cli.scaling.hosts import Others, others_of, train_over_hosts
 
 HERE = "127.0.0.1"
@@ -33,12 +34,12 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
 
 def test_hosts_are_reached_by_ssh_and_words_survive_its_shell() -> None:
     others = others_of(["b", "c"], None, HERE, {})
-    assert others == Others(("b", "c"), "ssh {host}", HERE)
+    assert others == Others(("b", "c"), "ssh -o BatchMode=yes {host}", HERE)
     assert others is not None
     command = others.join("c", "tcp://10.0.0.1:5", Path("/runs of me/job.key"))
-    assert command[:2] == ["ssh", "c"]
-    assert command[2].endswith("tianji")
-    assert command[3:] == ["join", "tcp://10.0.0.1:5", "--key", "'/runs of me/job.key'", "--quiet"]
+    assert command[:4] == ["ssh", "-o", "BatchMode=yes", "c"]
+    assert command[4].endswith("tianji")
+    assert command[5:] == ["join", "tcp://10.0.0.1:5", "--key", "'/runs of me/job.key'", "--quiet"]
 
 
 def test_any_command_can_be_the_way_to_a_host() -> None:
@@ -83,6 +84,8 @@ def test_slurm_that_does_not_answer_is_an_error(slurm: Callable[[str], None]) ->
         (None, "ssh {host}", "there are none"),
         (["b", "b"], None, "twice"),
         (["b"], " ", "names no command"),
+        (["b"], "ssh '{host}", "is no command: No closing quotation"),
+        (["b", "c"], "ssh b", "the same place for 2 hosts"),
     ],
 )
 def test_what_names_no_way_is_refused(names: list[str] | None, join_with: str | None, said: str) -> None:
@@ -114,6 +117,21 @@ def test_a_host_that_does_not_take_part_ends_the_training(config: str, tmp_path:
     with pytest.raises(RunFailed, match="host b did not take part:\nno such host"):
         train_over_hosts(config, TWO_HOSTS, others, name="new", place=tmp_path)
     assert not (tmp_path / "new" / "1" / "job.key").exists(), "the training has ended in order"
+
+
+def test_a_way_that_ends_at_once_and_content_ends_the_training(config: str, tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="host b did not take part:\nexit status 0"):
+        train_over_hosts(config, TWO_HOSTS, Others(("b",), "true", HERE), name="new", place=tmp_path)
+    assert not (tmp_path / "new" / "1" / "job.key").exists(), "the training has ended in order"
+
+
+def test_hosts_that_do_not_arrive_are_not_waited_for(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "ARRIVE_S", 0.5)
+    others = Others(("b", "c"), "sh -c 'exec sleep 100'", HERE)
+    with pytest.raises(RunFailed, match=r"b, c: not all of them have joined within 0\.5 s"):
+        train_over_hosts(config, TWO_HOSTS, others, name="new", place=tmp_path)
 
 
 def test_a_training_that_cannot_start_says_why(config: str, tmp_path: Path) -> None:

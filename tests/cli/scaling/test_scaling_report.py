@@ -17,24 +17,28 @@ from matplotlib.figure import Figure
 from tianji_cli.errors import RunFailed
 from tianji_cli.profiling.simulation import Simulation
 from tianji_cli.scaling.measure import Outcome, read_trained, settled_rates
-from tianji_cli.scaling.plots import draw_throughput
+from tianji_cli.scaling.plots import draw_into, draw_throughput
 from tianji_cli.scaling.report import Range, cautions, document, rows_of, write_all
 from tianji_cli.scaling.simulation import Simulated, Simulations
+from tianji_cli.scaling.study import Setting
 from tianji_cli.scaling.tables import print_all
 from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_cli.throughput.split import Split
 
 ENVIRONMENT = {"cores": "2 usable of 2"}
 
 
-def simulated(actors: int, rate: float) -> Simulated:
+def simulated(actors: int, rate: float, *extrapolated: str) -> Simulated:
     split = replace(A1.split, actors=actors)
-    return Simulated(split, 1, Simulation(split, rate, rate, 4 * rate, 4 * rate, 1.0, 1000))
+    came = Simulation(split, rate, rate, 4 * rate, 4 * rate, 1.0, 1000)
+    return Simulated(split, 1, came, extrapolated=extrapolated)
 
 
 SIMULATIONS = Simulations(
     (
         simulated(1, 900.0),
-        simulated(64, 5000.0),
+        simulated(2, 1500.0),
+        simulated(64, 5000.0, "40 cores of a node at work: as 2 did"),
         Simulated(replace(A1.split, actors=128), 4, None, "no room"),
     ),
     4.0,
@@ -86,12 +90,51 @@ def test_table_1_has_the_columns_of_the_paper_and_a_line_for_each_training(
     said = capsys.readouterr().out.splitlines()
     heading = next(line for line in said if line.startswith("Setting"))
     assert heading.split("  ", 1)[1].split() == (
-        ["Final", "time", "(s)", "Production", "(steps/s)", "Consumption", "(steps/s)"]
+        ["Final", "Time(s)", "Production", "Throughput(steps/s)", "Consumption", "Throughput(steps/s)"]
     )
     of_a1 = [line.split() for line in said if line.startswith("L1A1")]
     assert of_a1[0] == ["L1A1", "3.00", "1000.00", "900.00"]
     assert of_a1[3] == ["L1A1", "median", "4.00", "[3.00,", "5.00]", "2000.00", "1800.00"]
     assert [line for line in said if line.startswith("L1A2*") and "not in 10 s" in line]
+
+
+def test_tables_say_what_was_extrapolated_and_compare_where_every_role_had_a_core(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    print_all(study_of(config), rows_of(FOUND, None), SIMULATIONS)
+    said = capsys.readouterr().out
+    beside = said.partition("measured / simulated")[2].splitlines()[1:]
+    assert [line.split() for line in beside] == [["L1A1", "2.22", "2.00", "2.00"]], "L1A2 was oversubscribed"
+    names = [line.split()[0] for line in said.partition("SIMULATED")[2].splitlines() if line.startswith("L1")]
+    assert names[:4] == ["L1A1", "L1A2", "L1A64~", "L1A128"]
+    assert "#   - 40 cores of a node at work: as 2 did" in said
+    assert "# received: a rollout's steps count as its first update begins" in said
+
+
+GROUPS = Setting(Split(1, 1, 1, 8, groups=2), 4, oversubscribed=False)
+
+
+def averaged(rounds: int) -> dict[str, Any]:
+    return {"rounds": rounds, "missed": [0, 1], "lost": []}
+
+
+def test_the_time_of_several_groups_is_said_to_be_that_of_the_first(
+    capsys: pytest.CaptureFixture[str], config: str
+) -> None:
+    found = {GROUPS: Outcome([trained(1, 1000.0, 4.0, averaged(3))])}
+    study = replace(study_of(config, figure="6c"), threshold=1234567.5)
+    rows = rows_of(found, 1234567.5)
+    print_all(study, rows, Simulations())
+    assert "s to 1234567.5 (first of G groups)" in capsys.readouterr().out
+    written = document(study, ENVIRONMENT, [], rows, Simulations())
+    assert written["rows"][0]["trainings"][0]["averaging"] == averaged(3)
+    assert cautions(study, rows) == []
+
+
+def test_groups_that_were_never_averaged_are_warned_of(config: str) -> None:
+    found = {GROUPS: Outcome([trained(1, 1000.0, 4.0, averaged(3)), trained(2, 1000.0, 4.0, averaged(0))])}
+    (said,) = cautions(study_of(config, figure="6c"), rows_of(found, 300.0))
+    assert said.startswith("the groups of 2 x L1A1 were never averaged in some trainings")
 
 
 def test_warnings_name_crowded_refused_and_failed_points(config: str) -> None:
@@ -128,37 +171,67 @@ def test_files_hold_what_was_measured_and_what_was_simulated_apart(
         ("measured", "L1A2"),
         ("measured", "L1A4"),
         ("simulated", "L1A1"),
+        ("simulated", "L1A2"),
         ("simulated", "L1A64"),
         ("simulated", "L1A128"),
     ]
     written = json.loads(next(out.glob("*.json")).read_text())
     assert written["rows"][1]["time_to_s"] == {"median": None, "min": 4.0, "max": None}
     assert written["rows"][2]["failed"][0]["why"] == "misses 3 samples"
-    assert written["simulated"][1]["consumed_per_s"] == 20_000.0
-    assert written["simulated"][2]["why_not"] == "no room"
+    assert written["simulated"][2]["consumed_per_s"] == 20_000.0
+    assert written["simulated"][2]["extrapolated"] == ["40 cores of a node at work: as 2 did"]
+    assert written["simulated"][3]["why_not"] == "no room"
+    assert written["rows"][0]["over_simulated"]["received_per_s"] == 2.0
+    assert written["rows"][1]["over_simulated"] is None, "it wanted more cores than there are"
     assert next(out.glob("*.png")).read_bytes().startswith(PNG)
+
+
+def test_plots_say_which_bars_end_at_no_time(config: str) -> None:
+    some = [trained(1, 1000.0, 4.0), trained(2, 1000.0, 5.0), trained(3, 1000.0, None)]
+    most = [trained(1, 2000.0, 4.0), trained(2, 2000.0, None), trained(3, 2000.0, None)]
+    figure = Figure()
+    study = replace(study_of(config), threshold=300.0)
+    draw_into(figure, study, rows_of({A1: Outcome(some), A2: Outcome(most)}, 300.0), SIMULATIONS)
+    (legend,) = figure.legends
+    labels = {text.get_text() for text in legend.get_texts()}
+    assert {"so many did not reach it", "extrapolated", "too few cores"} <= labels
+    assert [text.get_text() for text in figure.axes[1].texts] == [
+        "1 of 3",
+        "2 of 3\nnot in\n10 s",
+    ]
 
 
 def test_what_was_simulated_is_dashed_and_what_took_turns_is_hollow(config: str) -> None:
     axes = Figure().add_subplot()
     draw_throughput(axes, study_of(config), rows_of(FOUND, 300.0), SIMULATIONS)
     faces: dict[Any, set[Any]] = {1: set(), 2: set()}
-    dashed = []
+    dashed, reckoned = [], []
     for line in axes.get_lines():
         xs = np.asarray(line.get_xdata()).tolist()
-        if line.get_marker() in {"o", "s", "^"}:
+        if line.get_marker() == "x":
+            reckoned.append(xs)
+        elif line.get_marker() in {"o", "s", "^"}:
             faces[xs[0]].add(line.get_markerfacecolor())
-        elif xs == [1, 64]:
+        elif xs == [1, 2, 64]:
             dashed.append(line.get_linestyle())
     assert faces[2] == {"white"}
     assert "white" not in faces[1]
     assert dashed == ["--"] * 3
+    assert reckoned == [[64]] * 3
 
 
 def test_rates_are_of_the_time_after_the_pipeline_has_filled() -> None:
     rows = [report(second, 1000 * second + 5000 * (second > 2), second) for second in range(11)]
     produced, received, consumed = settled_rates([*rows, report(20, 99_000, 10)], RunDirectory(Path("run")))
     assert (produced, received, consumed) == (1000.0, 1000.0, 4000.0)
+
+
+def test_uses_go_on_while_the_clock_of_receptions_stands_still() -> None:
+    rows = [report(second, 1000 * second, second) for second in range(1, 22)]
+    for row in rows:  # A rollout begins every 4 s, and is learned from all the time.
+        row["train_s"] = row["elapsed_s"] // 4 * 4.0
+        row["received"] = 1000 * row["train_s"]
+    assert settled_rates(rows, RunDirectory(Path("run"))) == (1000.0, 1000.0, 4000.0)
 
 
 def report(second: int, steps: int, updates: int) -> dict[str, Any]:
@@ -203,6 +276,9 @@ def test_a_training_that_ends_when_it_has_learned_has_the_rates_of_all_its_time(
     assert (found.produced_per_s, found.consumed_per_s, found.time_to_s) == (2000.0, 7200.0, 0.4)
     with pytest.raises(RunFailed, match="--seconds gives it longer"):
         read_trained(run, 3, 300.0, settles=True)
+    run.summary.write_text(json.dumps({**summary, "averaging": {"rounds": 3, "missed": [0, 0], "lost": [1]}}))
+    with pytest.raises(RunFailed, match="lost its group 1"):
+        read_trained(run, 3, 300.0, settles=False)
     run.summary.write_text(json.dumps({**summary, "received": 897, "lost": 3}))
     with pytest.raises(RunFailed, match="misses 3 samples"):
         read_trained(run, 3, 300.0, settles=False)
