@@ -93,7 +93,8 @@ def test_what_extending_md_shows_of_roles_is_what_the_examples_say() -> None:
     text = (DOCS / "extending.md").read_text()
     section = text.partition("\n## A role\n")[2].partition("\n## ")[0]
     shown = re.findall(r"```(?:python|toml)\n(.*?)```", section, re.DOTALL)
-    files = [file.read_text() for file in EXAMPLES.iterdir() if file.suffix in {".py", ".toml"}]
+    # The formatter of Markdown indents methods as it likes.
+    files = [file.read_text().split() for file in EXAMPLES.iterdir() if file.suffix in {".py", ".toml"}]
     assert len(shown) >= 3
     for block in shown:
-        assert any(block in file for file in files), block
+        assert any(" ".join(block.split()) in " ".join(file) for file in files), block

@@ -41,12 +41,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
     """An endpoint of the MPI engine; its address is its process's rank in the MPI job."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(
-        cross_host=True,
-        lends=False,
-        max_borrowed=0,
-        peer_restart=False,
-        max_bytes=1 << 40,
-        progresses=False,
+        cross_host=True, lends=False, max_borrowed=0, peer_restart=False, max_bytes=1 << 40, progresses=False
     )
     spin_s = 200e-6
 

@@ -29,12 +29,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
 
     spin_s = 100e-6
     capabilities: ClassVar[Capabilities] = Capabilities(
-        cross_host=True,
-        lends=True,
-        max_borrowed=0,
-        peer_restart=True,
-        max_bytes=1 << 32,
-        progresses=False,
+        cross_host=True, lends=True, max_borrowed=0, peer_restart=True, max_bytes=1 << 32, progresses=False
     )
 
     def __init__(

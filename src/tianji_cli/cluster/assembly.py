@@ -237,6 +237,7 @@ class Assembly(Parts):
             average=self._average(transport, embryo) if several else None,
             lockstep=lockstep,
             groups=distribution.groups,
+            job_env_steps=self._earlier_env_steps,
         )
 
     def _follower(self, transport: Transport, supply: Supply) -> Follower:
@@ -249,8 +250,13 @@ class Assembly(Parts):
         embryo = self.embryo(self.model().to(self._device))
         if self.saved is not None:
             self.saved.restore(embryo)
-            embryo.schedule(self.progress.env_steps * self._config.distribution.groups)
+            embryo.schedule(self._earlier_env_steps)
         return embryo
+
+    @property
+    def _earlier_env_steps(self) -> int:
+        """Of all groups, in earlier sessions."""
+        return sum(progress.env_steps for progress in self._job.progress)
 
     def _lockstep(self) -> Lockstep | None:
         """Connect with the other learners of the group, who do so now; None if there are none."""

@@ -142,7 +142,11 @@ class Parts:
     @cached_property
     def saved(self) -> Saved | None:
         """What the last session left for this group's learners; None in the first session."""
-        return Saved.find(self._job.checkpoints, self.group) if self._job.resumed else None
+        return (
+            Saved.find(self._job.checkpoints, self.group, own=self.progress.env_steps > 0 or self.group == 0)
+            if self._job.resumed
+            else None
+        )
 
     @cached_property
     def progress(self) -> Progress:

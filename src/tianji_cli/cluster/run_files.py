@@ -25,22 +25,24 @@ def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
     Raises:
         UsageError: there is no checkpoint that can be read.
     """
-    found: list[Progress] = []
-    for group in range(groups):
-        place = checkpoints_of(checkpoints, group) / LAST
-        if group and not place.exists():
-            # It begins with what group 0 has learned, and counts from 0.
-            found.append(Progress(sessions=found[0].sessions))
-            continue
-        try:
-            state = json.loads((place / "state.json").read_text(encoding="utf-8"))
-            saved = Progress(**state["progress"])
-            found.append(replace(saved, env_steps=int(saved.env_steps), sessions=int(saved.sessions) + 1))
-        except (OSError, ValueError, TypeError, KeyError) as cause:
-            raise UsageError(
-                f"{checkpoints.parent} has no readable checkpoint to go on from: {cause}"
-            ) from cause
-    return tuple(found)
+    first = _saved(checkpoints)
+    found = [first]
+    for group in range(1, groups):
+        place = checkpoints_of(checkpoints, group)
+        of_group = _saved(place) if (place / LAST).exists() else None
+        # One that the last session did not have begins with what group 0 has learned, and counts from 0.
+        goes_on = of_group is not None and of_group.sessions == first.sessions
+        found.append(of_group if of_group is not None and goes_on else Progress(sessions=first.sessions))
+    return tuple(replace(progress, sessions=progress.sessions + 1) for progress in found)
+
+
+def _saved(place: Path) -> Progress:
+    try:
+        state = json.loads((place / LAST / "state.json").read_text(encoding="utf-8"))
+        saved = Progress(**state["progress"])
+        return replace(saved, env_steps=int(saved.env_steps), sessions=int(saved.sessions))
+    except (OSError, ValueError, TypeError, KeyError) as cause:
+        raise UsageError(f"{place.parent} has no readable checkpoint to go on from: {cause}") from cause
 
 
 def reaches_run(run: Path, key: JobKey) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from tianji_algos.core import Embryo
 from tianji_cli.data.checkpoint import load_parameters, load_training
-from tianji_cli.data.checkpoint_places import checkpoints_of
+from tianji_cli.data.checkpoint_places import LAST, checkpoints_of
 from tianji_cli.data.episodes import Episodes
 
 
@@ -33,19 +33,18 @@ class Saved:
     document: Mapping[str, Any]
 
     @classmethod
-    def find(cls, checkpoints: Path, group: int) -> Saved:
+    def find(cls, checkpoints: Path, group: int, *, own: bool) -> Saved:
         """Find where a group goes on.
 
         Args:
             checkpoints: of the run.
             group: number of the group.
+            own: it goes on by itself; otherwise it begins with the first group's policy.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or of another schema.
         """
-        place = checkpoints_of(checkpoints, group) / "last"
-        own = place.exists()
-        place = place if own else checkpoints / "last"
+        place = checkpoints_of(checkpoints, group if own else 0) / LAST
         return cls(place, own, *load_training(place))
 
     def restore(self, embryo: Embryo) -> None:

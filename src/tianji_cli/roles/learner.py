@@ -52,6 +52,7 @@ class Learner(Role):
         average: the group's part in averaging over groups; None: there is one group.
         lockstep: the connections to this learner's followers; None: it has none.
         groups: how many there are.
+        job_env_steps: of all groups in earlier sessions.
     """
 
     name = "learner"
@@ -70,6 +71,7 @@ class Learner(Role):
         average: GroupAverage | None = None,
         lockstep: Lockstep | None = None,
         groups: int = 1,
+        job_env_steps: int | None = None,
     ) -> None:
         self._embryo = embryo
         self._feed = feed
@@ -82,6 +84,8 @@ class Learner(Role):
         self._average = average
         self._lockstep = lockstep
         self._groups = groups
+        earlier = progress.env_steps if job_env_steps is None else job_env_steps
+        self._before = earlier - progress.env_steps * groups
         self._has_begun = self._checked = False
         self._dealt: int | None = None  # Env steps of what was dealt and is not begun.
         self._adopted = False
@@ -128,7 +132,7 @@ class Learner(Role):
             if self._finished is not None:
                 return True
             if self._lockstep is None:
-                self._embryo.schedule(self._progress.env_steps * self._groups)
+                self._embryo.schedule(self._job_env_steps)
         return self._learn() or bool(arrivals)
 
     def round_is_done(self) -> bool:
@@ -241,7 +245,7 @@ class Learner(Role):
         if self._dealt is None:
             if self._feed.unfinished:
                 return True
-            env_steps = self._progress.env_steps * self._groups
+            env_steps = self._job_env_steps
             if not self._feed.deal(env_steps, synchronise=self._adopted):
                 return False
             self._dealt = env_steps
@@ -290,8 +294,13 @@ class Learner(Role):
             if self._episodes.record(arrival.returns, self._progress.train_s):
                 self._best_parameters = self._parameters.copy()
 
+    @property
+    def _job_env_steps(self) -> int:
+        """About how many env steps all groups have made: schedules are over those."""
+        return self._before + self._progress.env_steps * self._groups
+
     def _publish(self) -> None:
         self._embryo.model.write_parameters(self._parameters)
-        self._published.env_steps[...] = self._progress.env_steps * self._groups
+        self._published.env_steps[...] = self._job_env_steps
         self._transport.publish(self._slot, self._published.memory, self._progress.version)
         self._feed.advance(self._progress.version)

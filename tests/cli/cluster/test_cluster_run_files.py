@@ -27,12 +27,18 @@ def save(place: Path, progress: Progress) -> Path:
 
 def test_each_group_goes_on_with_its_own_counters_and_a_new_one_counts_from_nothing(tmp_path: Path) -> None:
     save(tmp_path / "last", Progress(env_steps=100, updates=7, train_s=1.5, sessions=2))
-    save(tmp_path / "group-1/last", Progress(env_steps=80, version=3, sessions=1))
+    save(tmp_path / "group-1/last", Progress(env_steps=80, version=3, sessions=2))
     assert saved_progress(tmp_path, 3) == (
         Progress(env_steps=100, updates=7, train_s=1.5, sessions=3),
-        Progress(env_steps=80, version=3, sessions=2),
+        Progress(env_steps=80, version=3, sessions=3),
         Progress(sessions=3),
     )
+
+
+def test_a_group_that_the_last_session_did_not_have_does_not_go_on_from_an_older_one(tmp_path: Path) -> None:
+    save(tmp_path / "last", Progress(env_steps=100, sessions=2))
+    save(tmp_path / "group-1/last", Progress(env_steps=80, version=3, sessions=1))
+    assert saved_progress(tmp_path, 2)[1] == Progress(sessions=3)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 GROUPS = {"distribution": {"groups": 2, "sync_interval": 8}}
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
-SAVING = {"experiment": {"checkpoint_every_s": 0.2}}
 
 
 def averaged(run: Any, rounds: int) -> Any:
@@ -28,19 +27,30 @@ def saved_env_steps(run: Any, group: int) -> int:
     return int(json.loads((place / "last/state.json").read_text())["progress"]["env_steps"])
 
 
+def check_best(run: Any) -> None:
+    """``best`` leads to the best group, and is what is evaluated."""
+    means = {row["group"]: row["best_mean_100"] for row in run.rows[-1]["by_group"]}
+    best = max(sorted(means), key=lambda group: means[group])
+    link = run.path / "checkpoints/best"
+    assert os.readlink(link).startswith("group-1/" if best == 1 else "best-")
+    assert (link / "model.safetensors").is_file()
+    assert Path(link).resolve().is_relative_to(run.path.resolve())
+
+
 @pytest.mark.parametrize("transport", ["shm", "zmq", "ucx", "mpi"])
 def test_groups_are_averaged_over_every_engine(workplace: Any, transport: str) -> None:
-    stop = {"experiment": {"stop": {"env_steps": 30_000}, "eval_episodes": 2}}
+    stop = {"experiment": {"stop": {"env_steps": 20_000}, "eval_episodes": 2}}
     run = workplace.train(GROUPS, stop, {"distribution": {"transport": transport}})
     summary = run.finish()
     assert (summary["status"], summary["groups"]) == ("finished", 2)
     assert summary["averaging"]["rounds"] > 2
     assert summary["averaging"]["lost"] == []
-    assert summary["env_steps"] >= 30_000
+    assert summary["env_steps"] >= 20_000
     assert summary["reason"].endswith(" environment steps")
     assert summary["evaluation"]["episodes"] == 2
     assert summary["rejected_frames"] == 0
     assert summary["env_steps"] == saved_env_steps(run, 0) + saved_env_steps(run, 1)
+    check_best(run)
 
 
 def test_groups_in_step_train_and_average_their_optimizers_when_asked_to(workplace: Any) -> None:
@@ -49,12 +59,6 @@ def test_groups_in_step_train_and_average_their_optimizers_when_asked_to(workpla
     summary = run.finish()
     assert summary["averaging"]["rounds"] > 2
     assert summary["staleness"]["max"] == 0
-
-
-def test_a_single_group_averages_nothing(workplace: Any) -> None:
-    summary = workplace.train().finish()
-    assert summary["averaging"] is None
-    assert "group" not in summary["reason"]
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
@@ -73,12 +77,9 @@ def test_a_suspended_group_delays_nobody_and_is_named(workplace: Any, mode: str)
     assert summary["averaging"]["lost"] == []
 
 
-@pytest.mark.parametrize("transport", ["shm", "zmq"])
-def test_a_group_whose_learner_is_killed_is_left_behind_and_the_books_are_right(
-    workplace: Any, transport: str
-) -> None:
+def test_a_group_whose_learner_is_killed_is_left_behind_and_the_books_are_right(workplace: Any) -> None:
     stop = {"experiment": {"stop": {"wall_s": 8.0}, "eval_episodes": 2}}
-    run = workplace.train(GROUPS, stop, {"distribution": {"transport": transport}})
+    run = workplace.train(GROUPS, stop, {"distribution": {"transport": "zmq"}})
     workplace.until(averaged(run, 2), "averages")
     run.command.kill("buffer and learner (group 1)")
     workplace.until(lambda: "group 1 is lost" in run.log, "it is lost")
@@ -103,7 +104,7 @@ PARTED = {
 }
 
 
-@pytest.mark.parametrize("who", ["follower 1 (group 1)", "buffer (group 1)", "learner (group 1)"])
+@pytest.mark.parametrize("who", ["follower 1 (group 1)", "buffer (group 1)"])
 def test_a_group_is_left_behind_whichever_of_its_receivers_is_killed(workplace: Any, who: str) -> None:
     if "follower" in who:
         change: dict[str, Any] = TWO_LEARNERS
@@ -124,7 +125,7 @@ def test_a_group_is_left_behind_whichever_of_its_receivers_is_killed(workplace: 
 
 
 def test_a_group_that_does_not_stop_in_time_is_lost_and_the_job_is_finished(workplace: Any) -> None:
-    run = workplace.train(GROUPS, {"experiment": {"stop": {"wall_s": 4.0}, "eval_episodes": 2}})
+    run = workplace.train(GROUPS, {"experiment": {"stop": {"wall_s": 3.0}, "eval_episodes": 2}})
     run.train_until(2000)
     run.command.kill("buffer and learner (group 1)", signal.SIGSTOP)
     summary = run.finish()
@@ -149,19 +150,12 @@ def test_an_actor_of_the_second_group_is_restarted(workplace: Any) -> None:
     assert summary["averaging"]["lost"] == []
 
 
-def test_the_loss_of_the_first_group_ends_the_job_which_can_be_resumed(workplace: Any) -> None:
-    run = workplace.train(GROUPS, ENDLESS, SAVING)
+def test_the_loss_of_the_first_group_ends_the_job(workplace: Any) -> None:
+    run = workplace.train(GROUPS, ENDLESS)
     workplace.until(averaged(run, 2), "averages")
-    workplace.until(lambda: run.saved_env_steps > 0 and saved_env_steps(run, 1) > 0, "checkpoints")
     run.command.kill("buffer and learner (group 0)")
-    summary = run.finish(1)
-    assert "buffer and learner (group 0) was killed" in summary["reason"]
-    saved = saved_env_steps(run, 0) + saved_env_steps(run, 1)
-    again = workplace.resume(run, "--set", f"experiment.stop.env_steps={saved + 8000}")
-    summary = again.finish()
-    assert summary["status"] == "finished"
-    assert summary["env_steps"] >= saved + 8000
-    assert summary["env_steps"] == saved + summary["received"]
+    assert "buffer and learner (group 0) was killed" in run.finish(1)["reason"]
+    assert saved_env_steps(run, 1) > 0, "the other group has saved"
 
 
 def test_a_job_of_two_groups_that_is_interrupted_is_resumed_where_each_was(workplace: Any) -> None:
@@ -180,7 +174,10 @@ def test_a_job_of_two_groups_that_is_interrupted_is_resumed_where_each_was(workp
 
 def test_a_resumed_job_may_have_one_more_group(workplace: Any) -> None:
     run = workplace.train()
-    saved = run.finish()["env_steps"]
+    alone = run.finish()
+    assert alone["averaging"] is None
+    assert "group" not in alone["reason"]
+    saved = alone["env_steps"]
     options = ("--set", "distribution.groups=2", "--set", f"experiment.stop.env_steps={saved + 8000}")
     summary = workplace.resume(run, *options).finish()
     assert summary["env_steps"] == saved + summary["received"] >= saved + 8000
@@ -191,15 +188,3 @@ def test_a_mean_return_is_reached_in_one_group_which_is_named(workplace: Any) ->
     summary = run.finish()
     assert summary["reason"].startswith("mean return of the last 100 episodes is ")
     assert summary["reason"].endswith(("in group 0", "in group 1"))
-
-
-def test_best_leads_to_the_best_group_and_is_what_is_evaluated(workplace: Any) -> None:
-    stop = {"experiment": {"stop": {"env_steps": 20_000}, "eval_episodes": 2}}
-    run = workplace.train(GROUPS, stop)
-    run.finish()
-    means = {row["group"]: row["best_mean_100"] for row in run.rows[-1]["by_group"]}
-    best = max(sorted(means), key=lambda group: means[group])
-    link = run.path / "checkpoints/best"
-    assert os.readlink(link).startswith("group-1/" if best == 1 else "best-")
-    assert (link / "model.safetensors").is_file()
-    assert Path(link).resolve().is_relative_to(run.path.resolve())
