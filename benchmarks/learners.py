@@ -6,7 +6,7 @@ clock: faster ones would be over before their curve has points enough. What coun
 of the return over seeds, on a grid of env steps, with its 95 % bootstrap interval: whether that of two
 learners lies inside the interval of one at every point.
 
-    python benchmarks/learners.py [--seeds 10] [--env-steps 200000] [--steps-per-s 25000] [--set KEY=VALUE]
+    python benchmarks/learners.py [--seeds 10] [--first-seed 1] [--env-steps 200000] [--steps-per-s 25000] [--set KEY=VALUE]
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", default="configs/ppo_cartpole_learners.toml")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--env-steps", type=int, default=200_000)
     parser.add_argument("--steps-per-s", type=float, default=25_000.0, help="of the slowed environments")
     parser.add_argument("--points", type=int, default=20, help="of the grid")
@@ -95,15 +96,16 @@ def main() -> int:
     options = parser.parse_args()
     if options.seeds < LEAST_SEEDS:
         parser.error(f"--seeds {options.seeds} has no interval to lie in: at least {LEAST_SEEDS} are needed")
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
     busy = busy_share()
     print(
         f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy:.0%} of them busy before; "
-        f"{options.config}, seeds 1 to {options.seeds}, {options.env_steps} env steps"
+        f"{options.config}, seeds {seeds[0]} to {seeds[-1]}, {options.env_steps} env steps"
     )
     num_envs = load_config(options.config, options.set).environment.num_envs
     curves: dict[int, list[Curve]] = {1: [], 2: []}
     with tempfile.TemporaryDirectory() as place:
-        for seed in range(1, options.seeds + 1):
+        for seed in seeds:
             for learners, of in curves.items():
                 of.append(train(learners, seed, options, num_envs, Path(place)))
     every = [curve for of in curves.values() for curve in of]
@@ -140,7 +142,7 @@ def document(
     """Everything, for a JSON file."""
     return {
         "config": options.config,
-        "seeds": options.seeds,
+        "seeds": [options.first_seed, options.first_seed + options.seeds - 1],
         "busy": busy,
         "env_steps": grid.tolist(),
         "learners": {
