@@ -6,7 +6,7 @@ clock: faster ones would be over before their curve has points enough. What coun
 of the return over seeds, on a grid of env steps, with its 95 % bootstrap interval: whether that of two
 learners lies inside the interval of one at every point.
 
-    python benchmarks/learners.py [--seeds 10] [--first-seed 1] [--env-steps 200000] [--steps-per-s 25000] [--set KEY=VALUE]
+    python benchmarks/learners.py [--seeds 10] [--first-seed 1] [--env-steps 200000] [--steps-per-s 25000] ...
 """
 
 from __future__ import annotations
