@@ -42,7 +42,6 @@ from tianji_cli.data.progress import Progress
 from tianji_cli.errors import describe
 from tianji_cli.roles.loop import RoleError, run_in_turns
 from tianji_cli.roles.role import Role
-from tianji_cli.roles.user_role import UserRole
 from tianji_transports.core import EngineOptions, Transport
 from tianji_transports.wiring import Wiring
 
@@ -354,6 +353,9 @@ class _Attendant:
         )
 
     def _said_by(self, role: Role) -> dict[str, Any]:
+        # Imported here: this module is the root's, too, which does without gymnasium.
+        from tianji_cli.roles.user_role import UserRole  # noqa: PLC0415
+
         if not isinstance(role, UserRole):
             return role.report()
         if role is self._speechless:
