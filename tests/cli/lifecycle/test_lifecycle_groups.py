@@ -37,7 +37,9 @@ def check_best(run: Any) -> None:
     assert Path(link).resolve().is_relative_to(run.path.resolve())
 
 
-@pytest.mark.parametrize("transport", ["shm", "zmq", "ucx", "mpi"])
+@pytest.mark.parametrize(
+    "transport", ["shm", "mpi", *(pytest.param(one, marks=pytest.mark.soak) for one in ("zmq", "ucx"))]
+)
 def test_groups_are_averaged_over_every_engine(workplace: Any, transport: str) -> None:
     stop = {"experiment": {"stop": {"env_steps": 20_000}, "eval_episodes": 2}}
     run = workplace.train(GROUPS, stop, {"distribution": {"transport": transport}})
@@ -61,7 +63,7 @@ def test_groups_in_step_train_and_average_their_optimizers_when_asked_to(workpla
     assert summary["staleness"]["max"] == 0
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.soak)])
 def test_a_suspended_group_delays_nobody_and_is_named(workplace: Any, mode: str) -> None:
     run = workplace.train(GROUPS, ENDLESS, {"distribution": {"sync_wait_s": 0.2, "mode": mode}})
     workplace.until(averaged(run, 2), "averages")
@@ -104,7 +106,9 @@ PARTED = {
 }
 
 
-@pytest.mark.parametrize("who", ["follower 1 (group 1)", "buffer (group 1)"])
+@pytest.mark.parametrize(
+    "who", ["buffer (group 1)", pytest.param("follower 1 (group 1)", marks=pytest.mark.soak)]
+)
 def test_a_group_is_left_behind_whichever_of_its_receivers_is_killed(workplace: Any, who: str) -> None:
     if "follower" in who:
         change: dict[str, Any] = TWO_LEARNERS
@@ -124,6 +128,7 @@ def test_a_group_is_left_behind_whichever_of_its_receivers_is_killed(workplace: 
     assert f"{who} was killed" in run.log
 
 
+@pytest.mark.soak
 def test_a_group_that_does_not_stop_in_time_is_lost_and_the_job_is_finished(workplace: Any) -> None:
     run = workplace.train(GROUPS, {"experiment": {"stop": {"wall_s": 3.0}, "eval_episodes": 2}})
     run.train_until(2000)

@@ -30,6 +30,7 @@ TWO_WITH_REPLAY: dict[str, Any] = {
     },
 }
 KILLED = "follower 1 (group 0) was killed by SIGKILL"
+SLOWER = [("zmq", "uniform"), ("mpi", "prioritised")]
 
 
 def check_rounds(summary: dict[str, Any], run: Any, earlier: int = 0) -> None:
@@ -42,7 +43,7 @@ def check_rounds(summary: dict[str, Any], run: Any, earlier: int = 0) -> None:
     assert not list(run.path.glob("lockstep*"))
 
 
-@pytest.mark.parametrize(("transport", "mode"), [("shm", "async"), ("zmq", "async"), ("mpi", "sync")])
+@pytest.mark.parametrize(("transport", "mode"), [("shm", "async"), ("mpi", "sync")])
 def test_two_learners_share_every_rollout(workplace: Any, transport: str, mode: str) -> None:
     run = workplace.train(TWO, {"distribution": {"transport": transport, "mode": mode}})
     check_rounds(run.finish(), run)
@@ -75,7 +76,7 @@ class Large(gymnasium.Env):
 """
 
 
-@pytest.mark.parametrize("transport", ["mpi", "ucx"])
+@pytest.mark.parametrize("transport", ["ucx", pytest.param("mpi", marks=pytest.mark.soak)])
 def test_shares_that_an_engine_sends_only_while_it_is_asked_keep_nobody_waiting(
     workplace: Any, transport: str
 ) -> None:
@@ -91,7 +92,8 @@ def test_shares_that_an_engine_sends_only_while_it_is_asked_keep_nobody_waiting(
 
 
 @pytest.mark.parametrize(
-    ("transport", "sampler"), [("shm", "prioritised"), ("zmq", "uniform"), ("mpi", "prioritised")]
+    ("transport", "sampler"),
+    [("shm", "prioritised"), *(pytest.param(*one, marks=pytest.mark.soak) for one in SLOWER)],
 )
 def test_two_learners_share_every_batch(workplace: Any, transport: str, sampler: str) -> None:
     workplace.base = TWO_WITH_REPLAY
@@ -107,7 +109,7 @@ def test_two_learners_share_every_batch(workplace: Any, transport: str, sampler:
     assert abs(summary["consumed"] / RHO - steps) < 96 + 64
 
 
-@pytest.mark.parametrize("base", [TWO, TWO_WITH_REPLAY])
+@pytest.mark.parametrize("base", [TWO, pytest.param(TWO_WITH_REPLAY, marks=pytest.mark.soak)])
 def test_a_killed_follower_ends_the_run_with_its_cause_and_the_run_can_go_on(
     workplace: Any, base: dict[str, Any]
 ) -> None:

@@ -94,7 +94,12 @@ def check_recording(headers: list[Any], summary: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("transport", "learns"),
-    [("shm", "ppo"), ("zmq", "ppo"), ("inproc", "ppo"), ("mpi", "ppo"), ("ucx", "ppo"), ("shm", "dqn")],
+    [
+        ("shm", "dqn"),
+        ("inproc", "ppo"),
+        ("mpi", "ppo"),
+        *(pytest.param(engine, "ppo", marks=pytest.mark.soak) for engine in ("shm", "zmq", "ucx")),
+    ],
 )
 def test_a_recorder_gets_every_fragment_that_was_pushed(
     workplace: Any, read: Any, transport: str, learns: str
@@ -138,7 +143,10 @@ def test_a_recorder_that_is_behind_holds_the_actors_back_and_nothing_is_lost(
     assert summary["received"] >= 2048
 
 
-@pytest.mark.parametrize("transport", ["shm", "zmq", "inproc", "mpi", "ucx"])
+@pytest.mark.parametrize(
+    "transport",
+    ["shm", "mpi", *(pytest.param(one, marks=pytest.mark.soak) for one in ("zmq", "inproc", "ucx"))],
+)
 def test_what_was_copied_before_the_end_is_claimed_after_it(
     workplace: Any, read: Any, transport: str
 ) -> None:
@@ -167,6 +175,7 @@ def test_a_killed_recorder_ends_the_run_with_its_cause_and_leaves_what_it_wrote(
     assert run.saved_env_steps == summary["received"]
 
 
+@pytest.mark.soak
 def test_a_killed_actor_is_replaced_and_the_recorder_goes_on(workplace: Any, read: Any) -> None:
     run = workplace.train(ENDLESS, RECORDER, {"distribution": {"actor": {"num": 2}}})
     run.train_until(2000)
@@ -269,7 +278,7 @@ def test_a_killed_recorder_of_a_later_group_ends_that_group_alone(workplace: Any
             assert sequence == list(range(len(sequence)))
 
 
-@pytest.mark.parametrize("transport", ["shm", "inproc"])
+@pytest.mark.parametrize("transport", ["shm", pytest.param("inproc", marks=pytest.mark.soak)])
 def test_a_role_may_end_the_run_in_order(workplace: Any, transport: str) -> None:
     (workplace.place / "my_roles.py").write_text(ROLES)
     judge = {"judge": {"type": "my_roles:Judge", "reads": ["policy"]}}
