@@ -6,14 +6,17 @@ import contextlib
 import fcntl
 import os
 import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 SHM = Path("/dev/shm")
+TIANJI = Path(sys.executable).with_name("tianji")
 PATIENCE_S = 60.0
 """No claim is about speed: this only keeps a test that fails from taking forever."""
 
@@ -69,3 +72,30 @@ def stale_shared_memory() -> set[str]:
         finally:
             os.close(descriptor)
     return stale
+
+
+@contextlib.contextmanager
+def commands(*words: str, cwd: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Let `tianji WORDS...` be started, each in a session of its own, which is empty at the end."""
+    started: list[subprocess.Popen[str]] = []
+    stale = stale_shared_memory()
+
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [str(TIANJI), *words, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            cwd=cwd,
+            env={**os.environ, "COLUMNS": "200"},
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        kill_session(process.pid)
+        process.communicate()
+    assert stale_shared_memory() <= stale

@@ -33,10 +33,10 @@ from tianji_cli.data.checkpoint_places import point_best_at
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.data.progress import Progress
 from tianji_cli.errors import RunFailed
-from tianji_cli.roles.averaging import Averaging
 from tianji_cli.roles.group_losses import GroupLosses
 from tianji_cli.roles.overview import Overview
 from tianji_cli.roles.root import Root
+from tianji_cli.roles.root_endpoint import RootEndpoint
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display
@@ -206,9 +206,9 @@ def _mind_files_elsewhere(
         )
 
 
-def _averaging(order: Order, plan: Plan, root: RootAddress, telemetry: Telemetry) -> Averaging:
+def _averaging(order: Order, plan: Plan, root: RootAddress, telemetry: Telemetry) -> RootEndpoint:
     options = engine_options(order.address[0], root.key)
-    return Averaging(plan, order.job.distribution.sync_wait_s, options, telemetry.event)
+    return RootEndpoint(plan, order.job.distribution.sync_wait_s, options, telemetry.event)
 
 
 class _Assigner:

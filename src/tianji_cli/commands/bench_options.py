@@ -1,4 +1,4 @@
-"""Options that all of `tianji bench` has. Imports next to nothing: `tianji --help` reads it too."""
+"""Options that commands of `tianji bench` share. Imports next to nothing: `tianji --help` reads it too."""
 
 from __future__ import annotations
 
@@ -15,3 +15,13 @@ Json = Annotated[
     str | None, typer.Option("--json", metavar="PATH", help="Write the figures as JSON; - is stdout.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or a shipped one's name.")]
+Override = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(metavar="RETURN", help="Time to this mean return; the config's first by default."),
+]

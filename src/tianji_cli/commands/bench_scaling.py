@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tianji_cli.commands.bench_options import Json, Out, Quiet
+from tianji_cli.commands.bench_options import Config, Json, Out, Override, Quiet, Threshold
 from tianji_cli.scaling.usual import LINK_MB_PER_S, NODE_CORES, REPEATS, SECONDS
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class FigureName(enum.StrEnum):
 
 
 def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or a shipped one's name.")],
+    config: Config,
     figure: Annotated[
         FigureName,
         typer.Option(
@@ -47,15 +48,9 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
     learners: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a group.")] = None,
     learner_cores: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of each learner.")] = None,
     repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Trainings of each point.")] = REPEATS,
-    threshold: Annotated[
-        float | None,
-        typer.Option(metavar="RETURN", help="Time to this mean return; the config's first by default."),
-    ] = None,
+    threshold: Threshold = None,
     seconds: Annotated[float, typer.Option(metavar="S", help="That each training lasts.")] = SECONDS,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
-    ] = None,
+    set_: Override = None,
     earlier: Annotated[
         Path | None,
         typer.Option(
@@ -100,10 +95,9 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
     from tianji_cli.scaling.hosts import others_of  # noqa: PLC0415
     from tianji_cli.scaling.study import Request, plan_study  # noqa: PLC0415
 
-    machines = {"--nodes": nodes, "--node-cores": node_cores, "--link-mb": link_mb}
-    for option, value in {**machines, "--from": earlier}.items():
-        if no_simulation and value is not None:
-            raise UsageError(f"{option} is of the simulation, and --no-simulation wants none")
+    if no_simulation:
+        _refuse({"--nodes": nodes, "--node-cores": node_cores, "--link-mb": link_mb, "--from": earlier})
+    simulated = None if no_simulation else _machines(nodes, node_cores, link_mb)
     names = None if hosts is None else [name for name in hosts.split(",") if name]
     others = others_of(names, join_with, listen)
     if others is not None and out is None:
@@ -123,8 +117,16 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
         overrides=tuple(set_ or ()),
         others=others,
     )
-    simulated = None if no_simulation else _machines(nodes, node_cores, link_mb)
     _compare(plan_study(config, request), simulated, earlier, out=out, json_to=json, quiet=quiet)
+
+
+def _refuse(options: Mapping[str, object]) -> None:
+    """Refuse options of the simulation where there is to be none."""
+    from tianji_cli.errors import UsageError  # noqa: PLC0415
+
+    for option, value in options.items():
+        if value is not None:
+            raise UsageError(f"{option} is of the simulation, and --no-simulation wants none")
 
 
 def _machines(nodes: int | None, node_cores: int | None, link_mb: float | None) -> Machines:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tianji_cli.commands.bench_options import Json, Out, Quiet
+from tianji_cli.commands.bench_options import Config, Json, Out, Override, Quiet, Threshold
 
 if TYPE_CHECKING:
     from tianji_cli.bench.staleness import Comparison
@@ -23,16 +23,13 @@ class FigureName(enum.StrEnum):
 
 
 def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or a shipped one's name.")],
+    config: Config,
     lag: Annotated[
         list[int] | None,
         typer.Option(metavar="K", min=1, help="Rollouts that the buffer holds, 1 for New; repeatable."),
     ] = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="Trainings of each setting.")] = 5,
-    threshold: Annotated[
-        float | None,
-        typer.Option(metavar="RETURN", help="Time to this mean return; the config's first by default."),
-    ] = None,
+    threshold: Threshold = None,
     figure: Annotated[
         FigureName, typer.Option(help="12a: several lags. 6d: New and Lag8, each in two mappings.")
     ] = FigureName.LAGS,
@@ -43,10 +40,7 @@ def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its para
             help="A setting of 6d's poor mapping; repeatable. 4 actors a core by default.",
         ),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
-    ] = None,
+    set_: Override = None,
     out: Out = None,
     json: Json = None,
     quiet: Quiet = False,

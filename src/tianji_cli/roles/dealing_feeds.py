@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tianji_algos.core import ReplayEmbryo, RolloutEmbryo
-from tianji_cli.cluster.graph import DEALS, PRIORITIES, SHARES
-from tianji_cli.data import priority_update
+from tianji_cli.cluster.graph import DEALS, SHARES
 from tianji_cli.data.batches import BatchArrays, BatchLayout
 from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.data.refusals import Refusals
+from tianji_cli.roles.batch_exchange import BatchInbox, PriorityOutbox
 from tianji_cli.roles.dealing import Deal
 from tianji_cli.roles.role import rejected_by
-from tianji_transports.core import Claim, Full, Transport
+from tianji_transports.core import Claim, Transport
 
 
 class FollowerFeed(ABC):
@@ -170,17 +169,15 @@ class DealtBatches(FollowerFeed):
     ) -> None:
         super().__init__(transport, job)
         self._embryo = embryo
-        self._share = share
-        self._learner = learner
-        self._own = None if transport.capabilities.lends else BatchArrays(share)
+        self._inbox = BatchInbox(transport, job, share)
+        self._outbox = None if learner is None else PriorityOutbox(transport, learner)
         self._arrays: BatchArrays | None = None
-        self._claim: Claim | None = None
         self._is_used = False
-        self._unsent: deque[bytearray] = deque()
 
     def batch(self) -> Any | None:
         """Hand out the share of the last deal, once."""
-        self._send_priorities()
+        if self._outbox is not None:
+            self._outbox.flush()
         if self._arrays is None or self._is_used:
             self._arrays, self._is_used = None, False
             return None
@@ -189,48 +186,23 @@ class DealtBatches(FollowerFeed):
     def used(self) -> None:
         """Send the new priorities as soon as there is room, and give the memory back."""
         assert self._arrays is not None
-        if self._learner is not None:
-            message = bytearray(priority_update.nbytes(self._share.size))
-            priority_update.write(memoryview(message), self._arrays.handle, self._embryo.priorities)
-            self._unsent.append(message)
-            self._send_priorities()
+        if self._outbox is not None:
+            self._outbox.send(self._arrays.handle, self._embryo.priorities)
         self._is_used = True
-        self._release()
+        self._inbox.release()
 
     def deal(self) -> Deal | None:
         """Send priorities that had no room, and hand out the next deal."""
-        self._send_priorities()
+        if self._outbox is not None:
+            self._outbox.flush()
         return super().deal()
 
     def _missing(self, deal: Deal) -> bool:  # noqa: ARG002 - a batch is one share
         return self._arrays is None
 
     def _take(self, claim: Claim) -> str | None:
-        if claim.nbytes != self._share.nbytes:
-            claim.release()
-            return f"it has {claim.nbytes} bytes, not {self._share.nbytes}"
-        if self._own is None:
-            self._claim, arrays = claim, BatchArrays(self._share, claim.view())
-        else:
-            arrays = self._own
-            claim.take(arrays.memory)
-        refusal = arrays.refusal(self._job)
-        if refusal is None:
-            self._arrays = arrays
-        else:
-            self._release()
-        return refusal
-
-    def _send_priorities(self) -> None:
-        while self._unsent:
-            assert self._learner is not None
-            loan = self._transport.loan(self._learner, PRIORITIES, len(self._unsent[0]))
-            if isinstance(loan, Full):
-                return
-            loan.memory[:] = self._unsent.popleft()
-            self._transport.push(loan)
-
-    def _release(self) -> None:
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None
+        opened = self._inbox.open(claim)
+        if isinstance(opened, str):
+            return opened
+        self._arrays = opened
+        return None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tianji_cli.cluster.control import ControlServer
-from tianji_cli.roles.averaging import Averaging
 from tianji_cli.roles.overview import Overview
+from tianji_cli.roles.root_endpoint import RootEndpoint
 
 
 class Rejections:
@@ -23,7 +23,7 @@ class Rejections:
         self,
         overview: Overview,
         control: ControlServer,
-        averaging: Averaging,
+        averaging: RootEndpoint,
         say: Callable[[str], None],
     ) -> None:
         self._overview = overview

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.cluster.graph import ARRIVALS, BATCHES, PRIORITIES
-from tianji_cli.data import priority_update
+from tianji_cli.cluster.graph import ARRIVALS, BATCHES
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.batches import BatchArrays, BatchLayout
 from tianji_cli.data.refusals import Refusals
+from tianji_cli.roles.batch_exchange import BatchInbox, PriorityOutbox
 from tianji_cli.roles.replay_feed import BatchSource
 from tianji_cli.roles.role import rejected_by
-from tianji_transports.core import Claim, Full, Transport
+from tianji_transports.core import Transport
 
 NOBODY: Final = -1
 """Handle of no sample."""
@@ -34,13 +33,9 @@ class RemoteReplay(BatchSource):
 
     def __init__(self, transport: Transport, buffer: int, job: int, batches: BatchLayout) -> None:
         self._transport = transport
-        self._buffer = buffer
-        self._job = job
-        self._batches = batches
-        self._own = None if transport.capabilities.lends else BatchArrays(batches)
-        self._claim: Claim | None = None
+        self._inbox = BatchInbox(transport, job, batches)
+        self._outbox = PriorityOutbox(transport, buffer)
         self._handles: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)
-        self._unsent: deque[bytearray] = deque()
         self._winding_down = False
         self._refusals = Refusals()
 
@@ -60,64 +55,33 @@ class RemoteReplay(BatchSource):
 
     def draw(self) -> BatchArrays | None:
         """Claim the next batch, and read it where it is if the engine lends."""
-        self._send_priorities()
-        self._release()
+        self._outbox.flush()
+        self._inbox.release()
         while (claim := self._transport.probe(BATCHES)) is not None:
-            arrays = self._opened(claim)
-            if arrays is not None:
+            arrays = self._inbox.open(claim)
+            if isinstance(arrays, BatchArrays):
                 np.copyto(self._handles, arrays.handle)
                 return arrays
+            self._refusals.add(claim, arrays)
             # In step, the buffer waits for an answer to every batch.
             self._handles[:] = NOBODY
-            self.give_priorities(np.zeros(self._batches.size, np.float32))
+            self.give_priorities(np.zeros(len(self._handles), np.float32))
         return None
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
         """Send them as soon as there is room; the learner does not wait for it."""
-        message = bytearray(priority_update.nbytes(len(priorities)))
-        priority_update.write(memoryview(message), self._handles, priorities)
-        self._unsent.append(message)
-        self._send_priorities()
+        self._outbox.send(self._handles, priorities)
 
     def wind_down(self) -> None:
         """Give the last batch back, and then those that were on their way: their sender waits for it."""
         self._winding_down = True
-        self._release()
+        self._inbox.release()
 
     def report(self) -> dict[str, Any]:
         """Messages that were refused: how many, and why the first."""
         batches = [self._refusals.count, self._refusals.first]
         return {"rejected": {"batches": batches, "endpoint": rejected_by(self._transport)}}
 
-    def _opened(self, claim: Claim) -> BatchArrays | None:
-        if claim.nbytes != self._batches.nbytes:
-            self._refusals.add(claim, f"it has {claim.nbytes} bytes, not {self._batches.nbytes}")
-            claim.release()
-            return None
-        if self._own is None:
-            self._claim, arrays = claim, BatchArrays(self._batches, claim.view())
-        else:
-            arrays = self._own
-            claim.take(arrays.memory)
-        if (refusal := arrays.refusal(self._job)) is not None:
-            self._refusals.add(claim, refusal)
-            self._release()
-            return None
-        return arrays
-
-    def _send_priorities(self) -> None:
-        while self._unsent:
-            loan = self._transport.loan(self._buffer, PRIORITIES, len(self._unsent[0]))
-            if isinstance(loan, Full):
-                return
-            loan.memory[:] = self._unsent.popleft()
-            self._transport.push(loan)
-
     def _discard_batches(self) -> None:
         while (claim := self._transport.probe(BATCHES)) is not None:
             claim.release()
-
-    def _release(self) -> None:
-        if self._claim is not None:
-            self._claim.release()
-            self._claim = None

@@ -37,7 +37,6 @@ from tianji_cli.cluster.stations import refuse_late
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.roles.announcements import Announcements
-from tianji_cli.roles.averaging import Averaging
 from tianji_cli.roles.best_group import choose_best
 from tianji_cli.roles.ending import Ending
 from tianji_cli.roles.group_losses import GroupLosses
@@ -45,6 +44,7 @@ from tianji_cli.roles.membership import Membership
 from tianji_cli.roles.overview import Overview
 from tianji_cli.roles.phase import Outcome, Phase
 from tianji_cli.roles.rejections import Rejections
+from tianji_cli.roles.root_endpoint import RootEndpoint
 from tianji_cli.roles.stop_rules import StopRules
 from tianji_cli.telemetry.snapshot import Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
@@ -87,7 +87,7 @@ class Root:
         signals: StopSignals,
         telemetry: Telemetry,
         log: Callable[[int], Path],
-        averaging: Averaging,
+        averaging: RootEndpoint,
         losses: GroupLosses,
         checkpoints: Path,
     ) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -16,41 +15,19 @@ import pytest
 import tomli_w
 from cli.bench.trainings import CONFIG, PNG, plan
 from cli.boom import BOOM
-from cli.sessions import PATIENCE_S, in_session, kill_session, stale_shared_memory, until
+from cli.sessions import PATIENCE_S, commands, in_session, until
 
 from tianji_cli.bench.staleness import oversubscribed
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.telemetry.rundir import RunDirectory
 
-TIANJI = Path(sys.executable).with_name("tianji")
-
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts the command in a session of its own, which is empty at the end."""
-    started: list[subprocess.Popen[str]] = []
-    stale = stale_shared_memory()
-
-    def begin(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [str(TIANJI), "bench", "staleness", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "200"},
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        kill_session(process.pid)
-        process.communicate()
-    assert stale_shared_memory() <= stale
+    """Starts the command."""
+    with commands("bench", "staleness", cwd=tmp_path) as begin:
+        yield begin
 
 
 # -- real trainings --------------------------------------------------------------------------------------

@@ -147,48 +147,38 @@ def record(recorder: UserRole, one: Any, work: Callable[..., bool], fragments: i
         recorder.turn()
 
 
-def recorded(one: Any, work: Callable[..., bool], make: Callable[..., UserRole], place: Path) -> Path:
-    recorder = make(place)
+@pytest.fixture
+def recorded(one: Any, work: Callable[..., bool], make: Callable[..., UserRole], tmp_path: Path) -> Path:
+    """A file of three fragments."""
+    recorder = make(tmp_path)
     push(one, work, 3)
     recorder.stop()
     recorder.close()
-    return place / "0000.fragments"
+    return tmp_path / "0000.fragments"
 
 
 def test_a_fragment_that_was_cut_off_is_left_out_and_said(
-    one: Any,
-    work: Callable[..., bool],
-    make: Callable[..., UserRole],
-    examples: Any,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    one: Any, recorded: Path, examples: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = recorded(one, work, make, tmp_path)
     read = examples("offline").read_fragments
-    os.truncate(file, 2 * one.layout.nbytes + 17)
-    assert [int(fragment.header["sequence"]) for fragment in read(file, one.layout)] == [0, 1]
+    os.truncate(recorded, 2 * one.layout.nbytes + 17)
+    assert [int(fragment.header["sequence"]) for fragment in read(recorded, one.layout)] == [0, 1]
     assert f"(17 of {one.layout.nbytes} bytes)" in capsys.readouterr().out
-    os.truncate(file, 5)
-    assert list(read(file, one.layout)) == []
-    os.truncate(file, 0)
-    assert list(read(file, one.layout)) == []
+    os.truncate(recorded, 5)
+    assert list(read(recorded, one.layout)) == []
+    os.truncate(recorded, 0)
+    assert list(read(recorded, one.layout)) == []
 
 
 @pytest.mark.parametrize("field", ["magic", "schema", "layout", "samples"])
 def test_a_damaged_fragment_is_refused_by_its_number(
-    one: Any,
-    work: Callable[..., bool],
-    make: Callable[..., UserRole],
-    examples: Any,
-    tmp_path: Path,
-    field: str,
+    one: Any, recorded: Path, examples: Any, field: str
 ) -> None:
-    file = recorded(one, work, make, tmp_path)
-    data = bytearray(file.read_bytes())
+    data = bytearray(recorded.read_bytes())
     Fragment(one.layout, memoryview(data)[one.layout.nbytes :]).header[field] = 77
-    file.write_bytes(data)
+    recorded.write_bytes(data)
     with pytest.raises(SystemExit, match=r"0000\.fragments, fragment 1: "):
-        list(examples("offline").read_fragments(file, one.layout))
+        list(examples("offline").read_fragments(recorded, one.layout))
 
 
 @pytest.mark.parametrize(
@@ -200,31 +190,20 @@ def test_a_damaged_fragment_is_refused_by_its_number(
     ],
 )
 def test_a_body_that_no_actor_can_have_written_is_refused(
-    one: Any,
-    work: Callable[..., bool],
-    make: Callable[..., UserRole],
-    examples: Any,
-    tmp_path: Path,
-    field: str,
-    value: Any,
-    why: str,
+    one: Any, recorded: Path, examples: Any, field: str, value: Any, why: str
 ) -> None:
-    file = recorded(one, work, make, tmp_path)
-    data = bytearray(file.read_bytes())
+    data = bytearray(recorded.read_bytes())
     array = Fragment(one.layout, memoryview(data)).fields[field]
     array = array.view(np.uint8) if array.dtype == np.bool_ else array
     array[(0,) * array.ndim] = value
-    file.write_bytes(data)
+    recorded.write_bytes(data)
     with pytest.raises(SystemExit, match=rf"0000\.fragments, fragment 0: {why}"):
-        list(examples("offline").read_fragments(file, one.layout))
+        list(examples("offline").read_fragments(recorded, one.layout))
 
 
-def test_a_layout_that_was_tampered_with_is_refused(
-    one: Any, work: Callable[..., bool], make: Callable[..., UserRole], examples: Any, tmp_path: Path
-) -> None:
-    recorded(one, work, make, tmp_path)
-    document = json.loads((tmp_path / "layout.json").read_text())
+def test_a_layout_that_was_tampered_with_is_refused(recorded: Path, examples: Any) -> None:
+    document = json.loads(recorded.with_name("layout.json").read_text())
     document["num_envs"] += 1
-    (tmp_path / "layout.json").write_text(json.dumps(document))
+    recorded.with_name("layout.json").write_text(json.dumps(document))
     with pytest.raises(ValueError, match="does not say how its fragments are divided"):
-        examples("recorder").read_layout(tmp_path)
+        examples("recorder").read_layout(recorded.parent)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 import tomli_w
 from cli.bench.trainings import CONFIG, PNG
 from cli.boom import BOOM
-from cli.sessions import kill_session, stale_shared_memory
+from cli.sessions import commands
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError, UsageError
@@ -25,34 +24,13 @@ from tianji_cli.scaling.usual import SECONDS
 from tianji_cli.telemetry.rundir import RunDirectory
 
 TWO_ENGINES = "distribution.transport={local='shm', remote='zmq'}"
-TIANJI = Path(sys.executable).with_name("tianji")
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts the command in a session of its own, which is empty at the end."""
-    started: list[subprocess.Popen[str]] = []
-    stale = stale_shared_memory()
-
-    def begin(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [str(TIANJI), "bench", "scaling", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "200"},
-        )
-        started.append(process)
-        return process
-
-    yield begin
-    for process in started:
-        kill_session(process.pid)
-        process.communicate()
-    assert stale_shared_memory() <= stale
+    """Starts the command."""
+    with commands("bench", "scaling", cwd=tmp_path) as begin:
+        yield begin
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tianji_cli.roles.averager import Averager
 
 
-class Averaging:
+class RootEndpoint:
     """Opens the root's endpoint once the wiring is known, and sleeps at it between rounds of averaging.
 
     Args:

@@ -11,7 +11,7 @@ from tianji_cli.cluster.keys import JobKey
 from tianji_cli.cluster.plan import Plan, PlannedProcess
 from tianji_cli.data.contribution import Contribution, average_nbytes, contribution_nbytes
 from tianji_cli.data.fragment import job_number
-from tianji_cli.roles.averaging import Averaging
+from tianji_cli.roles.root_endpoint import RootEndpoint
 from tianji_transports.core import EngineOptions, Full
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq import ZmqTransport
@@ -38,13 +38,15 @@ def control() -> Iterator[ControlServer]:
 
 
 @pytest.fixture
-def averaging() -> Iterator[Averaging]:
-    made = Averaging(plan("zmq"), 1000.0, EngineOptions(), lambda _: None)
+def averaging() -> Iterator[RootEndpoint]:
+    made = RootEndpoint(plan("zmq"), 1000.0, EngineOptions(), lambda _: None)
     yield made
     made.close()
 
 
-def test_a_contribution_wakes_the_root_and_is_averaged(averaging: Averaging, control: ControlServer) -> None:
+def test_a_contribution_wakes_the_root_and_is_averaged(
+    averaging: RootEndpoint, control: ControlServer
+) -> None:
     assert averaging.address == {}
     averaging.open(WIRING)
     with ZmqTransport(WIRING, 1) as one, ZmqTransport(WIRING, 2) as other:
@@ -72,7 +74,7 @@ def test_a_contribution_wakes_the_root_and_is_averaged(averaging: Averaging, con
 
 
 def test_what_the_root_cannot_open_is_said_and_not_raised(control: ControlServer) -> None:
-    averaging = Averaging(plan("no-such-engine"), 1000.0, EngineOptions(), lambda _: None)
+    averaging = RootEndpoint(plan("no-such-engine"), 1000.0, EngineOptions(), lambda _: None)
     averaging.open(WIRING)
     assert averaging.failure.startswith("the root cannot average: ")
     averaging.turn()
@@ -81,7 +83,7 @@ def test_what_the_root_cannot_open_is_said_and_not_raised(control: ControlServer
 
 
 def test_a_root_without_an_endpoint_sleeps_at_the_control_channel_alone(
-    averaging: Averaging, control: ControlServer
+    averaging: RootEndpoint, control: ControlServer
 ) -> None:
     averaging.sleep(time.monotonic() + 0.01, control, ())
     averaging.turn()
