@@ -23,15 +23,23 @@ from tianji_algos.fields import FieldSpec
 from tianji_algos.peers import Peers
 
 Fields = Mapping[str, npt.NDArray[Any]]
-"""The fields of one fragment by name: ``[T, N, ...]``, bootstrap fields ``[T + 1, N, ...]``."""
+"""The fields of one fragment by name, ``[rows, N, ...]`` each; ``FieldSpec`` says how many rows."""
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """What one environment (not a vector of them) takes and gives."""
+    """What a policy sees of one environment (not of a vector of them), and what it does there.
+
+    Attributes:
+        observation: as a policy sees it; with ``stack`` above 1 its first axis is the stack, oldest first.
+        action: of the environment.
+        stack: S, how many observations of the environment in a row a policy sees as one. Fragments hold each
+            of them once, with S - 1 rows of history; those from before the episode are seen as zeros.
+    """
 
     observation: gym.Space[Any]
     action: gym.Space[Any]
+    stack: int = 1
 
 
 class Executor(ABC):
@@ -43,7 +51,20 @@ class Executor(ABC):
 
     @abstractmethod
     def __call__(self, observation: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], ...]:
-        """Run the network on ``[N, ...]`` observations; the arrays returned are reused by the next call."""
+        """Run the network on ``[N, ...]`` observations; the arrays returned are reused by the next call.
+
+        A network that remembers moves on by one step.
+        """
+
+    def preview(self, observation: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float32], ...]:
+        """Run the network as a call would, without moving on."""
+        return self(observation)
+
+    def record(self, fields: Fields) -> None:  # noqa: B027 - most networks remember nothing
+        """Write what the network remembers now into the fields that ``Model.recorded`` declares."""
+
+    def forget(self, where: npt.NDArray[np.bool_]) -> None:  # noqa: B027 - most networks remember nothing
+        """Forget what was seen in those environments, ``[N]``: the next observation begins an episode."""
 
 
 class Model(torch.nn.Module, ABC):
@@ -54,6 +75,16 @@ class Model(torch.nn.Module, ABC):
 
     settings_type: ClassVar[type[BaseModel]]
     """What the config's ``[model]`` section holds beside ``type``."""
+
+    @classmethod
+    def recorded(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - most: nothing
+        """Fields that this network adds to a fragment: what it remembers, for those that do.
+
+        Args:
+            spaces: of one environment.
+            settings: an instance of ``settings_type``.
+        """
+        return ()
 
     @property
     def parameter_count(self) -> int:
@@ -219,7 +250,7 @@ class Agent(ABC):
 
     @abstractmethod
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
-        """Choose exploring actions for ``observation [N, ...]``.
+        """Choose exploring actions for ``observation [N, ...]``, stacked where ``Spaces.stack`` says so.
 
         Args:
             observation: what the environments show now.
@@ -229,12 +260,22 @@ class Agent(ABC):
             The actions in the environment's own form, ``[N, ...]``; reused by the next call.
         """
 
-    def finish(self, fields: Fields) -> None:  # noqa: B027 - most record nothing
+    def begin(self, fields: Fields) -> None:  # noqa: B027 - most record nothing
+        """Write what is recorded once in a fragment, in place, before its first step.
+
+        Args:
+            fields: all of it, not yet filled.
+        """
+
+    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:  # noqa: B027 - most remember nothing
+        """Take note that the next observation of those environments, ``[N]``, is the first of an episode."""
+
+    def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:  # noqa: B027 - most record nothing
         """Complete a full fragment, in place, before it is sent.
 
         Args:
-            fields: all of it: ``[T, N, ...]`` each and ``[T + 1, N, ...]`` with ``bootstrap``, where row T
-                belongs to ``observation[T]``, which the last step led to.
+            fields: all of it; row T of a field with ``bootstrap`` belongs to what the last step led to.
+            observation: what the last step led to, ``[N, ...]``, as ``act`` will see it next.
         """
 
     def schedule(self, env_steps: int) -> None:  # noqa: B027 - most explore alike from start to end

@@ -9,16 +9,25 @@ import numpy as np
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """One array of a fragment, ``[T, N, *shape]`` (``[T + 1, N, *shape]`` with ``bootstrap``).
+    """One array of a fragment, ``[rows, N, *shape]``: a row for each of T steps, unless said otherwise.
 
     Attributes:
         name: the field's name, unique in a fragment.
         dtype: a fixed-size dtype without byte order or object parts.
         shape: shape per step and environment.
         bootstrap: carry one row more than there are steps: the value after the last step.
+        history: rows before that of the first step, so that row ``history + t`` belongs to step t: earlier
+            frames, where a policy sees a stack of them.
+        once: one row for the whole fragment: what was so before its first step.
     """
 
     name: str
     dtype: np.dtype[np.generic]
     shape: tuple[int, ...] = ()
     bootstrap: bool = False
+    history: int = 0
+    once: bool = False
+
+    def rows(self, steps: int) -> int:
+        """Count the rows in a fragment of so many steps."""
+        return 1 if self.once else self.history + steps + self.bootstrap

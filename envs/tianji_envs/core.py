@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -62,6 +63,19 @@ class BaseEnv(ABC):
         """Free what the environment holds."""
 
 
+@dataclass(frozen=True)
+class Games:
+    """Whole games, where rewards are clipped or an episode is less than a game: written with every step.
+
+    Attributes:
+        score: sum of the game's own rewards so far, ``[N]`` float32; at a game's last step, all of them.
+        over: this step ended the game, ``[N]`` bool. The flags of the step end an episode there, too.
+    """
+
+    score: npt.NDArray[np.float32]
+    over: npt.NDArray[np.bool_]
+
+
 class VectorEnvironment(ABC):
     """N copies of one environment, stepped together into memory that the caller gives.
 
@@ -74,11 +88,18 @@ class VectorEnvironment(ABC):
         num_envs: N.
         observation_space: of one environment.
         action_space: of one environment.
+        stack: S, how many observations in a row a policy should see as one; each is given once.
+        frames_per_step: frames of the game that one step takes.
+        games: whole games, where these are more than what the flags call an episode, or other rewards
+            count; None: an episode is a game and its return the sum of its rewards.
     """
 
     num_envs: int
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
+    stack: int = 1
+    frames_per_step: int = 1
+    games: Games | None = None
 
     @abstractmethod
     def reset(self, seed: int, observation: Array) -> None:
@@ -134,6 +155,9 @@ class EnvironmentFactory(ABC):
         max_episode_steps: int | None = None,
         options: Mapping[str, Any] | None = None,
         render: bool = False,
+        *,
+        evaluation: bool = False,
+        threads: int = 1,
     ) -> VectorEnvironment:
         """Build N copies of an environment.
 
@@ -143,6 +167,8 @@ class EnvironmentFactory(ABC):
             max_episode_steps: truncate episodes after so many steps; None means what the environment says.
             options: keyword arguments of the environment's constructor.
             render: make ``render`` possible.
+            evaluation: whole games with their own rewards, whatever eases training.
+            threads: how many the environments may step in.
 
         Raises:
             UnknownEnvironmentError: no such id.

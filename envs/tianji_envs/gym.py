@@ -86,6 +86,9 @@ class GymFactory(EnvironmentFactory):
         max_episode_steps: int | None = None,
         options: Mapping[str, Any] | None = None,
         render: bool = False,
+        *,
+        evaluation: bool = False,  # noqa: ARG002 - episodes are whole, and rewards the environment's own
+        threads: int = 1,  # noqa: ARG002 - all are stepped by the caller's thread
     ) -> VectorEnvironment:
         """Build the environment's own vector where it has a fitting one, else N single ones."""
         spec = find_spec(id)

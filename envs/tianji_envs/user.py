@@ -36,6 +36,9 @@ class UserFactory(EnvironmentFactory):
         max_episode_steps: int | None = None,
         options: Mapping[str, Any] | None = None,
         render: bool = False,
+        *,
+        evaluation: bool = False,  # noqa: ARG002 - episodes are whole, and rewards the environment's own
+        threads: int = 1,  # noqa: ARG002 - all are stepped by the caller's thread
     ) -> VectorEnvironment:
         """Build N of the class."""
         self.check_id(id)

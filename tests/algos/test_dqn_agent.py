@@ -181,7 +181,7 @@ def test_initial_priorities_are_one_step_td_errors(
         fields["priority"] = np.full((steps, ENVS), np.nan, np.float32)
         for t in range(steps):
             agent.act(fields["observation"][t], {name: fields[name][t] for name in ("action", "priority")})
-        agent.finish(fields)
+        agent.finish(fields, fields["observation"][-1])
         expected = np.zeros((steps, ENVS), np.float32)
         for t in range(steps):
             q, next_q = q_of(model, fields["observation"][t]), q_of(model, fields["observation"][t + 1])
@@ -199,5 +199,5 @@ def test_initial_priorities_are_one_step_td_errors(
 def test_without_priorities_a_fragment_is_left_as_it_is(cartpole_spaces: Spaces) -> None:
     _, agent = build(cartpole_spaces)
     fields: dict[str, npt.NDArray[Any]] = {}
-    agent.finish(fields)
+    agent.finish(fields, np.zeros((4, 4), np.float32))
     assert not fields

@@ -65,7 +65,7 @@ def test_the_bootstrap_row_gets_the_value_after_the_last_step(spaces: Spaces) ->
     specs = PPOAgent.fields(spaces, PPOAgentSettings())
     assert [spec.name for spec in specs if spec.bootstrap] == ["value"]
     fields = {"value": np.zeros((3, ENVS), np.float32), "observation": np.stack([observations(spaces)] * 3)}
-    agent.finish(fields)
+    agent.finish(fields, fields["observation"][-1])
     with torch.no_grad():
         _, value = model(torch.from_numpy(observations(spaces)))
     np.testing.assert_allclose(fields["value"][-1], value, rtol=1e-4, atol=1e-5)
@@ -138,7 +138,7 @@ def collect(agent: PPOAgent, world: Corridor, spaces: Spaces) -> Fields:
         action = agent.act(fields["observation"][t], row)
         fields["reward"][t] = world.reward(action)
     fields["observation"][STEPS] = world.observe()
-    agent.finish(fields)
+    agent.finish(fields, fields["observation"][-1])
     return fields
 
 

@@ -76,11 +76,11 @@ class DQNAgent(Agent):
             self._seen.append(q, self._action)
         return self._for_environment()
 
-    def finish(self, fields: Fields) -> None:
+    def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
         """Write the priority of each step, ``[T, N]``; of those that are no experience, 0."""
         if self._seen is None:
             return
-        (q,) = self._executor(fields["observation"][-1])
+        (q,) = self._executor(observation)
         settings = self.settings
         fields["priority"][...] = self._seen.td_error(
             fields, q, settings.priority_gamma, settings.priority_reward_scale

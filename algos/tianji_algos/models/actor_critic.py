@@ -18,8 +18,12 @@ Floats = npt.NDArray[np.float32]
 LossGradient = Callable[[Floats, Floats], tuple[Floats, Floats]]
 """From policy ``[B, outputs]`` and value ``[B]`` to the loss's derivatives by them, same shapes."""
 
-Backprop = Callable[[npt.NDArray[Any], LossGradient], None]
-"""From observations ``[B, ...]`` and the loss's derivative to ``grad`` of every parameter, overwritten."""
+Backprop = Callable[[Any, LossGradient], None]
+"""From observations ``[B, ...]`` and the loss's derivative to ``grad`` of every parameter, overwritten.
+
+Observations are an array, or a tensor on the network's device. A ``RecurrentActorCritic`` takes
+``Sequences``; its outputs are flat then, ``[T * B, outputs]`` and ``[T * B]``, time first.
+"""
 
 
 class ActorCritic(Model):
@@ -41,3 +45,35 @@ class ActorCritic(Model):
     def backprop(self) -> Backprop:
         """Train through torch's autograd. Built once parameters and gradients are in their final memory."""
         return TorchBackprop(self)
+
+
+class RecurrentActorCritic(ActorCritic):
+    """An actor-critic that remembers: its state goes from step to step, and into each fragment.
+
+    Attributes:
+        state_size: numbers that it remembers of one environment.
+    """
+
+    state_size: int
+
+    @abstractmethod
+    def unroll(
+        self, observation: torch.Tensor, first: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Go through steps in their order.
+
+        Args:
+            observation: ``[T, B, ...]`` as it comes.
+            first: ``[T, B]`` bool; the state is zero before these.
+            state: ``[B, state_size]`` before the first step; zero is nothing remembered.
+
+        Returns:
+            Policy ``[T * B, outputs]`` and value ``[T * B]``, time first, and the state after the last step.
+        """
+
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute policy and value of observations ``[N, ...]`` of which nothing earlier is remembered."""
+        state = torch.zeros(len(observation), self.state_size, device=observation.device)
+        first = torch.zeros(1, len(observation), dtype=torch.bool, device=observation.device)
+        policy, value, _ = self.unroll(observation[None], first, state)
+        return policy, value

@@ -34,8 +34,7 @@ class Arrival:
         """Say what is to be counted of a fragment, which has just been received if no time is given."""
         if started_ns is None:
             started_ns = time.monotonic_ns() - int(fragment.header["age_ns"])
-        fields = fragment.fields
-        returns = ended_returns(fields["episode_return"], fields["terminated"], fields["truncated"])
+        returns = ended_returns(fragment.fields["episode_return"])
         return cls(int(fragment.header["samples"]), started_ns, returns)
 
     @staticmethod

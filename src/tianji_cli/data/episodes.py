@@ -80,10 +80,11 @@ class Episodes:
         return True
 
 
-def ended_returns(
-    episode_return: npt.NDArray[np.float32],
-    terminated: npt.NDArray[np.bool_],
-    truncated: npt.NDArray[np.bool_],
-) -> list[float]:
-    """Returns of the episodes that ended in a fragment (``[T, N]`` each), in the order they ended."""
-    return [float(value) for value in episode_return[terminated | truncated]]
+def ended_returns(episode_return: npt.NDArray[np.float32]) -> list[float]:
+    """Returns of the episodes that ended in a fragment, in the order they ended.
+
+    Args:
+        episode_return: ``[T, N]``; NaN where no episode ended.
+    """
+    ended: list[float] = episode_return[~np.isnan(episode_return)].tolist()
+    return ended

@@ -47,14 +47,25 @@ MOST_AGE_NS: Final = 1 << 60
 """No fragment takes 36 years; beyond that, sums of times would leave their 64 bits."""
 
 
-def common_fields(observation: gym.Space[Any]) -> tuple[FieldSpec, ...]:
-    """Fields of every fragment, whatever the agent: what the environments said, and the running return."""
+def common_fields(observation: gym.Space[Any], stack: int = 1) -> tuple[FieldSpec, ...]:
+    """Fields of every fragment, whatever the agent: what the environments said, and returns of episodes.
+
+    Args:
+        observation: space of one observation, as an environment gives it.
+        stack: how many observations in a row an agent sees as one; each is stored once.
+    """
     if observation.shape is None or observation.dtype is None:
         raise ValueError(f"observations of {observation} have no fixed shape and dtype")
     flag = np.dtype(np.bool_)
     number = np.dtype(np.float32)
     return (
-        FieldSpec("observation", np.dtype(observation.dtype), observation.shape, bootstrap=True),
+        FieldSpec(
+            "observation",
+            np.dtype(observation.dtype),
+            observation.shape,
+            bootstrap=True,
+            history=stack - 1,
+        ),
         FieldSpec("reward", number),
         FieldSpec("terminated", flag),
         FieldSpec("truncated", flag),
@@ -93,8 +104,8 @@ class FragmentLayout:
                 raise ValueError(f"field {field.name!r}: dtype {field.dtype} cannot live in shared memory")
 
     def shape(self, field: FieldSpec) -> tuple[int, ...]:
-        """Shape of a field: ``[T, N, ...]``, or ``[T + 1, N, ...]`` if it bootstraps."""
-        return (self.steps + field.bootstrap, self.num_envs, *field.shape)
+        """Shape of a field: ``[rows, N, ...]``; see ``FieldSpec``."""
+        return (field.rows(self.steps), self.num_envs, *field.shape)
 
     @cached_property
     def offsets(self) -> dict[str, int]:
@@ -115,7 +126,7 @@ class FragmentLayout:
     @cached_property
     def fingerprint(self) -> int:
         """64-bit hash that two processes share only if they agree on every field."""
-        fields = ((f.name, f.dtype.descr, f.shape, f.bootstrap) for f in self.fields)
+        fields = ((f.name, f.dtype.descr, f.shape, f.bootstrap, f.history, f.once) for f in self.fields)
         return fingerprint_of(repr(((SCHEMA, self.steps, self.num_envs), *fields)))
 
     def views(self, memory: memoryview) -> dict[str, npt.NDArray[Any]]:

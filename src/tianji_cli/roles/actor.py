@@ -123,9 +123,11 @@ class Actor(Role):
         # The step after an episode's end only shows the next one's first observation: no experience.
         np.logical_not(self._ended, out=row["mask"])
         self._page.count(int(np.count_nonzero(row["mask"])))
-        np.add(self._returns, row["reward"], out=row["episode_return"])
+        np.add(self._returns, row["reward"], out=self._returns)
         np.logical_or(row["terminated"], row["truncated"], out=self._ended)
-        np.multiply(row["episode_return"], ~self._ended, out=self._returns)
+        row["episode_return"].fill(np.nan)
+        np.copyto(row["episode_return"], self._returns, where=self._ended)
+        np.multiply(self._returns, ~self._ended, out=self._returns)
         self._step += 1
         return True
 
@@ -139,7 +141,7 @@ class Actor(Role):
         assert self._loan is not None
         fields = self._fragment.fields
         np.copyto(self._observation, fields["observation"][-1])
-        self._agent.finish(fields)
+        self._agent.finish(fields, self._observation)
         samples = int(np.count_nonzero(fields["mask"]))
         self._fragment.header["samples"] = samples
         self._fragment.header["age_ns"] = time.monotonic_ns() - self._fragment_began_ns

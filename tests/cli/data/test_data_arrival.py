@@ -39,11 +39,11 @@ def test_an_arrival_says_of_a_fragment_what_it_holds() -> None:
     memory = memoryview(bytearray(layout.nbytes))
     ScriptedActor(layout, 0, seed=3, end_rate=0.5).fill(memory)
     fragment = Fragment(layout, memory)
-    fragment.fields["episode_return"][...] = np.arange(12).reshape(4, 3)
+    ended = (fragment.fields["terminated"] | fragment.fields["truncated"]).astype(bool)
+    fragment.fields["episode_return"][...] = np.where(ended, np.arange(12).reshape(4, 3), np.nan)
     fragment.header["age_ns"] = 5_000_000_000
     before = time.monotonic_ns()
     arrival = Arrival.of(fragment)
-    ended = (fragment.fields["terminated"] | fragment.fields["truncated"]).astype(bool).reshape(-1)
     assert arrival.samples == fragment.fields["mask"].sum() > 0
     assert list(arrival.returns) == np.flatnonzero(ended).tolist()
     assert len(arrival.returns) > 0

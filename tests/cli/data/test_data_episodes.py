@@ -69,10 +69,8 @@ def test_a_resumed_run_keeps_its_best_and_its_thresholds() -> None:
 
 
 def test_returns_are_those_of_ended_episodes_in_the_order_they_ended() -> None:
-    episode_return = np.array([[1, 5], [2, 6], [0, 7]], np.float32)
-    terminated = np.array([[0, 0], [1, 0], [0, 0]], np.bool_)
-    truncated = np.array([[0, 1], [1, 0], [0, 1]], np.bool_)
-    assert ended_returns(episode_return, terminated, truncated) == [5.0, 2.0, 7.0]
+    episode_return = np.array([[np.nan, 5], [2, np.nan], [np.nan, 7]], np.float32)
+    assert ended_returns(episode_return) == [5.0, 2.0, 7.0]
 
 
 def reached(rule: StopRule, env_steps: int, returns: list[float]) -> str | None:
