@@ -1,9 +1,12 @@
 """How many environment steps a second one actor makes on one core, policy inference included.
 
 The actor is the one of `tianji train`: the role, the agent, fragments in loaned memory. Whoever claims
-its fragments gives them back at once. Beside it stand the environment alone and the policy alone.
+its fragments gives them back at once. Beside it stand the environment alone and the policy alone, in turns.
+For Atari these are not tianji's: ale_py's own vector environment, which stacks frames and clips rewards as
+the config says, and a plain pass of the same network in torch with actions drawn from what it says.
 
     python benchmarks/actor.py --num-envs 64 256
+    python benchmarks/actor.py --config configs/ppo_pong.toml --num-envs 8 16
 """
 
 from __future__ import annotations
@@ -13,12 +16,12 @@ import json
 import os
 import platform
 import statistics
-import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 # Before numpy and torch read them: one core is one thread.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -32,89 +35,183 @@ from tianji_cli.cluster.graph import FRAGMENTS, POLICY, slot_name
 from tianji_cli.cluster.parts import Job
 from tianji_cli.cluster.plan import make_plan
 from tianji_cli.config.loader import load_config
+from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.production import ProductionFile
+from tianji_cli.data.published import PublishedPolicy, nbytes
 from tianji_cli.roles.actor import Actor
+from tianji_envs.atari_games import find_game
+from tianji_envs.atari_options import read_options
+from tianji_transports.core import EngineOptions
+
+Loop = Callable[[int], None]
+"""Makes so many steps of each environment."""
+
+FRAGMENT_STEPS: Final = {"gym": 64, "atari": 128}
+WARM: Final = 30
+"""Turns before the clock runs, and as many to see how long one takes."""
 
 
-def steps_per_s(run: Callable[[int], None], steps_each: int, repeats: int, seconds: float) -> list[float]:
-    """Rates of `repeats` runs of about `seconds` each; `run(n)` makes n times `steps_each` steps."""
-    run(50)
-    began = time.perf_counter()
-    run(50)
-    number = max(50, int(seconds / ((time.perf_counter() - began) / 50)))
-    rates = []
-    for _ in range(repeats):
+def steps_per_s(
+    loops: Mapping[str, Loop], num_envs: int, repeats: int, seconds: float
+) -> dict[str, list[float]]:
+    """Rates of the loops, which take turns `repeats` times, about `seconds` each."""
+    turns = {}
+    for name, run in loops.items():
+        run(WARM)
         began = time.perf_counter()
-        run(number)
-        rates.append(number * steps_each / (time.perf_counter() - began))
+        run(WARM)
+        turns[name] = max(WARM, int(seconds / ((time.perf_counter() - began) / WARM)))
+    rates: dict[str, list[float]] = {name: [] for name in loops}
+    for _ in range(repeats):
+        for name, run in loops.items():
+            began = time.perf_counter()
+            run(turns[name])
+            rates[name].append(turns[name] * num_envs / (time.perf_counter() - began))
     return rates
 
 
-def measure(config_name: str, num_envs: int, repeats: int, seconds: float) -> dict[str, Any]:
-    overrides = [f"environment.num_envs={num_envs}", 'distribution.transport="inproc"']
-    overrides += [f"training.rollout_steps={num_envs * 64}", "distribution.actor.send_size=64"]
-    config = load_config(config_name, overrides)
-    plan = make_plan(config)
-    with tempfile.TemporaryDirectory() as directory:
-        job = Job("actor-alone", config, plan, Path(directory), resumed=False)
-        production = ProductionFile(job.production, plan.num_actors)
-        assembly = Assembly(job, plan.processes[1], 0)
-        with assembly.transport() as transport:
-            actor = next(role for role in assembly.roles(transport) if isinstance(role, Actor))
-            parameters = np.zeros(assembly.model().parameter_count, np.float32)
-            assembly.model().write_parameters(parameters)
-            transport.publish(slot_name(POLICY, 0), parameters.data.cast("B"), 10**9)
-            triggers = actor.triggers
+@contextmanager
+def acting_alone(assembly: Assembly) -> Iterator[Loop]:
+    """Build the actor and whoever claims its fragments; give its turns."""
+    production = ProductionFile(None, 1)
+    production.begin(0, 0)
+    with assembly.transport(EngineOptions()) as transport:
+        actor = next(role for role in assembly.roles(transport, production) if isinstance(role, Actor))
+        model = assembly.model()
+        memory = memoryview(bytearray(nbytes(model.parameter_count)))
+        model.write_parameters(PublishedPolicy(memory).parameters)
+        transport.publish(slot_name(POLICY, 0), memory, 10**9)
+        triggers = actor.triggers
 
-            def whole(number: int) -> None:
-                for _ in range(number):
-                    for trigger in triggers:
-                        if trigger.when():
-                            trigger.do()
-                    while not actor.turn():
-                        claim = transport.probe(FRAGMENTS)
-                        if claim is not None:
-                            claim.release()
+        def turns(number: int) -> None:
+            for _ in range(number):
+                for trigger in triggers:
+                    if trigger.when():
+                        trigger.do()
+                while not actor.turn():
+                    claim = transport.probe(FRAGMENTS)
+                    if claim is not None:
+                        claim.release()
 
-            environment = assembly.environment(num_envs)
-            shape = environment.observation_space.shape or ()
-            observation = np.zeros((num_envs, *shape), environment.observation_space.dtype)
-            reward, ended, cut = (
-                np.zeros(num_envs, np.float32),
-                np.zeros(num_envs, bool),
-                np.zeros(num_envs, bool),
-            )
-            environment.reset(1, observation)
-            actions = np.array([environment.action_space.sample() for _ in range(num_envs)])
-
-            def stepping(number: int) -> None:
-                for _ in range(number):
-                    environment.step(actions, observation, reward, ended, cut)
-
-            agent = assembly.agent(assembly.model(), num_envs, 1)
-            agent.adopt(parameters)
-            fields = {
-                field.name: np.zeros((num_envs, *field.shape), field.dtype)
-                for field in assembly.layout.fields
-            }
-
-            def acting(number: int) -> None:
-                for _ in range(number):
-                    agent.act(observation, fields)
-
-            rates = {
-                name: steps_per_s(run, num_envs, repeats, seconds)
-                for name, run in (("actor", whole), ("environment", stepping), ("policy", acting))
-            }
+        try:
+            yield turns
+        finally:
             actor.stop()
-            production.remove()
+            actor.close()
+
+
+def environment_alone(config: JobConfig, assembly: Assembly) -> Loop:
+    """Build the environments as an actor has them; give their steps."""
+    num_envs = config.environment.num_envs
+    environment = assembly.environment(num_envs)
+    shape = environment.observation_space.shape or ()
+    observation = np.zeros((num_envs, *shape), environment.observation_space.dtype)
+    reward, ended, cut = np.zeros(num_envs, np.float32), np.zeros(num_envs, bool), np.zeros(num_envs, bool)
+    environment.reset(1, observation)
+    actions = np.array([environment.action_space.sample() for _ in range(num_envs)])
+
+    def steps(number: int) -> None:
+        for _ in range(number):
+            environment.step(actions, observation, reward, ended, cut)
+
+    return steps
+
+
+def policy_alone(config: JobConfig, assembly: Assembly) -> Loop:
+    """Build the agent as an actor has it; give its choices."""
+    num_envs, space = config.environment.num_envs, assembly.spaces.observation
+    model = assembly.model()
+    agent = assembly.agent(model, num_envs, 1)
+    observation = np.zeros((num_envs, *(space.shape or ())), space.dtype)
+    fields = {field.name: np.zeros((num_envs, *field.shape), field.dtype) for field in assembly.layout.fields}
+
+    def choices(number: int) -> None:
+        for _ in range(number):
+            agent.act(observation, fields)
+
+    return choices
+
+
+def ale_alone(config: JobConfig, assembly: Assembly) -> Loop:
+    """Build ale_py's vector environment with the config's settings; give its steps."""
+    from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - an extra
+
+    num_envs, options = config.environment.num_envs, read_options(config.environment.options)
+    environment = AtariVectorEnv(
+        find_game(config.environment.id or ""),
+        num_envs,
+        num_threads=1,
+        img_height=options.size,
+        img_width=options.size,
+        stack_num=options.stack,
+        frameskip=options.frame_skip,
+        noop_max=options.noop_max,
+        repeat_action_probability=options.sticky,
+        full_action_space=options.full_action_space,
+        reward_clipping=options.clip_rewards,
+        use_fire_reset=options.fire_reset,
+    )
+    environment.reset(seed=1)
+    draws = np.random.default_rng(1).integers(assembly.spaces.action.n, size=(1024, num_envs))  # type: ignore[attr-defined]
+
+    def steps(number: int) -> None:
+        for i in range(number):
+            environment.step(draws[i % len(draws)])
+
+    return steps
+
+
+def network_alone(config: JobConfig, assembly: Assembly) -> Loop:
+    """Build the network; give its passes over frames like those of a game, and draws of actions."""
+    num_envs, space = config.environment.num_envs, assembly.spaces.observation
+    model = assembly.model().eval()
+    frames = np.random.default_rng(1).integers(256, size=(num_envs, *(space.shape or ())), dtype=np.uint8)
+
+    def passes(number: int) -> None:
+        for _ in range(number):
+            with torch.inference_mode():
+                outputs = model(torch.from_numpy(frames))
+                if isinstance(outputs, tuple):
+                    torch.multinomial(outputs[0].softmax(-1), 1).numpy()
+                else:
+                    outputs.argmax(-1).numpy()
+
+    return passes
+
+
+def measure(config_name: str, num_envs: int, repeats: int, seconds: float) -> dict[str, Any]:
+    """Measure the actor and its two parts with so many environments."""
+    overrides = [f"environment.num_envs={num_envs}", 'distribution.transport="inproc"']
+    kind = load_config(config_name).environment.type
+    steps = FRAGMENT_STEPS.get(kind, 64)
+    overrides.append(f"distribution.actor.send_size={steps}")
+    if not load_config(config_name).learns_from_replay:
+        overrides.append(f"training.rollout_steps={num_envs * steps}")
+        overrides.append(f"training.minibatch_size={num_envs * steps}")
+    config = load_config(config_name, overrides)
+    environment, policy = (ale_alone, network_alone) if kind == "atari" else (environment_alone, policy_alone)
+    with tempfile.TemporaryDirectory() as directory:
+        job = Job("actor-alone", config, make_plan(config), Path(directory))
+        assembly = Assembly(job, job.plan.processes[1], 0)
+        with acting_alone(assembly) as turns:
+            loops = {
+                "actor": turns,
+                "environment": environment(config, assembly),
+                "policy": policy(config, assembly),
+            }
+            rates = steps_per_s(loops, num_envs, repeats, seconds)
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    ideal = 1.0 / (1.0 / medians["environment"] + 1.0 / medians["policy"])
+    # Of each repeat: what disturbs one loop for a while mostly disturbs its neighbours, too.
+    shares = [
+        actor * (1.0 / env + 1.0 / net)
+        for actor, env, net in zip(rates["actor"], rates["environment"], rates["policy"], strict=True)
+    ]
     return {
         "num_envs": num_envs,
         **{f"{name}_steps_per_s": median for name, median in medians.items()},
-        "actor_spread": [min(rates["actor"]), max(rates["actor"])],
-        "share_of_environment_and_policy": medians["actor"] / ideal,
+        **{f"{name}_spread": [min(values), max(values)] for name, values in rates.items()},
+        "share_of_environment_and_policy": statistics.median(shares),
+        "share_spread": [min(shares), max(shares)],
     }
 
 
@@ -133,19 +230,22 @@ def main() -> None:
         f"# {platform.processor() or platform.machine()}, core {core}, load {os.getloadavg()[0]:.1f}, "
         f"python {platform.python_version()}, numpy {np.__version__}, torch {torch.__version__}"
     )
-    print("# steps/s, median of", arguments.repeats)
+    print(f"# {arguments.config}: steps/s, median of {arguments.repeats}; share with its least and most")
     print(f"{'envs':>5} {'actor':>10} {'min':>10} {'max':>10} {'env alone':>10} {'policy':>10} {'share':>6}")
     rows = [measure(arguments.config, n, arguments.repeats, arguments.seconds) for n in arguments.num_envs]
     for row in rows:
         low, high = row["actor_spread"]
+        least, most = row["share_spread"]
         print(
             f"{row['num_envs']:>5} {row['actor_steps_per_s']:>10.0f} {low:>10.0f} {high:>10.0f} "
             f"{row['environment_steps_per_s']:>10.0f} {row['policy_steps_per_s']:>10.0f} "
-            f"{row['share_of_environment_and_policy']:>6.2f}"
+            f"{row['share_of_environment_and_policy']:>6.2f} ({least:.2f} to {most:.2f})"
         )
     if arguments.json:
-        Path(arguments.json).write_text(json.dumps({"rows": rows}, indent=1) + "\n")
+        Path(arguments.json).write_text(
+            json.dumps({"config": arguments.config, "rows": rows}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

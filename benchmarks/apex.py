@@ -4,7 +4,7 @@ Ape-X draws from a prioritised replay in a process of its own. As the paper has 
 the last one's priorities; with asynchronous updates it does not. All explore alike, so that their training
 returns can be compared, and train for the same time.
 
-    python benchmarks/apex.py [--seeds N] [--seconds S] [--out DIR] [--json PATH]
+    python benchmarks/apex.py [--game cartpole|pong|pong_gpu] [--seeds N] [--seconds S] [--out DIR] ...
 """
 
 from __future__ import annotations
@@ -14,42 +14,72 @@ import json
 import os
 import platform
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from tianji_cli.bench.statistics import estimate
+from tianji_cli.bench.learning_plots import draw_curve
 from tianji_cli.bench.training import Training, read_training, train_once
 
 ALIKE: Final = ('agent.epsilon_schedule="linear"', "experiment.eval_episodes=0")
-SYSTEMS: Final = {
-    "TianJi": ("configs/dqn_cartpole.toml", ()),
-    "Ape-X, asynchronous": (
-        "configs/dqn_cartpole_apex.toml",
-        ('distribution.buffer.priority_updates="async"',),
+
+
+@dataclass(frozen=True)
+class Game:
+    """What the systems are compared with.
+
+    Attributes:
+        balanced: config of TianJi's replay beside the learner.
+        apex: config of Ape-X's.
+        threshold: mean return whose first time is reported.
+        seconds: of each training.
+        figure: name of the file.
+    """
+
+    balanced: str
+    apex: str
+    threshold: float
+    seconds: float
+    figure: str
+
+    @property
+    def systems(self) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Configs of the systems, and what is set beside, by their names."""
+        return {
+            "TianJi": (self.balanced, ()),
+            "Ape-X, asynchronous": (self.apex, ('distribution.buffer.priority_updates="async"',)),
+            "Ape-X": (self.apex, ()),
+        }
+
+
+GAMES: Final = {
+    "cartpole": Game(
+        "configs/dqn_cartpole.toml", "configs/dqn_cartpole_apex.toml", 475.0, 15.0, "figure-4.png"
     ),
-    "Ape-X": ("configs/dqn_cartpole_apex.toml", ()),
+    "pong": Game("configs/dqn_pong.toml", "configs/apex_pong.toml", 0.0, 1200.0, "figure-4-pong.png"),
+    "pong_gpu": Game(
+        "configs/dqn_pong_gpu.toml", "configs/apex_pong_gpu.toml", 18.0, 900.0, "figure-4-pong-gpu.png"
+    ),
 }
-THRESHOLD: Final = 475.0
 RATES: Final = ("produced_per_s", "consumed_per_s")
 
 
-def measure(seeds: int, seconds: float, place: Path) -> dict[str, list[Training]]:
+def measure(game: Game, seeds: int, seconds: float, place: Path) -> dict[str, list[Training]]:
     """Train every system with every seed, in turns."""
-    found: dict[str, list[Training]] = {name: [] for name in SYSTEMS}
+    found: dict[str, list[Training]] = {name: [] for name in game.systems}
     for seed in range(1, seeds + 1):
-        for number, (name, (config, overrides)) in enumerate(SYSTEMS.items()):
+        for number, (name, (config, overrides)) in enumerate(game.systems.items()):
             stop = f"experiment.stop={{wall_s={seconds}}}"
             settings = [*ALIKE, *overrides, stop, f"experiment.seed={seed}"]
             run = train_once(config, settings, name=f"apex-{number}-{seed}", place=place)
-            training = read_training(run, seed, THRESHOLD)
+            training = read_training(run, seed, game.threshold)
             found[name].append(training)
             reached = f"{training.time_to_s:5.1f} s" if training.reached else "  never"
             print(
-                f"{name:<20} seed {seed}: {THRESHOLD:g} after {reached}, "
+                f"{name:<20} seed {seed}: {game.threshold:g} after {reached}, "
                 + ", ".join(f"{rate[:8]} {getattr(training, rate) / 1e3:6.1f} K/s" for rate in RATES),
                 flush=True,
             )
@@ -60,12 +90,9 @@ def draw(found: dict[str, list[Training]], seconds: float, path: Path) -> None:
     """Returns over time (4a), and throughputs (4b)."""
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     returns, rates = figure.subplots(1, 2, width_ratios=(2, 1))
-    x = np.linspace(0, seconds, 200)
     for number, (name, trainings) in enumerate(found.items()):
-        curves = np.stack([np.interp(x, t.curve.train_s, t.curve.mean_100, left=0.0) for t in trainings])
-        band = estimate(curves, resamples=2000)
-        returns.plot(x, band.iqm, color=f"C{number}", label=name)
-        returns.fill_between(x, band.low, band.high, color=f"C{number}", alpha=0.2, linewidth=0)
+        curves = [training.curve for training in trainings]
+        draw_curve(returns, curves, over="train_s", end=seconds, color=f"C{number}", label=name)
         middle = [np.median([getattr(t, rate) for t in trainings]) / 1e3 for rate in RATES]
         rates.bar(np.arange(len(RATES)) + 0.28 * (number - 1), middle, 0.26, color=f"C{number}")
     returns.set_xlabel("Time since the first environment step (s)")
@@ -79,26 +106,27 @@ def draw(found: dict[str, list[Training]], seconds: float, path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=15.0, help="of each training")
-    parser.add_argument("--out", type=Path, help="write figure-4.png there")
+    parser.add_argument("--game", choices=GAMES, default="cartpole")
+    parser.add_argument("--seconds", type=float, help="of each training")
+    parser.add_argument("--out", type=Path, help="write the figure there")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    game = GAMES[arguments.game]
+    seconds = arguments.seconds or game.seconds
     print(f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as place:
-        found = measure(arguments.seeds, arguments.seconds, Path(place))
+        found = measure(game, arguments.seeds, seconds, Path(place))
     for name, trainings in found.items():
         middle = ", ".join(
             f"{rate.removesuffix('_per_s')} {np.median([getattr(t, rate) for t in trainings]) / 1e3:.1f} K/s"
             for rate in RATES
         )
         best = np.median([t.best_mean_100 for t in trainings])
-        reached = sum(t.reached for t in trainings)
-        print(
-            f"# {name}: {middle}; best mean {best:.0f}; {reached} of {len(trainings)} reached {THRESHOLD:g}"
-        )
+        reached = f"{sum(t.reached for t in trainings)} of {len(trainings)} reached {game.threshold:g}"
+        print(f"# {name}: {middle}; best mean {best:.0f}; {reached}")
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)
-        draw(found, arguments.seconds, arguments.out / "figure-4.png")
+        draw(found, seconds, arguments.out / game.figure)
     if arguments.json is not None:
         rows = {name: [asdict(training) for training in trainings] for name, trainings in found.items()}
         arguments.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")

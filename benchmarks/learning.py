@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 TARGETS = {
+    "a2c_cartpole": 475.0,
+    "impala_cartpole": 475.0,
     "ppo_cartpole": 475.0,
     "ppo_cartpole_groups": 475.0,
     "ppo_cartpole_learners": 475.0,

@@ -126,7 +126,7 @@ def stored_bytes(layout: FragmentLayout, fields: tuple[str, ...]) -> int:
 def assembly_of(config: JobConfig) -> Assembly:
     """What the process of the learner is made of."""
     plan = make_plan(config)
-    job = Job("alone", config, plan, Path(tempfile.gettempdir()) / "no-run", resumed=False)
+    job = Job("alone", config, plan, Path(tempfile.gettempdir()) / "no-run")
     return Assembly(job, plan.processes[1], 0)
 
 

@@ -65,8 +65,14 @@ class SlowedGym(EnvironmentFactory):
         max_episode_steps: int | None = None,
         options: Mapping[str, Any] | None = None,
         render: bool = False,
+        *,
+        evaluation: bool = False,
+        threads: int = 1,
     ) -> VectorEnvironment:
         """See ``EnvironmentFactory.make``; ``options.step_s`` is not passed on."""
         passed = dict(options or {})
         step_s = float(passed.pop("step_s"))
-        return SlowedEnvironment(GymFactory().make(id, num_envs, max_episode_steps, passed, render), step_s)
+        environment = GymFactory().make(
+            id, num_envs, max_episode_steps, passed, render, evaluation=evaluation, threads=threads
+        )
+        return SlowedEnvironment(environment, step_s)

@@ -95,9 +95,17 @@ class Model(torch.nn.Module, ABC):
         yield from self.parameters()
         yield from self.buffers()
 
+    def flat_parameters(self) -> torch.Tensor:
+        """Copy all parameters, then all buffers, into one tensor ``[parameter_count]`` where they are."""
+        with torch.no_grad():
+            return torch.cat([tensor.reshape(-1).float() for tensor in self._tensors()])
+
     def write_parameters(self, into: npt.NDArray[np.float32]) -> None:
         """Write all parameters, then all buffers, into ``into [parameter_count]``."""
         flat = torch.from_numpy(into)
+        if not next(self._tensors()).is_cpu:
+            flat.copy_(self.flat_parameters())  # From a device one copy costs as much as a small one.
+            return
         start = 0
         for tensor in self._tensors():
             flat[start : start + tensor.numel()].copy_(tensor.detach().reshape(-1))
@@ -105,7 +113,9 @@ class Model(torch.nn.Module, ABC):
 
     def read_parameters(self, flat: npt.NDArray[np.float32]) -> None:
         """Take all parameters and buffers from ``flat [parameter_count]``."""
-        source = torch.from_numpy(flat)
+        # Torch knows no read-only memory, which is what a transport lends.
+        writable = flat if flat.flags.writeable else flat.copy()
+        source = torch.from_numpy(writable).to(next(self._tensors()).device)
         start = 0
         with torch.no_grad():
             for tensor in self._tensors():

@@ -10,7 +10,9 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Fields, Spaces
+from tianji_algos.device import Uploads
 
+Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.intp]
 
 
@@ -28,15 +30,17 @@ class Observations:
 
     def __init__(self, spaces: Spaces, device: torch.device) -> None:
         self._stack = spaces.stack
-        self._device = device
-        self._rows: npt.NDArray[Any] = np.empty(0)
+        self._frames: HostFrames | DeviceFrames = (
+            HostFrames() if device.type == "cpu" else DeviceFrames(device)
+        )
+        self._planes: Indices = np.empty(0, np.intp)
 
     def gather(self, fragments: Sequence[Fields]) -> None:
         """Copy the observations of a rollout's fragments in; nothing of them is needed afterwards."""
+        self._frames.hold([fragment["observation"] for fragment in fragments])
         if self._stack > 1:
-            raise NotImplementedError
-        rows = np.stack([fragment["observation"] for fragment in fragments])
-        self._rows = rows.reshape(-1, *rows.shape[3:])
+            mask = np.stack([fragment["mask"] for fragment in fragments]).astype(bool, copy=False)
+            self._planes = frame_numbers(mask, self._stack)
 
     def take(self, rows: Indices) -> Any:
         """Give the observations ``[..., *shape]`` of ``rows [...]``, as a network takes them.
@@ -44,4 +48,87 @@ class Observations:
         Returns:
             An array on a CPU, a tensor elsewhere; reused by the next call.
         """
-        return np.take(self._rows, rows, axis=0)
+        return self._frames.take(rows if self._stack == 1 else self._planes[rows])
+
+
+class HostFrames:
+    """Frames of a rollout in a host's memory; the one after the last is black."""
+
+    def __init__(self) -> None:
+        self._frames: Array = np.empty(0)
+        self._taken: Array = np.empty(0)
+
+    def hold(self, fragments: Sequence[Array]) -> None:
+        """Copy the frames of fragments in, ``[rows, N, ...]`` each, all alike."""
+        (rows, num_envs, *shape), dtype = fragments[0].shape, fragments[0].dtype
+        size = rows * num_envs
+        number = len(fragments) * size
+        if len(self._frames) <= number:
+            self._frames = np.empty((number + 1, *shape), dtype)
+            self._taken = np.empty((0, *shape), dtype)
+        for i, fragment in enumerate(fragments):
+            self._frames[i * size : (i + 1) * size].reshape(fragment.shape)[...] = fragment
+        self._frames[number] = 0
+
+    def take(self, numbers: Indices) -> Array:
+        """Give frames ``[..., *shape]`` by their numbers ``[...]``."""
+        if len(self._taken) < numbers.size:
+            self._taken = np.empty((numbers.size, *self._frames.shape[1:]), self._frames.dtype)
+        taken = self._taken[: numbers.size]
+        # Any other mode would gather into memory of its own first.
+        np.take(self._frames, numbers.reshape(-1), axis=0, out=taken, mode="clip")
+        return taken.reshape(*numbers.shape, *taken.shape[1:])
+
+
+class DeviceFrames:
+    """The same on a device, where frames go once a rollout.
+
+    Args:
+        device: where they go.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._upload = Uploads(device)
+        self._frames = torch.empty(0)
+
+    def hold(self, fragments: Sequence[Array]) -> None:
+        """Copy the frames of fragments to the device, ``[rows, N, ...]`` each, all alike."""
+        rows, num_envs, *shape = fragments[0].shape
+        size = rows * num_envs
+        number = len(fragments) * size
+        if len(self._frames) <= number:
+            dtype = torch.from_numpy(np.empty(0, fragments[0].dtype)).dtype
+            self._frames = torch.empty((number + 1, *shape), dtype=dtype, device=self._device)
+        parts = self._frames[:number].view(len(fragments), *fragments[0].shape)
+        self._upload.fill(zip(parts, fragments, strict=True))
+        self._frames[number] = 0
+
+    def take(self, numbers: Indices) -> torch.Tensor:
+        """Give frames ``[..., *shape]`` by their numbers ``[...]``."""
+        taken = self._frames.index_select(0, self._upload(numbers.reshape(-1)))
+        return taken.view(*numbers.shape, *self._frames.shape[1:])
+
+
+def frame_numbers(mask: npt.NDArray[np.bool_], stack: int) -> Indices:
+    """Say which frames each stack of a rollout consists of.
+
+    Args:
+        mask: ``[fragments, T, N]``; where it is False, the step only led to an episode's first frame.
+        stack: S, frames of a stack.
+
+    Returns:
+        ``[fragments * (T + 1) * N, S]``, oldest first, where fragments have ``S - 1 + T + 1`` rows of frames.
+        Frames from before the episode have the number of the black one, which follows all others.
+    """
+    fragments, steps, num_envs = mask.shape
+    rows = steps + stack
+    of_fragments = np.arange(fragments * rows * num_envs).reshape(fragments, rows, num_envs)
+    # [fragments, T + 1, N, S]: frame t + j is plane j of what is seen at t.
+    numbers = np.lib.stride_tricks.sliding_window_view(of_fragments, stack, axis=1).copy()
+    for reset in range(
+        min(stack - 1, steps)
+    ):  # Planes 0 to S - 2 are black right after a reset, plane 0 for longest.
+        for plane in range(stack - 1 - reset):
+            numbers[:, 1 + reset :, :, plane][~mask[:, : steps - reset]] = of_fragments.size
+    return numbers.reshape(-1, stack)

@@ -55,6 +55,18 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             settings="tianji_algos.dqn.settings:DQNSettings",
             contract="QNetwork",
         ),
+        ("agent", "impala"): _BuiltIn(
+            target="tianji_algos.impala.agent:IMPALAAgent",
+            settings="tianji_algos.impala.settings:IMPALAAgentSettings",
+            contract="ActorCritic",
+            default_model="mlp_actor_critic",
+            default_embryo="impala",
+        ),
+        ("embryo", "impala"): _BuiltIn(
+            target="tianji_algos.impala.embryo:IMPALAEmbryo",
+            settings="tianji_algos.impala.settings:IMPALASettings",
+            contract="ActorCritic",
+        ),
         ("agent", "ppo"): _BuiltIn(
             target="tianji_algos.ppo.agent:PPOAgent",
             settings="tianji_algos.ppo.settings:PPOAgentSettings",
@@ -67,6 +79,16 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             settings="tianji_algos.ppo.settings:PPOSettings",
             contract="ActorCritic",
         ),
+        ("model", "cnn_actor_critic"): _BuiltIn(
+            target="tianji_algos.models.cnn:CNNActorCritic",
+            settings="tianji_algos.models.settings:CNNActorCriticSettings",
+            contract="ActorCritic",
+        ),
+        ("model", "cnn_q"): _BuiltIn(
+            target="tianji_algos.models.cnn:CNNQ",
+            settings="tianji_algos.models.settings:CNNQSettings",
+            contract="QNetwork",
+        ),
         ("model", "mlp_actor_critic"): _BuiltIn(
             target="tianji_algos.models.mlp:MLPActorCritic",
             settings="tianji_algos.models.settings:MLPActorCriticSettings",
@@ -76,6 +98,11 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             target="tianji_algos.models.mlp_q:MLPQ",
             settings="tianji_algos.models.settings:MLPQSettings",
             contract="QNetwork",
+        ),
+        ("model", "recurrent_actor_critic"): _BuiltIn(
+            target="tianji_algos.models.recurrent:GatedActorCritic",
+            settings="tianji_algos.models.settings:RecurrentActorCriticSettings",
+            contract="ActorCritic",
         ),
     }
 )

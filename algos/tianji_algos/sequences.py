@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from tianji_algos.core import Fields
+
+Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.intp]
+LossGradient = Callable[[Floats, Floats], tuple[Floats, Floats]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,55 @@ class Sequences:
     state: npt.NDArray[np.float32]
 
 
+class Columns:
+    """The fragments of a rollout as sequences: column ``f * N + n`` is what environment n did in fragment f.
+
+    Attributes:
+        number: how many columns there are.
+        steps: T, of each.
+        first: ``[T + 1, columns]``, see ``first_observations``.
+        state: ``[columns, state_size]``, what was remembered before the first step; of no size where
+            fragments have no such field.
+    """
+
+    def __init__(self, fragments: Sequence[Fields]) -> None:
+        self.steps, self._envs = fragments[0]["mask"].shape
+        self.number = len(fragments) * self._envs
+        self.first = np.concatenate([first_observations(f["mask"]) for f in fragments], axis=1)
+        nothing = np.zeros((1, self._envs, 0), np.float32)
+        self.state = np.concatenate([f.get("state", nothing)[0] for f in fragments])
+
+    def rows(self, columns: Indices, steps: int) -> Indices:
+        """Number the observations of columns ``[B]`` as ``Observations`` does.
+
+        Args:
+            columns: which.
+            steps: T, or T + 1 with what the last step led to.
+
+        Returns:
+            ``[steps, B]``.
+        """
+        return self._numbers(columns, steps, of=self.steps + 1)
+
+    def samples(self, columns: Indices) -> Indices:
+        """Number the steps of columns ``[B]`` in arrays ``[fragments * T * N]``; returns ``[T, B]``."""
+        return self._numbers(columns, self.steps, of=self.steps)
+
+    def sequences(self, columns: Indices, observation: Any) -> Sequences:
+        """Put together what a network gets of columns ``[B]``.
+
+        Args:
+            columns: which.
+            observation: ``[steps, B, ...]`` of ``rows(columns, steps)``.
+        """
+        return Sequences(observation, self.first[: len(observation), columns], self.state[columns])
+
+    def _numbers(self, columns: Indices, steps: int, of: int) -> Indices:
+        fragment, env = np.divmod(columns, self._envs)
+        numbers: Indices = (fragment * of + np.arange(steps)[:, None]) * self._envs + env
+        return numbers
+
+
 def first_observations(mask: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     """Say which observations begin an episode.
 
@@ -38,3 +94,22 @@ def first_observations(mask: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     first = np.zeros((len(mask) + 1, *mask.shape[1:]), np.bool_)
     np.logical_not(mask, out=first[1:])
     return first
+
+
+def at_outputs(loss_gradient: LossGradient, chosen: Indices) -> LossGradient:
+    """Apply a loss to some of a network's outputs: by the others its derivative is zero.
+
+    Args:
+        loss_gradient: of a loss on outputs ``[M, ...]``.
+        chosen: which of the network's outputs ``[B, ...]`` those are, ``[M]``.
+
+    Returns:
+        The derivative of the loss by all outputs.
+    """
+
+    def gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
+        d_policy, d_value = np.zeros_like(policy), np.zeros_like(value)
+        d_policy[chosen], d_value[chosen] = loss_gradient(policy[chosen], value[chosen])
+        return d_policy, d_value
+
+    return gradient

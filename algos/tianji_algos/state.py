@@ -19,8 +19,8 @@ def tensors_of(prefix: str, model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def copy_tensors(own: Tensors) -> dict[str, torch.Tensor]:
-    """Copy tensors, so that training may go on."""
-    return {name: tensor.detach().clone() for name, tensor in own.items()}
+    """Copy tensors into the host's memory, so that training may go on."""
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in own.items()}
 
 
 def check_algorithm(rest: Mapping[str, Any], algorithm: str) -> None:

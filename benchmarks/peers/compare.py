@@ -1,12 +1,13 @@
 """tianji beside its peers on CartPole-v1: seconds from the first environment step until the mean
-return of the last 100 training episodes is 475.
+return of the last 100 training episodes is 475; or on Pong, until it is 18.
 
 All run in turn, seed by seed, on the same cores, each in a Python environment of its own:
 
     python benchmarks/peers/compare.py --tianji .venv/bin/tianji --sb3 ENV/bin/python --seeds 1 2 3
     python benchmarks/peers/compare.py --algorithm dqn --tianji .venv/bin/tianji --rllib ENV/bin/python
+    python benchmarks/peers/compare.py --algorithm pong --cores 16 --tianji TIANJI --envpool ENV/bin/python
 
-A run that fails ends the comparison; a run that does not reach 475 counts as infinitely long.
+A run that fails ends the comparison; a run that does not reach the return counts as infinitely long.
 """
 
 from __future__ import annotations
@@ -33,18 +34,25 @@ PEERS = {
     "rllib": ("rllib.py", "RLlib"),
     "sample-factory": ("sample_factory_peer.py", "Sample Factory"),
     "serial": ("serial.py", "the plain serial loop"),
+    "envpool": ("envpool_ppo.py", "a plain loop over EnvPool"),
 }
-CONFIGS = {"ppo": "configs/ppo_cartpole.toml", "dqn": "configs/dqn_cartpole.toml"}
-TRAINS_DQN = ("rllib",)
-"""Peers that have ``--algorithm``; all train PPO, and these alone take part in a comparison of DQN."""
-TIMEOUT_S = 900.0
+CONFIGS = {
+    "ppo": "configs/ppo_cartpole.toml",
+    "dqn": "configs/dqn_cartpole.toml",
+    "pong": "configs/ppo_pong_gpu.toml",
+}
+THRESHOLDS = {"ppo": "475", "dqn": "475", "pong": "18"}
+TAKE_PART = {"ppo": ("sb3", "rllib", "sample-factory", "serial"), "dqn": ("rllib",), "pong": ("envpool",)}
+HAS_ALGORITHM = ("rllib",)
+"""Peers that are told which algorithm to train."""
+TIMEOUT_S = 2400.0
 MAX_OTHERS_BUSY = 0.2
 """Cores; peers whose threads wait for one another slow down many times when they share theirs."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One training run. ``seconds`` is None if 475 was not reached; ``wall_s`` counts the whole process.
+    """One training run. ``seconds`` is None without the return; ``wall_s`` counts the whole process.
 
     Rates are means over the training, None if unknown: environment steps made, samples used in updates.
     ``others_busy_cores`` is what else the machine was doing just before.
@@ -96,7 +104,7 @@ def execute(command: Sequence[str], log: Path) -> float:
     return time.perf_counter() - started_s
 
 
-def run_tianji(tianji: str, config: str, seed: int, directory: Path) -> Run:
+def run_tianji(tianji: str, config: str, threshold: str, seed: int, directory: Path) -> Run:
     result = directory / f"tianji-{seed}.json"
     command = [tianji, "train", config, "--set", f"experiment.seed={seed}", "--json", str(result), "--quiet"]
     busy = others_busy_cores()
@@ -106,7 +114,7 @@ def run_tianji(tianji: str, config: str, seed: int, directory: Path) -> Run:
     return Run(
         "tianji",
         seed,
-        summary["time_to"]["475"],
+        summary["time_to"][threshold],
         summary["env_steps"],
         summary["produced_per_s"],
         summary["consumed_per_s"],
@@ -120,7 +128,7 @@ def run_tianji(tianji: str, config: str, seed: int, directory: Path) -> Run:
 def run_peer(peer: str, python: str, algorithm: str, seed: int, directory: Path) -> Run:
     result = directory / f"{peer}-{seed}.json"
     command = [python, str(HERE / PEERS[peer][0]), "--seed", str(seed), "--json", str(result)]
-    if peer in TRAINS_DQN:
+    if peer in HAS_ALGORITHM:
         command += ["--algorithm", algorithm]
     busy = others_busy_cores()
     wall_s = execute(command, directory / f"{peer}-{seed}.log")
@@ -224,8 +232,10 @@ def _contenders(options: argparse.Namespace, directory: Path) -> list[Callable[[
     algorithm = options.algorithm
     config = options.config or CONFIGS[algorithm]
     if options.tianji:
-        contenders.append(lambda seed: run_tianji(options.tianji, config, seed, directory))
-    for peer in PEERS if algorithm == "ppo" else TRAINS_DQN:
+        contenders.append(
+            lambda seed: run_tianji(options.tianji, config, THRESHOLDS[algorithm], seed, directory)
+        )
+    for peer in TAKE_PART[algorithm]:
         python = getattr(options, peer.replace("-", "_"))
         if python:
             contenders.append(
@@ -240,7 +250,7 @@ def main() -> None:
     )
     parser.add_argument("--tianji", metavar="COMMAND", help="the tianji command; left out: not run")
     parser.add_argument("--algorithm", choices=CONFIGS, default="ppo")
-    parser.add_argument("--config", help="what tianji trains (default: CartPole with that algorithm)")
+    parser.add_argument("--config", help="what tianji trains (default: that algorithm's)")
     for peer, (script, title) in PEERS.items():
         parser.add_argument(f"--{peer}", metavar="PYTHON", help=f"runs {title} ({script}); left out: not run")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])

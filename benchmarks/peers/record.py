@@ -31,16 +31,17 @@ class Episode:
 
 
 class Window:
-    """The mean return of the last 100 training episodes, and when it first was 475."""
+    """The mean return of the last 100 training episodes, and when it first was at the threshold."""
 
-    def __init__(self) -> None:
+    def __init__(self, threshold: float = THRESHOLD) -> None:
+        self._threshold = threshold
         self.episodes: list[Episode] = []
         self.reached_at: Episode | None = None
 
     def add(self, episode: Episode) -> bool:
         """Take the next episode in order; answer whether the threshold has been reached."""
         self.episodes.append(episode)
-        if self.reached_at is None and self.mean() >= THRESHOLD:
+        if self.reached_at is None and self.mean() >= self._threshold:
             self.reached_at = episode
         return self.reached_at is not None
 
@@ -102,7 +103,7 @@ def report(
     packages: Iterable[str],
     used: int | None = None,
 ) -> dict[str, Any]:
-    """Build what every peer prints; ``seconds`` is None if 475 was not reached.
+    """Build what every peer prints; ``seconds`` is None if the threshold was not reached.
 
     ``used`` counts the uses of samples in updates; None if the peer does not know.
     """

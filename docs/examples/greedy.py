@@ -27,7 +27,7 @@ class Greedy(UserRole):
         super().__init__(surroundings)
         self._episodes = self.settings.episodes
         self._agent = self.make_agent(self._episodes)
-        self._environment = self.make_environment(self._episodes)
+        self._environment = self.make_environment(self._episodes, evaluation=True)
         self._playing: Evaluator | None = None
         self._version = -1
         self._result: dict[str, Any] = {"version": None, "mean": None}

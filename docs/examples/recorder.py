@@ -79,7 +79,10 @@ class Recorder(UserRole):
 
 def write_layout(layout: FragmentLayout, directory: Path) -> None:
     """Write down how the fragments in a directory are divided."""
-    fields = [[spec.name, spec.dtype.str, list(spec.shape), spec.bootstrap] for spec in layout.fields]
+    fields = [
+        [spec.name, spec.dtype.str, list(spec.shape), spec.bootstrap, spec.history, spec.once]
+        for spec in layout.fields
+    ]
     document = {
         "steps": layout.steps,
         "num_envs": layout.num_envs,
@@ -101,8 +104,8 @@ def read_layout(directory: Path) -> FragmentLayout:
     try:
         document = json.loads(file.read_text(encoding="utf-8"))
         fields = tuple(
-            FieldSpec(name, np.dtype(dtype), tuple(shape), bootstrap)
-            for name, dtype, shape, bootstrap in document["fields"]
+            FieldSpec(name, np.dtype(dtype), tuple(shape), bootstrap, history, once)
+            for name, dtype, shape, bootstrap, history, once in document["fields"]
         )
         layout = FragmentLayout(document["steps"], document["num_envs"], fields)
         matches = f"{layout.fingerprint:016x}" == document["fingerprint"]

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 GROUP: Final = "tianji.environments"
 
-BUILT_IN: Final[Mapping[str, str]] = {"gym": "tianji_envs.gym:GymFactory"}
+BUILT_IN: Final[Mapping[str, str]] = {
+    "atari": "tianji_envs.atari:AtariFactory",
+    "gym": "tianji_envs.gym:GymFactory",
+}
 
 
 def names() -> list[str]:
@@ -34,7 +37,7 @@ def find(type: str) -> EnvironmentFactory:  # noqa: A002 - the config's word for
     """Find what checks ids and makes environments of a type.
 
     Args:
-        type: ``"gym"``, the name of an entry point, or ``"my_module:MyEnv"``.
+        type: ``"gym"``, ``"atari"``, the name of an entry point, or ``"my_module:MyEnv"``.
 
     Raises:
         UnknownEnvironmentError: nothing is called that; names the nearest type or class.

@@ -76,7 +76,8 @@ def train(  # noqa: PLR0913, PLR0917 - the options of a command are its paramete
         str | None, typer.Option(help="Engine of every edge, in place of the config's.")
     ] = None,
     device: Annotated[
-        str | None, typer.Option(help="Where the learner computes, such as cpu or cuda.")
+        str | None,
+        typer.Option(help="Where learners compute, such as cpu or cuda; actors: distribution.actor.device."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print who would run where, and start nothing.")

@@ -12,12 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from algos.tiny_gru import TinyGRU
 
 from tianji_algos.batch import Batch
 from tianji_algos.core import Embryo, ReplayEmbryo, RolloutEmbryo, Spaces, build_model
 from tianji_algos.dqn.embryo import DQNEmbryo
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.errors import AlgorithmError
+from tianji_algos.impala.embryo import IMPALAEmbryo
+from tianji_algos.impala.settings import IMPALASettings
+from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
@@ -80,12 +84,24 @@ def parameters(embryo: Embryo) -> Floats:
     return flat
 
 
-def ppo(spaces: Spaces, seed: int = 0, **settings: Any) -> PPOEmbryo:
+def ppo(
+    spaces: Spaces, seed: int = 0, model_type: type[ActorCritic] = MLPActorCritic, **settings: Any
+) -> PPOEmbryo:
     with BUILDING:
-        model = build_model(MLPActorCritic, spaces, MLPActorCriticSettings(hidden=(8,)), 3)
-    assert isinstance(model, MLPActorCritic)
+        model = build_model(model_type, spaces, MLPActorCriticSettings(hidden=(8,)), 3)
+    assert isinstance(model, ActorCritic)
     small = {"rollout_steps": 64, "minibatch_size": 16, "epochs": 3, "learning_rate": 1e-2}
     return PPOEmbryo(spaces, model, PPOSettings(**(small | settings)), seed)
+
+
+def impala(
+    spaces: Spaces, seed: int = 0, model_type: type[ActorCritic] = MLPActorCritic, **settings: Any
+) -> IMPALAEmbryo:
+    with BUILDING:
+        model = build_model(model_type, spaces, MLPActorCriticSettings(hidden=(8,)), 3)
+    assert isinstance(model, ActorCritic)
+    small = {"rollout_steps": 64, "minibatch_size": 16, "epochs": 3, "learning_rate": 1e-2}
+    return IMPALAEmbryo(spaces, model, IMPALASettings(**(small | settings)), seed)
 
 
 def dqn(spaces: Spaces, **settings: Any) -> DQNEmbryo:
@@ -104,17 +120,22 @@ class Outcome:
     updates: int
 
 
-def train(embryo: PPOEmbryo, fragments: Sequence[Fragment], rounds: int = 1) -> Outcome:
+def train(embryo: PPOEmbryo | IMPALAEmbryo, fragments: Sequence[Fragment], rounds: int = 1) -> Outcome:
     used = [embryo.update(batch) for _ in range(rounds) for batch in embryo.minibatches(fragments)]
     moments = torch.cat(list(embryo.averaged_state())).numpy()
     return Outcome(parameters(embryo), moments, sum(used), len(used))
 
 
 def train_in_step(
-    spaces: Spaces, fragments: Sequence[Fragment], learners: int, rounds: int = 1, **settings: Any
+    spaces: Spaces,
+    fragments: Sequence[Fragment],
+    learners: int,
+    rounds: int = 1,
+    build: Callable[..., PPOEmbryo | IMPALAEmbryo] = ppo,
+    **settings: Any,
 ) -> tuple[list[Outcome], Table]:
     def learn(peers: Peers) -> Outcome:
-        embryo = ppo(spaces, seed=peers.index, **settings)
+        embryo = build(spaces, seed=peers.index, **settings)
         embryo.join(peers)
         return train(embryo, fragments[peers.index :: learners], rounds)
 
@@ -141,15 +162,18 @@ def fragments(spaces: Spaces, make_fragment: Callable[..., Fragment]) -> list[Fr
     rng = np.random.default_rng(7)
     made = [make_fragment(rng, 8, 4, spaces) for _ in range(6)]
     made[1]["mask"][2:] = 0
+    for fragment in made:
+        fragment["state"] = rng.standard_normal((1, 4, 8)).astype(np.float32)
     return made
 
 
 @pytest.mark.parametrize("learners", [2, 3])
 @pytest.mark.parametrize("normalize", ["minibatch", "rollout", "none"])
+@pytest.mark.parametrize("model_type", [MLPActorCritic, TinyGRU])
 def test_learners_on_shares_of_a_rollout_make_the_update_of_one_on_all_of_it(
-    spaces: Spaces, fragments: list[Fragment], normalize: str, learners: int
+    spaces: Spaces, fragments: list[Fragment], model_type: type[ActorCritic], normalize: str, learners: int
 ) -> None:
-    whole = {"minibatch_size": 10**4, "rollout_steps": 10**4}
+    whole: dict[str, Any] = {"minibatch_size": 10**4, "rollout_steps": 10**4, "model_type": model_type}
     settings = {**whole, "epochs": 1, "normalize_advantage": normalize}
     alone = train(ppo(spaces, **settings), fragments)
     outcomes, _ = train_in_step(spaces, fragments, learners, **settings)
@@ -159,7 +183,17 @@ def test_learners_on_shares_of_a_rollout_make_the_update_of_one_on_all_of_it(
     np.testing.assert_allclose(outcomes[0].parameters, alone.parameters, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [{}, {"normalize_advantage": "rollout"}, {"minibatch_size": 2}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"normalize_advantage": "rollout"},
+        {"minibatch_size": 2},
+        {"optimizer": "rmsprop"},
+        {"model_type": TinyGRU},
+        {"model_type": TinyGRU, "normalize_advantage": "rollout", "minibatch_size": 8},
+    ],
+)
 def test_learners_with_unequal_shares_make_the_same_updates_with_the_same_bits(
     spaces: Spaces, fragments: list[Fragment], settings: dict[str, Any]
 ) -> None:
@@ -195,6 +229,35 @@ def test_advantages_are_normalised_over_all_learners_once_an_epoch(
     fragments = [make_fragment(np.random.default_rng(k), 8, 4, cartpole_spaces) for k in range(2)]
     outcomes, table = train_in_step(cartpole_spaces, fragments, 2, epochs=3)
     assert table.additions == 1 + 3 + outcomes[0].updates, "sizes once, sums an epoch, gradients an update"
+
+
+@pytest.mark.parametrize("learners", [2, 3])
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+@pytest.mark.parametrize("model_type", [MLPActorCritic, TinyGRU])
+def test_learners_of_impala_on_shares_of_a_rollout_make_the_update_of_one_on_all_of_it(
+    spaces: Spaces, fragments: list[Fragment], model_type: type[ActorCritic], reduction: str, learners: int
+) -> None:
+    settings: dict[str, Any] = {"minibatch_size": 10**4, "rollout_steps": 10**4, "reduction": reduction}
+    settings |= {"epochs": 2, "model_type": model_type}
+    alone = train(impala(spaces, **settings), fragments)
+    outcomes, _ = train_in_step(spaces, fragments, learners, build=impala, **settings)
+    assert_same(outcomes)
+    assert (outcomes[0].uses, outcomes[0].updates) == (alone.uses, alone.updates)
+    np.testing.assert_allclose(outcomes[0].moments, alone.moments, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(outcomes[0].parameters, alone.parameters, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "adam"}, {"minibatch_size": 2}])
+def test_learners_of_impala_with_unequal_shares_make_the_same_updates_with_the_same_bits(
+    spaces: Spaces, fragments: list[Fragment], settings: dict[str, Any]
+) -> None:
+    fragments[1]["mask"][:] = 0
+    alone = train(impala(spaces, **settings), fragments, rounds=2)
+    outcomes, _ = train_in_step(spaces, fragments[:4], 3, rounds=2, build=impala, **settings)
+    assert_same(outcomes)
+    assert np.isfinite(outcomes[0].parameters).all()
+    uses = sum(int(fragment["mask"].sum()) for fragment in fragments[:4])
+    assert outcomes[0].uses == 2 * 3 * uses < alone.uses
 
 
 def make_batch(rows: int) -> Batch:
@@ -245,7 +308,7 @@ def test_learners_on_shares_of_a_batch_make_the_update_of_one_on_all_of_it(
     np.testing.assert_allclose(shares, priorities, rtol=1e-3, atol=1e-5)
 
 
-def test_the_averaged_state_is_adams_moments_in_place(cartpole_spaces: Spaces) -> None:
+def test_the_averaged_state_is_the_optimizers_moments_in_place(cartpole_spaces: Spaces) -> None:
     for embryo in (ppo(cartpole_spaces), dqn(cartpole_spaces)):
         tensors, _ = embryo.state()
         assert [len(moment) for moment in embryo.averaged_state()] == [embryo.model.parameter_count] * 2
@@ -254,6 +317,10 @@ def test_the_averaged_state_is_adams_moments_in_place(cartpole_spaces: Spaces) -
         changed, _ = embryo.state()
         assert not any(tensors[name].any() for name in ("adam.mean", "adam.square"))
         assert all((changed[name] == 2.0).all() for name in ("adam.mean", "adam.square"))
+    rmsprop = ppo(cartpole_spaces, optimizer="rmsprop")
+    (square,) = rmsprop.averaged_state()
+    square.fill_(2.0)
+    assert (rmsprop.state()[0]["rmsprop.square"] == 2.0).all()
 
 
 @pytest.mark.parametrize("kind", [RolloutEmbryo, ReplayEmbryo])

@@ -20,6 +20,8 @@ from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
         ({"epochs": 2.0}, ("epochs",), "valid integer"),
         ({"clip_value": 1}, ("clip_value",), "valid boolean"),
         ({"clip_range_schedule": "cosine"}, ("clip_range_schedule",), "'constant' or 'linear'"),
+        ({"optimizer": "sgd"}, ("optimizer",), "'adam' or 'rmsprop'"),
+        ({"rmsprop_decay": 1.0}, ("rmsprop_decay",), "less than 1"),
         ({"minibatch_size": 512, "rollout_steps": 256}, (), "can never be filled"),
         ({"learning_rate_schedule": "linear"}, (), "needs schedule_steps"),
     ],

@@ -138,6 +138,16 @@ def test_a_dry_run_needs_no_torch_for_any_shipped_config(tmp_path: Path) -> None
         assert tianji("train", name, "--dry-run", "--json", "-", cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.skipif(not version("torch").endswith("+cpu"), reason="this build of torch knows GPUs")
+def test_a_config_for_a_gpu_is_planned_anywhere_and_trained_only_where_torch_has_cuda(tmp_path: Path) -> None:
+    gpu = ("train", "configs/ppo_cartpole.toml", "--set", "distribution.device=cuda")
+    assert tianji(*gpu, "--dry-run", cwd=tmp_path).returncode == 0
+    done = tianji(*gpu, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "distribution.device: 'cuda' is not there: torch" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_missing_library_of_an_environment_is_answered_with_the_pip_command(tmp_path: Path) -> None:
     without_box2d = f"import sys; sys.modules['Box2D'] = None\n{IMPORTS}"
     command = [sys.executable, "-c", without_box2d, "train", "configs/ppo_lunarlander.toml", "--dry-run"]

@@ -116,3 +116,18 @@ def test_a_missing_ucx_is_answered_with_the_pip_command(monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "tianji_transports.ucx_library", None)
     (finding,) = doctor.ucx()
     assert "pip install 'tianji[ucx]'" in finding.found
+
+
+def test_gpus_are_named_and_a_torch_that_cannot_use_them_is_a_warning(tmp_path: Path) -> None:
+    (nothing,) = doctor.gpus(wanted=True, driver=tmp_path)
+    assert "no NVIDIA driver" in nothing.found
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 1\n"
+    )
+    for number in range(2):
+        (tmp_path / "gpus" / f"0000:0{number}:00.0").mkdir(parents=True)
+    (fits,) = doctor.gpus(wanted=True, driver=tmp_path)
+    assert (fits.found, fits.grade) == ("2; driver 570.86.15", "ok")
+    (unused,) = doctor.gpus(wanted=False, driver=tmp_path)
+    assert unused.grade == "warning"
+    assert "--device cuda" in unused.remedy

@@ -81,9 +81,12 @@ def test_json_goes_to_a_file_beside_the_table(tmp_path: Path, capsys: pytest.Cap
     listing.list_things("agents", str(tmp_path / "agents.json"))
     assert [row["name"] for row in json.loads((tmp_path / "agents.json").read_text())["agents"]] == [
         "dqn",
+        "impala",
         "ppo",
     ]
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["name", "dqn", "ppo"]
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        *("name", "dqn", "impala", "ppo")
+    ]
 
 
 def test_a_pipe_gets_one_line_a_row_however_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,3 +121,14 @@ def test_an_engine_whose_library_is_missing_comes_with_the_pip_command(
     entries = {entry.name: entry for entry in listing.engines()}
     assert "pip install 'a_library_nobody_has'" in entries["other"].missing
     assert entries["shm"].missing == ""
+
+
+def test_atari_games_are_listed_and_missing_only_where_neither_library_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for library in ("ale_py", "envpool"):
+        entries = {(entry.name, entry.id): entry for entry in listing.environment_types()}
+        assert entries["atari", "SpaceInvaders"].missing == ""
+        monkeypatch.setitem(sys.modules, library, None)
+    entries = {(entry.name, entry.id): entry for entry in listing.environment_types()}
+    assert entries["atari", "SpaceInvaders"].missing == "pip install 'tianji[atari]'"

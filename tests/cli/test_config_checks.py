@@ -147,14 +147,17 @@ def test_engines_that_span_hosts_are_accepted(tmp_path: Path, transport: str) ->
 @pytest.mark.parametrize(
     ("sections", "settings", "said"),
     [
-        ('[agent]\ntype = "dqn"', ['model.type="mlp_actor_critic"'], "model.type: .*'dqn'; .*= 'mlp_q'"),
-        ('[agent]\ntype = "ppo"', ['model.type="mlp_q"'], "model.type: .*'ppo'; .*= 'mlp_actor_critic'"),
-        ('[agent]\ntype = "ppo"', ['training.type="dqn"'], "training.type: .*agent 'ppo'; .*= 'ppo' would"),
+        ('[agent]\ntype = "dqn"', ['model.type="mlp_actor_critic"'], "model.type: .*'dqn'; .* 'mlp_q'"),
+        ('[agent]\ntype = "ppo"', ['model.type="mlp_q"'], "model.type: .*'ppo'; .* 'mlp_actor_critic'"),
+        ('[agent]\ntype = "ppo"', ['training.type="dqn"'], "training.type: .*agent 'ppo'; .* 'ppo' would"),
         ('[agent]\ntype = "dqn"', ['training.type="ppo"'], "training.type: .*agent 'dqn'; .*= 'dqn' would"),
+        ('[agent]\ntype = "impala"', ['training.type="ppo"'], "training.type: .*agent 'impala'; .*= 'imp"),
+        ('[agent]\ntype = "ppo"', ['training.type="impala"'], "training.type: .*agent 'ppo'; .*= 'ppo' w"),
+        ('[agent]\ntype = "impala"', ['model.type="mlp_q"'], "model.type: .*'impala'; .* 'mlp_actor_cri"),
         (
             '[agent]\ntype = "an_agent_a:Mine"\n[training]\ntype = "dqn"',
             ['model.type="mlp_actor_critic"'],
-            "model.type: .*training 'dqn'; .*= 'mlp_q' would be right",
+            "model.type: .*training 'dqn'; .* 'mlp_q' would be right",
         ),
     ],
 )

@@ -12,6 +12,7 @@ import torch
 from tianji_algos.adam import Adam
 from tianji_algos.batch import Batch
 from tianji_algos.core import ReplayEmbryo, Spaces, require_model
+from tianji_algos.device import uploads_to
 from tianji_algos.dqn.loss import DIAGNOSTICS, DQNLoss, bootstrap
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.dqn.target import TargetNetwork
@@ -52,6 +53,7 @@ class DQNEmbryo(ReplayEmbryo):
         self.model: QNetwork = model
         self.settings = settings
         flat = flatten_parameters(model)
+        self._upload = uploads_to(flat.device)
         self._backprop = model.backprop()
         self._online = model.evaluation()
         self._target = TargetNetwork(model, flat)
@@ -72,13 +74,15 @@ class DQNEmbryo(ReplayEmbryo):
 
     def update(self, batch: Batch) -> int:
         """Make one step of Adam, and let the target network follow when it is time."""
-        target = self._targets(batch)
+        next_observation = self._upload(batch.next_observation)
+        observation = self._upload(batch.observation)  # Is copied while the networks see the other.
+        target = self._targets(batch, next_observation)
 
         def loss_gradient(q: Floats) -> tuple[Floats]:
             d_q, self._latest = self._loss.gradient(q, batch.fields["action"], target, batch.weight)
             return (d_q,)
 
-        self._backprop(batch.observation, loss_gradient)
+        self._backprop(observation, loss_gradient)
         if self._peers.number > 1:
             self._peers.add_up(self._adam.gradient.mul_(1.0 / self._peers.number))
         self._means.add(self._latest, self._adam.step())
@@ -122,10 +126,10 @@ class DQNEmbryo(ReplayEmbryo):
         restore_tensors(self._tensors(), tensors)
         self._adam.steps = rest["adam_steps"]
 
-    def _targets(self, batch: Batch) -> Floats:
+    def _targets(self, batch: Batch, next_observation: Any) -> Floats:
         """Compute ``reward + discount * Q(next observation)``, ``[B]``."""
-        next_q = self._target(batch.next_observation)
-        chooser = self._online(batch.next_observation)[0] if self.settings.double else next_q
+        next_q = self._target(next_observation)
+        chooser = self._online(next_observation)[0] if self.settings.double else next_q
         target = bootstrap(next_q, chooser)
         target *= batch.discount
         target += batch.reward * np.float32(self.settings.reward_scale)

@@ -34,8 +34,8 @@ class TargetNetwork:
         self.model.requires_grad_(requires_grad=False)
         self._evaluate = self.model.evaluation()
 
-    def __call__(self, observation: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Give ``Q [B, A]``, reused by the next call."""
+    def __call__(self, observation: Any) -> npt.NDArray[np.float32]:
+        """Give ``Q [B, A]`` of an array, or a tensor on the device; reused by the next call."""
         (q,) = self._evaluate(observation)
         return q
 

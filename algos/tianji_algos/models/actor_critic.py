@@ -1,4 +1,4 @@
-"""The contract between PPO and its networks: a policy and a value for each observation."""
+"""The contract between PPO, IMPALA and their networks: a policy and a value for each observation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Executor, Model
+from tianji_algos.models.through_time import RecurrentBackprop, RecurrentExecutor
 from tianji_algos.models.through_torch import TorchBackprop, TorchExecutor
 
 Floats = npt.NDArray[np.float32]
@@ -50,6 +51,9 @@ class ActorCritic(Model):
 class RecurrentActorCritic(ActorCritic):
     """An actor-critic that remembers: its state goes from step to step, and into each fragment.
 
+    A subclass of one's own needs ``unroll``, ``state_size`` and ``recorded``, which declares the field
+    ``state``; acting and training then go through torch.
+
     Attributes:
         state_size: numbers that it remembers of one environment.
     """
@@ -77,3 +81,11 @@ class RecurrentActorCritic(ActorCritic):
         first = torch.zeros(1, len(observation), dtype=torch.bool, device=observation.device)
         policy, value, _ = self.unroll(observation[None], first, state)
         return policy, value
+
+    def executor(self, batch_size: int) -> Executor:
+        """Act through torch, and remember."""
+        return RecurrentExecutor(self, batch_size)
+
+    def backprop(self) -> Backprop:
+        """Train through time with torch's autograd, on ``Sequences``."""
+        return RecurrentBackprop(self)

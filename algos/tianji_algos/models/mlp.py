@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tianji_algos.core import Executor, Spaces
+from tianji_algos.device import device_of
 from tianji_algos.distributions import Gaussian, distribution_for
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
 from tianji_algos.models.layers import (
@@ -63,7 +64,7 @@ class MLPActorCritic(ActorCritic):
 
     def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute policy ``[N, outputs]`` and value ``[N]`` in torch, on any device."""
-        rows = torch.from_numpy(self.encoder(observation.cpu().numpy())).to(observation.device)
+        rows = self.encoder.in_torch(observation)
         policy = self.policy(rows)
         if self.value is None:
             policy, value = policy[:, :-1], policy[:, -1]
@@ -73,14 +74,18 @@ class MLPActorCritic(ActorCritic):
             policy = torch.cat((policy, self.log_std.expand_as(policy)), dim=1)
         return policy, value
 
-    def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - memory follows the first call
-        """Act in numpy with a copy of the parameters."""
+    def executor(self, batch_size: int) -> Executor:
+        """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
+        if not self._on_cpu():
+            return super().executor(batch_size)
         return NumpyExecutor(self, partial(_NumpyActorCritic, self))
 
     def backprop(self) -> Backprop:
         """Train in numpy on a CPU, in torch elsewhere."""
-        on_cpu = next(self.parameters()).device.type == "cpu"
-        return MLPBackprop(self) if on_cpu else super().backprop()
+        return MLPBackprop(self) if self._on_cpu() else super().backprop()
+
+    def _on_cpu(self) -> bool:
+        return device_of(self).type == "cpu"
 
     def _network(self, output_gains: Sequence[float]) -> nn.Sequential:
         settings = self.settings

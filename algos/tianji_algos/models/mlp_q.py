@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Executor, Spaces
+from tianji_algos.device import device_of
 from tianji_algos.models.layers import (
     NumpyExecutor,
     build_layers,
@@ -57,7 +58,7 @@ class MLPQ(QNetwork):
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """Compute ``Q [N, A]`` in torch, on any device."""
-        rows = torch.from_numpy(self.encoder(observation.cpu().numpy())).to(observation.device)
+        rows = self.encoder.in_torch(observation)
         flowing: torch.Tensor = self.trunk(rows)
         if not self.settings.dueling:
             return flowing
@@ -68,8 +69,10 @@ class MLPQ(QNetwork):
         q: torch.Tensor = value + advantage - advantage.mean(dim=1, keepdim=True)
         return q
 
-    def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - memory follows the first call
-        """Act in numpy with a copy of the parameters."""
+    def executor(self, batch_size: int) -> Executor:
+        """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
+        if not self._on_cpu():
+            return super().executor(batch_size)
         return NumpyExecutor(self, partial(_numpy_q, self))
 
     def evaluation(self) -> Forward:
@@ -81,7 +84,7 @@ class MLPQ(QNetwork):
         return MLPQBackprop(self) if self._on_cpu() else super().backprop()
 
     def _on_cpu(self) -> bool:
-        return next(self.parameters()).device.type == "cpu"
+        return device_of(self).type == "cpu"
 
 
 class _NumpyQ:

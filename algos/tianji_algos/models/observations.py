@@ -8,8 +8,10 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from tianji_algos.errors import UnsupportedSpaceError
+from tianji_algos.models.images import is_picture
 
 
 class ObservationEncoder:
@@ -19,10 +21,16 @@ class ObservationEncoder:
         space: of one observation.
 
     Raises:
-        UnsupportedSpaceError: it is neither Box nor Discrete nor MultiDiscrete.
+        UnsupportedSpaceError: it is neither Box nor Discrete nor MultiDiscrete, or of images.
     """
 
     def __init__(self, space: gym.Space[Any]) -> None:
+        if is_picture(space):
+            raise UnsupportedSpaceError(
+                f"a fully connected network learns next to nothing from images, {space}; a convolutional one "
+                "would be right: the model 'cnn_actor_critic' or 'cnn_q', or for 'recurrent_actor_critic' "
+                "encoder = 'nature'"
+            )
         if isinstance(space, gym.spaces.Box):
             self.features = math.prod(space.shape)
             self._first: npt.NDArray[np.int64] | None = None
@@ -46,3 +54,11 @@ class ObservationEncoder:
         encoded = np.zeros((len(rows), self.features), np.float32)
         np.put_along_axis(encoded, rows + self._first, np.float32(1.0), axis=1)
         return encoded
+
+    def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
+        """Encode ``observation [N, ...]`` as ``[N, features]`` where it is."""
+        rows = observation.reshape(len(observation), -1)
+        if self._first is None:
+            return rows.to(torch.float32)
+        places = rows.to(torch.int64) + torch.from_numpy(self._first).to(rows.device)
+        return torch.zeros(len(rows), self.features, device=rows.device).scatter_(1, places, 1.0)

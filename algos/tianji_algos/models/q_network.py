@@ -17,14 +17,20 @@ from tianji_algos.models.through_torch import TorchBackprop, TorchExecutor, Torc
 
 Floats = npt.NDArray[np.float32]
 
-Forward = Callable[[npt.NDArray[Any]], tuple[Floats, ...]]
-"""From observations ``[B, ...]`` to ``(Q [B, A],)``, in memory that the next call may reuse."""
+Forward = Callable[[Any], tuple[Floats, ...]]
+"""From observations ``[B, ...]`` to ``(Q [B, A],)``, in memory that the next call may reuse.
+
+Observations are an array, or a tensor on the network's device.
+"""
 
 LossGradient = Callable[[Floats], tuple[Floats]]
 """From ``Q [B, A]`` to the loss's derivative by it, same shape."""
 
-Backprop = Callable[[npt.NDArray[Any], LossGradient], None]
-"""From observations ``[B, ...]`` and the loss's derivative to ``grad`` of every parameter, overwritten."""
+Backprop = Callable[[Any, LossGradient], None]
+"""From observations ``[B, ...]`` and the loss's derivative to ``grad`` of every parameter, overwritten.
+
+Observations are an array, or a tensor on the network's device.
+"""
 
 
 class QNetwork(Model):

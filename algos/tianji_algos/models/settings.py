@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, Strict, model_validator
+from pydantic import BeforeValidator, Field, Strict, model_validator
 
 from tianji_algos.settings import Settings
 
 Widths = Annotated[tuple[Annotated[int, Field(ge=1)], ...], Strict(False)]
+
+
+def _several(value: Any) -> Any:
+    return (value,) if isinstance(value, int) else value
+
+
+OneOrMoreWidths = Annotated[Widths, Field(min_length=1), BeforeValidator(_several)]
+Precision = Literal["float32", "bfloat16"]
+ImageEncoderName = Literal["nature", "impala_small", "impala_large"]
+
+_CHANNELS: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
+    {"nature": (32, 64, 64), "impala_small": (16, 32), "impala_large": (16, 32, 32)}
+)
+_KERNELS: Final = (8, 4, 3)
+_STRIDES: Final = (4, 2, 1)
+_HIDDEN: Final[Mapping[str, tuple[int, ...]]] = MappingProxyType(
+    {"nature": (512,), "impala_small": (256,), "impala_large": (256,), "mlp": (64,)}
+)
 
 
 class MLPActorCriticSettings(Settings):
@@ -49,3 +69,115 @@ class MLPQSettings(Settings):
         if self.stream_hidden and not self.dueling:
             raise ValueError("stream_hidden belongs to a dueling network: set dueling = true or leave it out")
         return self
+
+
+class EncoderSettings(Settings):
+    """What turns an observation into features, for the networks that have it in common.
+
+    ``encoder`` is one of
+
+    - "nature" (Mnih et al., 2015): convolutions of 32, 64 and 64 channels, 8 x 8, 4 x 4 and 3 x 3, with
+      strides 4, 2 and 1, and one layer of 512; with ``channels = [16, 32]`` and ``hidden = 256`` that of A3C.
+    - "impala_small" (Espeholt et al., 2018, Figure 3, left): that of A3C, of 16 and 32 channels, and 256.
+    - "impala_large" (the same, right): a residual network of 15 convolutions in sections of 16, 32 and 32
+      channels, and one layer of 256.
+
+    Attributes:
+        encoder: name of the network before the heads.
+        channels: of each convolution, or section of "impala_large"; those of the paper by default.
+        kernels: height and width of each convolution.
+        strides: of each convolution.
+        hidden: widths of the fully connected layers after the convolutions; one number is one layer.
+        precision: "bfloat16" computes the encoder with half the digits, and all else in float32.
+    """
+
+    encoder: Literal["mlp", "nature", "impala_small", "impala_large"]
+    channels: Annotated[Widths, Field(min_length=1)] | None = None
+    kernels: Widths | None = None
+    strides: Widths | None = None
+    hidden: OneOrMoreWidths | None = None
+    precision: Precision = "float32"
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Widths of the fully connected layers: ``hidden``, or the encoder's own."""
+        return self.hidden or _HIDDEN[self.encoder]
+
+    @property
+    def section_channels(self) -> tuple[int, ...]:
+        """Channels of each convolution or section: ``channels``, or the encoder's own."""
+        return self.channels or _CHANNELS[self.encoder]
+
+    @property
+    def windows(self) -> tuple[tuple[int, int], ...]:
+        """Kernel and stride of each convolution of a plain stack: as set, or the encoder's own."""
+        number = len(self.section_channels)
+        kernels, strides = self.kernels or _KERNELS[:number], self.strides or _STRIDES[:number]
+        return tuple(zip(kernels, strides, strict=True))
+
+    @model_validator(mode="after")
+    def _convolutions_fit_the_encoder(self) -> Self:
+        given = [name for name in ("channels", "kernels", "strides") if getattr(self, name) is not None]
+        refused = {"mlp": given, "impala_large": [name for name in given if name != "channels"]}
+        if names := refused.get(self.encoder):
+            raise ValueError(
+                f"encoder = {self.encoder!r} has no {' or '.join(names)} to be set; leave that out, or use "
+                "'nature' or 'impala_small'"
+            )
+        if self.encoder in ("nature", "impala_small"):
+            lengths = {
+                "channels": len(self.section_channels),
+                "kernels": len(self.kernels or _KERNELS[: len(self.section_channels)]),
+                "strides": len(self.strides or _STRIDES[: len(self.section_channels)]),
+            }
+            if len(set(lengths.values())) > 1:
+                found = ", ".join(f"{number} {name}" for name, number in lengths.items())
+                raise ValueError(
+                    f"each convolution has its channels, kernel and stride, but there are {found}"
+                )
+        return self
+
+
+class CNNActorCriticSettings(EncoderSettings):
+    """A policy and a value function on top of one convolutional network.
+
+    Attributes:
+        policy_gain: scale of the policy output's initial weights; small means nearly uniform at first.
+        initial_log_std: of the Gaussian policy, for continuous actions.
+    """
+
+    encoder: ImageEncoderName = "nature"
+    policy_gain: float = Field(0.01, gt=0)
+    initial_log_std: float = 0.0
+
+
+class CNNQSettings(EncoderSettings):
+    """Action values on top of a convolutional network.
+
+    Attributes:
+        dueling: value and advantages apart, each with its own last hidden layer (Wang et al., 2016).
+    """
+
+    encoder: ImageEncoderName = "nature"
+    dueling: bool = False
+
+
+class RecurrentActorCriticSettings(EncoderSettings):
+    """A policy and a value function on top of an LSTM or a GRU, after an encoder of the observation.
+
+    ``encoder = "mlp"`` is for observations that are no images; it is fully connected layers alone.
+
+    Attributes:
+        core: the recurrent network.
+        width: of its output; an LSTM remembers twice as many numbers, a GRU as many.
+        activation: after each of the hidden layers of "mlp"; the others have ReLUs.
+        policy_gain: scale of the policy output's initial weights; small means nearly uniform at first.
+        initial_log_std: of the Gaussian policy, for continuous actions.
+    """
+
+    encoder: Literal["mlp", "nature", "impala_small", "impala_large"] = "mlp"
+    core: Literal["lstm", "gru"] = "lstm"
+    width: int = Field(256, ge=1)
+    activation: Literal["tanh", "relu"] = "tanh"
+    policy_gain: float = Field(0.01, gt=0)
+    initial_log_std: float = 0.0

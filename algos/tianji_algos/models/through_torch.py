@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Executor, Model
+from tianji_algos.device import Exchange, device_of
 
 Floats = npt.NDArray[np.float32]
 
@@ -18,18 +19,21 @@ class TorchForward:
     """Runs a network whose ``forward`` gives one tensor or several, on the device where it is.
 
     Args:
-        model: run with the parameters that it has at the time.
+        model: run with the parameters that it has at the time; it stays where it is now.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._device = next(model.parameters()).device
+        self._exchange = Exchange(device_of(model))
 
-    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        """Give each output ``[N, ...]`` for ``observation [N, ...]``."""
+    def __call__(self, observation: Any) -> tuple[Floats, ...]:
+        """Give each output ``[N, ...]`` for ``observation [N, ...]``: an array, or a tensor on the device.
+
+        What is given may be reused by the next call.
+        """
         with torch.inference_mode():
-            outputs = _as_tuple(self._model(_tensor(observation).to(self._device)))
-        return tuple(output.cpu().numpy() for output in outputs)
+            outputs = as_tuple(self._model(self._exchange.to_device(observation)))
+            return self._exchange.to_host(outputs)
 
 
 class TorchExecutor(TorchForward, Executor):
@@ -48,30 +52,34 @@ class TorchBackprop:
     """Differentiates a network with autograd.
 
     Args:
-        model: its parameters' ``grad`` is written.
+        model: its parameters' ``grad`` is written; it stays where it is now.
     """
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._device = next(model.parameters()).device
+        self._exchange = Exchange(device_of(model))
 
-    def __call__(
-        self, observation: npt.NDArray[Any], loss_gradient: Callable[..., tuple[Floats, ...]]
+    def __call__(self, observation: Any, loss_gradient: Callable[..., tuple[Floats, ...]]) -> None:
+        """Write the gradient of a loss on ``observation [B, ...]``, given its derivatives by the outputs.
+
+        Args:
+            observation: an array, or a tensor on the device.
+            loss_gradient: from arrays of the outputs to arrays of the derivatives.
+        """
+        self.propagate(as_tuple(self._model(self._exchange.to_device(observation))), loss_gradient)
+
+    def propagate(
+        self, outputs: Sequence[torch.Tensor], loss_gradient: Callable[..., tuple[Floats, ...]]
     ) -> None:
-        """Write the gradient of a loss on ``observation [B, ...]``, given its derivatives by the outputs."""
+        """Write the gradient of a loss, given the network's outputs and its derivatives by them."""
         for parameter in self._model.parameters():
             if parameter.grad is not None:
                 parameter.grad.zero_()
-        outputs = _as_tuple(self._model(_tensor(observation).to(self._device)))
-        derivatives = loss_gradient(*(output.detach().cpu().numpy() for output in outputs))
-        gradients = [torch.from_numpy(derivative).to(self._device) for derivative in derivatives]
+        derivatives = loss_gradient(*self._exchange.to_host(outputs))
+        gradients = [self._exchange.to_device(derivative) for derivative in derivatives]
         torch.autograd.backward(outputs, gradients)
 
 
-def _tensor(observation: npt.NDArray[Any]) -> torch.Tensor:
-    """View an array as a tensor; torch knows no read-only memory, which is what a transport lends."""
-    return torch.from_numpy(observation if observation.flags.writeable else observation.copy())
-
-
-def _as_tuple(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+def as_tuple(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    """Take a single output for one of several."""
     return (outputs,) if isinstance(outputs, torch.Tensor) else outputs

@@ -9,23 +9,29 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.adam import Adam
 from tianji_algos.core import Fields, RolloutEmbryo, Spaces, require_model
 from tianji_algos.distributions import distribution_for
 from tianji_algos.flat import flatten_parameters
 from tianji_algos.means import Means
-from tianji_algos.models.actor_critic import ActorCritic
+from tianji_algos.models.actor_critic import ActorCritic, RecurrentActorCritic
+from tianji_algos.observations import Observations
+from tianji_algos.optimizers import build_optimizer
 from tianji_algos.peers import ALONE, Peers
 from tianji_algos.ppo.loss import DIAGNOSTICS, Minibatch, PPOLoss
-from tianji_algos.ppo.rollout import Rollout
+from tianji_algos.ppo.rollout import Rollout, SampleRollout
+from tianji_algos.ppo.sequence_rollout import SequenceRollout
 from tianji_algos.ppo.settings import PPOSettings
+from tianji_algos.sequences import at_outputs
 from tianji_algos.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
 
 Floats = npt.NDArray[np.float32]
 
 
 class PPOEmbryo(RolloutEmbryo):
-    """Trains an actor-critic on rollouts with the clipped surrogate loss and Adam.
+    """Trains an actor-critic on rollouts with the clipped surrogate loss.
+
+    One epoch of one minibatch, in step and with advantages as they are, is advantage actor-critic (Mnih et
+    al., 2016): all ratios are 1 then, and nothing is clipped.
 
     Args:
         spaces: of one environment.
@@ -47,8 +53,8 @@ class PPOEmbryo(RolloutEmbryo):
         self._flat = flatten_parameters(model)
         self._backprop = model.backprop()
         self._peers: Peers = ALONE
-        self._adam = Adam(self._flat, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
-        self._gradient = self._adam.gradient
+        self._optimizer = build_optimizer(self._flat, settings)
+        self._gradient = self._optimizer.gradient
         self._loss = PPOLoss(
             distribution_for(spaces.action),
             settings.clip_range,
@@ -56,7 +62,9 @@ class PPOEmbryo(RolloutEmbryo):
             settings.value_coef,
             settings.entropy_coef,
         )
-        self._rollout = Rollout(settings)
+        remembers = isinstance(model, RecurrentActorCritic)
+        rollout: type[Rollout] = SequenceRollout if remembers else SampleRollout
+        self._rollout = rollout(settings, Observations(spaces, self._flat.device))
         self._rng = np.random.default_rng(seed)
         self._latest = np.zeros(len(DIAGNOSTICS), np.float32)
         self._means = Means((*DIAGNOSTICS, "gradient_norm"))
@@ -67,8 +75,8 @@ class PPOEmbryo(RolloutEmbryo):
         self._rollout.join(peers)
 
     def averaged_state(self) -> Sequence[torch.Tensor]:
-        """Give Adam's moments."""
-        return self._adam.mean, self._adam.square
+        """Give the optimizer's moments."""
+        return tuple(self._optimizer.tensors().values())
 
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Minibatch]:
         """Yield the minibatches of all epochs; fewer if the policy moves beyond ``target_kl``."""
@@ -81,26 +89,29 @@ class PPOEmbryo(RolloutEmbryo):
                     return
 
     def update(self, batch: Minibatch) -> int:
-        """Make one step of Adam on the clipped gradient."""
+        """Make one step of the optimizer on the clipped gradient."""
 
         def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
             d_policy, d_value, self._latest = self._loss.gradient(policy, value, batch)
             return d_policy, d_value
 
         if len(batch.log_prob):
-            self._backprop(batch.observation, loss_gradient)
+            chosen = batch.outputs
+            self._backprop(
+                batch.observation, loss_gradient if chosen is None else at_outputs(loss_gradient, chosen)
+            )
         else:
             self._gradient.zero_()
             self._latest = np.zeros(len(DIAGNOSTICS), np.float32)
         if self._peers.number > 1:
             self._peers.add_up(self._gradient.mul_(len(batch.log_prob) / batch.total))
-        self._means.add(self._latest, self._adam.step())
+        self._means.add(self._latest, self._optimizer.step())
         return batch.total
 
     def metrics(self) -> dict[str, float]:
         """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
         means = self._means.take()
-        scheduled = {"learning_rate": self._adam.learning_rate, "clip_range": self._loss.clip_range}
+        scheduled = {"learning_rate": self._optimizer.learning_rate, "clip_range": self._loss.clip_range}
         return means and {**means, **scheduled}
 
     def schedule(self, env_steps: int) -> None:
@@ -110,15 +121,15 @@ class PPOEmbryo(RolloutEmbryo):
             return
         remaining = max(0.0, 1.0 - env_steps / settings.schedule_steps)
         if settings.learning_rate_schedule == "linear":
-            self._adam.learning_rate = settings.learning_rate * remaining
+            self._optimizer.learning_rate = settings.learning_rate * remaining
         if settings.clip_range_schedule == "linear":
             self._loss.clip_range = settings.clip_range * remaining
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Give parameters, Adam's moments, and the state of the random stream."""
+        """Give parameters, the optimizer's moments, and the state of the random stream."""
         rest = {
             "algorithm": "ppo",
-            "adam_steps": self._adam.steps,
+            f"{self._optimizer.name}_steps": self._optimizer.steps,
             "rng": self._rng.bit_generator.state,
         }
         return copy_tensors(self._tensors()), rest
@@ -131,7 +142,7 @@ class PPOEmbryo(RolloutEmbryo):
         """
         check_algorithm(rest, "ppo")
         restore_tensors(self._tensors(), tensors)
-        self._adam.steps = rest["adam_steps"]
+        self._optimizer.steps = rest[f"{self._optimizer.name}_steps"]
         self._rng.bit_generator.state = rest["rng"]
 
     def _divergence(self, batch: Minibatch) -> float:
@@ -145,4 +156,4 @@ class PPOEmbryo(RolloutEmbryo):
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the state, in place."""
-        return tensors_of("model", self.model) | self._adam.tensors()
+        return tensors_of("model", self.model) | self._optimizer.tensors()

@@ -24,22 +24,25 @@ class Minibatch:
     """Samples for one gradient update, ``[B, ...]`` each.
 
     Attributes:
-        observation: as the environment gave it.
+        observation: what the network takes: an array, or a tensor where it computes; for one that remembers
+            ``Sequences``, with steps that are no samples.
         action: as it was recorded.
         log_prob: of the action under the policy that acted.
         value: estimate at the time of acting.
         advantage: how much better than ``value`` the action turned out, normalised.
         target: what the value should have been: advantage (not normalised) plus value.
         total: samples of the minibatch over all learners: B, if there is only one.
+        outputs: which of the network's outputs are the samples, ``[B]``; None says that all are, in order.
     """
 
-    observation: npt.NDArray[Any]
+    observation: Any
     action: npt.NDArray[Any]
     log_prob: Floats
     value: Floats
     advantage: Floats
     target: Floats
     total: int
+    outputs: npt.NDArray[np.intp] | None = None
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -11,27 +12,31 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Fields
+from tianji_algos.observations import Observations
 from tianji_algos.peers import ALONE, Peers
 from tianji_algos.ppo.advantage import estimate_advantages
 from tianji_algos.ppo.loss import Minibatch
 from tianji_algos.ppo.settings import PPOSettings
 
 Floats = npt.NDArray[np.float32]
+Indices = npt.NDArray[np.intp]
 
 _SMALL: Final = np.float32(1e-8)
 
 
-class Rollout:
-    """Samples of a rollout, and the same samples shuffled.
+class Rollout(ABC):
+    """Samples of a rollout, and the same samples in the order of an epoch.
 
     Args:
         settings: discounts, normalisation and the size of a minibatch.
+        observations: where the rollout's are held.
     """
 
-    def __init__(self, settings: PPOSettings) -> None:
+    def __init__(self, settings: PPOSettings, observations: Observations) -> None:
         self._settings = settings
+        self._observations = observations
         self._samples: dict[str, npt.NDArray[Any]] = {}
-        self._shuffled: dict[str, npt.NDArray[Any]] = {}
+        self._ordered: dict[str, npt.NDArray[Any]] = {}
         self._size = 0
         self._peers: Peers = ALONE
         self._sizes = np.zeros(1, np.int64)
@@ -42,43 +47,67 @@ class Rollout:
 
     def gather(self, fragments: Sequence[Fields]) -> None:
         """Copy the experience of fragments in, with its advantages."""
-        kept = [self._experience(fragment) for fragment in fragments]
-        self._size = sum(len(part["log_prob"]) for part in kept)
-        self._sizes = self._sizes_of_shares()
-        self._reserve(kept[0])
+        self._observations.gather(fragments)
+        self._hold(fragments)
+        experience = [np.flatnonzero(fragment["mask"]) for fragment in fragments]
+        self._size = sum(len(steps) for steps in experience)
+        self._sizes = self._shares(np.array([self._size]))[:, 0]
         start = 0
-        for part in kept:
-            stop = start + len(part["log_prob"])
-            for name, rows in part.items():
-                self._samples[name][start:stop] = rows
+        for fragment, steps in zip(fragments, experience, strict=True):
+            stop = start + len(steps)
+            fields = self._fields(fragment)
+            self._reserve(fields)
+            for name, rows in fields.items():
+                np.take(rows, steps, axis=0, out=self._samples[name][start:stop], mode="clip")
             start = stop
         if self._settings.normalize_advantage == "rollout":
             self._normalize(self._samples["advantage"], np.array([[0, size] for size in self._sizes]))
 
     def minibatches(self, rng: np.random.Generator) -> Iterator[Minibatch]:
-        """Go through all samples once, in random order, in minibatches of equal size (give or take one).
+        """Go through all samples once, in random order, in minibatches of about equal size.
 
-        Every learner makes as many: from each minibatch it has a share that is as large as its share of the
-        rollout.
+        Every learner makes as many: it has a share of each minibatch.
         """
-        count = max(1, round(self._sizes.sum() / self._settings.minibatch_size))
-        count = min(count, max(1, self._sizes.max()))  # No minibatch is empty.
-        order = rng.permutation(self._size)
+        order, edges = self._deal(rng)
         for name, rows in self._samples.items():
-            np.take(rows, order, axis=0, out=self._shuffled[name][: self._size], mode="clip")
-        edges = np.linspace(0, self._sizes, count + 1, axis=1).astype(np.int64)
+            np.take(rows, order, axis=0, out=self._ordered[name][: self._size], mode="clip")
         if self._settings.normalize_advantage == "minibatch":
-            self._normalize(self._shuffled["advantage"], edges)
+            self._normalize(self._ordered["advantage"], edges)
         totals = np.diff(edges).sum(axis=0).tolist()
-        for (start, stop), total in zip(pairwise(edges[self._peers.index].tolist()), totals, strict=True):
-            yield Minibatch(**{name: rows[start:stop] for name, rows in self._shuffled.items()}, total=total)
+        own = [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
+        for number, (samples, total) in enumerate(zip(own, totals, strict=True)):
+            observation, outputs = self._input(number, samples)
+            parts = {name: rows[samples] for name, rows in self._ordered.items()}
+            yield Minibatch(observation, total=total, outputs=outputs, **parts)
 
-    def _sizes_of_shares(self) -> npt.NDArray[np.int64]:
-        """Say how many samples each learner has, ``[learners]``."""
-        sizes = np.zeros(self._peers.number, np.int64)
-        sizes[self._peers.index] = self._size
-        self._peers.add_up(torch.from_numpy(sizes))
-        return sizes
+    @abstractmethod
+    def _hold(self, fragments: Sequence[Fields]) -> None:
+        """Copy what the network's input takes beside the observations."""
+
+    @abstractmethod
+    def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
+        """Put the samples in an order and cut it into minibatches.
+
+        Returns:
+            Numbers of this learner's samples, all of them; and where in that order each minibatch begins and
+            the last ends, of each learner: ``[learners, minibatches + 1]``.
+        """
+
+    @abstractmethod
+    def _input(self, number: int, samples: slice) -> tuple[Any, Indices | None]:
+        """Give the network's input for a minibatch, and which of its outputs are the samples; None is all.
+
+        Args:
+            number: of the minibatch, as it was dealt.
+            samples: where it is in that order.
+        """
+
+    def _shares(self, own: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Tell the other learners this one's counts ``[K]`` and hear theirs: ``[learners, K]``."""
+        shares = np.zeros((self._peers.number, len(own)), np.int64)
+        shares[self._peers.index] = own
+        self._peers.add_up(torch.from_numpy(shares))
+        return shares
 
     def _normalize(self, advantage: Floats, edges: npt.NDArray[np.int64]) -> None:
         """Shift and scale to mean 0 and standard deviation 1, in place, each minibatch over all learners.
@@ -102,8 +131,8 @@ class Rollout:
             advantage[own] -= shift
             advantage[own] /= scale
 
-    def _experience(self, fragment: Fields) -> dict[str, npt.NDArray[Any]]:
-        """Select the steps that are experience, as rows ``[samples, ...]`` of each field of a minibatch."""
+    def _fields(self, fragment: Fields) -> dict[str, npt.NDArray[Any]]:
+        """Compute what a minibatch has of each step, ``[T * N, ...]``."""
         settings = self._settings
         reward = fragment["reward"] * np.float32(settings.reward_scale)
         value = fragment["value"]
@@ -115,24 +144,52 @@ class Rollout:
             settings.gamma,
             settings.gae_lambda,
         )
-        where = np.flatnonzero(fragment["mask"])
         columns = {
-            "observation": fragment["observation"][:-1],
             "action": fragment["action"],
             "log_prob": fragment["log_prob"],
             "value": value[:-1],
             "advantage": advantage,
             "target": advantage + value[:-1],
         }
-        return {name: rows.reshape(-1, *rows.shape[2:])[where] for name, rows in columns.items()}
+        return {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in columns.items()}
 
     def _reserve(self, like: dict[str, npt.NDArray[Any]]) -> None:
         """Have memory for so many samples; it grows and is never given back."""
         if self._samples and len(self._samples["log_prob"]) >= self._size:
             return
-        for memory in (self._samples, self._shuffled):
+        for memory in (self._samples, self._ordered):
             for name, rows in like.items():
                 memory[name] = np.empty((self._size, *rows.shape[1:]), rows.dtype)
+
+
+class SampleRollout(Rollout):
+    """A rollout whose samples are shuffled one by one: for networks that remember nothing."""
+
+    _rows: Indices
+    """Of ``Observations``, one for each sample."""
+    _ordered_rows: Indices
+
+    def _hold(self, fragments: Sequence[Fields]) -> None:
+        """Note where the observation of each sample is."""
+        shown = len(fragments[0]["mask"]) + 1
+        each = fragments[0]["mask"][0].size * shown
+        rows = [np.flatnonzero(fragment["mask"]) + k * each for k, fragment in enumerate(fragments)]
+        self._rows = np.concatenate(rows)
+
+    def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
+        """Shuffle; minibatches are of equal size, give or take one.
+
+        From each minibatch a learner has a share that is as large as its share of the rollout.
+        """
+        count = max(1, round(self._sizes.sum() / self._settings.minibatch_size))
+        count = min(count, max(1, self._sizes.max()))  # No minibatch is empty.
+        order = rng.permutation(self._size)
+        self._ordered_rows = np.take(self._rows, order, mode="clip")
+        return order, np.linspace(0, self._sizes, count + 1, axis=1).astype(np.int64)
+
+    def _input(self, number: int, samples: slice) -> tuple[Any, None]:  # noqa: ARG002 - where it is will do
+        """Give the observations of the samples."""
+        return self._observations.take(self._ordered_rows[samples]), None
 
 
 def normalize(advantage: Floats) -> None:

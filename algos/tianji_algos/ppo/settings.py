@@ -18,11 +18,15 @@ class PPOSettings(Settings):
 
     Attributes:
         rollout_steps: env steps, over all actors of a learner, that are gathered for one round of updates.
-        minibatch_size: samples per gradient update, about: a rollout is cut into equal minibatches.
+        minibatch_size: samples per gradient update, about: a rollout is cut into equal minibatches; of whole
+            sequences, ``send_size`` steps each, if the network remembers.
         epochs: passes over each rollout.
-        learning_rate: of Adam.
+        optimizer: "adam" or "rmsprop".
+        learning_rate: of the optimizer.
         learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``.
-        adam_eps: Adam's term against division by zero.
+        adam_eps: Adam's term against division by zero, added to a root.
+        rmsprop_decay: how much of its mean square RMSProp keeps from update to update.
+        rmsprop_eps: RMSProp's term against division by zero, added inside the root.
         gamma: discount.
         gae_lambda: of generalised advantage estimation (Schulman et al., 2016, equation 16).
         clip_range: of the probability ratio (Schulman et al., 2017, equation 7).
@@ -40,9 +44,12 @@ class PPOSettings(Settings):
     rollout_steps: int = Field(2048, ge=1)
     minibatch_size: int = Field(256, ge=2)
     epochs: int = Field(10, ge=1)
+    optimizer: Literal["adam", "rmsprop"] = "adam"
     learning_rate: float = Field(3e-4, gt=0)
     learning_rate_schedule: Schedule = "constant"
     adam_eps: float = Field(1e-5, gt=0)
+    rmsprop_decay: float = Field(0.99, ge=0, lt=1)
+    rmsprop_eps: float = Field(1e-5, gt=0)
     gamma: float = Field(0.99, ge=0, le=1)
     gae_lambda: float = Field(0.95, ge=0, le=1)
     clip_range: float = Field(0.2, gt=0)

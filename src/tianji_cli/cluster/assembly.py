@@ -9,6 +9,7 @@ from functools import cached_property, partial
 import torch
 
 from tianji_algos.core import Embryo, Model
+from tianji_algos.device import device_of
 from tianji_cli.cluster.graph import (
     AVERAGE,
     CONTRIBUTIONS,
@@ -30,6 +31,7 @@ from tianji_cli.data.episodes import Episodes
 from tianji_cli.data.fragment import job_number
 from tianji_cli.data.production import ProductionFile, ProductionPage
 from tianji_cli.data.progress import StopRule
+from tianji_cli.errors import UsageError, describe
 from tianji_cli.roles.actor import Actor, Outbox
 from tianji_cli.roles.copies import Destination
 from tianji_cli.roles.evaluator import MAX_PARALLEL, Evaluator
@@ -96,11 +98,11 @@ class Assembly(Parts):
         """
         number = self._config.experiment.eval_episodes if episodes is None else episodes
         num_envs = 1 if on_step is not None else min(number, MAX_PARALLEL)
-        model = self.model()
+        model = self._acting_model()
         parameters = load_parameters(self._job.checkpoints / checkpoint, model)
         agent = self.agent(model, num_envs, 0)
         agent.adopt(parameters)
-        environment = self.environment(num_envs, render=on_step is not None)
+        environment = self.environment(num_envs, render=on_step is not None, evaluation=True)
         return Evaluator(
             agent, environment, number, self.seed("evaluation") if seed is None else seed, on_step
         )
@@ -159,7 +161,7 @@ class Assembly(Parts):
         config = self._config
         num_envs = config.environment.num_envs
         environment = self.environment(num_envs)
-        agent = self.agent(self.model(), num_envs, self.seed("policy", number))
+        agent = self.agent(self._acting_model(), num_envs, self.seed("policy", number))
         # Each group learns from its own actors, so each has the whole range of exploration.
         of_group = [actor for process in supply.processes.carriers for actor in process.actors]
         agent.explore_as(of_group.index(number) * num_envs, len(of_group) * num_envs)
@@ -206,7 +208,7 @@ class Assembly(Parts):
             channel=copies_for(name) if FRAGMENTS in section.receives else None,
             slot=slot_name(POLICY, group) if POLICY in section.reads else None,
             make_agent=lambda num_envs, seed: self.agent(self.model(), num_envs, seed),
-            make_environment=self.environment,
+            make_environment=lambda num_envs, evaluation: self.environment(num_envs, evaluation=evaluation),
         )
         return find_user_role(section.type)(surroundings)
 
@@ -247,7 +249,7 @@ class Assembly(Parts):
 
     def _trained_embryo(self) -> Embryo:
         """Build the update rule, and go on from where the last session ended."""
-        embryo = self.embryo(self.model().to(self._device))
+        embryo = self.embryo(self._model_on(self._device, "distribution.device"))
         if self.saved is not None:
             self.saved.restore(embryo)
             embryo.schedule(self._earlier_env_steps)
@@ -268,11 +270,46 @@ class Assembly(Parts):
 
     @cached_property
     def _device(self) -> str:
-        """Where this learner computes: where there are fewer GPUs than learners, they go round."""
+        """Where this process computes: where there are fewer GPUs than numbers, they go round."""
+        distribution = self._config.distribution
+        wanted = distribution.device if self._learns else distribution.actor.device
         kind, _, number = self._process.device.partition(":")
-        numbered_by_plan = number and self._config.distribution.device == kind == "cuda"
+        numbered_by_plan = number and wanted == kind == "cuda"
         gpus = torch.cuda.device_count() if numbered_by_plan else 0
         return f"{kind}:{int(number) % gpus}" if gpus else self._process.device
+
+    @property
+    def _learns(self) -> bool:
+        return not {"learner", "follower"}.isdisjoint(self._process.roles)
+
+    def _acting_model(self) -> Model:
+        """Build the network where policies act, which is another place than a learner's beside them."""
+        key = "distribution.actor.device"
+        return self._model_on(self._config.distribution.actor.device if self._learns else self._device, key)
+
+    def _model_on(self, device: str, key: str) -> Model:
+        """Build the network where it is to compute.
+
+        Args:
+            device: in torch's words.
+            key: of the config, which asks for it.
+
+        Raises:
+            UsageError: there is no such device.
+        """
+        model = self.model()
+        if device == "cpu":
+            return model
+        try:
+            model.to(device)
+            if device.startswith("cuda"):
+                torch.cuda.set_device(device_of(model))  # Pinned memory and streams are the current one's.
+        except (RuntimeError, AssertionError) as cause:  # What torch raises, depending on what is missing.
+            raise UsageError(
+                f"{key}: {device!r} is not there on {self._process.host} ({describe(cause)}); "
+                '"cpu" would be right, or a GPU that torch finds'
+            ) from cause
+        return model
 
     def _average(self, transport: Transport, embryo: Embryo) -> GroupAverage:
         distribution = self._config.distribution

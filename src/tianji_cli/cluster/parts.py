@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model
+from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_cli.cluster.plan import Plan, PlannedProcess
 from tianji_cli.cluster.saved import Saved
@@ -19,6 +23,7 @@ from tianji_cli.data.progress import Progress
 from tianji_cli.data.replay import kept_first
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
+from tianji_envs.errors import UnsupportedSpaceError
 
 
 @dataclass(frozen=True)
@@ -72,28 +77,39 @@ class Parts:
         self._process = process
         self._incarnation = incarnation
 
-    def environment(self, num_envs: int, render: bool = False) -> VectorEnvironment:
-        """Make ``num_envs`` of the config's environments."""
+    def environment(
+        self, num_envs: int, render: bool = False, *, evaluation: bool = False
+    ) -> VectorEnvironment:
+        """Make ``num_envs`` of the config's environments.
+
+        Args:
+            num_envs: how many.
+            render: whether they can be drawn.
+            evaluation: whole games, whatever eases training.
+        """
         section = self._config.environment
         return environments.find(section.type).make(
-            section.id or "", num_envs, section.max_episode_steps, section.options, render
+            section.id or "",
+            num_envs,
+            section.max_episode_steps,
+            section.options,
+            render,
+            evaluation=evaluation,
+            threads=self._env_threads,
         )
 
     @cached_property
     def spaces(self) -> Spaces:
-        """Spaces of one environment."""
-        environment = self.environment(1)
-        try:
-            return Spaces(environment.observation_space, environment.action_space)
-        finally:
-            environment.close()
+        """Spaces of one environment, as a policy sees it."""
+        return self._shown[1]
 
     @cached_property
     def layout(self) -> FragmentLayout:
         """How a fragment is divided: the same in every process, since all derive it from the same things."""
-        fields = kept_first(common_fields(self.spaces.observation) + self.agent_fields)
+        frame, spaces = self._shown
+        fields = common_fields(frame, spaces.stack) + self.agent_fields + self.model_fields
         return FragmentLayout(
-            self._config.distribution.actor.send_size, self._config.environment.num_envs, fields
+            self._config.distribution.actor.send_size, self._config.environment.num_envs, kept_first(fields)
         )
 
     @cached_property
@@ -103,6 +119,24 @@ class Parts:
         fields: tuple[FieldSpec, ...] = algorithms.load("agent", section.type).fields(
             self.spaces, section.settings
         )
+        return fields
+
+    @cached_property
+    def model_fields(self) -> tuple[FieldSpec, ...]:
+        """Fields that the network adds to a fragment: what it remembers.
+
+        Raises:
+            UnsuitableModelError: it remembers, and the update rule learns from single steps.
+        """
+        section = self._config.model
+        fields: tuple[FieldSpec, ...] = algorithms.load("model", section.type).recorded(
+            self.spaces, section.settings
+        )
+        if fields and self._config.learns_from_replay:
+            raise UnsuitableModelError(
+                f"the model {section.type!r} remembers earlier steps, but {self._config.training.type!r} "
+                "learns from a replay, of single ones; a model without memory would be right"
+            )
         return fields
 
     def model(self) -> Model:
@@ -128,6 +162,21 @@ class Parts:
         )
         return embryo
 
+    @property
+    def _env_threads(self) -> int:
+        """Threads that environments may step in: all there are where nobody trains beside them."""
+        alone = self._process.group is None
+        return len(os.sched_getaffinity(0)) if alone else self._process.threads
+
+    @cached_property
+    def _shown(self) -> tuple[gymnasium.Space[Any], Spaces]:
+        """What one environment shows, and what of it a policy sees."""
+        environment = self.environment(1)
+        try:
+            return environment.observation_space, spaces_of(environment)
+        finally:
+            environment.close()
+
     def seed(self, purpose: str, number: int = 0) -> int:
         """Derive an independent 32-bit seed, of this session and incarnation, from the experiment's seed."""
         session = self.progress.sessions
@@ -152,3 +201,20 @@ class Parts:
     def progress(self) -> Progress:
         """Counters that this session continues."""
         return replace(self._job.progress[self.group]) if self._job.resumed else Progress()
+
+
+def spaces_of(environment: VectorEnvironment) -> Spaces:
+    """Say what a policy sees of one environment, and what it does there.
+
+    Raises:
+        UnsupportedSpaceError: stacks are wanted of what is no array of numbers.
+    """
+    frame, stack = environment.observation_space, environment.stack
+    if stack == 1:
+        return Spaces(frame, environment.action_space)
+    if not isinstance(frame, gymnasium.spaces.Box):
+        raise UnsupportedSpaceError(f"{frame} cannot be stacked; a Box can")
+    # Frames from before the episode are zeros.
+    low, high = np.minimum(frame.low, 0), np.maximum(frame.high, 0)
+    stacked = gymnasium.spaces.Box(np.stack([low] * stack), np.stack([high] * stack), dtype=frame.dtype.type)
+    return Spaces(stacked, environment.action_space, stack)

@@ -49,8 +49,9 @@ class PlannedProcess:
         host: where it runs.
         cores: logical CPUs it is pinned to; empty leaves it to the scheduler.
         threads: compute threads it may use.
-        device: where its roles compute, in torch's words; "cuda:3" is that of the fourth learner on its host,
-            and another one where there are fewer GPUs.
+        device: where its learner or follower computes, or else its actor or the evaluator, in torch's words;
+            "cuda:3" is that of the fourth learner, or of the fourth actor, on its host, and another one
+            where there are fewer GPUs.
         actors: numbers of the actors among its roles; an actor's number is unique in the job.
         learner: number of the learner or follower among its roles; the one that publishes is 0.
     """
@@ -207,6 +208,7 @@ class _Planner:
         self._learner_cores = distribution.learner.num * distribution.learner.cores
         self._processes: list[PlannedProcess] = []
         self._learners_on: Counter[str] = Counter()
+        self._actors_on: Counter[str] = Counter()
         learners = [0] * len(hosts)
         for group in range(distribution.groups):
             learners[self._home(group)] += 1
@@ -281,19 +283,24 @@ class _Planner:
         learns = "learner" in roles or roles == ("follower",)
         take = placement.learner if learns else placement.buffer if roles == ("buffer",) else placement.actor
         pins = take(cores) if cores or group is not None else ()
-        device = self._device(host.name) if learns else "cpu"
+        device = self._device(roles, host.name)
         self._processes.append(
             PlannedProcess(rank, roles, group, host.name, pins, max(cores, 1), device, actors, learner)
         )
 
-    def _device(self, host: str) -> str:
-        """Give each learner on a host a GPU of its own, where the config names no number."""
+    def _device(self, roles: tuple[str, ...], host: str) -> str:
+        """Give each learner on a host a GPU of its own, and each actor the next, if none is named."""
         distribution = self._config.distribution
-        if distribution.device != "cuda" or distribution.learner.num * distribution.groups == 1:
-            return distribution.device
-        number = self._learners_on[host]
-        self._learners_on[host] += 1
-        return f"cuda:{number}"
+        if "learner" in roles or roles == ("follower",):
+            device, number, given = distribution.device, distribution.learner.num, self._learners_on
+        elif roles == ("actor",):
+            device, number, given = distribution.actor.device, distribution.actor.num, self._actors_on
+        else:
+            return distribution.actor.device if roles == ("evaluator",) else "cpu"
+        if device != "cuda" or number * distribution.groups == 1:
+            return device
+        given[host] += 1
+        return f"cuda:{given[host] - 1}"
 
 
 def _shares(number: int, weights: Sequence[int]) -> list[int]:

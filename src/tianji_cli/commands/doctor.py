@@ -22,6 +22,7 @@ from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lives, no temporary file
+NVIDIA_DRIVER: Final = Path("/proc/driver/nvidia")
 GIB: Final = 1 << 30
 MIB: Final = 1 << 20
 LITTLE_SHARED_MEMORY: Final = 256 * MIB
@@ -146,12 +147,30 @@ def torch() -> Iterator[Finding]:
         yield Finding("torch", "not installed", "problem", "pip install torch")
         return
     yield Finding("torch", version)
-    driver = Path("/proc/driver/nvidia/version")
-    build = version.partition("+")[2]
-    if build == "cpu":
-        yield Finding("CUDA", "this torch is built without it")
+    # Of torch's builds for a PC those from the registry are for CUDA, and only others name what they are for.
+    build = version.partition("+")[2] or "CUDA"
+    yield Finding("CUDA in torch", "built without it" if build == "cpu" else f"built for {build}")
+    yield from gpus(wanted=build != "cpu")
+
+
+def gpus(*, wanted: bool, driver: Path = NVIDIA_DRIVER) -> Iterator[Finding]:
+    """Which GPUs the driver has.
+
+    Args:
+        wanted: this torch could use them.
+        driver: where the driver says it.
+    """
+    if not (driver / "version").is_file():
+        yield Finding("GPUs", "no NVIDIA driver is loaded: training runs on the CPU")
+        return
+    words = (driver / "version").read_text(encoding="utf-8").split("  ")
+    number = len(list((driver / "gpus").glob("*")))
+    found = f"{number}; driver {words[min(1, len(words) - 1)].strip()}"
+    if number and not wanted:
+        remedy = "install torch built for CUDA, and train with --device cuda"
+        yield Finding("GPUs", found, "warning", remedy)
     else:
-        yield Finding("CUDA", "a driver is loaded" if driver.exists() else "no NVIDIA driver is loaded")
+        yield Finding("GPUs", found)
 
 
 def packages() -> Iterator[Finding]:

@@ -53,6 +53,7 @@ def evaluate(
     from tianji_cli.cluster.plan import make_plan  # noqa: PLC0415
 
     plan = make_plan(config)
+    # As the root, which computes on a CPU: a run that used GPUs may be judged where there is none.
     assembly = Assembly(Job("", config, plan, directory.path), plan.processes[0], 0)
     frames: list[Any] = []
     on_step = None if render is None else (lambda environment: frames.append(_frame(environment)))

@@ -88,13 +88,15 @@ def models() -> Iterator[Entry]:
 
 
 def environment_types() -> Iterator[Entry]:
-    """List environment types, and under ``gym`` the newest version of each of gymnasium's environments."""
+    """List environment types and their ids: of each of gymnasium's environments, the newest version's."""
     sources = _sources(environments.GROUP)
     for name in environments.names():
         target, source = sources.get(name, (environments.BUILT_IN.get(name, ""), "tianji"))
         yield Entry(name, "", _describe(target), source)
         if name == "gym":
             yield from _gymnasium_ids()
+        elif name == "atari":
+            yield from _atari_ids()
 
 
 def roles() -> Iterator[Entry]:
@@ -158,6 +160,16 @@ def _gymnasium_ids() -> Iterator[Entry]:
         library, command = _FAMILIES.get(family, ("", ""))
         missing = command if library and importlib.util.find_spec(library) is None else ""
         yield Entry("gym", spec.id, family.replace("_", " "), source, missing)
+
+
+def _atari_ids() -> Iterator[Entry]:
+    from tianji_envs.atari_games import GAMES, title  # noqa: PLC0415 - only this list needs it
+
+    missing = (
+        "" if any(map(importlib.util.find_spec, ("ale_py", "envpool"))) else "pip install 'tianji[atari]'"
+    )
+    for game in GAMES:
+        yield Entry("atari", title(game), "", "tianji", missing)
 
 
 def _describe(target: str) -> str:

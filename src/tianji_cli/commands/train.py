@@ -18,7 +18,7 @@ from tianji_cli.cluster.occupation import is_occupied
 from tianji_cli.cluster.plan import Plan, expected_hosts, make_plan, plan_for_ranks
 from tianji_cli.cluster.run_files import files_elsewhere
 from tianji_cli.cluster.session import Order, run_session
-from tianji_cli.config.checks import crosses_hosts
+from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
@@ -61,7 +61,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
         The exit status: 0 done, 130 interrupted.
 
     Raises:
-        UsageError: the command does not fit together; ConfigError: the config cannot be run.
+        UsageError: the command does not fit together, or wants a GPU; ConfigError: the config cannot be run.
         RunFailed: the run began and could not be finished.
     """
     launch = launched()
@@ -80,6 +80,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0
+        check_devices(job)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         by_mpiexec = _wants_mpiexec(job, plan, launch, world)
         run = _run_directory(job, place, earlier, run_in)
@@ -170,6 +171,8 @@ def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: st
         table.add_row(str(row["rank"]), " + ".join(row["roles"]), group, row["host"], cores, row["device"])
     console = Console()
     console.print(table)
+    if any(process.device.startswith("cuda:") for process in plan.processes):
+        console.print("cuda:N where a host has fewer GPUs: they go round", highlight=False)
     for channel in graph.channels:
         console.print(f"{channel.sender} -> {channel.receiver}: {channel.name}", highlight=False)
     for slot in graph.slots:

@@ -32,6 +32,7 @@ from tianji_cli.config.schema import (
     Stop,
 )
 from tianji_cli.config.source import Tree
+from tianji_cli.errors import UsageError
 from tianji_transports import registry as transports
 from tianji_transports.composite import edge_capabilities
 from tianji_transports.errors import (
@@ -58,7 +59,6 @@ def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
     """
     training, distribution = sections.get("training"), sections.get("distribution")
     if isinstance(distribution, Distribution):
-        _check_device(tree, distribution.device)
         _check_hosts(tree, distribution)
         _check_processes(tree, distribution)
     if not isinstance(training, Component):
@@ -187,14 +187,19 @@ def crosses_hosts(engine: str) -> bool:
         return True
 
 
-def _check_device(tree: Tree, device: str) -> None:
-    if not device.startswith("cuda"):
-        return
-    # The build says it in its version; asking torch itself would cost seconds. The plan asks the driver.
+def check_devices(config: JobConfig) -> None:
+    """Refuse GPUs that this build of torch cannot use. The config is valid: elsewhere it may run.
+
+    Raises:
+        UsageError: says which key asks for one.
+    """
+    distribution = config.distribution
+    # The build says it in its version; asking torch itself would cost seconds. Whether there is a GPU shows
+    # on the host where it is wanted, once the role is built there.
     version = metadata.version("torch")
-    if version.endswith("+cpu"):
-        tree.problem(
-            ("distribution", "device"),
-            f"{device!r} is not there: torch {version} is built without CUDA",
-            '"cpu" would be right, or a CUDA build of torch',
-        )
+    for key, device in (("device", distribution.device), ("actor.device", distribution.actor.device)):
+        if device.startswith("cuda") and version.endswith("+cpu"):
+            raise UsageError(
+                f"distribution.{key}: {device!r} is not there: torch {version} is built without CUDA; "
+                '"cpu" would be right, or a CUDA build of torch'
+            )

@@ -156,11 +156,18 @@ def check_fit(tree: Tree, components: Mapping[str, Component]) -> None:
         for section, component in components.items()
         if (contract := algorithms.contract(_KINDS[section], component.type)) is not None
     }
-    for section, other in (("training", "agent"), ("model", "agent"), ("model", "training")):
-        if section in contracts and other in contracts and contracts[section] != contracts[other]:
-            what = f"{components[section].type!r} does not go with {other} {components[other].type!r}"
-            right = " or ".join(map(repr, algorithms.built_in_names(_KINDS[section], contracts[other])))
-            tree.problem((section, "type"), what, f"{section}.type = {right} would be right")
+    if {"training", "agent"} <= contracts.keys():
+        agent, training = components["agent"].type, components["training"].type
+        # Each learns from what its own agent records.
+        if training != (right := algorithms.agent_defaults(agent).embryo):
+            what = f"{training!r} does not go with agent {agent!r}"
+            tree.problem(("training", "type"), what, f"training.type = {right!r} would be right")
+            return
+    for other in ("agent", "training"):
+        if {"model", other} <= contracts.keys() and contracts["model"] != contracts[other]:
+            what = f"{components['model'].type!r} does not go with {other} {components[other].type!r}"
+            models = " or ".join(map(repr, algorithms.built_in_names("model", contracts[other])))
+            tree.problem(("model", "type"), what, f"model.type = {models} would be right")
             return
 
 

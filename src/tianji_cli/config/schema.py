@@ -11,6 +11,7 @@ import re
 from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -24,6 +25,16 @@ from tianji_cli.data.balance import usual_tolerance
 
 Count = Annotated[int, Field(ge=1)]
 Natural = Annotated[int, Field(ge=0)]
+
+
+def _check_is_a_device(device: str) -> str:
+    if re.fullmatch(r"cpu|mps|cuda(:\d+)?", device) is None:
+        raise ValueError(f'{device!r} is no device of torch; "cpu", "cuda", "cuda:1" or "mps" is')
+    return device
+
+
+Device = Annotated[str, AfterValidator(_check_is_a_device)]
+"""Where a network computes, in torch's words. Without a number a plan gives GPUs out in turn."""
 
 
 class Section(BaseModel):
@@ -184,12 +195,14 @@ class Actor(Section):
         cores: cores, and threads, of each.
         send_size: T, steps of each environment in a fragment.
         window: fragments that each actor may have sent and nobody claimed.
+        device: where policies act, the evaluator's too; several actors may share a GPU.
     """
 
     num: Count = 1
     cores: Count = 1
     send_size: Count = 32
     window: Count = 2
+    device: Device = "cpu"
 
 
 class Buffer(Section):
@@ -251,7 +264,7 @@ class Distribution(Section):
         sync_interval: updates of a group between two averages, counted at the ends of its rounds.
         sync_wait_s: longest that the root keeps an average waiting for a group that is late.
         sync_optimizer: average the optimiser's moments, too.
-        device: where the learner computes, in torch's words.
+        device: where learners compute; actors have their own.
         max_restarts_per_minute: actors killed by a signal are restarted this often, then the run ends.
         pin_cores: tie each process to cores of its own.
     """
@@ -265,19 +278,12 @@ class Distribution(Section):
     sync_interval: Count = 100
     sync_wait_s: Annotated[float, Field(gt=0)] = 1.0
     sync_optimizer: bool = False
-    device: str = "cpu"
+    device: Device = "cpu"
     max_restarts_per_minute: Natural = 10
     pin_cores: bool = True
     learner: Learner = Learner()
     actor: Actor = Actor()
     buffer: Buffer = Buffer()
-
-    @field_validator("device")
-    @classmethod
-    def _is_a_device(cls, device: str) -> str:
-        if re.fullmatch(r"cpu|mps|cuda(:\d+)?", device) is None:
-            raise ValueError(f'{device!r} is no device of torch; "cpu", "cuda", "cuda:1" or "mps" is')
-        return device
 
 
 @runtime_checkable

@@ -42,7 +42,7 @@ class BatchLayout:
 
     Attributes:
         size: B, samples.
-        observation: the observation's field of a fragment.
+        observation: the observation's field of a fragment, stacked as a policy sees it.
         fields: the agent's fields that its update rule reads.
     """
 
@@ -55,7 +55,7 @@ class BatchLayout:
         """Derive the layout of batches of ``size`` samples from that of fragments.
 
         Raises:
-            ValueError: no samples, or a fragment has no such field.
+            ValueError: no samples, or a fragment has no such field for each step.
         """
         if size < 1:
             raise ValueError(f"a batch needs samples, not {size}")
@@ -63,7 +63,10 @@ class BatchLayout:
         missing = [name for name in ("observation", *agent_fields) if name not in specs]
         if missing:
             raise ValueError(f"fragments have no field {missing[0]!r}; they have {sorted(specs)}")
-        return cls(size, specs["observation"], tuple(specs[name] for name in agent_fields))
+        once = [name for name in agent_fields if specs[name].once]
+        if once:
+            raise ValueError(f"field {once[0]!r} is recorded once a fragment, and a batch is of single steps")
+        return cls(size, _stacked(specs["observation"]), tuple(specs[name] for name in agent_fields))
 
     @cached_property
     def arrays(self) -> tuple[tuple[str, FieldSpec], ...]:
@@ -96,6 +99,12 @@ class BatchLayout:
         """64-bit hash that two processes share only if they agree on every array."""
         arrays = ((name, spec.dtype.descr, spec.shape) for name, spec in self.arrays)
         return fingerprint_of(repr((SCHEMA, self.size, *arrays)))
+
+
+def _stacked(spec: FieldSpec) -> FieldSpec:
+    """Describe an observation as a policy sees it."""
+    shape = (spec.history + 1, *spec.shape) if spec.history else spec.shape
+    return FieldSpec(spec.name, spec.dtype, shape)
 
 
 class BatchView:

@@ -96,7 +96,7 @@ def predict_bytes(
 ) -> ReplayBytes:
     """Say what ``Replay`` will take, to the byte."""
     ring = ReplayRing(layout, capacity, (*KEPT, *agent_fields))
-    bookkeeping = Transitions.bookkeeping_bytes(ring.slots, ring.span) + ring.span + ring.slots * 24
+    bookkeeping = Transitions.bookkeeping_bytes(layout, ring.slots) + ring.span + ring.slots * 24
     if sampler == "prioritised":
         bookkeeping += SumTree.bytes_for(ring.span)
     return ReplayBytes(ring.nbytes, bookkeeping)

@@ -4,6 +4,7 @@
     replay_fragments.npy      ``[F, bytes]`` fragments as far as the replay needs them, the oldest first
     replay_spans.npy          ``[F, T * N]`` how many steps each transition has, see ``Transitions``
     replay_uses.npy           ``[F, T * N]`` uses of each step
+    replay_blank.npy          ``[F, (T + 1) * N]``, only if a policy sees stacks, see ``Stacks``
     replay_priorities.npy     ``[F, T * N]``, only if the sampler keeps priorities
     replay_links.npy          ``[F, 2]`` number of the fragment that each goes on from or -1, and the
                               samples accepted up to its own
@@ -112,6 +113,9 @@ def _arrays_over_slots(replay: Replay) -> dict[str, tuple[npt.NDArray[Any], int]
         "spans": (replay.transitions.spans, ring.steps_each),
         "uses": (replay.uses.counts, ring.steps_each),
     }
+    stacks = replay.transitions.stacks
+    if stacks is not None:
+        arrays["blank"] = (stacks.blank, stacks.rows_each)
     if replay.sampler.priorities is not None:
         arrays["priorities"] = (replay.sampler.priorities, ring.steps_each)
     return arrays

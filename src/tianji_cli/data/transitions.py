@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.data.batches import BatchArrays
+from tianji_cli.data.fragment import FragmentLayout
 from tianji_cli.data.replay_memory import Indices, ReplayMemory, Rows
+from tianji_cli.data.stacks import Stacks, blank_bytes
 
 LENGTH: Final = 127
 """Bits of a span for the number of steps."""
@@ -57,6 +59,7 @@ class Transitions:
         successor: slot of the fragment that goes on where a slot's fragment ends; only transitions that go
             on there read it.
         predecessor: birth of the fragment that a slot's fragment goes on from, or ``NONE``.
+        stacks: gathers observations where a policy sees stacks of them; None: it sees single ones.
     """
 
     def __init__(self, memory: ReplayMemory, n_step: int, gamma: float) -> None:
@@ -72,20 +75,23 @@ class Transitions:
         self._headers = memory.headers
         self._flags = [memory.field(specs[name], np.uint8) for name in ("mask", "terminated", "truncated")]
         self._latest: dict[int, _Latest] = {}
-        self._observations = Rows(memory, specs["observation"])
+        observation = specs["observation"]
+        self.stacks = Stacks(memory, observation) if observation.history else None
+        self._observations = self.stacks or Rows(memory, observation)
         self._rewards = Rows(memory, specs["reward"])
         self._sums = memory.field(specs["reward"])
         self._discounts = _discounts(gamma)
 
     @staticmethod
-    def bookkeeping_bytes(slots: int, span: int) -> int:
-        """Size of what is kept beside the fragments."""
-        return span + slots * 16
+    def bookkeeping_bytes(layout: FragmentLayout, slots: int) -> int:
+        """Size of what is kept beside so many fragments."""
+        return slots * (layout.steps * layout.num_envs + 16) + blank_bytes(layout, slots)
 
     @property
     def nbytes(self) -> int:
         """Size of what is kept beside the fragments."""
-        return self.spans.nbytes + self.successor.nbytes + self.predecessor.nbytes
+        blank = 0 if self.stacks is None else self.stacks.blank.nbytes
+        return self.spans.nbytes + self.successor.nbytes + self.predecessor.nbytes + blank
 
     def accept(self, birth: int) -> Spans:
         """Measure a fragment's transitions, and those of its predecessors that now go on in it.
@@ -101,6 +107,8 @@ class Transitions:
         spans = self._measured(mask, terminated, ended, rewards)
         self.spans[steps] = spans.reshape(-1)
         self.predecessor[slot] = NONE
+        if self.stacks is not None:
+            self.stacks.accept(slot, mask)
         header = self._headers[slot]
         actor, incarnation, sequence = (int(header[name]) for name in ("actor", "incarnation", "sequence"))
         before = self._latest.get(actor)

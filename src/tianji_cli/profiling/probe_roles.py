@@ -172,8 +172,11 @@ def filled_up(unfinished: Fragment, layout: FragmentLayout, rows: int) -> Record
     recorded = np.zeros(layout.nbytes, np.uint8)
     fragment = Fragment(layout, recorded.data)
     fragment.header[...] = unfinished.header
-    for name, array in fragment.fields.items():
-        array[...] = unfinished.fields[name][np.arange(len(array)) % rows]
+    for spec in layout.fields:
+        array, made = fragment.fields[spec.name], unfinished.fields[spec.name]
+        first = spec.history  # What was before the first step is there already.
+        array[:first] = made[:first]
+        array[first:] = made[first:][np.arange(len(array) - first) % rows]
     mask = fragment.fields["mask"]
     if PRIORITY in fragment.fields:
         fragment.fields[PRIORITY][...] = mask

@@ -36,10 +36,11 @@ _jobs = itertools.count()
 
 def job_of(config: JobConfig, directory: Path) -> Job:
     """Plan an actor and a learner with its buffer, each in a process of its own as far as they know."""
+    distribution = config.distribution
     processes = (
         PlannedProcess(0, ("root",), None, "here", (), 1),
-        PlannedProcess(LEARNER, ("buffer", "learner"), GROUP, "here", (), 1, config.distribution.device),
-        PlannedProcess(ACTOR, ("actor",), GROUP, "here", (), 1, actors=(0,)),
+        PlannedProcess(LEARNER, ("buffer", "learner"), GROUP, "here", (), 1, distribution.device),
+        PlannedProcess(ACTOR, ("actor",), GROUP, "here", (), 1, distribution.actor.device, actors=(0,)),
     )
     name = f"probe-{os.getpid()}-{next(_jobs)}"
     place = directory / name
@@ -136,9 +137,11 @@ class TimedAssembly(Assembly):
         self.production = ProductionFile(None, job.plan.num_actors)
         self.production.begin(0, 0)
 
-    def environment(self, num_envs: int, render: bool = False) -> VectorEnvironment:
+    def environment(
+        self, num_envs: int, render: bool = False, *, evaluation: bool = False
+    ) -> VectorEnvironment:
         """Make environments whose steps are timed."""
-        environment = super().environment(num_envs, render)
+        environment = super().environment(num_envs, render, evaluation=evaluation)
         self.stepping.time(environment, "step")
         return environment
 

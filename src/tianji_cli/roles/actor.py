@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
-from tianji_algos.core import Agent
+from tianji_algos.core import Agent, Fields
 from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.data.production import ProductionPage
 from tianji_cli.data.published import PublishedPolicy
 from tianji_cli.roles.copies import Copies, Destination
+from tianji_cli.roles.frame_stack import frame_stack
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_envs.core import VectorEnvironment
 from tianji_transports.core import Full, Loan, Transport
@@ -89,12 +91,16 @@ class Actor(Role):
         self._loan: Loan | None = None
         self._fragment: Fragment | None = None
         self._fragment_began_ns = 0
-        observation = environment.observation_space
-        assert observation.shape is not None
-        self._observation = np.zeros((layout.num_envs, *observation.shape), observation.dtype)
+        self._rows: Iterator[Fields] = iter(())
+        self._stack = frame_stack(environment)
         self._returns = np.zeros(layout.num_envs, np.float32)
         self._ended = np.zeros(layout.num_envs, np.bool_)
-        environment.reset(seed, self._observation)
+        self._num_ended = 0
+        space = environment.observation_space
+        frames = np.zeros((layout.num_envs, *(space.shape or ())), space.dtype)
+        environment.reset(seed, frames)
+        self._stack.push(frames)
+        self._stack.keep()
 
     @property
     def triggers(self) -> Sequence[Trigger]:
@@ -114,22 +120,33 @@ class Actor(Role):
         if self._fragment is None and not self._begin_fragment():
             return False
         assert self._fragment is not None
-        fields, t = self._fragment.fields, self._step
-        row = {name: array[t] for name, array in fields.items()}
-        actions = self._agent.act(row["observation"], row)
-        self._environment.step(
-            actions, fields["observation"][t + 1], row["reward"], row["terminated"], row["truncated"]
-        )
+        row = next(self._rows)
+        actions = self._agent.act(self._stack.seen, row)
+        shown = self._fragment.fields["observation"][self._environment.stack + self._step]
+        self._environment.step(actions, shown, row["reward"], row["terminated"], row["truncated"])
         # The step after an episode's end only shows the next one's first observation: no experience.
         np.logical_not(self._ended, out=row["mask"])
-        self._page.count(int(np.count_nonzero(row["mask"])))
-        np.add(self._returns, row["reward"], out=self._returns)
-        np.logical_or(row["terminated"], row["truncated"], out=self._ended)
-        row["episode_return"].fill(np.nan)
-        np.copyto(row["episode_return"], self._returns, where=self._ended)
-        np.multiply(self._returns, ~self._ended, out=self._returns)
+        self._page.count(self._layout.num_envs - self._num_ended)
+        if self._num_ended:
+            self._agent.begin_episodes(self._ended)
+            self._stack.forget(self._ended)
+        self._stack.push(shown)
+        self._note_ends(row)
         self._step += 1
         return True
+
+    def _note_ends(self, row: Fields) -> None:
+        """Write the returns of the episodes that end with this step, or the scores of the games."""
+        np.logical_or(row["terminated"], row["truncated"], out=self._ended)
+        self._num_ended = int(np.count_nonzero(self._ended))
+        games = self._environment.games
+        if games is not None:
+            np.copyto(row["episode_return"], games.score, where=games.over)
+            return
+        self._returns += row["reward"]
+        if self._num_ended:
+            np.copyto(row["episode_return"], self._returns, where=self._ended)
+            self._returns[self._ended] = 0.0
 
     def fragment_is_full(self) -> bool:
         """``send_size`` steps of every environment are written."""
@@ -140,12 +157,12 @@ class Actor(Role):
         assert self._fragment is not None
         assert self._loan is not None
         fields = self._fragment.fields
-        np.copyto(self._observation, fields["observation"][-1])
-        self._agent.finish(fields, self._observation)
+        self._agent.finish(fields, self._stack.seen)
         samples = int(np.count_nonzero(fields["mask"]))
         self._fragment.header["samples"] = samples
         self._fragment.header["age_ns"] = time.monotonic_ns() - self._fragment_began_ns
         self._page.push()
+        self._let_go()
         # Copies first: nothing is in the buffer that their receivers will not get.
         self._copies.push(self._loan.memory)
         self._outbox.transport.push(self._loan)
@@ -174,14 +191,18 @@ class Actor(Role):
         return True
 
     def report(self) -> dict[str, Any]:
-        """What its endpoint, which other actors may share, has rejected, and how long it waited for whom."""
-        rejected = {"endpoint": rejected_by(self._outbox.transport)}
-        return {"rejected": rejected, "waited_s": self._copies.waited_s}
+        """What its endpoint, which other actors may share, has rejected, how long it waited for whom."""
+        return {
+            "rejected": {"endpoint": rejected_by(self._outbox.transport)},
+            "waited_s": self._copies.waited_s,
+            "frames_per_step": self._environment.frames_per_step,
+        }
 
     def stop(self) -> None:
         """Give up the unfinished fragment: its samples count as dropped."""
         if self._fragment is not None:
             self._page.abandon()
+            self._let_go()
         if self._loan is not None:
             self._loan.abandon()
         self._copies.abandon()
@@ -210,8 +231,17 @@ class Actor(Role):
         now_ns = time.monotonic_ns()
         self._fragment_began_ns = now_ns
         self._page.begin(now_ns)
-        np.copyto(self._fragment.fields["observation"][0], self._observation)
+        fields = self._fragment.fields
+        self._stack.write(fields["observation"][: self._environment.stack])
+        fields["episode_return"].fill(np.nan)
+        self._agent.begin(fields)
+        self._rows = _rows(self._layout, fields)
         return True
+
+    def _let_go(self) -> None:
+        """Hold nothing that lies in the memory of a fragment."""
+        self._stack.keep()
+        self._rows = iter(())
 
     def _take_memory(self) -> bool:
         """Have memory for the fragment and all its copies, or keep what there is and ask again."""
@@ -221,3 +251,13 @@ class Actor(Role):
                 return False
             self._loan = loan
         return self._copies.ask()
+
+
+def _rows(layout: FragmentLayout, fields: Fields) -> Iterator[Fields]:
+    """Go through a fragment as ``Agent.act`` takes it: fields of one step after the other."""
+    each = [
+        repeat(fields[spec.name][0]) if spec.once else iter(fields[spec.name][spec.history :])
+        for spec in layout.fields
+    ]
+    names = [spec.name for spec in layout.fields]
+    return (dict(zip(names, row, strict=True)) for row in zip(*each, strict=False))

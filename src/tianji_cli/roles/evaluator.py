@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
+from tianji_cli.roles.frame_stack import frame_stack
 from tianji_cli.roles.role import Role
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ class Evaluator(Role):
     """Plays whole episodes without exploration.
 
     Each environment plays a fixed share of the episodes: taking the first to end, whoever plays them,
-    would favour short ones.
+    would favour short ones. Where an environment tells of games, these are what is played and counted.
 
     Args:
         agent: acts; its parameters are those to be judged.
@@ -47,15 +49,18 @@ class Evaluator(Role):
         self._on_step = on_step
         self._left = np.full(num_envs, episodes // num_envs)
         self._left[: episodes % num_envs] += 1
-        observation = environment.observation_space
-        assert observation.shape is not None
-        self._observation = np.zeros((num_envs, *observation.shape), observation.dtype)
+        self._stack = frame_stack(environment)
+        space = environment.observation_space
+        self._frames = np.zeros((num_envs, *(space.shape or ())), space.dtype)
         self._reward = np.zeros(num_envs, np.float32)
         self._terminated = np.zeros(num_envs, np.bool_)
         self._truncated = np.zeros(num_envs, np.bool_)
+        self._ended = np.zeros(num_envs, np.bool_)
         self._running = np.zeros(num_envs, np.float64)
         self.returns: list[float] = []
-        environment.reset(seed, self._observation)
+        agent.begin_episodes(np.ones(num_envs, np.bool_))  # Whatever it has played before.
+        environment.reset(seed, self._frames)
+        self._stack.push(self._frames)
 
     @property
     def finished(self) -> str | None:
@@ -66,17 +71,28 @@ class Evaluator(Role):
         """Step every environment once."""
         if not self._left.any():
             return False
-        actions = self._agent.act_greedily(self._observation)
-        self._environment.step(actions, self._observation, self._reward, self._terminated, self._truncated)
+        actions = self._agent.act_greedily(self._stack.seen)
+        self._environment.step(actions, self._frames, self._reward, self._terminated, self._truncated)
+        # What ended an episode in the last step was only reset in this one.
+        self._agent.begin_episodes(self._ended)
+        self._stack.forget(self._ended)
+        self._stack.push(self._frames)
+        np.logical_or(self._terminated, self._truncated, out=self._ended)
         self._running += self._reward
-        for i in np.flatnonzero(self._terminated | self._truncated):
+        over, score = self._games()
+        for i in np.flatnonzero(over):
             if self._left[i]:
                 self._left[i] -= 1
-                self.returns.append(float(self._running[i]))
-            self._running[i] = 0.0
+                self.returns.append(float(score[i]))
+        self._running[over] = 0.0
         if self._on_step is not None:
             self._on_step(self._environment)
         return True
+
+    def _games(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:
+        """Where what is played has ended with this step, and how it went, ``[N]`` each."""
+        games = self._environment.games
+        return (self._ended, self._running) if games is None else (games.over, games.score)
 
     def report(self) -> dict[str, Any]:
         """The returns so far."""

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 
 from tianji_algos.core import Embryo
-from tianji_cli.data import published
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.checkpoint import CheckpointWriter, TrainingState
 from tianji_cli.data.episodes import Episodes
 from tianji_cli.data.progress import Progress, StopRule
-from tianji_cli.data.published import PublishedPolicy
 from tianji_cli.roles.dealing import tensors_in_step
 from tianji_cli.roles.feed import Feed
 from tianji_cli.roles.group_average import GroupAverage
 from tianji_cli.roles.lockstep import Lockstep, LostPeerError
+from tianji_cli.roles.publisher import Publisher
 from tianji_cli.roles.role import Role, Trigger
 from tianji_transports.core import Transport
 
@@ -75,8 +74,6 @@ class Learner(Role):
     ) -> None:
         self._embryo = embryo
         self._feed = feed
-        self._transport = transport
-        self._slot = slot
         self._duties = duties
         self._checkpoints = checkpoints
         self._progress = progress
@@ -91,9 +88,7 @@ class Learner(Role):
         self._adopted = False
         if lockstep is not None:
             embryo.join(lockstep)
-        count = embryo.model.parameter_count
-        self._published = PublishedPolicy(memoryview(bytearray(published.nbytes(count))))
-        self._parameters = self._published.parameters
+        self._publisher = Publisher(embryo.model, transport, slot)
         earlier_best = None if episodes.best_mean is None else checkpoints.best_parameters()
         self._best_parameters: np.ndarray[Any, np.dtype[np.float32]] | None = earlier_best
         self._winding_down = False
@@ -109,8 +104,9 @@ class Learner(Role):
 
     @property
     def triggers(self) -> Sequence[Trigger]:
-        """Publish after each round of updates; save when it is time."""
+        """Publish after each round of updates, once the parameters are there; save when it is time."""
         return (
+            Trigger(when=self._publisher.is_due, do=self._publisher.finish),
             Trigger(when=self.round_is_done, do=self.publish_policy),
             Trigger(when=self.checkpoint_is_due, do=self.save),
         )
@@ -122,6 +118,10 @@ class Learner(Role):
 
     def turn(self) -> bool:
         """Count what came, and make one gradient update."""
+        # Whoever has nothing else to do waits for the parameters: nothing would wake this process for them.
+        return self._work() or self._publisher.finish()
+
+    def _work(self) -> bool:
         arrivals = self._feed.arrivals()
         if arrivals:
             self._record(arrivals)
@@ -156,10 +156,9 @@ class Learner(Role):
     def save(self) -> bool:
         """Write a checkpoint: all that a resumed run needs, and the best policy so far."""
         tensors, rest = self._embryo.state()
-        self._embryo.model.write_parameters(self._parameters)
         self._checkpoints.write(
             TrainingState(
-                parameters=self._parameters,
+                parameters=self._current_parameters(),
                 best_parameters=self._best_parameters,
                 tensors=tensors,
                 rest=rest,
@@ -182,8 +181,9 @@ class Learner(Role):
             self.close()
 
     def stop(self) -> None:
-        """Count what was received last, and save unless nothing is new."""
+        """Publish what was begun, count what was received last, and save unless nothing is new."""
         self.wind_down()
+        self._publisher.finish()
         self._record(self._feed.arrivals())
         if self._saved != (self._progress.env_steps, self._progress.updates):
             self.save()
@@ -279,8 +279,13 @@ class Learner(Role):
         return True
 
     def _check(self, lockstep: Lockstep, version: int) -> None:
-        self._embryo.model.write_parameters(self._parameters)
-        lockstep.check_same(version, self._parameters)
+        lockstep.check_same(version, self._current_parameters())
+
+    def _current_parameters(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Write the parameters as they are over those that were published last."""
+        parameters = self._publisher.parameters
+        self._embryo.model.write_parameters(parameters)
+        return parameters
 
     def _record(self, arrivals: Sequence[Arrival]) -> None:
         """Count steps and episodes in the order of the arrivals."""
@@ -292,7 +297,7 @@ class Learner(Role):
         for arrival in arrivals:
             self._progress.env_steps += arrival.samples
             if self._episodes.record(arrival.returns, self._progress.train_s):
-                self._best_parameters = self._parameters.copy()
+                self._best_parameters = self._publisher.parameters.copy()
 
     @property
     def _job_env_steps(self) -> int:
@@ -300,7 +305,5 @@ class Learner(Role):
         return self._before + self._progress.env_steps * self._groups
 
     def _publish(self) -> None:
-        self._embryo.model.write_parameters(self._parameters)
-        self._published.env_steps[...] = self._job_env_steps
-        self._transport.publish(self._slot, self._published.memory, self._progress.version)
+        self._publisher.begin(self._progress.version, self._job_env_steps)
         self._feed.advance(self._progress.version)

@@ -173,6 +173,12 @@ class Overview:
         return found
 
     @property
+    def _frames_per_step(self) -> int | None:
+        """Frames of the game that a step takes; None before any actor has said it."""
+        said = (report.get("frames_per_step") for report in self._role_reports("actor"))
+        return max((int(frames) for frames in said if frames is not None), default=None)
+
+    @property
     def waits_for(self) -> Receiver | None:
         """The role of the user's own that held actors back at the last snapshot."""
         return self._work.waits_for
@@ -223,6 +229,7 @@ class Overview:
             averaging=self.averaging,
             by_group=self._standings(),
             extra=extra_reports(self._plan, self.workers, self._config.roles),
+            frames_per_step=self._frames_per_step or 1,
         )
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:
@@ -232,13 +239,14 @@ class Overview:
         consumed = int(learner.get("session_consumed", 0))
         train_s = float(learner.get("session_train_s", 0.0))
         rate = 1.0 / train_s if train_s else 0.0
+        env_steps, per_step = self._env_steps(learner), self._frames_per_step
         return Summary(
             experiment=experiment.name,
             status=status,
             reason=reason,
             wall_s=self.elapsed_s,
             train_s=float(learner.get("train_s", 0.0)),
-            env_steps=self._env_steps(learner),
+            env_steps=env_steps,
             updates=int(learner.get("updates", 0)),
             transport=self._plan.transport,
             mode=distribution.mode,
@@ -250,6 +258,8 @@ class Overview:
             lost=account.lost,
             dropped=account.dropped,
             produced_per_s=account.produced * rate,
+            frames=None if per_step is None else env_steps * per_step,
+            frames_per_s=None if per_step is None else account.produced * rate * per_step,
             received_per_s=account.received * rate,
             consumed_per_s=consumed * rate,
             replay_ratio=ReplayRatio(

@@ -55,7 +55,7 @@ class Surroundings:
         channel: brings copies of fragments; None if it receives none.
         slot: holds the group's newest policy; None if it reads none.
         make_agent: builds an agent that acts in so many environments, with a seed.
-        make_environment: makes so many of the config's environments.
+        make_environment: makes so many of the config's environments, for training or for evaluation.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Surroundings:
     channel: str | None
     slot: str | None
     make_agent: Callable[[int, int], Agent]
-    make_environment: Callable[[int], VectorEnvironment]
+    make_environment: Callable[[int, bool], VectorEnvironment]
 
 
 @dataclass(frozen=True)
@@ -206,9 +206,14 @@ class UserRole(Role, user_roles.HasSettings):
         """Build the config's agent, to act in ``num_envs`` environments; ``adopt`` gives it a policy."""
         return self.surroundings.make_agent(num_envs, self.surroundings.seed)
 
-    def make_environment(self, num_envs: int) -> VectorEnvironment:
-        """Make ``num_envs`` of the config's environments; to be closed in ``close``."""
-        return self.surroundings.make_environment(num_envs)
+    def make_environment(self, num_envs: int, *, evaluation: bool = False) -> VectorEnvironment:
+        """Make ``num_envs`` of the config's environments; to be closed in ``close``.
+
+        Args:
+            num_envs: how many.
+            evaluation: whole games with their own rewards, whatever eases training.
+        """
+        return self.surroundings.make_environment(num_envs, evaluation)
 
 
 def _nbytes_as_json(name: str, key: object, value: object) -> int:

@@ -122,7 +122,7 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
         yield "", Text(sparkline(curve, columns), style="green")
     yield (
         "steps",
-        f"{count(snapshot.env_steps)} env steps, {count(snapshot.updates)} updates, "
+        f"{_env_steps(snapshot)}, {count(snapshot.updates)} updates, "
         f"policy version {count(snapshot.version)}",
     )
     yield (
@@ -149,6 +149,11 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
         yield "losses", ", ".join(f"{name} {number(loss)}" for name, loss in snapshot.losses.items())
     if snapshot.stop:
         yield "stops at", _stop_rules(snapshot)
+
+
+def _env_steps(snapshot: Snapshot) -> str:
+    frames = f", {count(snapshot.frames)} frames" if snapshot.frames_per_step > 1 else ""
+    return f"{count(snapshot.env_steps)} env steps{frames}"
 
 
 def _returns(snapshot: Snapshot) -> Text:

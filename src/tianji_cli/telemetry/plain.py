@@ -90,6 +90,7 @@ class PlainDisplay:
 def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     yield "elapsed_s", f"{snapshot.elapsed_s:.1f}"
     yield "env_steps", str(snapshot.env_steps)
+    yield from _frames(snapshot)
     yield "episodes", str(snapshot.episodes)
     if snapshot.mean_100 is None:
         yield "mean_100", _quoted("no episode has ended yet")
@@ -130,6 +131,12 @@ def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if rule is not None and rule.eta_s is not None:
         yield "next_stop", rule.rule
         yield "eta_s", f"{rule.eta_s:.0f}"
+
+
+def _frames(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    if snapshot.frames_per_step > 1:
+        yield "frames", str(snapshot.frames)
+        yield "frames_per_s", f"{snapshot.frames_per_s:.0f}"
 
 
 def _quoted(text: str) -> str:

@@ -86,7 +86,7 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
     yield (
         "trained",
         Text(
-            f"{count(summary.env_steps)} env steps, {count(summary.updates)} updates in "
+            f"{_env_steps(summary)}, {count(summary.updates)} updates in "
             f"{duration(summary.train_s)}, {duration(summary.wall_s)} in all"
         ),
     )
@@ -115,6 +115,12 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
     )
     if summary.roles:
         yield "busy", Text(_busy(summary.roles))
+
+
+def _env_steps(summary: Summary) -> str:
+    frames = summary.frames or 0
+    taken = f", {count(frames)} frames" if frames > summary.env_steps else ""
+    return f"{count(summary.env_steps)} env steps{taken}"
 
 
 def _facts_of_groups(summary: Summary) -> Iterator[tuple[str, Text]]:

@@ -171,6 +171,7 @@ class Snapshot:
         averaging: of the groups' parameters; None with one group.
         by_group: how far each group is; empty with one group.
         extra: what roles of the user's own report, by name and rank.
+        frames_per_step: frames of the game that an environment step takes.
     """
 
     elapsed_s: float
@@ -202,6 +203,17 @@ class Snapshot:
     averaging: Averaging | None = None
     by_group: tuple[GroupStanding, ...] = ()
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    frames_per_step: int = 1
+
+    @property
+    def frames(self) -> int:
+        """Return the frames of the game that the environment steps took."""
+        return self.env_steps * self.frames_per_step
+
+    @property
+    def frames_per_s(self) -> float:
+        """Return the frames made per second over the last interval."""
+        return self.produced_per_s * self.frames_per_step
 
     @property
     def next_stop(self) -> StopProgress | None:
@@ -225,6 +237,7 @@ class Snapshot:
         for name in _TABLES:
             table = getattr(self, name)
             row[name] = None if table is None else asdict(table)
+        row["frames"], row["frames_per_s"] = self.frames, self.frames_per_s
         row["by_group"] = [asdict(group) for group in self.by_group]
         row["losses"] = dict(self.losses)
         row["busy"] = {role.name: role.busy for role in self.roles}
@@ -307,6 +320,8 @@ class Summary:
         averaging: of the groups' parameters; None with one group.
         by_group: how far each group came; empty with one group.
         extra: what roles of the user's own reported last, by name and rank.
+        frames: frames of the game that ``env_steps`` took; None if no actor has said how many a step takes.
+        frames_per_s: frames made per second; None likewise.
     """
 
     experiment: str
@@ -345,6 +360,8 @@ class Summary:
     averaging: Averaging | None = None
     by_group: tuple[GroupStanding, ...] = ()
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    frames: int | None = None
+    frames_per_s: float | None = None
 
     @property
     def unaccounted(self) -> int:

@@ -247,6 +247,20 @@ def test_learners_of_a_group_have_a_gpu_each_if_none_is_named() -> None:
     }
 
 
+def test_actors_and_the_evaluator_compute_where_the_config_says_and_go_round_the_gpus_of_their_host() -> None:
+    on_gpus = {"actor": {"num": 2, "device": "cuda"}, "groups": 2, "pin_cores": False}
+    on_one = make_plan(config(**on_gpus), [Host("a")])
+    assert [process.device for process in on_one.carrying("actor")] == [f"cuda:{n}" for n in range(4)]
+    assert {process.device for process in on_one.carrying("learner")} == {"cpu"}
+    assert on_one.processes[-1].device == "cuda"
+    on_two = make_plan(config(**on_gpus), [Host("a"), Host("b")])
+    assert [process.device for process in on_two.carrying("actor")] == ["cuda:0", "cuda:1"] * 2
+    named = make_plan(config(device="cuda", actor={"num": 2, "device": "cuda:1"}), [Host("a")])
+    assert [process.device for process in named.processes] == ["cpu", "cuda", "cuda:1", "cuda:1", "cuda:1"]
+    alone = make_plan(config(actor={"device": "cuda"}), [Host("a")])
+    assert alone.carrying("actor")[0].device == "cuda"
+
+
 def test_the_root_has_an_endpoint_once_there_are_several_groups() -> None:
     assert 0 not in make_plan(config()).endpoints
     plan = make_plan(config(groups=2), [Host("a", (0, 1)), Host("b", (0, 1))])

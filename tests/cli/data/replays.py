@@ -26,11 +26,13 @@ def fragment_layout(
     shape: tuple[int, ...] = (2,),
     dtype: npt.DTypeLike = np.float32,
     lean: bool = True,
+    stack: int = 1,
 ) -> FragmentLayout:
-    """Fragments with an action; ``lean``: what a replay reads once comes last."""
+    """Fragments with an action and the stacks seen; ``lean``: what a replay reads once comes last."""
     low, high = (0, 255) if np.dtype(dtype).kind == "u" else (-1, 1)
-    common = common_fields(gym.spaces.Box(low, high, shape, np.dtype(dtype).type))
-    fields = (*common, ACTION, *more)
+    common = common_fields(gym.spaces.Box(low, high, shape, np.dtype(dtype).type), stack)
+    seen = FieldSpec("seen", np.dtype(dtype), (stack, *shape), bootstrap=True)
+    fields = (*common, ACTION, *([seen] if stack > 1 else []), *more)
     return FragmentLayout(steps, num_envs, kept_first(fields) if lean else fields)
 
 
@@ -57,7 +59,9 @@ class ScriptedActor:
         self.incarnation, self.sequence, self.before = 0, 0, 0
         self._rng = np.random.default_rng([seed, number])
         self._end_rate = end_rate
+        self._stack = layout.fields[0].history + 1
         self._observation = self._new_observations()
+        self._episodes = [[frame] for frame in self._observation]
         self._ended = np.zeros(layout.num_envs, np.bool_)
 
     def fill(self, memory: memoryview, version: int = 0) -> None:
@@ -75,7 +79,10 @@ class ScriptedActor:
         fields, shape = fragment.fields, (self.layout.num_envs,)
         for array in fields.values():
             array[...] = 0
-        fields["observation"][0] = self._observation
+        history = self._stack - 1
+        fields["observation"][: self._stack] = self._seen().swapaxes(0, 1)
+        if history:
+            fields["seen"][0] = self._seen()
         for t in range(self.layout.steps):
             fields["mask"][t] = ~self._ended
             fields["reward"][t] = self._rng.integers(-4, 5, shape)
@@ -86,9 +93,13 @@ class ScriptedActor:
             fields["truncated"][t] = ends & (kind & 2 > 0)
             if "priority" in fields:
                 fields["priority"][t] = self._rng.random(shape)
-            self._ended = ends
             self._observation = self._new_observations()
-            fields["observation"][t + 1] = self._observation
+            fields["observation"][history + t + 1] = self._observation
+            for n, frame in enumerate(self._observation):
+                self._episodes[n] = [frame] if self._ended[n] else [*self._episodes[n], frame]
+            if history:
+                fields["seen"][t + 1] = self._seen()
+            self._ended = ends
         samples = int(fields["mask"].sum())
         fragment.header["samples"] = samples
         self.sequence += 1
@@ -103,6 +114,12 @@ class ScriptedActor:
         self.sequence = self.before = 0
         self._ended[:] = False
         self._observation = self._new_observations()
+        self._episodes = [[frame] for frame in self._observation]
+
+    def _seen(self) -> npt.NDArray[Any]:
+        """The last frames of each environment's episode, ``[N, S, ...]``."""
+        nothing = [np.zeros_like(self._observation[0])] * self._stack
+        return np.stack([np.stack([*nothing, *frames][-self._stack :]) for frames in self._episodes])
 
     def _new_observations(self) -> npt.NDArray[Any]:
         spec = self.layout.fields[0]
@@ -152,7 +169,8 @@ class NaiveReplay:
         birth, place = divmod(handle, self.layout.steps * self.layout.num_envs)
         row, n = divmod(place, self.layout.num_envs)
         first = self.fragments[birth]
-        observation, action = first.fields["observation"][row, n], int(first.fields["action"][row, n])
+        observed = "seen" if "seen" in first.fields else "observation"
+        observation, action = first.fields[observed][row, n], int(first.fields["action"][row, n])
         reward, discount = 0.0, 1.0
         fragment: Fragment | None = first
         for _ in range(n_step):
@@ -160,7 +178,7 @@ class NaiveReplay:
                 break
             reward += discount * float(fragment.fields["reward"][row, n])
             discount *= gamma
-            following = fragment.fields["observation"][row + 1, n]
+            following = fragment.fields[observed][row + 1, n]
             if fragment.fields["terminated"][row, n]:
                 discount = 0.0
                 break

@@ -2,8 +2,10 @@ import os
 import resource
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from cli.data.replays import ACTION, NaiveReplay, ScriptedActor, batch_of, check, fragment_layout, open_replay
@@ -11,9 +13,9 @@ from cli.data.replays import ACTION, NaiveReplay, ScriptedActor, batch_of, check
 from tianji_algos.fields import FieldSpec
 from tianji_cli.data.batches import BatchArrays, BatchLayout
 from tianji_cli.data.distribution import PENDING
-from tianji_cli.data.fragment import Fragment, FragmentLayout
+from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.data.memory_limits import ReplayMemoryError
-from tianji_cli.data.replay import Replay, ReplaySettings, predict_bytes
+from tianji_cli.data.replay import Replay, ReplaySettings, kept_first, predict_bytes
 from tianji_cli.data.samplers import SamplerName
 from tianji_cli.data.use_counts import MOST, UseCounts
 
@@ -151,8 +153,11 @@ def test_use_counts_stop_at_255_and_the_mean_does_not() -> None:
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("lean", [False, True])
 @pytest.mark.parametrize("capacity", [1, 1000, 12_345])
-def test_the_size_is_predicted_to_the_byte(sampler: SamplerName, lean: bool, capacity: int) -> None:
-    layout = fragment_layout(5, 3, lean=lean)
+@pytest.mark.parametrize("stack", [1, 4])
+def test_the_size_is_predicted_to_the_byte(
+    sampler: SamplerName, lean: bool, capacity: int, stack: int
+) -> None:
+    layout = fragment_layout(5, 3, lean=lean, stack=stack)
     replay = Replay(layout, ReplaySettings(capacity, sampler, 3, 0.9), agent_fields=("action",), seed=0)
     predicted = predict_bytes(layout, capacity, sampler, ("action",))
     assert predicted.total == replay.nbytes
@@ -177,6 +182,21 @@ def test_a_million_cartpole_transitions_take_at_most_1_3_times_what_they_say(
     layout = FragmentLayout(16, num_envs, fields)
     said = 4 * 4 + 1 + 4 + 3  # Observation, action, reward, three flags.
     assert predict_bytes(layout, 1_000_000, sampler, ("action",)).total <= 1.3 * said * 1_000_000
+
+
+def test_frames_are_held_once_and_not_once_a_stack() -> None:
+    frames = common_fields(gym.spaces.Box(0, 255, (84, 84), np.uint8), stack=4)
+    layout = FragmentLayout(64, 8, kept_first((*frames, ACTION)))
+    predicted = predict_bytes(layout, 1_000_000, "uniform", ("action",))
+    assert predicted.total < 1.1 * 84 * 84 * 1_000_000
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_a_field_that_is_recorded_once_a_fragment_is_in_no_batch(once: bool) -> None:
+    layout = fragment_layout(4, 2, FieldSpec("state", np.dtype(np.float32), (5,), once=once))
+    refused = pytest.raises(ValueError, match="'state' is recorded once") if once else nullcontext()
+    with refused:
+        BatchLayout.of(layout, 8, ("action", "state"))
 
 
 def test_a_replay_takes_only_the_memory_that_it_fills() -> None:

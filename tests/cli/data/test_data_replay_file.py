@@ -61,11 +61,12 @@ def arrays_of(into: Any) -> dict[str, Any]:
     accepted=st.integers(1, 14),
     n_step=st.integers(1, 6),
     lean=st.booleans(),
+    stack=st.sampled_from([1, 3]),
 )
 def test_a_restored_replay_goes_on_like_the_one_that_was_saved(
-    tmp_path: Path, sampler: SamplerName, fragments: int, accepted: int, n_step: int, lean: bool
+    tmp_path: Path, sampler: SamplerName, fragments: int, accepted: int, n_step: int, lean: bool, stack: int
 ) -> None:
-    layout = fragment_layout(3, 2, PRIORITY, lean=lean)
+    layout = fragment_layout(3, 2, PRIORITY, lean=lean, stack=stack)
     saved = open_replay(layout, fragments, sampler=sampler, n_step=n_step, seed=1)
     used(saved, NaiveReplay(layout, fragments), accepted)
     save_replay(saved, tmp_path)

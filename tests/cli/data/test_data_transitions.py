@@ -46,7 +46,13 @@ def play(
     events=EVENTS,
     seed=st.integers(0, 1000),
     end_rate=st.sampled_from([0.0, 0.1, 0.5]),
-    layout=st.builds(fragment_layout, st.integers(1, 4), st.integers(1, 3), lean=st.booleans()),
+    layout=st.builds(
+        fragment_layout,
+        st.integers(1, 4),
+        st.integers(1, 3),
+        lean=st.booleans(),
+        stack=st.sampled_from([1, 2, 4]),
+    ),
     fragments=st.integers(1, 6),
     n_step=st.integers(1, 7),
     sampler=st.sampled_from(["uniform", "prioritised", "fresh"]),
@@ -95,9 +101,10 @@ def test_all_that_is_held_and_nothing_else_can_be_drawn(
         check(batch, naive, n_step, 0.9)
 
 
-@pytest.mark.parametrize("shape", [(84, 84, 4), (5,), (3, 100)])
-def test_large_rows_and_odd_ones_arrive_whole(shape: tuple[int, ...]) -> None:
-    layout = fragment_layout(2, 3, shape=shape, dtype=np.uint8)
+@pytest.mark.parametrize("stack", [1, 4])
+@pytest.mark.parametrize("shape", [(84, 84), (84, 84, 4), (5,), (3, 100)])
+def test_large_rows_and_odd_ones_arrive_whole(shape: tuple[int, ...], stack: int) -> None:
+    layout = fragment_layout(2, 3, shape=shape, dtype=np.uint8, stack=stack)
     replay, naive = open_replay(layout, 3, n_step=2), NaiveReplay(layout, 3)
     play(replay, naive, [("a", 0), ("a", 1), ("a", 0), ("a", 0)], seed=1, end_rate=0.2)
 

@@ -10,12 +10,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from cli.roles.film import Film, Witness
 from cli.roles.replay_line import Line
 
 from tianji_algos import registry as algorithms
-from tianji_algos.core import Agent, Model, Spaces, build_model
+from tianji_algos.core import Agent, Model, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
+from tianji_cli.cluster.parts import spaces_of
 from tianji_cli.data import published
 from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.data.production import ProductionFile, ProductionPage
@@ -74,16 +76,21 @@ class Stage:
         max_episode_steps: int | None = None,
         borrow: int = 16,
         copies: int = 0,
+        film: Film | None = None,
     ) -> None:
         self.make: Callable[[], VectorEnvironment] = lambda: GymFactory().make(
             id, num_envs, max_episode_steps
         )
-        environment = self.make()
-        self.spaces = Spaces(environment.observation_space, environment.action_space)
-        agent_type = algorithms.load("agent", "ppo")
-        fields = agent_type.fields(self.spaces, PPOAgentSettings())
-        self.layout = FragmentLayout(steps, num_envs, common_fields(self.spaces.observation) + fields)
+        environment = film or self.make()
+        num_envs = environment.num_envs
+        self.spaces = spaces_of(environment)
+        agent_type = Witness if film else algorithms.load("agent", "ppo")
+        common = common_fields(environment.observation_space, environment.stack)
+        self.layout = FragmentLayout(
+            steps, num_envs, common + agent_type.fields(self.spaces, PPOAgentSettings())
+        )
         self.model = self.build(1)
+        self.witness = Witness(num_envs)
         fragments = Channel("fragments", LEARNER, (ACTOR,), self.layout.nbytes, window, borrow)
         to_copies = [Destination(f"role{i}", ACTOR + 1 + i, f"copies-{i}") for i in range(copies)]
         channels = [Channel(to.channel, to.dest, (ACTOR,), self.layout.nbytes, window) for to in to_copies]
@@ -98,7 +105,7 @@ class Stage:
             0,
             0,
             JOB,
-            agent=self.agent(self.model, num_envs),
+            agent=self.witness if film else self.agent(self.model, num_envs),
             environment=environment,
             layout=self.layout,
             outbox=Outbox(self.sender, LEARNER, "fragments", "policy", to_copies),

@@ -22,7 +22,7 @@ from tianji_transports.core import EngineOptions, Full, Loan, Transport
 from tianji_transports.wiring import Channel, Wiring
 
 BUFFER, LEARNER, ACTOR = 0, 1, 2
-LAYOUT = fragment_layout(4, 4)
+LAYOUT = fragment_layout(4, 4, stack=3)
 EACH, BATCH, RHO, WARMUP = 16, 8, 2.0, 32
 BATCHES_LAYOUT = BatchLayout.of(LAYOUT, BATCH, ("action",))
 ALPHA = 0.6

@@ -5,6 +5,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from cli.roles.film import Film, Witness
 
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Spaces, build_model
@@ -87,3 +88,48 @@ def test_every_step_can_be_watched() -> None:
     while evaluator.finished is None:
         evaluator.turn()
     assert watched == [1] * (5 + 1 + 5)
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+def test_whole_games_are_played_where_an_episode_is_less(stack: int) -> None:
+    film, witness = Film(3, stack, 0.3, games=True), Witness(3)
+    evaluator = Evaluator(witness, film, 7, seed=5)
+    twin = Film(3, stack, 0.3, games=True)
+    assert twin.games is not None
+    shown, numbers, flags = np.zeros((3, 2, 3), np.uint8), np.zeros(3, np.float32), np.zeros((2, 3), np.bool_)
+    twin.reset(5, shown)
+    left, expected = [3, 2, 2], []
+    while evaluator.finished is None:
+        evaluator.turn()
+        twin.step(np.zeros(3), shown, numbers, flags[0], flags[1])
+        for n in np.flatnonzero(twin.games.over):
+            if left[n]:
+                left[n] -= 1
+                expected.append(float(twin.games.score[n]))
+    assert evaluator.returns == expected
+    assert any(abs(score) > 9 for score in expected), "rewards are clipped, and scores are not"
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+def test_an_agent_that_plays_greedily_sees_the_last_frames_of_its_episode_only(stack: int) -> None:
+    film, witness = Film(2, stack, 0.3), Witness(2)
+    for seed in (1, 2):  # The second time it remembers nothing of the first.
+        evaluator = Evaluator(witness, film, 20, seed)
+        twin = Film(2, stack, 0.3)
+        shown, numbers, flags = (
+            np.zeros((2, 2, 3), np.uint8),
+            np.zeros(2, np.float32),
+            np.zeros((2, 2), np.bool_),
+        )
+        twin.reset(seed, shown)
+        episodes = [[shown[n].copy()] for n in range(2)]
+        while evaluator.finished is None:
+            np.testing.assert_array_equal(witness.since, [len(frames) - 1 for frames in episodes])
+            evaluator.turn()
+            for n, frames in enumerate(episodes):
+                seen = witness.said.seen[-1][n].reshape(stack, 2, 3)
+                np.testing.assert_array_equal(seen, [*[np.zeros((2, 3))] * stack, *frames][-stack:])
+            ended = flags.any(axis=0)
+            twin.step(np.zeros(2), shown, numbers, flags[0], flags[1])
+            episodes = [[shown[n].copy()] if ended[n] else [*episodes[n], shown[n].copy()] for n in range(2)]
+        assert len(evaluator.returns) == 20

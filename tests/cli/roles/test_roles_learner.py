@@ -6,9 +6,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from tianji_algos import registry as algorithms
 from tianji_algos.core import RolloutEmbryo
+from tianji_algos.device import Snapshot
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.data.checkpoint import CheckpointWriter, load_parameters, load_training
 from tianji_cli.data.episodes import Episodes
@@ -237,3 +239,89 @@ def test_a_resumed_run_keeps_the_best_policy_of_the_session_before(
     resumed.learner.stop()
     np.testing.assert_array_equal(load_parameters(resumed.checkpoints / "best", resumed.stage.model), best)
     assert not np.array_equal(load_parameters(resumed.checkpoints / "last", resumed.stage.model), best)
+
+
+class SlowSnapshot(Snapshot):
+    """Is on its way until somebody waits for it, as parameters on a GPU are for a while."""
+
+    taken: torch.Tensor | None = None
+
+    def take(self) -> None:
+        self.taken = self._model.flat_parameters()
+
+    @property
+    def is_there(self) -> bool:
+        return self.taken is None
+
+    def wait(self) -> None:
+        if self.taken is not None:
+            self._parameters.copy_(self.taken)
+            self.taken = None
+
+
+@pytest.fixture
+def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tianji_cli.roles.publisher.Snapshot", SlowSnapshot)
+
+
+def _parameters_of(one: Training) -> list[float]:
+    own: list[float] = one.stage.model.flat_parameters().tolist()
+    return own
+
+
+@pytest.mark.usefixtures("slowly")
+def test_training_goes_on_while_parameters_are_on_their_way(
+    begin: Callable[..., Training], work: Work
+) -> None:
+    one = begin(StopRule(env_steps=10**9), window=2 * PER_ROLLOUT)
+    assert not work(one.learner, 2), "whoever has nothing to do has nothing under way either"
+    assert one.published()[0] == 0
+    work(one.stage.actor, 8 * 2 * PER_ROLLOUT + 10)
+    while not one.learner.round_is_done():
+        work(one.buffer)
+        one.learner.turn()
+    at_the_end_of_the_round = _parameters_of(one)
+    one.learner.publish_policy()
+    updates = one.progress.updates
+    while one.progress.updates < updates + 3:
+        work(one.buffer)
+        one.learner._work()  # As a turn, but for the wait that an idle one ends with.
+    assert _parameters_of(one) != at_the_end_of_the_round
+    assert one.published()[0] == 0
+    assert not one.learner._publisher.is_due()
+    one.learner._publisher._snapshot.wait()
+    assert one.learner._publisher.is_due()
+    assert one.learner._publisher.finish()
+    version, parameters = one.published()
+    assert version == 1
+    assert parameters.tolist() == at_the_end_of_the_round
+
+
+@pytest.mark.usefixtures("slowly")
+def test_versions_that_are_slow_to_come_are_published_in_order_and_none_is_left_out(
+    begin: Callable[..., Training], work: Work
+) -> None:
+    one = begin(StopRule(env_steps=10**9), window=2 * PER_ROLLOUT)
+    seen: dict[int, list[float]] = {}
+    while one.progress.version < 5:
+        work(one.stage.actor)
+        work(one.buffer)
+        work(one.learner)
+        version, parameters = one.published()
+        seen.setdefault(version, parameters.tolist())
+    one.learner.stop()
+    version, parameters = one.published()
+    seen.setdefault(version, parameters.tolist())
+    assert list(seen) == list(range(6)), "the last is published when the learner stops"
+    assert one.stage.receiver.counters.publishes == 6
+    np.testing.assert_array_equal(
+        load_parameters(one.checkpoints / "last", one.stage.model), _parameters_of(one)
+    )
+
+
+@pytest.mark.usefixtures("slowly")
+def test_in_step_nobody_waits_for_parameters_for_ever(begin: Callable[..., Training]) -> None:
+    one = begin(StopRule(env_steps=1500), in_step=True)
+    one.run()
+    assert one.learner.report()["lag"]["max"] == 0.0
+    assert one.published()[0] == one.progress.version > 5

@@ -132,6 +132,22 @@ def test_a_learner_of_rollouts_has_the_ratio_of_all_that_was_produced() -> None:
     assert (summary.sample_age, summary.uses, summary.replay) == (None, None, None)
 
 
+def test_the_actors_say_how_many_frames_a_step_takes() -> None:
+    view = overview(ReplayRule(), colocate=True)
+    unknown = view.summary("failed", "nobody lived", ACCOUNT, 0)
+    assert (view.snapshot().frames_per_step, unknown.frames, unknown.frames_per_s) == (1, None, None)
+    for process in view._plan.trainers:
+        said = {"learner": BASE | {"session_train_s": 10.0}, "actor": {"frames_per_step": 4}}
+        roles = [said.get(role, {"receptions": []}) for role in process.roles]
+        busy = [0.0] * len(roles)
+        view.workers[process.rank].update(
+            Report(rank=process.rank, incarnation=0, roles=roles, busy_s=busy, running_s=1.0)
+        )
+    summary = view.summary("finished", "done", ACCOUNT, 0)
+    assert view.snapshot().frames_per_step == 4
+    assert (summary.env_steps, summary.frames, summary.frames_per_s) == (1900, 7600, 800.0)
+
+
 def test_received_and_consumed_are_of_the_same_report() -> None:
     snapshot, _summary = seen(ReplayRule(), OF_A_LEARNER, OF_A_REPLAY)
     assert (snapshot.received, snapshot.consumed) == (BASE["env_steps"], BASE["consumed"])

@@ -47,7 +47,7 @@ def around(one: Any, directory: Path, *, settings: BaseModel | None = None, **ch
         channel="copies-0",
         slot="policy",
         make_agent=lambda num_envs, seed: one.agent(one.build(1), num_envs, seed),
-        make_environment=lambda _num_envs: one.make(),
+        make_environment=lambda _num_envs, _evaluation: one.make(),
     )
     return dataclasses.replace(surroundings, **changes)
 

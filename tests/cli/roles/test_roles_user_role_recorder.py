@@ -57,7 +57,7 @@ def make(examples: Any, one: Any) -> Callable[..., UserRole]:
                 channel="copies-0",
                 slot=None,
                 make_agent=lambda num_envs, seed: one.agent(one.build(1), num_envs, seed),
-                make_environment=lambda _num_envs: one.make(),
+                make_environment=lambda _num_envs, _evaluation: one.make(),
             )
         )
         return role
@@ -106,8 +106,9 @@ def test_layout_json_alone_says_where_each_field_lies(
     document = json.loads((tmp_path / "layout.json").read_text())
     raw = np.memmap(tmp_path / "0000.fragments", np.uint8, "r")
     assert raw.size == document["nbytes"]
-    for name, dtype, shape, bootstrap in document["fields"]:
-        full = (document["steps"] + bootstrap, document["num_envs"], *shape)
+    for name, dtype, shape, bootstrap, history, once in document["fields"]:
+        rows = 1 if once else history + document["steps"] + bootstrap
+        full = (rows, document["num_envs"], *shape)
         field = np.ndarray(full, dtype, raw.data, document["offsets"][name])
         np.testing.assert_array_equal(field, sent.fields[name])
 

@@ -217,6 +217,13 @@ def test_a_replay_is_shown_in_80_columns(
     ) in "".join(line.rstrip() + "\n" for line in console.export_text().splitlines())
 
 
+def test_frames_are_shown_where_a_step_takes_several(snapshot: Callable[..., Snapshot]) -> None:
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(render(snapshot(5, frames_per_step=4), "ppo", (), console))
+    shown = "".join(line.rstrip() + "\n" for line in console.export_text().splitlines())
+    assert "steps       226 K env steps, 904 K frames, 1.75 K updates, policy version 220\n" in shown
+
+
 def test_averaging_over_groups_is_shown(snapshot: Callable[..., Snapshot], of_groups: dict[str, Any]) -> None:
     console = Console(width=80, height=24, record=True, file=io.StringIO())
     console.print(render(snapshot(5, **of_groups), "ppo", (), console))

@@ -37,6 +37,13 @@ def test_a_line_says_what_the_metrics_say_under_the_same_names(snapshot: Callabl
     }
 
 
+def test_frames_are_told_where_a_step_takes_several(snapshot: Callable[..., Snapshot]) -> None:
+    stream = io.StringIO()
+    PlainDisplay(stream).show(snapshot(5, frames_per_step=4))
+    line = fields(stream.getvalue())
+    assert (line["env_steps"], line["frames"], line["frames_per_s"]) == ("226000", "904000", "180800")
+
+
 def test_a_line_of_a_run_with_a_replay_says_how_old_and_how_used_its_samples_are(
     snapshot: Callable[..., Snapshot], with_replay: dict[str, Any]
 ) -> None:

@@ -39,6 +39,13 @@ def test_a_finished_run_is_reported_with_what_to_do_next(
     assert capsys.readouterr() == (FINISHED, "")
 
 
+def test_frames_are_reported_where_a_step_takes_several(
+    summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_result(summary(frames=12_000, frames_per_s=1000.0), RUN)
+    assert "3.00 K env steps, 12.0 K frames, 120 updates in" in capsys.readouterr().out
+
+
 def test_the_bottleneck_of_a_run_is_reported(
     summary: Callable[..., Summary], bottleneck: Bottleneck, capsys: pytest.CaptureFixture[str]
 ) -> None:

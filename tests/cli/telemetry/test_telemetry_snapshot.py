@@ -15,7 +15,7 @@ SUMMARY_KEYS = [
     "mode", "groups", "produced", "received", "consumed", "in_flight", "lost", "dropped", "produced_per_s",
     "received_per_s", "consumed_per_s", "replay_ratio", "staleness", "returns", "time_to", "evaluation",
     "rejected_frames", "roles", "last_report_only", "sample_age", "uses", "replay", "staleness_p",
-    "stale_priorities", "bottleneck", "averaging", "by_group", "extra",
+    "stale_priorities", "bottleneck", "averaging", "by_group", "extra", "frames", "frames_per_s",
 ]
 # fmt: on
 
@@ -32,6 +32,13 @@ def test_the_summary_has_exactly_the_documented_keys(summary: Callable[..., Summ
         for role in document["roles"]
     )
     assert document["time_to"] == {"300": 4.2, "475": 11.9, "490.5": None}
+
+
+def test_frames_are_steps_times_the_frames_that_a_step_takes(snapshot: Callable[..., Snapshot]) -> None:
+    row = snapshot(env_steps=1000, produced_per_s=50.0, frames_per_step=4).metrics()
+    assert (row["frames"], row["frames_per_s"], row["frames_per_step"]) == (4000, 200.0, 4)
+    row = snapshot(env_steps=1000).metrics()
+    assert (row["frames"], row["frames_per_step"]) == (1000, 1)
 
 
 def test_a_summary_without_episodes_updates_or_evaluation_keeps_its_keys(

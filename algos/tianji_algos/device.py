@@ -1,0 +1,245 @@
+"""Copies between a host's memory and a device: through pinned memory, on streams of their own.
+
+A copy from or to memory that may be paged out stops the host until it is done; from pinned memory it goes
+on by itself. Each class here also works where the device is a CPU, by plain copies: for tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.core import Model
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+
+
+def own_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Make a stream for copies; None where the device is a CPU, which copies while one waits."""
+    if device.type != "cuda":
+        return None
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+class Staging:
+    """Memory on the host that a device copies from or to by itself; it grows and is never given back.
+
+    Args:
+        device: that copies.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._pinned = device.type == "cuda"
+        self._memory = torch.empty(0, dtype=torch.uint8)
+        self._copied = torch.cuda.Event() if self._pinned else None  # type: ignore[no-untyped-call]
+
+    def reserve(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """Give ``shape`` numbers of this memory, once the last copy is done."""
+        self.wait()
+        wanted = int(np.prod(shape)) * dtype.itemsize
+        if wanted > len(self._memory):
+            self._memory = torch.empty(wanted, dtype=torch.uint8, pin_memory=self._pinned)
+        return self._memory[:wanted].view(dtype).view(shape)
+
+    def mark(self) -> None:
+        """Take note that what the current stream was told by now is the last copy."""
+        if self._copied is not None:
+            self._copied.record()
+
+    @property
+    def is_ready(self) -> bool:
+        """The last copy is done."""
+        return self._copied is None or bool(self._copied.query())  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Wait until the last copy is done."""
+        if self._copied is not None:
+            self._copied.synchronize()
+
+
+class Uploads:
+    """Copies arrays to a device, while the device computes and the host prepares the next.
+
+    Args:
+        device: to copy to.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = own_stream(device)
+        self._staging = [Staging(device), Staging(device)]
+
+    def __call__(self, array: Array) -> torch.Tensor:
+        """Give a copy of ``array`` on the device, for what the current stream is told from now on.
+
+        ``array`` may change as soon as this returns.
+        """
+        with torch.cuda.stream(self._stream):
+            host = self._stage(array)
+            tensor = host.to(self._device, non_blocking=self._stream is not None, copy=True)
+            self._staging[0].mark()
+        self._finish()
+        if self._stream is not None:
+            # It was allocated for the copying stream, and may be freed while the current one still reads it.
+            tensor.record_stream(torch.cuda.current_stream(self._device))
+        return tensor
+
+    def fill(self, parts: Iterable[tuple[torch.Tensor, Array]]) -> None:
+        """Copy arrays into tensors of the same size and type on the device.
+
+        What the current stream was told before still finds what was in them; what it is told from now on
+        finds the new. Each array may change as soon as the next is asked for.
+        """
+        if self._stream is not None:
+            self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        for tensor, array in parts:
+            with torch.cuda.stream(self._stream):
+                tensor.copy_(self._stage(array), non_blocking=self._stream is not None)
+                self._staging[0].mark()
+        self._finish()
+
+    def _finish(self) -> None:
+        """Let what the current stream is told from now on wait for all copies."""
+        if self._stream is not None:
+            torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+    def _stage(self, array: Array) -> torch.Tensor:
+        """Copy into the staging memory that has rested longest, which is then the first."""
+        self._staging.reverse()
+        host = self._staging[0].reserve(array.shape, _TORCH_TYPES[array.dtype])
+        np.copyto(host.numpy(), array)
+        return host
+
+
+def uploads_to(device: torch.device) -> Callable[[Array], Any]:
+    """Say how arrays are given to a network on a device: copied there, or as they are if that is a CPU."""
+    return _as_it_is if device.type == "cpu" else Uploads(device)
+
+
+class Downloads:
+    """Copies tensors from a device into memory that is kept, with one wait for all of them.
+
+    Args:
+        device: to copy from.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._staging: list[Staging] = []
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[Floats, ...]:
+        """Give copies of float32 tensors as arrays, which the next call reuses."""
+        self._staging += [Staging(self._device) for _ in tensors[len(self._staging) :]]
+        by_itself = self._device.type == "cuda"
+        copies = [
+            staging.reserve(tuple(tensor.shape), torch.float32).copy_(tensor.detach(), non_blocking=by_itself)
+            for staging, tensor in zip(self._staging, tensors, strict=False)
+        ]
+        if by_itself:
+            torch.cuda.current_stream(self._device).synchronize()
+        return tuple(copy.numpy() for copy in copies)
+
+
+class Exchange:
+    """Gives a network on a device its input, and a host the network's output.
+
+    On a CPU both are views, and nothing is copied.
+
+    Args:
+        device: where the network is.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        on_cpu = device.type == "cpu"
+        self._upload: Callable[[Array], torch.Tensor] = _view if on_cpu else Uploads(device)
+        self._download: Callable[[Sequence[torch.Tensor]], tuple[Floats, ...]] = (
+            _views if on_cpu else Downloads(device)
+        )
+
+    def to_device(self, values: Array | torch.Tensor) -> torch.Tensor:
+        """Give an array as a tensor on the device; a tensor is taken to be there."""
+        return values if isinstance(values, torch.Tensor) else self._upload(values)
+
+    def to_host(self, tensors: Sequence[torch.Tensor]) -> tuple[Floats, ...]:
+        """Give float32 tensors as arrays, which the next call may reuse."""
+        return self._download(tensors)
+
+
+class Snapshot:
+    """A model's parameters as they were at a moment, on their way into the host's memory.
+
+    On a GPU they are copied there first, which takes microseconds, and then go to the host by themselves,
+    while training goes on.
+
+    Args:
+        model: whose parameters.
+        header_nbytes: room before them, a multiple of 4.
+
+    Attributes:
+        memory: on the host: the header, then ``[parameter_count]`` as ``Model.write_parameters`` writes them.
+    """
+
+    def __init__(self, model: Model, header_nbytes: int = 0) -> None:
+        self._model = model
+        device = device_of(model)
+        self._staging, self._stream = Staging(device), own_stream(device)
+        nbytes = header_nbytes + 4 * model.parameter_count
+        memory = self._staging.reserve((nbytes,), torch.uint8)
+        self._parameters = memory[header_nbytes:].view(torch.float32)
+        self.memory = memory.numpy().data
+
+    def take(self) -> None:
+        """Begin; what training does from now on does not show."""
+        if self._stream is None:
+            self._model.write_parameters(self._parameters.numpy())
+            return
+        current = torch.cuda.current_stream(self._stream.device)
+        flat = self._model.flat_parameters()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            self._parameters.copy_(flat, non_blocking=True)
+            self._staging.mark()
+        flat.record_stream(self._stream)  # It is freed here, and read there.
+
+    @property
+    def is_there(self) -> bool:
+        """They have arrived in ``memory``."""
+        return self._staging.is_ready
+
+    def wait(self) -> None:
+        """Wait until they have."""
+        self._staging.wait()
+
+
+def device_of(model: torch.nn.Module) -> torch.device:
+    """Say where a network is."""
+    return next(model.parameters()).device
+
+
+def _as_it_is(array: Array) -> Array:
+    return array
+
+
+def _view(array: Array) -> torch.Tensor:
+    """View an array as a tensor; torch knows no read-only memory, which is what a transport lends."""
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _views(tensors: Sequence[torch.Tensor]) -> tuple[Floats, ...]:
+    return tuple(tensor.detach().numpy() for tensor in tensors)
+
+
+class _TorchTypes(dict[np.dtype[Any], torch.dtype]):
+    """What torch calls a type of numpy."""
+
+    def __missing__(self, dtype: np.dtype[Any]) -> torch.dtype:
+        self[dtype] = torch.from_numpy(np.empty(0, dtype)).dtype
+        return self[dtype]
+
+
+_TORCH_TYPES = _TorchTypes()

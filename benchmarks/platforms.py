@@ -1,0 +1,191 @@
+"""Do a CPU alone, a GPU alone, and both together learn the same? (Figure 11)
+
+One config is trained with several seeds on each platform that this machine has: "cpu" computes everything on
+CPU cores, "mixed" has its learners on a GPU and its actors on CPU cores, "gpu" has both on the GPU. What
+counts is the interquartile mean of the return over seeds, on a grid of env steps, with its 95 % bootstrap
+interval: whether those of two platforms overlap at every point. Platforms that are not there are named.
+
+    python benchmarks/platforms.py [--config ppo_cartpole] [--seeds 5] [--env-steps 200000] [--out DIR] ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from tianji_cli.bench.environment import busy_share
+from tianji_cli.bench.learning_plots import COLORS, draw_curve, write_figure
+from tianji_cli.bench.statistics import Estimate, estimate
+from tianji_cli.bench.training import Curve, read_curve, read_summary, train_once
+from tianji_cli.errors import RunFailed
+from tianji_cli.telemetry.metrics import read_metrics
+
+PLATFORMS: Final = {"cpu": ("cpu", "cpu"), "mixed": ("cuda", "cpu"), "gpu": ("cuda", "cuda")}
+"""Where learners compute, and actors."""
+LEAST_SEEDS: Final = 3
+"""With fewer, an interval is that of one or two values."""
+Array = npt.NDArray[np.float64]
+Curves = Mapping[str, Sequence[Curve]]
+
+
+def missing() -> dict[str, str]:
+    """Say of each platform that this machine lacks why it does."""
+    import torch  # noqa: PLC0415 - seconds
+
+    if torch.cuda.is_available():
+        return {}
+    build = f"torch {torch.__version__} is built without CUDA"
+    why = build if torch.version.cuda is None else "torch finds no CUDA device"
+    return {name: why for name, devices in PLATFORMS.items() if "cuda" in devices}
+
+
+def train(name: str, seed: int, options: argparse.Namespace, place: Path) -> tuple[Curve, float]:
+    """Make one training; its learning curve, and env steps a second."""
+    of_learner, of_actor = PLATFORMS[name]
+    settings = [
+        f'distribution.device="{of_learner}"',
+        f'distribution.actor.device="{of_actor}"',
+        f"experiment.seed={seed}",
+        f"experiment.stop={{ env_steps = {options.env_steps} }}",
+        "experiment.eval_episodes=0",
+        *options.set,
+    ]
+    run = train_once(options.config, settings, name=f"platform-{name}", place=place)
+    summary = read_summary(run)
+    if summary["returns"]["mean_100"] is None:
+        raise RunFailed(f"no episode ended in {options.env_steps} env steps: --env-steps should be more")
+    return read_curve(read_metrics(run.metrics), summary), summary["produced_per_s"]
+
+
+def bands_of(curves: Curves, points: int) -> tuple[Array, dict[str, Estimate]]:
+    """Interquartile means over seeds on a grid of env steps on which every curve has a return."""
+    every = [curve for of in curves.values() for curve in of]
+    first, last = max(c.env_steps[0] for c in every), min(c.env_steps[-1] for c in every)
+    grid = np.linspace(first, last, points)
+    return grid, {
+        name: estimate(np.stack([np.interp(grid, curve.env_steps, curve.mean_100) for curve in of]))
+        for name, of in curves.items()
+    }
+
+
+def overlaps(one: Estimate, other: Estimate) -> npt.NDArray[np.bool_]:
+    """Say at which points two intervals have something in common."""
+    return np.asarray((one.low <= other.high) & (other.low <= one.high))
+
+
+def draw(curves: Curves, path: Path) -> None:
+    """Draw each platform's curve and its intervals into a PNG file."""
+
+    def into(figure: Figure) -> None:
+        axes = figure.add_subplot()
+        end = max(curve.env_steps[-1] for of in curves.values() for curve in of)
+        for (name, of), color in zip(curves.items(), COLORS, strict=False):
+            draw_curve(axes, of, over="env_steps", end=end, color=color, label=name)
+        axes.set_xlabel("Environment steps")
+        axes.xaxis.set_major_formatter(EngFormatter())
+        axes.set_ylabel("Mean return")
+        axes.legend()
+
+    write_figure(into, 3.0, path)
+
+
+def report(grid: Array, bands: Mapping[str, Estimate], steps_per_s: Mapping[str, Sequence[float]]) -> bool:
+    """Print a row for each point; say whether the intervals of all platforms overlap everywhere."""
+    print(f"{'env steps':>10}" + "".join(f"{name:>26}" for name in bands))
+    for i, steps in enumerate(grid):
+        cells = [f"{of.iqm[i]:.1f} [{of.low[i]:.1f}, {of.high[i]:.1f}]" for of in bands.values()]
+        print(f"{steps:>10.0f}" + "".join(f"{cell:>26}" for cell in cells))
+    for name, values in steps_per_s.items():
+        print(f"# {name}: {np.median(values):,.0f} env steps/s (median over seeds)")
+    alike = True
+    for one, other in itertools.combinations(bands, 2):
+        points = overlaps(bands[one], bands[other])
+        alike &= bool(points.all())
+        print(f"# {one} and {other}: intervals overlap at {points.sum()} of {len(points)} points")
+    return alike
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--config", default="ppo_cartpole")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--env-steps", type=int, default=200_000)
+    parser.add_argument("--points", type=int, default=10, help="of the grid")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all trainings")
+    parser.add_argument("--out", type=Path, help="write figure-11.png and figure-11.json there")
+    options = parser.parse_args()
+    if options.seeds < LEAST_SEEDS:
+        parser.error(f"--seeds {options.seeds} gives no interval: at least {LEAST_SEEDS} are needed")
+    seeds, busy, lacking = (
+        range(options.first_seed, options.first_seed + options.seeds),
+        busy_share(),
+        missing(),
+    )
+    print(
+        f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy:.0%} of them busy before; "
+        f"{options.config}, seeds {seeds[0]} to {seeds[-1]}, {options.env_steps} env steps"
+    )
+    for name, why in lacking.items():
+        print(f"# not here: {name} ({why})")
+    curves: dict[str, list[Curve]] = {name: [] for name in PLATFORMS if name not in lacking}
+    steps_per_s: dict[str, list[float]] = {name: [] for name in curves}
+    with tempfile.TemporaryDirectory() as place:
+        for seed, name in itertools.product(seeds, curves):
+            curve, speed = train(name, seed, options, Path(place))
+            curves[name].append(curve)
+            steps_per_s[name].append(speed)
+    grid, bands = bands_of(curves, options.points)
+    alike = report(grid, bands, steps_per_s)
+    if lacking:
+        print(f"# compared with nothing: {', '.join(curves)} alone is here")
+    else:
+        print(f"# at every point: {'yes' if alike else 'NO'}")
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
+        draw(curves, options.out / "figure-11.png")
+        found = document(options, busy, lacking, grid, bands, steps_per_s)
+        (options.out / "figure-11.json").write_text(json.dumps(found, indent=1) + "\n")
+    return 0 if alike else 1
+
+
+def document(
+    options: argparse.Namespace,
+    busy: float,
+    lacking: Mapping[str, str],
+    grid: Array,
+    bands: Mapping[str, Estimate],
+    steps_per_s: Mapping[str, Sequence[float]],
+) -> dict[str, Any]:
+    """Everything, for a JSON file."""
+    return {
+        "config": options.config,
+        "seeds": [options.first_seed, options.first_seed + options.seeds - 1],
+        "busy": busy,
+        "missing": dict(lacking),
+        "env_steps": grid.tolist(),
+        "platforms": {
+            name: {
+                **{bound: getattr(of, bound).tolist() for bound in ("iqm", "low", "high")},
+                "steps_per_s": list(steps_per_s[name]),
+            }
+            for name, of in bands.items()
+        },
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

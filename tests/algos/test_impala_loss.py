@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from tianji_algos.core import Spaces
+from tianji_algos.distributions import distribution_for
+from tianji_algos.impala.loss import DIAGNOSTICS, IMPALALoss, Minibatch
+from tianji_algos.impala.vtrace import VTrace
+
+Floats = npt.NDArray[np.float32]
+MakeFragment = Callable[..., dict[str, npt.NDArray[Any]]]
+
+STEPS, WIDTH, VALUE_COEF, ENTROPY_COEF = 20, 6, 0.7, 0.03
+VTRACE = VTrace(gamma=0.9, rho_bar=1.2, c_bar=0.9, pg_rho_bar=1.1, decay=0.95)
+
+
+def loss_for(spaces: Spaces, *, is_corrected: bool = True, is_mean: bool = False) -> IMPALALoss:
+    return IMPALALoss(
+        distribution_for(spaces.action), VTRACE, is_corrected, VALUE_COEF, ENTROPY_COEF, is_mean
+    )
+
+
+def minibatch(fragment: dict[str, npt.NDArray[Any]], total: int | None = None) -> Minibatch:
+    mask = fragment["mask"].astype(bool)
+    action, log_prob = (
+        fragment[name].reshape(-1, *fragment[name].shape[2:])[mask.reshape(-1)]
+        for name in ("action", "log_prob")
+    )
+    return Minibatch(
+        observation=None,
+        experience=np.flatnonzero(mask),
+        action=action,
+        log_prob=log_prob,
+        reward=fragment["reward"],
+        terminated=fragment["terminated"].astype(bool),
+        mask=mask,
+        total=int(mask.sum()) if total is None else total,
+    )
+
+
+def outputs(spaces: Spaces, seed: int = 1) -> tuple[Floats, Floats]:
+    rng = np.random.default_rng(seed)
+    rows = (STEPS + 1) * WIDTH
+    policy = rng.normal(0.0, 0.5, (rows, distribution_for(spaces.action).outputs)).astype(np.float32)
+    return policy, rng.standard_normal(rows).astype(np.float32)
+
+
+def log_prob_and_entropy(
+    policy: torch.Tensor, action: npt.NDArray[Any], spaces: Spaces
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if spaces.action.shape == ():
+        categorical = torch.distributions.Categorical(logits=policy)
+        return categorical.log_prob(torch.from_numpy(action)), categorical.entropy()
+    mean, log_std = policy.chunk(2, dim=1)
+    normal = torch.distributions.Normal(mean, log_std.exp())
+    return normal.log_prob(torch.from_numpy(action)).sum(dim=1), normal.entropy().sum(dim=1)
+
+
+def reference(
+    policy: torch.Tensor, value: torch.Tensor, batch: Minibatch, spaces: Spaces, is_corrected: bool
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """The loss as section 4.2 has it, for autograd to differentiate; targets are constants."""
+    where = torch.from_numpy(batch.experience)
+    log_prob, entropy = log_prob_and_entropy(policy[where], batch.action, spaces)
+    log_ratio = (log_prob - torch.from_numpy(batch.log_prob)).detach()
+    ratio = np.zeros(batch.mask.shape, np.float32)
+    ratio.reshape(-1)[batch.experience] = log_ratio.exp() if is_corrected else 1.0
+    values = value.detach().numpy().reshape(STEPS + 1, WIDTH)
+    error, advantage = VTRACE(ratio, batch.reward, values, batch.terminated, batch.mask)
+    target = torch.from_numpy((values[:-1] + error).reshape(-1))[where]
+    gain = torch.from_numpy(advantage.reshape(-1))[where]
+    policy_loss = -(gain * log_prob).sum()
+    value_loss = 0.5 * (target - value[where]).square().sum()
+    diagnostics = {
+        "policy_loss": policy_loss.item() / batch.samples,
+        "value_loss": value_loss.item() / batch.samples,
+        "entropy": entropy.mean().item(),
+        "approx_kl": (log_ratio.exp() - 1 - log_ratio).mean().item(),
+        "rho": log_ratio.exp().clamp(max=VTRACE.rho_bar).mean().item(),
+        "clip_fraction": (log_ratio.exp() > VTRACE.rho_bar).float().mean().item(),
+    }
+    return policy_loss + VALUE_COEF * value_loss - ENTROPY_COEF * entropy.sum(), diagnostics
+
+
+@pytest.fixture(params=["cartpole_spaces", "pendulum_spaces"])
+def spaces(request: pytest.FixtureRequest) -> Spaces:
+    found = request.getfixturevalue(request.param)
+    assert isinstance(found, Spaces)
+    return found
+
+
+@pytest.fixture
+def fragment(spaces: Spaces, make_fragment: MakeFragment) -> dict[str, npt.NDArray[Any]]:
+    made = make_fragment(np.random.default_rng(3), STEPS, WIDTH, spaces)
+    if spaces.action.shape:
+        made["log_prob"] -= np.float32(1.5)  # About as likely as actions are to ``outputs``.
+    return made
+
+
+@pytest.mark.parametrize("is_corrected", [True, False])
+def test_the_gradient_is_that_of_the_loss_with_targets_held(
+    spaces: Spaces, fragment: dict[str, npt.NDArray[Any]], is_corrected: bool
+) -> None:
+    batch, (policy, value) = minibatch(fragment), outputs(spaces)
+    d_policy, d_value, diagnostics = loss_for(spaces, is_corrected=is_corrected).gradient(
+        policy, value, batch
+    )
+    policy_variable = torch.from_numpy(policy).requires_grad_()
+    value_variable = torch.from_numpy(value).requires_grad_()
+    expected_loss, expected = reference(policy_variable, value_variable, batch, spaces, is_corrected)
+    expected_loss.backward()
+    np.testing.assert_allclose(d_policy, policy_variable.grad, rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(d_value, value_variable.grad, rtol=1e-3, atol=1e-5)
+    assert 0.1 < expected["clip_fraction"] < 0.9
+    assert dict(zip(DIAGNOSTICS, diagnostics.tolist(), strict=True)) == pytest.approx(
+        expected, rel=1e-3, abs=1e-5
+    )
+
+
+def test_what_is_no_experience_gets_no_gradient(
+    spaces: Spaces, fragment: dict[str, npt.NDArray[Any]]
+) -> None:
+    batch, (policy, value) = minibatch(fragment), outputs(spaces)
+    is_experience = np.append(batch.mask, np.zeros((1, WIDTH), bool))
+    assert (~is_experience[:-WIDTH]).sum() > 0
+    d_policy, d_value, _ = loss_for(spaces).gradient(policy, value, batch)
+    assert not d_policy[~is_experience].any()
+    assert not d_value[~is_experience].any()
+    assert d_policy[is_experience].any(axis=1).all()
+    assert d_value[is_experience].all()
+
+
+def test_a_mean_is_over_the_samples_of_all_learners(
+    spaces: Spaces, fragment: dict[str, npt.NDArray[Any]]
+) -> None:
+    (policy, value), batch = outputs(spaces), minibatch(fragment, total=500)
+    total = loss_for(spaces).gradient(policy, value, batch)
+    mean = loss_for(spaces, is_mean=True).gradient(policy, value, batch)
+    for of_sum, of_mean in zip(total[:2], mean[:2], strict=True):
+        np.testing.assert_allclose(of_mean * 500, of_sum, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(total[2], mean[2])

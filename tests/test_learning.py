@@ -1,0 +1,107 @@
+"""Trainings in step from a fixed seed, as a user starts them: the same every time."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+HIDDEN_CARTPOLE = '''
+import gymnasium
+import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+from tianji_envs.core import BaseEnv
+
+
+class HiddenCartPole(BaseEnv):
+    """Shows position and angle, and neither of the velocities."""
+
+    def __init__(self):
+        self._whole = CartPoleEnv()
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+        self.action_space = self._whole.action_space
+
+    def reset(self, seed=None):
+        return self._whole.reset(seed=seed)[0][::2]
+
+    def step(self, action):
+        observation, reward, terminated, truncated, _ = self._whole.step(action)
+        return observation[::2], reward, terminated, truncated
+'''
+
+HIDDEN = """
+[experiment]
+name = "hidden"
+seed = 1
+eval_episodes = 20
+stop = { env_steps = 60_000 }
+
+[environment]
+type = "hidden_cartpole:HiddenCartPole"
+num_envs = 32
+max_episode_steps = 200
+
+[agent]
+type = "ppo"
+
+[model]
+hidden = [32]
+
+[training]
+rollout_steps = 2048
+minibatch_size = 512
+epochs = 4
+learning_rate = 3e-3
+gae_lambda = 0.9
+normalize_advantage = "rollout"
+reward_scale = 0.1
+
+[distribution]
+transport = "inproc"
+mode = "sync"
+pin_cores = false
+
+[distribution.actor]
+send_size = 32
+"""
+
+
+def train(config: Path, out: Path, *overrides: str) -> dict[str, Any]:
+    """The summary of a run."""
+    summary = out / "summary.json"
+    command = [sys.executable, "-m", "tianji_cli.main", "train", str(config), "--quiet", "--out", str(out)]
+    options = [word for override in overrides for word in ("--set", override)]
+    subprocess.run([*command, "--json", str(summary), *options], check=True, timeout=100)
+    result: dict[str, Any] = json.loads(summary.read_text())
+    assert result["status"] == "finished"
+    return result
+
+
+def test_a2c_learns_cartpole(tmp_path: Path) -> None:
+    result = train(ROOT / "configs/a2c_cartpole.toml", tmp_path, "distribution.pin_cores=false")
+    assert result["evaluation"]["mean"] >= 475.0
+    assert result["env_steps"] < 400_000
+
+
+@pytest.mark.parametrize(
+    ("model", "least", "most"),
+    [
+        (('model.type="recurrent_actor_critic"', 'model.core="gru"', "model.width=32"), 150.0, 200.0),
+        (('model.type="mlp_actor_critic"',), 20.0, 80.0),
+    ],
+    ids=["remembers", "forgets"],
+)
+def test_balancing_without_seeing_velocities_takes_a_network_that_remembers(
+    tmp_path: Path, model: tuple[str, ...], least: float, most: float
+) -> None:
+    (tmp_path / "hidden_cartpole.py").write_text(HIDDEN_CARTPOLE)
+    config = tmp_path / "hidden.toml"
+    config.write_text(HIDDEN)
+    assert least <= train(config, tmp_path, *model)["evaluation"]["mean"] <= most
