@@ -46,7 +46,7 @@ from tianji_transports.core import EngineOptions
 Loop = Callable[[int], None]
 """Makes so many steps of each environment."""
 
-FRAGMENT_STEPS: Final = {"gym": 64, "atari": 128}
+FRAGMENT_STEPS: Final = 64
 WARM: Final = 30
 """Turns before the clock runs, and as many to see how long one takes."""
 
@@ -182,14 +182,13 @@ def network_alone(config: JobConfig, assembly: Assembly) -> Loop:
 def measure(config_name: str, num_envs: int, repeats: int, seconds: float) -> dict[str, Any]:
     """Measure the actor and its two parts with so many environments."""
     overrides = [f"environment.num_envs={num_envs}", 'distribution.transport="inproc"']
-    kind = load_config(config_name).environment.type
-    steps = FRAGMENT_STEPS.get(kind, 64)
-    overrides.append(f"distribution.actor.send_size={steps}")
+    overrides.append(f"distribution.actor.send_size={FRAGMENT_STEPS}")
     if not load_config(config_name).learns_from_replay:
-        overrides.append(f"training.rollout_steps={num_envs * steps}")
-        overrides.append(f"training.minibatch_size={num_envs * steps}")
+        fragment = num_envs * FRAGMENT_STEPS
+        overrides += [f"training.rollout_steps={fragment}", f"training.minibatch_size={fragment}"]
     config = load_config(config_name, overrides)
-    environment, policy = (ale_alone, network_alone) if kind == "atari" else (environment_alone, policy_alone)
+    is_atari = config.environment.type == "atari"
+    environment, policy = (ale_alone, network_alone) if is_atari else (environment_alone, policy_alone)
     with tempfile.TemporaryDirectory() as directory:
         job = Job("actor-alone", config, make_plan(config), Path(directory))
         assembly = Assembly(job, job.plan.processes[1], 0)

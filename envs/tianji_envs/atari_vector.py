@@ -91,6 +91,7 @@ class AtariVectorEnvironment(VectorEnvironment):
         # Of the last step: the emulator's game was over; a life was lost and another is left; the next
         # action begins a life; the game was over where an episode only began, and nothing has said so yet.
         self._over, self._lost, self._begins, self._unsaid = np.zeros((4, num_envs), np.bool_)
+        self._eventful = False  # Some of these but for the lost lives, which do nothing later, are set.
 
     def reset(self, seed: int, observation: Array) -> None:
         """Begin a game in every emulator."""
@@ -100,13 +101,15 @@ class AtariVectorEnvironment(VectorEnvironment):
         self._score[...] = 0
         for flags in (self._game_over, self._over, self._lost, self._begins, self._unsaid):
             flags[...] = False
+        self._eventful = False
 
     def step(
         self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
     ) -> None:
         """Act once in every emulator; the action that begins a life is not the caller's."""
         self._actions[...] = actions
-        np.copyto(self._actions, self._first_action, where=self._begins)
+        if self._eventful:
+            np.copyto(self._actions, self._first_action, where=self._begins)
         turn = self._emulators.step(self._actions)
         self._frames = turn.frames
         observation[...] = turn.frames[:, 0]
@@ -116,13 +119,23 @@ class AtariVectorEnvironment(VectorEnvironment):
             np.clip(turn.reward, -1, 1, out=reward)
         else:
             reward[...] = turn.reward
-        np.copyto(self._score, 0, where=self._game_over)
+        # Most steps neither end nor begin anything, and calls of numpy cost more than what they do here.
+        eventful = self._eventful
+        if eventful:
+            np.copyto(self._score, 0, where=self._game_over)
         np.add(self._score, turn.reward, out=self._score)
-        self._note_ends(turn)
-        if self._ends_at_lives:
-            self._end_episodes_at_lives(reward, terminated, truncated)
-        elif self._begins_lives:
-            self._begins[...] = self._lost
+        if (
+            eventful
+            or not np.array_equal(turn.lives, self._lives)
+            or turn.terminated.any()
+            or turn.truncated.any()
+        ):
+            self._note_ends(turn)
+            if self._ends_at_lives:
+                self._end_episodes_at_lives(reward, terminated, truncated)
+            elif self._begins_lives:
+                self._begins[...] = self._lost
+            self._eventful = any(flags.any() for flags in (self._over, self._begins, self._unsaid))
 
     def _note_ends(self, turn: Turn) -> None:
         """Find what has ended with this step. ``np.greater(a, b)`` of flags is "a and not b"."""

@@ -16,7 +16,7 @@ class IMPALAAgentSettings(Settings):
 class IMPALASettings(Settings):
     """Hyperparameters of IMPALA; section ``[training]`` of a config.
 
-    The defaults are those of the paper's Atari experiments (Espeholt et al., 2018, appendix D.3), whose losses
+    The defaults are those of the paper's Atari experiments (Espeholt et al., 2018, appendix D), whose losses
     are summed over a batch; but it has 32 sequences of 20 steps there, and of a default ``send_size`` here.
 
     Attributes:
