@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from matplotlib.figure import Figure
 
 from tianji_cli.bench.learning_plots import draw_curve
 from tianji_cli.bench.training import Training, read_training, train_once
+from tianji_cli.errors import RunFailed
 
 ALIKE: Final = ('agent.epsilon_schedule="linear"', "experiment.eval_episodes=0")
 
@@ -115,7 +117,10 @@ def main() -> None:
     seconds = arguments.seconds or game.seconds
     print(f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, load {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory() as place:
-        found = measure(game, arguments.seeds, seconds, Path(place))
+        try:
+            found = measure(game, arguments.seeds, seconds, Path(place))
+        except RunFailed as failed:
+            sys.exit(str(failed))
     for name, trainings in found.items():
         middle = ", ".join(
             f"{rate.removesuffix('_per_s')} {np.median([getattr(t, rate) for t in trainings]) / 1e3:.1f} K/s"

@@ -145,7 +145,10 @@ def main() -> int:
     steps_per_s: dict[str, list[float]] = {name: [] for name in curves}
     with tempfile.TemporaryDirectory() as place:
         for seed, name in itertools.product(seeds, curves):
-            curve, speed = train(name, seed, options, Path(place))
+            try:
+                curve, speed = train(name, seed, options, Path(place))
+            except RunFailed as failed:
+                sys.exit(str(failed))
             curves[name].append(curve)
             steps_per_s[name].append(speed)
     grid, bands = bands_of(curves, options.points)

@@ -24,6 +24,7 @@ import argparse
 import json
 import os
 import platform
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +40,7 @@ from tianji_cli.bench.environment import busy_share
 from tianji_cli.bench.learning_plots import COLORS, write_figure
 from tianji_cli.bench.statistics import Estimate, estimate
 from tianji_cli.bench.training import read_summary, train_once
+from tianji_cli.errors import RunFailed
 from tianji_cli.telemetry.plots import GREY
 
 ALIKE: Final = (
@@ -110,8 +112,12 @@ def train(trial: Trial, env_steps: int, place: Path) -> Outcome:
     ]
     name = f"{list(METHODS).index(trial.method)}-{trial.lag}-{trial.rate:g}-{trial.seed}"
     summary = read_summary(train_once(config, settings, name=name, place=place))
-    returns = summary["returns"]
-    return Outcome(trial, summary["staleness"]["mean"], returns["mean_100"], returns["best_mean_100"])
+    returns, staleness = summary["returns"], summary["staleness"]["mean"]
+    if returns["best_mean_100"] is None or staleness is None:
+        raise RunFailed(
+            f"{trial.method} ended before 100 episodes or one update: --env-steps {env_steps} should be more"
+        )
+    return Outcome(trial, staleness, returns["mean_100"], returns["best_mean_100"])
 
 
 def train_all(trials: Sequence[Trial], options: argparse.Namespace) -> list[Outcome]:
@@ -148,6 +154,20 @@ def choose_rates(options: argparse.Namespace) -> dict[tuple[str, int], float]:
             tried = ", ".join(f"{rate:g}: {last:.0f}" for rate, last in found.items())
             print(f"# {method}, lag {lag}: learning rate {chosen[method, lag]:g} ({tried})", flush=True)
     return chosen
+
+
+def measure(options: argparse.Namespace) -> dict[tuple[str, int], list[Outcome]]:
+    """Choose learning rates, and train every method at every lag with every seed."""
+    rates = choose_rates(options)
+    trials = [
+        Trial(method, lag, rate, seed)
+        for (method, lag), rate in rates.items()
+        for seed in range(1, options.seeds + 1)
+    ]
+    found: dict[tuple[str, int], list[Outcome]] = {}
+    for outcome in train_all(trials, options):
+        found.setdefault((outcome.trial.method, outcome.trial.lag), []).append(outcome)
+    return found
 
 
 def report(found: Mapping[tuple[str, int], Sequence[Outcome]]) -> None:
@@ -198,15 +218,10 @@ def main() -> None:
         f"# {platform.platform()}, {len(os.sched_getaffinity(0))} cores, {busy_share():.0%} of them busy "
         f"before; seeds 1 to {options.seeds}, {options.env_steps} env steps"
     )
-    rates = choose_rates(options)
-    trials = [
-        Trial(method, lag, rate, seed)
-        for (method, lag), rate in rates.items()
-        for seed in range(1, options.seeds + 1)
-    ]
-    found: dict[tuple[str, int], list[Outcome]] = {}
-    for outcome in train_all(trials, options):
-        found.setdefault((outcome.trial.method, outcome.trial.lag), []).append(outcome)
+    try:
+        found = measure(options)
+    except RunFailed as failed:
+        sys.exit(str(failed))
     report(found)
     if options.png is not None:
         draw(found, options.lags, options.png)

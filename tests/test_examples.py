@@ -6,8 +6,13 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from tianji_algos.models.settings import CNNActorCriticSettings, RecurrentActorCriticSettings
+from tianji_envs.atari_options import AtariOptions, read_options
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLES = DOCS / "examples"
@@ -98,3 +103,20 @@ def test_what_extending_md_shows_of_roles_is_what_the_examples_say() -> None:
     assert len(shown) >= 3
     for block in shown:
         assert any(" ".join(block.split()) in " ".join(file) for file in files), block
+
+
+def test_what_atari_md_shows_of_settings_is_what_there_is() -> None:
+    text = (DOCS / "atari.md").read_text()
+    game, machado, model = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", text, re.DOTALL))
+    assert game["environment"]["options"] == asdict(AtariOptions())
+    assert read_options(machado["environment"]["options"]) == AtariOptions(
+        sticky=0.25, noop_max=0, life_loss=False, full_action_space=True, fire_reset=False
+    )
+    del model["model"]["type"]
+    assert CNNActorCriticSettings(**model["model"]).precision == "bfloat16"
+    rows = re.findall(r"^\| `\"(\w+)\"` \|(?: `(\[.*?\])`)?.*?\| `(\[.*?\])` \|", text, re.MULTILINE)
+    assert [name for name, _, _ in rows] == ["nature", "impala_small", "impala_large", "mlp"]
+    for name, channels, hidden in rows:
+        settings = RecurrentActorCriticSettings(encoder=name)
+        assert json.loads(hidden) == list(settings.widths)
+        assert not channels or json.loads(channels) == list(settings.section_channels)

@@ -1,12 +1,15 @@
-"""Copies between a host's memory and a device: through pinned memory, on streams of their own.
+"""Copies between a host's memory and a device, through pinned memory.
 
 A copy from or to memory that may be paged out stops the host until it is done; from pinned memory it goes
-on by itself. Each class here also works where the device is a CPU, by plain copies: for tests.
+on by itself. Whatever goes to a device, and parameters that are to be published, are copied on streams of
+their own, while networks compute on another. What a network gives is copied on the stream that computes it,
+since the host waits for it. Each class here also works where the device is a CPU, by plain copies.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +20,16 @@ from tianji_algos.core import Model
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
+
+
+def on_host(device: torch.device) -> bool:
+    """Say whether a device computes in the host's memory, so that nothing need be copied for it."""
+    return device.type == "cpu"
+
+
+def torch_type(dtype: np.dtype[Any]) -> torch.dtype:
+    """Say what torch calls a type of numpy."""
+    return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
 def own_stream(device: torch.device) -> torch.cuda.Stream | None:
@@ -61,9 +74,16 @@ class Staging:
         if self._copied is not None:
             self._copied.synchronize()
 
+    def let_wait(self, stream: torch.cuda.Stream) -> None:
+        """Let what a stream is told from now on wait for it; the host goes on."""
+        if self._copied is not None:
+            stream.wait_event(self._copied)
+
 
 class Uploads:
-    """Copies arrays to a device, while the device computes and the host prepares the next.
+    """Copies arrays to a device on a stream of its own.
+
+    The host fills one of two pieces of pinned memory while the device copies from the other.
 
     Args:
         device: to copy to.
@@ -79,14 +99,28 @@ class Uploads:
 
         ``array`` may change as soon as this returns.
         """
+        return self.begin(array)()
+
+    def begin(self, array: Array) -> Callable[[], torch.Tensor]:
+        """Begin to copy ``array``, which may change as soon as this returns.
+
+        The current stream goes on, and does not wait until it needs the copy.
+
+        Returns:
+            Gives the copy, for what the current stream is told from then on.
+        """
         with torch.cuda.stream(self._stream):
-            host = self._stage(array)
+            staging, host = self._stage(array)
             tensor = host.to(self._device, non_blocking=self._stream is not None, copy=True)
-            self._staging[0].mark()
-        self._finish()
+            staging.mark()
+        return partial(self._hand_over, tensor, staging)
+
+    def _hand_over(self, tensor: torch.Tensor, staging: Staging) -> torch.Tensor:
         if self._stream is not None:
+            current = torch.cuda.current_stream(self._device)
+            staging.let_wait(current)
             # It was allocated for the copying stream, and may be freed while the current one still reads it.
-            tensor.record_stream(torch.cuda.current_stream(self._device))
+            tensor.record_stream(current)
         return tensor
 
     def fill(self, parts: Iterable[tuple[torch.Tensor, Array]]) -> None:
@@ -99,26 +133,24 @@ class Uploads:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
         for tensor, array in parts:
             with torch.cuda.stream(self._stream):
-                tensor.copy_(self._stage(array), non_blocking=self._stream is not None)
-                self._staging[0].mark()
-        self._finish()
-
-    def _finish(self) -> None:
-        """Let what the current stream is told from now on wait for all copies."""
+                staging, host = self._stage(array)
+                tensor.copy_(host, non_blocking=self._stream is not None)
+                staging.mark()
         if self._stream is not None:
             torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
-    def _stage(self, array: Array) -> torch.Tensor:
-        """Copy into the staging memory that has rested longest, which is then the first."""
+    def _stage(self, array: Array) -> tuple[Staging, torch.Tensor]:
+        """Copy into the staging memory that has rested longest."""
         self._staging.reverse()
-        host = self._staging[0].reserve(array.shape, _TORCH_TYPES[array.dtype])
+        staging = self._staging[0]
+        host = staging.reserve(array.shape, torch_type(array.dtype))
         np.copyto(host.numpy(), array)
-        return host
+        return staging, host
 
 
-def uploads_to(device: torch.device) -> Callable[[Array], Any]:
-    """Say how arrays are given to a network on a device: copied there, or as they are if that is a CPU."""
-    return _as_it_is if device.type == "cpu" else Uploads(device)
+def uploads_to(device: torch.device) -> Callable[[Array], Callable[[], Any]]:
+    """Say how arrays are sent to a network on a device: as ``Uploads.begin`` does, or not at all on a CPU."""
+    return _as_it_is if on_host(device) else Uploads(device).begin
 
 
 class Downloads:
@@ -155,10 +187,10 @@ class Exchange:
     """
 
     def __init__(self, device: torch.device) -> None:
-        on_cpu = device.type == "cpu"
-        self._upload: Callable[[Array], torch.Tensor] = _view if on_cpu else Uploads(device)
+        in_place = on_host(device)
+        self._upload: Callable[[Array], torch.Tensor] = _view if in_place else Uploads(device)
         self._download: Callable[[Sequence[torch.Tensor]], tuple[Floats, ...]] = (
-            _views if on_cpu else Downloads(device)
+            _views if in_place else Downloads(device)
         )
 
     def to_device(self, values: Array | torch.Tensor) -> torch.Tensor:
@@ -221,8 +253,8 @@ def device_of(model: torch.nn.Module) -> torch.device:
     return next(model.parameters()).device
 
 
-def _as_it_is(array: Array) -> Array:
-    return array
+def _as_it_is(array: Array) -> Callable[[], Array]:
+    return lambda: array
 
 
 def _view(array: Array) -> torch.Tensor:
@@ -232,14 +264,3 @@ def _view(array: Array) -> torch.Tensor:
 
 def _views(tensors: Sequence[torch.Tensor]) -> tuple[Floats, ...]:
     return tuple(tensor.detach().numpy() for tensor in tensors)
-
-
-class _TorchTypes(dict[np.dtype[Any], torch.dtype]):
-    """What torch calls a type of numpy."""
-
-    def __missing__(self, dtype: np.dtype[Any]) -> torch.dtype:
-        self[dtype] = torch.from_numpy(np.empty(0, dtype)).dtype
-        return self[dtype]
-
-
-_TORCH_TYPES = _TorchTypes()

@@ -273,7 +273,7 @@ def distribution_for(space: gym.Space[Any]) -> Distribution:
         return Categorical(sizes, starts, scalar=False, dtype=np.dtype(space.dtype))
     if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return Gaussian(space)
-    raise UnsupportedSpaceError(f"PPO acts in Discrete, MultiDiscrete and Box spaces, not in {space}")
+    raise UnsupportedSpaceError(f"a policy acts in Discrete, MultiDiscrete and Box spaces, not in {space}")
 
 
 def _pick(table: Floats, index: npt.NDArray[np.intp]) -> Floats:

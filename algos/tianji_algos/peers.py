@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 
@@ -22,6 +24,13 @@ class Peers(ABC):
     @abstractmethod
     def add_up(self, values: torch.Tensor) -> None:
         """Replace ``values``, in place, by their sum over all learners: the same bits for each of them."""
+
+    def compare(self, own: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Tell the other learners this one's counts ``[K]`` and hear theirs: ``[learners, K]``."""
+        counts = np.zeros((self.number, len(own)), np.int64)
+        counts[self.index] = own
+        self.add_up(torch.from_numpy(counts))
+        return counts
 
 
 class Alone(Peers):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,7 @@ import numpy.typing as npt
 
 from tianji_algos.core import Fields
 
-Floats = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.intp]
-LossGradient = Callable[[Floats, Floats], tuple[Floats, Floats]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,28 @@ class Columns:
         self.first = np.concatenate([first_observations(f["mask"]) for f in fragments], axis=1)
         nothing = np.zeros((1, self._envs, 0), np.float32)
         self.state = np.concatenate([f.get("state", nothing)[0] for f in fragments])
+
+    def deal(
+        self, rng: np.random.Generator, minibatch_size: int, widths: npt.NDArray[np.int64]
+    ) -> list[Indices]:
+        """Shuffle the columns and cut them into minibatches of as many, give or take one.
+
+        Every learner makes as many minibatches: from each it has a share that is as large as its share of the
+        rollout.
+
+        Args:
+            rng: says in which order; one minibatch of all has them as they come.
+            minibatch_size: steps of a minibatch of all learners, about; it has one column at least.
+            widths: columns of each learner, ``[learners]``.
+
+        Returns:
+            This learner's columns of each minibatch.
+        """
+        count = max(1, round(int(widths.sum()) * self.steps / minibatch_size))
+        count = min(count, int(widths.max()))  # No minibatch is empty.
+        order = rng.permutation(self.number) if count > 1 else np.arange(self.number)
+        edges = np.linspace(0, self.number, count + 1).astype(np.int64)
+        return [order[start:stop] for start, stop in pairwise(edges.tolist())]
 
     def rows(self, columns: Indices, steps: int) -> Indices:
         """Number the observations of columns ``[B]`` as ``Observations`` does.
@@ -94,22 +115,3 @@ def first_observations(mask: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     first = np.zeros((len(mask) + 1, *mask.shape[1:]), np.bool_)
     np.logical_not(mask, out=first[1:])
     return first
-
-
-def at_outputs(loss_gradient: LossGradient, chosen: Indices) -> LossGradient:
-    """Apply a loss to some of a network's outputs: by the others its derivative is zero.
-
-    Args:
-        loss_gradient: of a loss on outputs ``[M, ...]``.
-        chosen: which of the network's outputs ``[B, ...]`` those are, ``[M]``.
-
-    Returns:
-        The derivative of the loss by all outputs.
-    """
-
-    def gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
-        d_policy, d_value = np.zeros_like(policy), np.zeros_like(value)
-        d_policy[chosen], d_value[chosen] = loss_gradient(policy[chosen], value[chosen])
-        return d_policy, d_value
-
-    return gradient

@@ -258,6 +258,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keeps logs and results here (default: a temporary folder)")
     parser.add_argument("--json", metavar="PATH", help="also writes all runs and the table to this file")
     options = parser.parse_args()
+    for peer in PEERS:
+        if getattr(options, peer.replace("-", "_")) and peer not in TAKE_PART[options.algorithm]:
+            own = [algorithm for algorithm, peers in TAKE_PART.items() if peer in peers]
+            parser.error(
+                f"--{peer} takes no part in --algorithm {options.algorithm}; it does in {' and '.join(own)}"
+            )
     cores = sorted(os.sched_getaffinity(0))[: options.cores]
     os.sched_setaffinity(0, cores)
     directory = options.out or Path(tempfile.mkdtemp(prefix="tianji-peers-"))

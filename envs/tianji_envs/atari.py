@@ -24,10 +24,14 @@ class AtariFactory(EnvironmentFactory):
     """Atari games, with the preprocessing of Mnih et al. 2015 and Machado et al. 2018."""
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
-        """Look for the game, and for a library that emulates it; imports neither."""
+        """Look for the game; the libraries are not asked."""
         find_game(id)
-        if all(importlib.util.find_spec(module) is None for module, _ in _LIBRARIES.values()):
-            raise _missing("ale")
+
+    def check_options(self, options: Mapping[str, Any]) -> None:
+        """Check names and values, and look for the library that is to emulate, without importing it."""
+        backend = read_options(options).backend
+        if importlib.util.find_spec(_LIBRARIES[backend][0]) is None:
+            raise _missing(backend)
 
     def make(
         self,
@@ -52,7 +56,7 @@ class AtariFactory(EnvironmentFactory):
             raise _missing(chosen.backend) from cause
         except Exception as cause:
             raise BrokenEnvironmentError(f"{title(game)} cannot be built with {chosen}: {cause}") from cause
-        return AtariVectorEnvironment(game, emulators, num_envs, chosen)
+        return AtariVectorEnvironment(game, emulators, num_envs, chosen, evaluation=evaluation)
 
 
 def _emulators(game: str, num_envs: int, limit: int, options: AtariOptions, threads: int) -> Emulators:
@@ -66,6 +70,7 @@ def _emulators(game: str, num_envs: int, limit: int, options: AtariOptions, thre
 
 
 def _missing(backend: str) -> MissingExtraError:
+    extra = _LIBRARIES[backend][1]
     return MissingExtraError(
-        f"Atari needs more than is installed: pip install 'tianji[{_LIBRARIES[backend][1]}]'"
+        f"Atari's backend {backend!r} needs more than is installed: pip install 'tianji[{extra}]'"
     )

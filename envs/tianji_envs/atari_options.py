@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.errors import WrongOptionError
 
 BACKENDS: Final = ("ale", "envpool")
 
@@ -31,9 +31,10 @@ class AtariOptions:
         clip_rewards: rewards are clipped to [-1, 1], in training.
         life_loss: a lost life ends an episode though the game goes on, in training.
         full_action_space: all 18 actions, not only those that the game knows.
-        fire_reset: the first action of a game and of each further life is FIRE, whatever the policy
-            chose, in training and in evaluation: in Breakout and a few others the ball waits for it,
-            and a greedy policy that never learnt to press it would wait for ever.
+        fire_reset: the first action of a game is FIRE, whatever the policy chose: in Breakout and a few
+            others the ball waits for it, and a greedy policy that never learnt to press it would wait
+            for ever. So is the first of each further life in evaluation and where ``life_loss`` makes it
+            no experience; elsewhere in training it is the policy's own, which is what is recorded.
     """
 
     backend: str = "ale"
@@ -50,6 +51,8 @@ class AtariOptions:
 
 _AT_LEAST: Final = {"frame_skip": 1, "stack": 1, "noop_max": 0, "size": 8}
 
+_AT_MOST: Final = {"stack": 255}  # A replay counts the frames of a stack in a byte.
+
 _WANTED: Final = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a string"}
 
 
@@ -57,7 +60,7 @@ def read_options(options: Mapping[str, Any] | None) -> AtariOptions:
     """Check options and complete them.
 
     Raises:
-        BrokenEnvironmentError: an option that does not exist, or a value that does not fit it.
+        WrongOptionError: an option that does not exist, or a value that does not fit it.
     """
     types = {field.name: str(field.type) for field in fields(AtariOptions)}
     given = dict(options or {})
@@ -65,10 +68,10 @@ def read_options(options: Mapping[str, Any] | None) -> AtariOptions:
         if name not in types:
             near = difflib.get_close_matches(name, types, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"they are {', '.join(types)}"
-            raise BrokenEnvironmentError(f"Atari has no option {name!r}; {hint}")
+            raise WrongOptionError(name, f"Atari has no option {name!r}; {hint}")
         wanted = _wanted(name, types[name], value)
         if wanted:
-            raise BrokenEnvironmentError(f"Atari's option {name} = {value!r}: it should be {wanted}")
+            raise WrongOptionError(name, f"Atari's option {name} = {value!r}: it should be {wanted}")
     return AtariOptions(**given)
 
 
@@ -82,6 +85,8 @@ def _wanted(name: str, type_name: str, value: object) -> str:
         return " or ".join(f'"{backend}"' for backend in BACKENDS)
     if name in _AT_LEAST and isinstance(value, int) and value < _AT_LEAST[name]:
         return f"at least {_AT_LEAST[name]}"
+    if name in _AT_MOST and isinstance(value, int) and value > _AT_MOST[name]:
+        return f"at most {_AT_MOST[name]}"
     if name == "sticky" and isinstance(value, int | float) and not 0 <= value < 1:
         return "a probability below 1"
     return ""

@@ -65,15 +65,26 @@ class AtariVectorEnvironment(VectorEnvironment):
         emulators: N of that game.
         num_envs: N.
         options: as training or evaluation is to have them.
+        evaluation: nobody learns from the steps.
     """
 
-    def __init__(self, game: str, emulators: Emulators, num_envs: int, options: AtariOptions) -> None:
+    def __init__(
+        self,
+        game: str,
+        emulators: Emulators,
+        num_envs: int,
+        options: AtariOptions,
+        *,
+        evaluation: bool = False,
+    ) -> None:
         self._emulators = emulators
         self._clips = options.clip_rewards
         self._ends_at_lives = options.life_loss
         fires = options.fire_reset and (options.full_action_space or game not in WITHOUT_FIRE)
         self._first_action = FIRE if fires else NOOP
-        self._begins_lives = fires or options.life_loss
+        # Where a lost life ends no episode, the step after it is experience: another action than the
+        # policy's own would be learnt from as if it had been that.
+        self._begins_lives = options.life_loss or (fires and evaluation)
 
         self.num_envs = num_envs
         self.observation_space = gymnasium.spaces.Box(0, 255, (options.size, options.size), np.uint8)
@@ -152,7 +163,9 @@ class AtariVectorEnvironment(VectorEnvironment):
         """Make the step after a lost life one that only begins an episode: without reward or flags.
 
         The game goes on in that step. Should it end there, the next one says so: the emulator then
-        begins a new game and gives no reward either.
+        begins a new game and gives no reward either. That step, which is rare, counts as experience of a
+        terminal state though its action did nothing and it shows the new game; if the game was cut off,
+        it says terminated all the same.
         """
         begins, unsaid, ends = self._begins, self._unsaid, self._lost
         for written in (reward, terminated, truncated, self._game_over):

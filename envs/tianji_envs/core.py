@@ -147,6 +147,17 @@ class EnvironmentFactory(ABC):
             UnknownEnvironmentError: names the nearest id.
         """
 
+    def check_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027 - many know only when built
+        """Refuse options that ``make`` would refuse, without building an environment.
+
+        Args:
+            options: what the config says under ``environment.options``.
+
+        Raises:
+            WrongOptionError: names the option.
+            MissingExtraError: these options need a library; the message is the pip command.
+        """
+
     @abstractmethod
     def make(
         self,

@@ -5,6 +5,7 @@
     ├── MissingExtraError          the environment's library is not installed; the message is the pip command
     ├── UnsupportedSpaceError      a space whose values are not one array of fixed size
     └── BrokenEnvironmentError     found, and cannot be imported, built or stepped as the contract says
+        └── WrongOptionError       an option that does not exist, or a value that does not fit it
 
 Exceptions that an environment's own ``reset`` or ``step`` raises pass through as they are.
 """
@@ -28,3 +29,15 @@ class UnsupportedSpaceError(EnvironmentFailure):
 
 class BrokenEnvironmentError(EnvironmentFailure):
     """The environment cannot be imported or built, or does not keep the contract of ``BaseEnv``."""
+
+
+class WrongOptionError(BrokenEnvironmentError):
+    """The environment has no such option, or none of that value.
+
+    Attributes:
+        option: its name.
+    """
+
+    def __init__(self, option: str, message: str) -> None:
+        super().__init__(message)
+        self.option = option

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
+from tianji_envs.atari_games import find_game
 from tianji_envs.core import (
     Array,
     EnvironmentFactory,
@@ -60,6 +61,12 @@ def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
 
 
 def _nearest(name: str) -> str:
+    try:
+        find_game(name)
+    except UnknownEnvironmentError:
+        pass
+    else:
+        return '; environment.type = "atari" has it'
     by_folded = {registered.lower(): registered for registered in gymnasium.registry}
     near = difflib.get_close_matches(name.lower(), by_folded, n=3, cutoff=0.6)
     return f"; did you mean {' or '.join(by_folded[match] for match in near)}?" if near else ""

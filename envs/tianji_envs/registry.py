@@ -95,9 +95,20 @@ def _as_factory(type: str, found: object) -> EnvironmentFactory:  # noqa: A002 -
 
     if inspect.isclass(found):
         if issubclass(found, EnvironmentFactory):
+            _check_make(type, found)
             return found()
         if issubclass(found, BaseEnv | gymnasium.Env):
             return UserFactory(type, found)
     raise BrokenEnvironmentError(
         f"{type} is {found!r}; a subclass of BaseEnv, gymnasium.Env or EnvironmentFactory is wanted"
     )
+
+
+def _check_make(type: str, factory: type[EnvironmentFactory]) -> None:  # noqa: A002 - the config's word for it
+    """Refuse a factory whose ``make`` does not take what it is called with."""
+    parameters = inspect.signature(factory.make).parameters
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    lacking = [f"{name}=" for name in ("evaluation", "threads") if name not in parameters]
+    if lacking:
+        raise BrokenEnvironmentError(f"{type}: {factory.__name__}.make() should take {' and '.join(lacking)}")

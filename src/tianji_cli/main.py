@@ -115,7 +115,7 @@ def evaluate(
         str, typer.Option(metavar="best|last|STEP", help="Which one to play with.")
     ] = "best",
     render: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Save an animated GIF of the episodes.")
+        Path | None, typer.Option(metavar="PATH", help="Save an animated GIF of the first episode.")
     ] = None,
     out: OutOption = None,
     json: JsonOption = None,

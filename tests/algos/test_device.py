@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -41,6 +44,39 @@ def test_what_is_uploaded_is_what_the_array_was(kind: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_arrays_whose_upload_has_begun_may_change_and_are_handed_over_in_any_order(kind: str) -> None:
+    upload = Uploads(torch.device(kind))
+    array = np.zeros(100_000, np.float32)
+    begun = []
+    for number in range(5):  # More than there are staging buffers.
+        array[...] = number
+        begun.append(upload.begin(array))
+    array[...] = -1
+    for number in (3, 0, 4, 1, 2):
+        tensor = begun[number]()
+        assert tensor.device.type == kind
+        assert tensor.tolist() == [number] * len(array)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_filled_tensors_are_what_the_arrays_were_as_they_were_asked_for(kind: str) -> None:
+    upload = Uploads(torch.device(kind))
+    memory = torch.full((5, 1000), -1.0, device=kind)
+    before = memory * 2
+    array = np.zeros(1000, np.float32)
+
+    def parts() -> Iterator[tuple[torch.Tensor, npt.NDArray[np.float32]]]:
+        for number in range(len(memory)):
+            array[...] = number
+            yield memory[number], array
+
+    upload.fill(parts())
+    array[...] = -2
+    assert (memory + 1).cpu().tolist() == [[number + 1] * 1000 for number in range(5)]
+    assert before.cpu().tolist() == [[-2] * 1000] * 5
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_arrays_of_any_layout_and_size_are_uploaded(kind: str) -> None:
     upload = Uploads(torch.device(kind))
     array = np.arange(24.0, dtype=np.float32).reshape(4, 6)
@@ -54,10 +90,13 @@ def test_downloads_are_kept_until_the_next(kind: str) -> None:
     tensors = [torch.arange(6.0, device=kind).view(2, 3), torch.ones(4, device=kind)]
     first = download(tensors)
     assert [array.tolist() for array in first] == [tensor.tolist() for tensor in tensors]
-    second = download([tensor + 1 for tensor in tensors])
+    others = [tensor + 1 for tensor in tensors]
+    second = download(others)
+    assert [array.tolist() for array in second] == [tensor.tolist() for tensor in others]
     for array, again in zip(first, second, strict=True):
         assert np.shares_memory(array, again)
-    assert download([torch.zeros(9, device=kind)])[0].tolist() == [0] * 9
+    larger = torch.arange(9.0, device=kind)
+    assert download([larger])[0].tolist() == larger.tolist()
 
 
 def test_a_network_on_a_cpu_is_given_views_and_gives_views() -> None:
@@ -67,7 +106,7 @@ def test_a_network_on_a_cpu_is_given_views_and_gives_views() -> None:
     assert np.shares_memory(tensor.numpy(), array)
     assert np.shares_memory(exchange.to_host([tensor])[0], array)
     assert exchange.to_device(tensor) is tensor
-    assert uploads_to(cpu)(array) is array
+    assert uploads_to(cpu)(array)() is array
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -67,6 +67,16 @@ def test_greedy_actions_draw_nothing_however_much_is_explored(cartpole_spaces: S
         np.testing.assert_array_equal(agent.act_greedily(observations()), best)
 
 
+def test_evaluations_take_random_actions_as_often_as_set(cartpole_spaces: Spaces) -> None:
+    spaces = Spaces(cartpole_spaces.observation, gym.spaces.Discrete(2, start=-3))
+    model, agent = build(spaces, epsilon_start=1.0, eval_epsilon=0.2)
+    best = q_of(model, observations()).argmax(axis=1) - 3
+    others, steps = np.zeros(ENVS), 2000
+    for _ in range(steps):
+        others += agent.act_greedily(observations()) != best
+    np.testing.assert_allclose(2 * others / steps, 0.2, atol=0.05)
+
+
 def test_random_actions_are_uniform_and_recorded(cartpole_spaces: Spaces) -> None:
     spaces = Spaces(cartpole_spaces.observation, gym.spaces.Discrete(5))
     _, agent = build(spaces, epsilon_start=1.0)

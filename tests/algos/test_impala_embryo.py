@@ -14,9 +14,10 @@ from tianji_algos.distributions import distribution_for
 from tianji_algos.errors import DivergedError, StateMismatchError
 from tianji_algos.impala.embryo import IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALASettings
-from tianji_algos.models.actor_critic import ActorCritic, RecurrentActorCritic
+from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.models.through_time import RecurrentActorCritic
 from tianji_algos.settings import NoSettings
 
 Fragment = dict[str, npt.NDArray[Any]]

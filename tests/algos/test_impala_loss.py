@@ -10,7 +10,7 @@ import torch
 
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import distribution_for
-from tianji_algos.impala.loss import DIAGNOSTICS, IMPALALoss, Minibatch
+from tianji_algos.impala.loss import DIAGNOSTICS, IMPALALoss, IMPALAMinibatch
 from tianji_algos.impala.vtrace import VTrace
 
 Floats = npt.NDArray[np.float32]
@@ -26,13 +26,13 @@ def loss_for(spaces: Spaces, *, is_corrected: bool = True, is_mean: bool = False
     )
 
 
-def minibatch(fragment: dict[str, npt.NDArray[Any]], total: int | None = None) -> Minibatch:
+def minibatch(fragment: dict[str, npt.NDArray[Any]], total: int | None = None) -> IMPALAMinibatch:
     mask = fragment["mask"].astype(bool)
     action, log_prob = (
         fragment[name].reshape(-1, *fragment[name].shape[2:])[mask.reshape(-1)]
         for name in ("action", "log_prob")
     )
-    return Minibatch(
+    return IMPALAMinibatch(
         observation=None,
         experience=np.flatnonzero(mask),
         action=action,
@@ -63,7 +63,7 @@ def log_prob_and_entropy(
 
 
 def reference(
-    policy: torch.Tensor, value: torch.Tensor, batch: Minibatch, spaces: Spaces, is_corrected: bool
+    policy: torch.Tensor, value: torch.Tensor, batch: IMPALAMinibatch, spaces: Spaces, is_corrected: bool
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """The loss as section 4.2 has it, for autograd to differentiate; targets are constants."""
     where = torch.from_numpy(batch.experience)

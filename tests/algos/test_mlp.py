@@ -13,7 +13,7 @@ from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.flat import flatten_parameters
 from tianji_algos.models.mlp import MLPActorCritic, MLPBackprop
-from tianji_algos.models.observations import ObservationEncoder
+from tianji_algos.models.observation_encoder import ObservationEncoder
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.models.through_torch import TorchBackprop, TorchExecutor
 
@@ -153,6 +153,8 @@ def test_observations_become_rows_of_numbers(
     assert encoded.dtype == np.float32
     assert encoded.shape == (20, encoder.features)
     np.testing.assert_array_equal(encoded, encode(observation))
+    for _ in range(2):  # the second finds what the first has kept on the device
+        np.testing.assert_array_equal(encoder.in_torch(torch.from_numpy(observation)), encoded)
 
 
 def test_an_observation_space_that_the_network_cannot_take_is_named() -> None:

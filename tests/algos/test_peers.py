@@ -213,6 +213,22 @@ def test_a_learner_whose_share_has_no_sample_keeps_step(spaces: Spaces, fragment
     assert np.isfinite(outcomes[0].parameters).all()
 
 
+@pytest.mark.parametrize("normalize", ["minibatch", "rollout"])
+def test_learners_leave_the_same_minibatches_out_where_none_has_a_sample(
+    spaces: Spaces, fragments: list[Fragment], normalize: str
+) -> None:
+    for fragment in fragments[1:]:
+        fragment["mask"][:] = 0
+    settings = {"model_type": TinyGRU, "minibatch_size": 16, "normalize_advantage": normalize}
+    outcomes, _ = train_in_step(spaces, fragments[:4], 2, **settings)
+    assert_same(outcomes)
+    assert np.isfinite(outcomes[0].parameters).all()
+    assert outcomes[0].uses == 3 * fragments[0]["mask"].sum()
+    assert 0 < outcomes[0].updates < 3 * 8
+    nothing, _ = train_in_step(spaces, fragments[1:3], 2, **settings)
+    assert (nothing[0].uses, nothing[0].updates) == (0, 0)
+
+
 def test_the_divergence_of_all_learners_decides_when_a_rollout_is_left(
     spaces: Spaces, fragments: list[Fragment]
 ) -> None:
@@ -317,10 +333,10 @@ def test_the_averaged_state_is_the_optimizers_moments_in_place(cartpole_spaces: 
         changed, _ = embryo.state()
         assert not any(tensors[name].any() for name in ("adam.mean", "adam.square"))
         assert all((changed[name] == 2.0).all() for name in ("adam.mean", "adam.square"))
-    rmsprop = ppo(cartpole_spaces, optimizer="rmsprop")
-    (square,) = rmsprop.averaged_state()
-    square.fill_(2.0)
-    assert (rmsprop.state()[0]["rmsprop.square"] == 2.0).all()
+    for embryo in (ppo(cartpole_spaces, optimizer="rmsprop"), impala(cartpole_spaces)):
+        (square,) = embryo.averaged_state()
+        square.fill_(2.0)
+        assert (embryo.state()[0]["rmsprop.square"] == 2.0).all()
 
 
 @pytest.mark.parametrize("kind", [RolloutEmbryo, ReplayEmbryo])

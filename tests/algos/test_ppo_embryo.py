@@ -87,6 +87,20 @@ def test_every_experience_is_seen_once_an_epoch_and_reset_steps_never(
     assert embryo.uses_per_sample == 3.0
 
 
+@pytest.mark.parametrize("normalize", ["minibatch", "rollout", "none"])
+def test_a_rollout_of_reset_steps_makes_no_update(
+    spaces: Spaces, fragments: list[Fragment], normalize: str
+) -> None:
+    embryo = build(spaces, normalize_advantage=normalize)
+    experience = [fragment["mask"].copy() for fragment in fragments]
+    for fragment in fragments:
+        fragment["mask"][:] = 0
+    assert list(embryo.minibatches(fragments)) == []
+    for fragment, mask in zip(fragments, experience, strict=True):
+        fragment["mask"][:] = mask
+    assert train(embryo, fragments) == 3 * sum(int(mask.sum()) for mask in experience)
+
+
 def test_each_sample_has_the_observation_of_its_step(spaces: Spaces, fragments: list[Fragment]) -> None:
     seen_by = {
         log_prob: observation

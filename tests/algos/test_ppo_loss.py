@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from tianji_algos.distributions import distribution_for
-from tianji_algos.ppo.loss import DIAGNOSTICS, Minibatch, PPOLoss
+from tianji_algos.ppo.loss import DIAGNOSTICS, PPOLoss, PPOMinibatch
 
 CLIP, VALUE_COEF, ENTROPY_COEF = 0.2, 0.7, 0.03
 
 
 def reference(
-    policy: torch.Tensor, value: torch.Tensor, batch: Minibatch, clip_value: bool
+    policy: torch.Tensor, value: torch.Tensor, batch: PPOMinibatch, clip_value: bool
 ) -> tuple[torch.Tensor, dict[str, float]]:
     """The loss as papers and libraries write it, for autograd to differentiate."""
     distribution = torch.distributions.Categorical(logits=policy)
@@ -37,11 +37,11 @@ def reference(
     return policy_loss + VALUE_COEF * value_loss - ENTROPY_COEF * entropy, diagnostics
 
 
-def random_minibatch(rng: np.random.Generator, size: int) -> Minibatch:
+def random_minibatch(rng: np.random.Generator, size: int) -> PPOMinibatch:
     def normal(mean: float, spread: float) -> npt.NDArray[np.float32]:
         return rng.normal(mean, spread, size).astype(np.float32)
 
-    return Minibatch(
+    return PPOMinibatch(
         observation=np.zeros((size, 1), np.float32),
         action=rng.integers(0, 3, size),
         log_prob=normal(-1.1, 0.3),
@@ -80,7 +80,7 @@ def test_the_gradient_is_that_of_the_clipped_loss(clip_value: bool) -> None:
 def test_clipping_stops_the_gradient_only_where_the_policy_has_moved_enough(
     ratio: float, advantage: float, flows: bool
 ) -> None:
-    batch = Minibatch(
+    batch = PPOMinibatch(
         observation=np.zeros((1, 1), np.float32),
         action=np.zeros(1, np.int64),
         log_prob=np.log(np.array([0.5 / ratio], np.float32)),

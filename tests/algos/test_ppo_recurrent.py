@@ -13,13 +13,12 @@ import torch
 from algos.tiny_gru import TinyGRU
 
 from tianji_algos.core import Fields, Spaces, build_model
-from tianji_algos.errors import AlgorithmError
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.agent import PPOAgent
 from tianji_algos.ppo.embryo import PPOEmbryo
-from tianji_algos.ppo.loss import Minibatch
+from tianji_algos.ppo.loss import PPOMinibatch
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_algos.sequences import Sequences
 
@@ -132,7 +131,7 @@ def test_the_gradient_is_autograds_of_the_steps_that_are_experience(
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5)
 
 
-def loss(model: TinyGRU, batch: Minibatch, spaces: Spaces) -> torch.Tensor:
+def loss(model: TinyGRU, batch: PPOMinibatch, spaces: Spaces) -> torch.Tensor:
     """PPO's, step by step and environment by environment."""
     terms = []
     sequences, samples = batch.observation, list(batch.outputs if batch.outputs is not None else ())
@@ -160,10 +159,21 @@ def loss(model: TinyGRU, batch: Minibatch, spaces: Spaces) -> torch.Tensor:
     return torch.cat(terms).mean()
 
 
-def test_a_minibatch_that_holds_no_sequence_is_refused(spaces: Spaces, fragments: list[Fragment]) -> None:
-    complaint = r"minibatch of 7 samples holds none of 8 steps; a training.minibatch_size of at least 8"
-    with pytest.raises(AlgorithmError, match=complaint):
-        train(build(spaces, minibatch_size=7), fragments)
+def test_a_minibatch_has_one_sequence_at_least(spaces: Spaces, fragments: list[Fragment]) -> None:
+    embryo = build(spaces, minibatch_size=STEPS - 1, epochs=1)
+    widths = [batch.observation.first.shape[1] for batch in embryo.minibatches(fragments)]
+    assert widths == [1] * (2 * ENVS)
+
+
+@pytest.mark.parametrize("normalize", ["minibatch", "rollout"])
+def test_sequences_without_experience_make_no_update(
+    spaces: Spaces, fragments: list[Fragment], normalize: str
+) -> None:
+    fragments[0]["mask"][:] = 0
+    embryo = build(spaces, minibatch_size=STEPS, epochs=1, normalize_advantage=normalize)
+    used = [embryo.update(batch) for batch in embryo.minibatches(fragments)]
+    assert (len(used), sum(used)) == (ENVS, fragments[1]["mask"].sum())
+    assert list(embryo.minibatches(fragments[:1])) == []
 
 
 class Recall:

@@ -13,8 +13,8 @@ from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
 from tianji_algos.fields import FieldSpec
 from tianji_algos.flat import flatten_parameters
-from tianji_algos.models.actor_critic import RecurrentActorCritic
 from tianji_algos.models.recurrent import GatedActorCritic
+from tianji_algos.models.through_time import RecurrentActorCritic
 from tianji_algos.ppo.agent import PPOAgent
 from tianji_algos.ppo.settings import PPOAgentSettings
 from tianji_algos.sequences import Sequences

@@ -9,8 +9,8 @@ from torch import nn
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import distribution_for
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.actor_critic import RecurrentActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.models.through_time import RecurrentActorCritic
 
 
 class TinyGRU(RecurrentActorCritic):
@@ -33,7 +33,7 @@ class TinyGRU(RecurrentActorCritic):
     def unroll(
         self, observation: torch.Tensor, first: torch.Tensor, state: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        states = []
+        states, first = [], first.to(state.device)
         for t in range(len(observation)):
             state = self.cell(observation[t], state * ~first[t][:, None])
             states.append(state)

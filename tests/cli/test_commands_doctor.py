@@ -120,7 +120,7 @@ def test_a_missing_ucx_is_answered_with_the_pip_command(monkeypatch: pytest.Monk
 
 def test_gpus_are_named_and_a_torch_that_cannot_use_them_is_a_warning(tmp_path: Path) -> None:
     (nothing,) = doctor.gpus(wanted=True, driver=tmp_path)
-    assert "no NVIDIA driver" in nothing.found
+    assert nothing.found.startswith(f"no NVIDIA driver in {tmp_path}")
     (tmp_path / "version").write_text(
         "NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 1\n"
     )
@@ -131,3 +131,20 @@ def test_gpus_are_named_and_a_torch_that_cannot_use_them_is_a_warning(tmp_path: 
     (unused,) = doctor.gpus(wanted=False, driver=tmp_path)
     assert unused.grade == "warning"
     assert "--device cuda" in unused.remedy
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [("cuda: Optional[str] = '12.8'", "built for 12.8"), ("cuda: Optional[str] = None", "built without it")],
+)
+def test_what_torch_was_built_for_is_read_from_its_own_file_and_not_guessed_from_its_version(
+    line: str, found: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name, text in (("__init__.py", ""), ("version.py", f"__version__ = '2.9.0'\n{line}\nhip = None\n")):
+        (tmp_path / "torch").mkdir(exist_ok=True)
+        (tmp_path / "torch" / name).write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(metadata, "version", lambda _: "2.9.0")
+    findings = {finding.subject: finding.found for finding in doctor.torch()}
+    assert (findings["torch"], findings["CUDA in torch"]) == ("2.9.0", found)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -225,6 +226,42 @@ def test_what_is_missing_is_named_with_an_example(
     line = only_problem(less)
     assert line.startswith(f"less.toml: {key}: missing")
     assert example in line
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "words"),
+    [
+        ('{ backend = "gym" }', "environment.options.backend", 'it should be "ale" or "envpool"'),
+        ("{ frameskip = 4 }", "environment.options.frameskip", "did you mean 'frame_skip'?"),
+        ("{ stack = 300 }", "environment.options.stack", "it should be at most 255"),
+    ],
+)
+def test_a_wrong_option_of_atari_is_named_with_its_key(
+    good: Path, options: str, key: str, words: str
+) -> None:
+    line = only_problem(
+        good, ["environment.type=atari", "environment.id=Pong", f"environment.options={options}"]
+    )
+    assert line.startswith(f"--set: {key}: ")
+    assert words in line
+
+
+def test_a_missing_emulator_is_answered_with_the_pip_command(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    settings = ["environment.type=atari", "environment.id=Pong"]
+    load_config(str(good), settings)
+    line = only_problem(good, [*settings, 'environment.options={ backend = "envpool" }'])
+    assert line.startswith("--set: environment.options: Atari's backend 'envpool'")
+    assert line.endswith("pip install 'tianji[envpool]'")
+
+
+def test_an_example_of_an_id_is_one_of_the_environments_type(tmp_path: Path, good: Path) -> None:
+    text = GOOD.replace('id = "CartPole-v1"', "").replace('type = "gym"', 'type = "atari"')
+    line = only_problem(write(tmp_path / "less.toml", text))
+    assert line.startswith("less.toml: environment.id: missing")
+    assert line.endswith('for example id = "Pong"')
 
 
 def test_an_empty_config_is_told_all_that_it_needs(tmp_path: Path, good: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tianji_envs import registry
 from tianji_envs.atari import AtariFactory
 from tianji_envs.atari_games import GAMES, WITHOUT_FIRE, find_game, title
-from tianji_envs.errors import BrokenEnvironmentError, MissingExtraError, UnknownEnvironmentError
+from tianji_envs.errors import MissingExtraError, UnknownEnvironmentError, WrongOptionError
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,7 @@ def test_an_unknown_game_is_refused_with_the_nearest(env_id: str, words: str) ->
         ({"frame_skip": 0}, "option frame_skip = 0: it should be at least 1"),
         ({"frame_skip": True}, "option frame_skip = True: it should be a whole number"),
         ({"frame_skip": 4.0}, "option frame_skip = 4.0: it should be a whole number"),
+        ({"stack": 256}, "option stack = 256: it should be at most 255"),
         ({"noop_max": -1}, "option noop_max = -1: it should be at least 0"),
         ({"stack": "4"}, "option stack = '4': it should be a whole number"),
         ({"sticky": "often"}, "option sticky = 'often': it should be a number"),
@@ -76,9 +77,14 @@ def test_a_wrong_option_is_named_before_anything_is_loaded(
 ) -> None:
     for library in ("ale_py", "envpool"):
         monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(BrokenEnvironmentError) as caught:
-        AtariFactory().make("Pong", 1, options=options)
-    assert words in str(caught.value)
+    for refused in (
+        AtariFactory().check_options,
+        lambda options: AtariFactory().make("Pong", 1, options=options),
+    ):
+        with pytest.raises(WrongOptionError) as caught:
+            refused(options)
+        assert words in str(caught.value)
+        assert {caught.value.option} == options.keys()
 
 
 @pytest.mark.parametrize(("backend", "library", "extra"), [("ale", "ale_py", "atari"), ("envpool",) * 3])
@@ -87,22 +93,31 @@ def test_a_missing_library_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"tianji_envs.atari_{backend}", raising=False)
-    with pytest.raises(MissingExtraError) as caught:
-        AtariFactory().make("Pong", 1, options={"backend": backend})
-    assert f"pip install 'tianji[{extra}]'" in str(caught.value)
+    options = {"backend": backend}
+    for refused in (
+        AtariFactory().check_options,
+        lambda options: AtariFactory().make("Pong", 1, options=options),
+    ):
+        with pytest.raises(MissingExtraError) as caught:
+            refused(options)
+        assert str(caught.value) == (
+            f"Atari's backend {backend!r} needs more than is installed: pip install 'tianji[{extra}]'"
+        )
 
 
-def test_an_id_is_refused_where_no_library_emulates_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_are_accepted_where_the_other_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    AtariFactory().check_id("Pong")
+    AtariFactory().check_options({})
+    AtariFactory().check_options({"stack": 255})
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'tianji\[atari\]'"):
-        AtariFactory().check_id("Pong")
+        AtariFactory().check_options({})
 
 
-def test_checking_an_id_loads_no_emulator() -> None:
+def test_checking_an_id_and_options_loads_no_emulator() -> None:
     code = (
-        "import sys; from tianji_envs import registry; registry.find('atari').check_id('Pong');"
+        "import sys; from tianji_envs import registry; found = registry.find('atari');"
+        "found.check_id('Pong'); found.check_options({'backend': 'envpool'});"
         "assert not {'ale_py', 'envpool', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

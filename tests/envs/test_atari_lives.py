@@ -50,10 +50,15 @@ Row = tuple[float, bool, bool, float, bool]
 
 
 def tell(
-    emulators: Scripted, steps: int, options: AtariOptions | None = None, game: str = "breakout"
+    emulators: Scripted,
+    steps: int,
+    options: AtariOptions | None = None,
+    game: str = "breakout",
+    *,
+    evaluation: bool = False,
 ) -> list[Row]:
     """Step with action 3; gives reward, terminated, truncated, score and over of each step."""
-    vector = AtariVectorEnvironment(game, emulators, 1, options or AtariOptions())
+    vector = AtariVectorEnvironment(game, emulators, 1, options or AtariOptions(), evaluation=evaluation)
     frame, reward = np.zeros((1, 84, 84), np.uint8), np.zeros(1, np.float32)
     terminated, truncated = np.zeros((2, 1), np.bool_)
     vector.reset(0, frame)
@@ -90,12 +95,16 @@ def test_a_game_whose_actions_have_no_fire_begins_its_lives_without(full: bool, 
     assert emulators.actions == [3, first, 3]
 
 
-def test_where_lives_end_no_episode_only_fire_replaces_an_action() -> None:
-    for fire, actions in ((True, [3, 1, 3]), (False, [3, 3, 3])):
-        emulators = Scripted(3, [(0, 2, ""), (4, 2, ""), (0, 2, "")])
-        rows = tell(emulators, 3, AtariOptions(fire_reset=fire, life_loss=False))
-        assert [(row[0], row[1]) for row in rows] == [(0, False), (1, False), (0, False)]
-        assert emulators.actions == actions
+@pytest.mark.parametrize("fire", [True, False])
+@pytest.mark.parametrize("evaluation", [True, False])
+def test_where_lives_end_no_episode_an_action_is_replaced_only_if_nobody_learns_from_it(
+    fire: bool, evaluation: bool
+) -> None:
+    emulators = Scripted(3, [(0, 2, ""), (4, 2, ""), (0, 2, "")])
+    options = AtariOptions(fire_reset=fire, life_loss=False)
+    rows = tell(emulators, 3, options, evaluation=evaluation)
+    assert [(row[0], row[1]) for row in rows] == [(0, False), (1, False), (0, False)]
+    assert emulators.actions == [3, 1 if fire and evaluation else 3, 3]
 
 
 def test_no_lives_left_are_the_end_only_once_the_game_is_over() -> None:

@@ -24,7 +24,7 @@ from tianji_envs.gym import GymFactory
 MINE = """
 import gymnasium
 import numpy as np
-from tianji_envs.core import BaseEnv
+from tianji_envs.core import BaseEnv, EnvironmentFactory
 
 
 class Walk(BaseEnv):
@@ -88,6 +88,26 @@ class Raises(Walk):
         raise ZeroDivisionError("mine")
 
 
+class Factory(EnvironmentFactory):
+    def check_id(self, id):
+        pass
+
+
+class FactoryOfBefore(Factory):
+    def make(self, id, num_envs, max_episode_steps=None, options=None, render=False):
+        raise AssertionError("called with what it does not take")
+
+
+class FactoryWithoutThreads(Factory):
+    def make(self, id, num_envs, max_episode_steps=None, options=None, render=False, *, evaluation=False):
+        raise AssertionError("called with what it does not take")
+
+
+class FactoryOfAll(Factory):
+    def make(self, *arguments, **keywords):
+        return keywords
+
+
 not_an_environment = 3
 """
 
@@ -138,6 +158,12 @@ def test_an_entry_point_leads_to_a_factory_and_is_listed(mine: str, monkeypatch:
         ("needs_more:Env", BrokenEnvironmentError, "a_library_that_is_not_there"),
         ("does_not_parse:Env", BrokenEnvironmentError, "SyntaxError"),
         ("mine_envs:not_an_environment", BrokenEnvironmentError, "subclass of BaseEnv"),
+        (
+            "mine_envs:FactoryOfBefore",
+            BrokenEnvironmentError,
+            "mine_envs:FactoryOfBefore: FactoryOfBefore.make() should take evaluation= and threads=",
+        ),
+        ("mine_envs:FactoryWithoutThreads", BrokenEnvironmentError, "make() should take threads="),
     ],
 )
 def test_a_wrong_type_says_what_would_be_right(
@@ -146,6 +172,12 @@ def test_a_wrong_type_says_what_would_be_right(
     with pytest.raises(error) as caught:
         registry.find(name)
     assert words in str(caught.value)
+
+
+def test_a_factory_of_ones_own_may_take_whatever_it_is_given_and_have_no_options_to_check(mine: str) -> None:
+    factory = registry.find(f"{mine}:FactoryOfAll")
+    factory.check_options({"goal": 2})
+    assert factory.make("", 1, evaluation=True) == {"evaluation": True}  # type: ignore[comparison-overlap]
 
 
 @pytest.mark.parametrize(
@@ -201,6 +233,9 @@ def test_an_environment_of_ones_own_has_no_id(mine: str) -> None:
         ("LunarLander-v2", "did you mean LunarLander-v3"),
         ("no_such_module:Some-v0", "cannot import 'no_such_module'"),
         ("", "gymnasium has no environment ''"),
+        ("ALE/Pong-v5", "gymnasium has no environment 'ALE/Pong-v5'; environment.type = \"atari\" has it"),
+        ("PongNoFrameskip-v4", 'environment.type = "atari" has it'),
+        ("SpaceInvaders", 'environment.type = "atari" has it'),
     ],
 )
 def test_an_unknown_id_names_the_nearest(env_id: str, words: str) -> None:

@@ -66,11 +66,7 @@ class DQNAgent(Agent):
         """Choose the best action, or with probability epsilon any; write ``action [N]``."""
         (q,) = self._executor(observation)
         np.argmax(q.T, axis=0, out=self._action)
-        self._rng.random(dtype=np.float32, out=self._draws)
-        luck, choice = self._draws
-        np.less(luck, self._epsilon, out=self._is_random)
-        choice *= self._actions
-        np.copyto(self._action, choice, where=self._is_random, casting="unsafe")
+        self._explore(self._action, self._epsilon)
         into["action"][...] = self._action
         if self._seen is not None:
             self._seen.append(q, self._action)
@@ -103,9 +99,11 @@ class DQNAgent(Agent):
             self._epsilon[:] = settings.epsilon_base ** (1.0 + settings.epsilon_alpha * share)
 
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Choose the best actions."""
+        """Choose the best actions, or with probability ``eval_epsilon`` any."""
         (q,) = self._executor(observation)
         best: npt.NDArray[np.int64] = q.T.argmax(axis=0)
+        if self.settings.eval_epsilon:
+            self._explore(best, self.settings.eval_epsilon)
         best += self._first
         return best
 
@@ -116,6 +114,14 @@ class DQNAgent(Agent):
     def reseed(self, seed: int) -> None:
         """Begin the exploration's random stream anew."""
         self._rng = np.random.default_rng(seed)
+
+    def _explore(self, actions: npt.NDArray[np.int64], epsilon: Floats | float) -> None:
+        """Replace actions ``[N]`` by random ones, each with probability epsilon."""
+        self._rng.random(dtype=np.float32, out=self._draws)
+        luck, choice = self._draws
+        np.less(luck, epsilon, out=self._is_random)
+        choice *= self._actions
+        np.copyto(actions, choice, where=self._is_random, casting="unsafe")
 
     def _for_environment(self) -> npt.NDArray[np.int64]:
         if self._first != 0:

@@ -75,14 +75,14 @@ class DQNEmbryo(ReplayEmbryo):
     def update(self, batch: Batch) -> int:
         """Make one step of Adam, and let the target network follow when it is time."""
         next_observation = self._upload(batch.next_observation)
-        observation = self._upload(batch.observation)  # Is copied while the networks see the other.
-        target = self._targets(batch, next_observation)
+        observation = self._upload(batch.observation)  # Is on its way while the networks see the other.
+        target = self._targets(batch, next_observation())
 
         def loss_gradient(q: Floats) -> tuple[Floats]:
             d_q, self._latest = self._loss.gradient(q, batch.fields["action"], target, batch.weight)
             return (d_q,)
 
-        self._backprop(observation, loss_gradient)
+        self._backprop(observation(), loss_gradient)
         if self._peers.number > 1:
             self._peers.add_up(self._adam.gradient.mul_(1.0 / self._peers.number))
         self._means.add(self._latest, self._adam.step())
@@ -107,9 +107,8 @@ class DQNEmbryo(ReplayEmbryo):
     def schedule(self, env_steps: int) -> None:
         """Set the learning rate for so many env steps seen."""
         settings = self.settings
-        if settings.learning_rate_schedule == "linear" and settings.schedule_steps is not None:
-            remaining = max(0.0, 1.0 - env_steps / settings.schedule_steps)
-            self._adam.learning_rate = settings.learning_rate * remaining
+        remaining = settings.remaining(settings.learning_rate_schedule, env_steps)
+        self._adam.learning_rate = settings.learning_rate * remaining
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Give the parameters of both networks, Adam's moments and what is counted."""

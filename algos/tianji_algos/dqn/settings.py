@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from tianji_algos.settings import Schedule, Settings
+from tianji_algos.optimizer_settings import OptimizerSettings
+from tianji_algos.settings import Settings
 
 
 class DQNAgentSettings(Settings):
@@ -24,6 +25,8 @@ class DQNAgentSettings(Settings):
         epsilon_base: "per_actor": epsilon of the first environment.
         epsilon_alpha: "per_actor": environment i of n explores with
             ``epsilon_base ** (1 + epsilon_alpha * i / (n - 1))``.
+        eval_epsilon: share of random actions in evaluations, where a policy without any may repeat itself for
+            ever; 0.05 in Mnih et al. (2015, "Evaluation procedure").
         priorities: record the absolute one-step TD error as the field ``priority``, so that a replay need
             not treat new samples as the most surprising of all (Horgan et al., 2018, algorithm 1).
         priority_gamma: discount of that error, as ``gamma`` is in ``[training]``.
@@ -36,13 +39,14 @@ class DQNAgentSettings(Settings):
     epsilon_steps: int = Field(10_000, ge=1)
     epsilon_base: float = Field(0.4, gt=0, lt=1)
     epsilon_alpha: float = Field(7.0, ge=0)
+    eval_epsilon: float = Field(0.0, ge=0, le=1)
     priorities: bool = False
     priority_gamma: float = Field(0.99, ge=0, le=1)
     priority_reward_scale: float = Field(1.0, gt=0)
 
 
-class DQNSettings(Settings):
-    """Hyperparameters of DQN; section ``[training]`` of a config.
+class DQNSettings(OptimizerSettings):
+    """Hyperparameters of DQN, with those of its optimizer, Adam; section ``[training]`` of a config.
 
     Settings of a loss or a target update that was not chosen may stand here, so that another can be chosen
     with ``--set``.
@@ -60,11 +64,6 @@ class DQNSettings(Settings):
         target_tau: "soft": share of the way that the target network goes with every update.
         loss: "huber", or "mse" for half the squared error.
         huber_delta: "huber": TD error from which the Huber loss is linear.
-        learning_rate: of Adam.
-        learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``.
-        schedule_steps: env steps after which a linear schedule has reached 0.
-        adam_eps: Adam's term against division by zero.
-        max_grad_norm: gradients are scaled down to this norm; None leaves them as they are.
         reward_scale: rewards are multiplied by it.
         publish_every: updates from one policy that actors get to the next.
     """
@@ -80,16 +79,5 @@ class DQNSettings(Settings):
     target_tau: float = Field(0.005, gt=0, lt=1)
     loss: Literal["huber", "mse"] = "huber"
     huber_delta: float = Field(1.0, gt=0)
-    learning_rate: float = Field(1e-3, gt=0)
-    learning_rate_schedule: Schedule = "constant"
-    schedule_steps: int | None = Field(None, ge=1)
-    adam_eps: float = Field(1e-8, gt=0)
-    max_grad_norm: float | None = Field(10.0, gt=0)
     reward_scale: float = Field(1.0, gt=0)
     publish_every: int = Field(10, ge=1)
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.learning_rate_schedule == "linear" and self.schedule_steps is None:
-            raise ValueError("a linear schedule needs schedule_steps, the env steps after which it reaches 0")
-        return self

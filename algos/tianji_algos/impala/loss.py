@@ -7,48 +7,37 @@ network is to carry two arrays backwards.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.distributions import Distribution
 from tianji_algos.impala.vtrace import VTrace
+from tianji_algos.policy_rollout import PolicyMinibatch
 
 Floats = npt.NDArray[np.float32]
 
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "rho", "clip_fraction")
 
 
-@dataclass(frozen=True, slots=True)
-class Minibatch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IMPALAMinibatch(PolicyMinibatch):
     """Sequences of T steps for one gradient update, B of them.
 
     Attributes:
         observation: of T + 1 rows, the last for what the last step led to: ``[(T + 1) * B, ...]``, time
             first, or ``Sequences``.
-        experience: where the ``samples`` steps that are experience lie in ``[T, B]``, as flat indices.
-        action: of those steps as recorded, ``[samples, ...]``.
-        log_prob: of those actions under the policy that acted, ``[samples]``.
+        experience: where the samples lie in ``[T, B]``, as flat indices.
         reward: ``[T, B]``.
         terminated: ``[T, B]`` bool.
         mask: ``[T, B]`` bool: the step is experience.
-        total: samples of the minibatch over all learners: its own, if there is only one.
     """
 
-    observation: Any
     experience: npt.NDArray[np.intp]
-    action: npt.NDArray[Any]
-    log_prob: Floats
     reward: Floats
     terminated: npt.NDArray[np.bool_]
     mask: npt.NDArray[np.bool_]
-    total: int
-
-    @property
-    def samples(self) -> int:
-        """Steps that are experience."""
-        return len(self.experience)
 
 
 @dataclass(frozen=True)
@@ -71,7 +60,9 @@ class IMPALALoss:
     entropy_coef: float
     is_mean: bool
 
-    def gradient(self, policy: Floats, value: Floats, batch: Minibatch) -> tuple[Floats, Floats, Floats]:
+    def gradient(
+        self, policy: Floats, value: Floats, batch: IMPALAMinibatch
+    ) -> tuple[Floats, Floats, Floats]:
         """Differentiate by the network's outputs.
 
         Args:

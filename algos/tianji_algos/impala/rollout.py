@@ -3,50 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from tianji_algos.core import Fields, Spaces
-from tianji_algos.impala.loss import Minibatch
+from tianji_algos.core import Fields
+from tianji_algos.impala.loss import IMPALAMinibatch
 from tianji_algos.impala.settings import IMPALASettings
-from tianji_algos.observations import Observations
-from tianji_algos.peers import ALONE, Peers
-from tianji_algos.sequences import Columns
-
-Indices = npt.NDArray[np.intp]
+from tianji_algos.policy_rollout import PolicyRollout
+from tianji_algos.rollout_observations import Observations
+from tianji_algos.sequences import Columns, Indices
 
 _RECORDED: Final = ("action", "log_prob", "reward", "terminated", "mask")
 
 
-class Rollout:
+class IMPALARollout(PolicyRollout):
     """Sequences of a rollout: the T steps of each environment in each fragment.
 
     Args:
-        spaces: of one environment.
         settings: the size of a minibatch, and the scale of rewards.
-        device: where the network computes.
+        observations: where the rollout's are held.
         is_recurrent: the network remembers, and takes ``Sequences``.
     """
 
     _columns: Columns
+    _widths: npt.NDArray[np.int64]
+    """Columns of each learner, ``[learners]``."""
 
-    def __init__(
-        self, spaces: Spaces, settings: IMPALASettings, device: torch.device, *, is_recurrent: bool
-    ) -> None:
+    def __init__(self, settings: IMPALASettings, observations: Observations, *, is_recurrent: bool) -> None:
+        super().__init__(observations)
         self._settings = settings
-        self._observations = Observations(spaces, device)
         self._is_recurrent = is_recurrent
         self._recorded: dict[str, npt.NDArray[Any]] = {}
-        self._peers: Peers = ALONE
-        self._numbers = np.zeros(1, np.int64)
-
-    def join(self, peers: Peers) -> None:
-        """Hold this learner's share of every rollout from now on."""
-        self._peers = peers
 
     def gather(self, fragments: Sequence[Fields]) -> None:
         """Copy the sequences of fragments in."""
@@ -61,29 +50,21 @@ class Rollout:
                 self._recorded[name] = memory
             np.concatenate(fields, axis=1, out=memory)
         self._recorded["reward"] *= np.float32(self._settings.reward_scale)
-        self._numbers = np.zeros(self._peers.number, np.int64)
-        self._numbers[self._peers.index] = self._columns.number
-        self._peers.add_up(torch.from_numpy(self._numbers))
+        self._widths = self._peers.compare(np.array([self._columns.number]))[:, 0]
 
-    def minibatches(self, rng: np.random.Generator) -> Iterator[Minibatch]:
+    def minibatches(self, rng: np.random.Generator) -> Iterator[IMPALAMinibatch]:
         """Go through all sequences once, in random order, in minibatches of as many (give or take one).
 
-        Every learner makes as many: from each minibatch it has a share that is as large as its share of the
-        rollout.
+        Those that hold no experience are left out: all learners know of them.
         """
-        own, every = self._columns.number, int(self._numbers.sum())
-        count = max(1, round(every * self._columns.steps / self._settings.minibatch_size))
-        count = min(count, int(self._numbers.max()))  # No minibatch is empty.
-        order = rng.permutation(own) if count > 1 else np.arange(own)
-        edges = np.linspace(0, own, count + 1).astype(np.int64)
-        shares = [order[start:stop] for start, stop in pairwise(edges.tolist())]
-        totals = np.array([np.count_nonzero(self._recorded["mask"][:, share]) for share in shares])
-        self._peers.add_up(torch.from_numpy(totals))
+        shares = self._columns.deal(rng, self._settings.minibatch_size, self._widths)
+        samples = np.array([np.count_nonzero(self._recorded["mask"][:, share]) for share in shares])
+        totals = self._peers.compare(samples).sum(axis=0)
         for share, total in zip(shares, totals.tolist(), strict=True):
             if total:
                 yield self._minibatch(share, total)
 
-    def _minibatch(self, columns: Indices, total: int) -> Minibatch:
+    def _minibatch(self, columns: Indices, total: int) -> IMPALAMinibatch:
         """Put some of the sequences side by side."""
         part = {name: np.take(field, columns, axis=1) for name, field in self._recorded.items()}
         mask = part["mask"].astype(bool)
@@ -97,7 +78,7 @@ class Rollout:
         action, log_prob = (
             part[name].reshape(-1, *part[name].shape[2:])[experience] for name in ("action", "log_prob")
         )
-        return Minibatch(
+        return IMPALAMinibatch(
             observation=observation,
             experience=experience,
             action=action,

@@ -6,15 +6,13 @@ from typing import ClassVar
 
 import torch
 
-from tianji_algos.core import Executor, Spaces
-from tianji_algos.models.acting import acting_copy
+from tianji_algos.core import Spaces
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.encoders import ImageEncoder
 from tianji_algos.models.heads import PolicyValueHead
 from tianji_algos.models.layers import build_layers
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.models.settings import CNNActorCriticSettings, CNNQSettings
-from tianji_algos.models.through_torch import TorchExecutor
 
 
 class CNNActorCritic(ActorCritic):
@@ -42,10 +40,6 @@ class CNNActorCritic(ActorCritic):
         """Compute policy ``[N, outputs]`` and value ``[N]`` from images ``[N, S, H, W]``."""
         policy, value = self.head(self.encoder(observation))
         return policy, value
-
-    def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - torch allocates its outputs itself
-        """Act through torch with a copy of this network in its precision."""
-        return TorchExecutor(acting_copy(self))
 
 
 class CNNQ(QNetwork):
@@ -82,7 +76,3 @@ class CNNQ(QNetwork):
         advantage = self.actions(of_advantage)
         q: torch.Tensor = self.value(of_value) + advantage - advantage.mean(dim=1, keepdim=True)
         return q
-
-    def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - torch allocates its outputs itself
-        """Act through torch with a copy of this network in its precision."""
-        return TorchExecutor(acting_copy(self))

@@ -24,6 +24,8 @@ class RecurrentCore(nn.Module):
 
     def __init__(self, inputs: int, width: int, kind: Literal["lstm", "gru"]) -> None:
         super().__init__()
+        # All parameters of a network are one tensor, not where cuDNN would lay out these.
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
         self.cells = nn.LSTM(inputs, width) if kind == "lstm" else nn.GRU(inputs, width)
         self.state_size = state_size(width, kind)
         for name, parameter in self.cells.named_parameters():
@@ -40,12 +42,13 @@ class RecurrentCore(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Go through steps in their order.
 
-        From one step at which an episode begins to the next, all columns go through one call, which takes a
-        third of the time of as many calls as there are steps.
+        From one step at which an episode begins in any column to the next, all columns go through one call,
+        which takes a third of the time of as many calls as there are steps. The more columns, the more such
+        steps; where every step is one, it takes as long as single steps do.
 
         Args:
             features: ``[T, B, inputs]``.
-            first: ``[T, B]`` bool; the state is zero before these.
+            first: ``[T, B]`` bool, on the host; the state is zero before these.
             state: ``[B, state_size]`` before the first step.
 
         Returns:
@@ -56,7 +59,7 @@ class RecurrentCore(nn.Module):
         outputs: list[torch.Tensor] = []
         for start, stop in pairwise(bounds):
             if begins[start]:
-                state = state.masked_fill(first[start, :, None], 0.0)
+                state = state.masked_fill(first[start, :, None].to(state.device), 0.0)
             output, state = self._without_beginnings(features[start:stop], state)
             outputs.append(output)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs), state
@@ -64,19 +67,16 @@ class RecurrentCore(nn.Module):
     def _without_beginnings(
         self, features: torch.Tensor, state: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        with warnings.catch_warnings():
-            # All parameters of a network are one tensor, not where cuDNN would lay out these.
-            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
-            if isinstance(self.cells, nn.GRU):
-                output, after = self.cells(features, state[None].contiguous())
-                return output, after[0]
-            hidden, cell = (half.contiguous() for half in state.chunk(2, dim=1))
-            if len(features) == 1:  # which is faster so: it prepares no weights for more
-                parameters = self.cells.parameters()
-                hidden, cell = torch.lstm_cell(features[0], (hidden, cell), *parameters)
-                return hidden[None], torch.cat((hidden, cell), dim=1)
-            output, (hiddens, cells) = self.cells(features, (hidden[None], cell[None]))
-            return output, torch.cat((hiddens[0], cells[0]), dim=1)
+        if isinstance(self.cells, nn.GRU):
+            output, after = self.cells(features, state[None].contiguous())
+            return output, after[0]
+        hidden, cell = (half.contiguous() for half in state.chunk(2, dim=1))
+        if len(features) == 1:  # which is faster so: it prepares no weights for more
+            parameters = self.cells.parameters()
+            hidden, cell = torch.lstm_cell(features[0], (hidden, cell), *parameters)
+            return hidden[None], torch.cat((hidden, cell), dim=1)
+        output, (hiddens, cells) = self.cells(features, (hidden[None], cell[None]))
+        return output, torch.cat((hiddens[0], cells[0]), dim=1)
 
 
 def state_size(width: int, kind: Literal["lstm", "gru"]) -> int:

@@ -14,16 +14,15 @@ from torch.nn import functional
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.images import ImageShape, image_shape
 from tianji_algos.models.layers import build_layers
-from tianji_algos.models.observations import ObservationEncoder
+from tianji_algos.models.observation_encoder import ObservationEncoder
+from tianji_algos.models.precision import MixedPrecision
 from tianji_algos.models.settings import EncoderSettings, RecurrentActorCriticSettings
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(MixedPrecision):
     """Convolutions over images of bytes, then fully connected layers, a ReLU after each.
 
     Bytes become numbers from 0 to 1; the factor is put into the first convolution's weights, which are fewer.
-    With a precision of bfloat16 the convolutions and layers are computed in it, whatever the parameters are
-    kept in.
 
     Args:
         space: of one observation: uint8 ``[S, H, W]``, ``[H, W]`` or ``[H, W, C]``.
@@ -38,7 +37,7 @@ class ImageEncoder(nn.Module):
     """
 
     def __init__(self, space: gym.Space[Any], settings: EncoderSettings, widths: Sequence[int]) -> None:
-        super().__init__()
+        super().__init__(settings.precision)
         image = image_shape(space)
         if image is None:
             raise UnsupportedSpaceError(
@@ -47,7 +46,6 @@ class ImageEncoder(nn.Module):
                 "for 'recurrent_actor_critic' encoder = 'mlp'"
             )
         self._image = image
-        self._low_precision = settings.precision == "bfloat16"
         self._pools = settings.encoder == "impala_large"
         build = _residual if self._pools else _plain
         (first, *rest), outputs = build(image, settings)
@@ -58,14 +56,15 @@ class ImageEncoder(nn.Module):
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """Compute features ``[N, features]`` in float32 of ``observation [N, ...]``."""
-        low, device = self._low_precision, observation.device.type
+        device = observation.device
         pixels = self._image.to_planes(observation)
         # Channels last, gradients of convolutions take half the time in float32 on a CPU, and pooling takes a
         # quarter. As bytes they are put there in a tenth of the time that it takes afterwards.
-        if self._pools or device != "cpu" or (torch.is_grad_enabled() and not low):
+        trains_in_float32 = torch.is_grad_enabled() and self.dtype == torch.float32
+        if self._pools or device.type != "cpu" or trains_in_float32:
             pixels = pixels.contiguous(memory_format=torch.channels_last)
-        pixels = pixels.to(torch.bfloat16 if low else torch.float32)
-        with torch.autocast(device, torch.bfloat16, enabled=low, cache_enabled=False):
+        pixels = pixels.to(self.dtype)
+        with self.computing(device):
             first = self.first
             weight = first.weight * (1.0 / 255.0)
             maps = functional.conv2d(pixels, weight, first.bias, first.stride, first.padding)
@@ -73,7 +72,7 @@ class ImageEncoder(nn.Module):
         return features.float()
 
 
-class RowEncoder(nn.Module):
+class RowEncoder(MixedPrecision):
     """Fully connected layers over observations that are no images.
 
     Args:
@@ -88,17 +87,15 @@ class RowEncoder(nn.Module):
     """
 
     def __init__(self, space: gym.Space[Any], settings: RecurrentActorCriticSettings) -> None:
-        super().__init__()
+        super().__init__(settings.precision)
         self._rows = ObservationEncoder(space)
-        self._low_precision = settings.precision == "bfloat16"
         self.dense = build_layers(self._rows.features, settings.widths, settings.activation, ())
         self.features = settings.widths[-1]
 
     def forward(self, observation: torch.Tensor) -> torch.Tensor:
         """Compute features ``[N, features]`` in float32 of ``observation [N, ...]``."""
-        rows = self._rows.in_torch(observation)
-        device = observation.device.type
-        with torch.autocast(device, torch.bfloat16, enabled=self._low_precision, cache_enabled=False):
+        rows = self._rows.in_torch(observation).to(self.dtype)
+        with self.computing(observation.device):
             features: torch.Tensor = self.dense(rows)
         return features.float()
 

@@ -23,7 +23,7 @@ from tianji_algos.models.layers import (
     select_layers,
     value_views,
 )
-from tianji_algos.models.observations import ObservationEncoder
+from tianji_algos.models.observation_encoder import ObservationEncoder
 from tianji_algos.models.settings import MLPActorCriticSettings
 
 Floats = npt.NDArray[np.float32]

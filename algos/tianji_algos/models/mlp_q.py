@@ -20,7 +20,7 @@ from tianji_algos.models.layers import (
     select_layers,
     value_views,
 )
-from tianji_algos.models.observations import ObservationEncoder
+from tianji_algos.models.observation_encoder import ObservationEncoder
 from tianji_algos.models.q_network import Backprop, Forward, LossGradient, QNetwork, count_actions
 from tianji_algos.models.settings import MLPQSettings
 

@@ -7,15 +7,13 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from tianji_algos.core import Executor, Spaces
+from tianji_algos.core import Spaces
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.acting import acting_copy
-from tianji_algos.models.actor_critic import RecurrentActorCritic
 from tianji_algos.models.cores import RecurrentCore, state_size
 from tianji_algos.models.encoders import ImageEncoder, RowEncoder
 from tianji_algos.models.heads import PolicyValueHead
 from tianji_algos.models.settings import RecurrentActorCriticSettings
-from tianji_algos.models.through_time import RecurrentExecutor
+from tianji_algos.models.through_time import RecurrentActorCritic
 
 
 class GatedActorCritic(RecurrentActorCritic):
@@ -63,7 +61,3 @@ class GatedActorCritic(RecurrentActorCritic):
         outputs, state = self.core(features, first, state)
         policy, value = self.head(outputs.flatten(0, 1))
         return policy, value, state
-
-    def executor(self, batch_size: int) -> Executor:
-        """Act through torch with a copy of this network in its precision."""
-        return RecurrentExecutor(acting_copy(self), batch_size)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,10 @@ import torch
 
 from tianji_algos.core import Executor, Model
 from tianji_algos.device import Exchange, device_of
+from tianji_algos.models.precision import MixedPrecision
 
 Floats = npt.NDArray[np.float32]
+Network = TypeVar("Network", bound=Model)
 
 
 class TorchForward:
@@ -32,19 +35,22 @@ class TorchForward:
         What is given may be reused by the next call.
         """
         with torch.inference_mode():
-            outputs = as_tuple(self._model(self._exchange.to_device(observation)))
+            outputs = _as_tuple(self._model(self._exchange.to_device(observation)))
             return self._exchange.to_host(outputs)
 
 
 class TorchExecutor(TorchForward, Executor):
-    """Acts with a network.
+    """Acts with a copy of a network.
 
     Args:
-        model: run as it is; ``adopt`` writes into its parameters.
+        model: is copied, and stays as it is.
     """
 
+    def __init__(self, model: Model) -> None:
+        super().__init__(acting_copy(model))
+
     def adopt(self, parameters: Floats) -> None:
-        """Copy new parameters into the network."""
+        """Copy new parameters in."""
         self._model.read_parameters(parameters)
 
 
@@ -66,20 +72,29 @@ class TorchBackprop:
             observation: an array, or a tensor on the device.
             loss_gradient: from arrays of the outputs to arrays of the derivatives.
         """
-        self.propagate(as_tuple(self._model(self._exchange.to_device(observation))), loss_gradient)
+        self.propagate(_as_tuple(self._model(self._exchange.to_device(observation))), loss_gradient)
 
     def propagate(
         self, outputs: Sequence[torch.Tensor], loss_gradient: Callable[..., tuple[Floats, ...]]
     ) -> None:
         """Write the gradient of a loss, given the network's outputs and its derivatives by them."""
-        for parameter in self._model.parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
+        found = [parameter.grad for parameter in self._model.parameters() if parameter.grad is not None]
+        if found:  # there are none before the first call, unless they are views of one tensor
+            torch._foreach_zero_(found)
         derivatives = loss_gradient(*self._exchange.to_host(outputs))
         gradients = [self._exchange.to_device(derivative) for derivative in derivatives]
         torch.autograd.backward(outputs, gradients)
 
 
-def as_tuple(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+def acting_copy(model: Network) -> Network:
+    """Copy a network that is to act and never to be trained."""
+    acting = copy.deepcopy(model)
+    for part in acting.modules():
+        if isinstance(part, MixedPrecision):
+            part.round_parameters()
+    return acting
+
+
+def _as_tuple(outputs: torch.Tensor | tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     """Take a single output for one of several."""
     return (outputs,) if isinstance(outputs, torch.Tensor) else outputs

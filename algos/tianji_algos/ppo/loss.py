@@ -7,41 +7,33 @@ enough to differentiate by hand; what remains for the network is to carry two ar
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.distributions import Distribution
+from tianji_algos.policy_rollout import PolicyMinibatch
 
 Floats = npt.NDArray[np.float32]
 
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 
 
-@dataclass(frozen=True, slots=True)
-class Minibatch:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOMinibatch(PolicyMinibatch):
     """Samples for one gradient update, ``[B, ...]`` each.
 
     Attributes:
-        observation: what the network takes: an array, or a tensor where it computes; for one that remembers
-            ``Sequences``, with steps that are no samples.
-        action: as it was recorded.
-        log_prob: of the action under the policy that acted.
         value: estimate at the time of acting.
         advantage: how much better than ``value`` the action turned out, normalised.
         target: what the value should have been: advantage (not normalised) plus value.
-        total: samples of the minibatch over all learners: B, if there is only one.
         outputs: which of the network's outputs are the samples, ``[B]``; None says that all are, in order.
     """
 
-    observation: Any
-    action: npt.NDArray[Any]
-    log_prob: Floats
     value: Floats
     advantage: Floats
     target: Floats
-    total: int
     outputs: npt.NDArray[np.intp] | None = None
 
 
@@ -63,17 +55,31 @@ class PPOLoss:
     value_coef: float
     entropy_coef: float
 
-    def gradient(self, policy: Floats, value: Floats, batch: Minibatch) -> tuple[Floats, Floats, Floats]:
+    def gradient(self, policy: Floats, value: Floats, batch: PPOMinibatch) -> tuple[Floats, Floats, Floats]:
         """Differentiate by the network's outputs.
 
         Args:
-            policy: ``[B, outputs]``.
-            value: ``[B]``.
-            batch: what the outputs are for.
+            policy: ``[B, outputs]``; more rows where ``batch.outputs`` says which are samples.
+            value: ``[B]``, likewise.
+            batch: what the outputs are for; it has at least one sample.
 
         Returns:
-            Derivatives by ``policy`` and by ``value``, and the ``DIAGNOSTICS`` in order.
+            Derivatives of the mean over all learners' samples by ``policy`` and by ``value``, 0 where there
+            is no sample, and the ``DIAGNOSTICS`` of these samples in order.
         """
+        chosen = batch.outputs
+        if chosen is None:
+            return self._of_samples(policy, value, batch)
+        d_policy, d_value = np.zeros_like(policy), np.zeros_like(value)
+        d_policy[chosen], d_value[chosen], diagnostics = self._of_samples(
+            policy[chosen], value[chosen], batch
+        )
+        return d_policy, d_value, diagnostics
+
+    def _of_samples(
+        self, policy: Floats, value: Floats, batch: PPOMinibatch
+    ) -> tuple[Floats, Floats, Floats]:
+        """Differentiate by the outputs ``[B, ...]`` that are samples."""
         size = np.float32(len(value))
         log_prob, entropy = self.distribution.evaluate(policy, batch.action)
         log_prob -= batch.log_prob
@@ -84,8 +90,8 @@ class PPOLoss:
         clipped_gain *= batch.advantage
         is_active = gain <= clipped_gain  # the minimum is the term that depends on the policy
         d_log_prob = np.where(is_active, gain, np.float32(0.0))
-        d_log_prob /= -size
-        d_policy = self.distribution.gradient(d_log_prob, -self.entropy_coef / float(size))
+        d_log_prob /= np.float32(-batch.total)
+        d_policy = self.distribution.gradient(d_log_prob, -self.entropy_coef / batch.total)
 
         error, value_loss = self._value_error(value, batch)
         diagnostics = np.array(
@@ -98,10 +104,10 @@ class PPOLoss:
             ),
             np.float32,
         )
-        error *= np.float32(self.value_coef) / size
+        error *= np.float32(self.value_coef) / np.float32(batch.total)
         return d_policy, error, diagnostics
 
-    def _value_error(self, value: Floats, batch: Minibatch) -> tuple[Floats, float]:
+    def _value_error(self, value: Floats, batch: PPOMinibatch) -> tuple[Floats, float]:
         """Give the error that flows back, ``[B]``, and the mean of half its square."""
         error = value - batch.target
         if not self.clip_value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -12,19 +12,19 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Fields
-from tianji_algos.observations import Observations
-from tianji_algos.peers import ALONE, Peers
+from tianji_algos.policy_rollout import PolicyRollout
 from tianji_algos.ppo.advantage import estimate_advantages
-from tianji_algos.ppo.loss import Minibatch
+from tianji_algos.ppo.loss import PPOMinibatch
 from tianji_algos.ppo.settings import PPOSettings
+from tianji_algos.rollout_observations import Observations
+from tianji_algos.sequences import Indices
 
 Floats = npt.NDArray[np.float32]
-Indices = npt.NDArray[np.intp]
 
 _SMALL: Final = np.float32(1e-8)
 
 
-class Rollout(ABC):
+class PPORollout(PolicyRollout):
     """Samples of a rollout, and the same samples in the order of an epoch.
 
     Args:
@@ -33,17 +33,12 @@ class Rollout(ABC):
     """
 
     def __init__(self, settings: PPOSettings, observations: Observations) -> None:
+        super().__init__(observations)
         self._settings = settings
-        self._observations = observations
         self._samples: dict[str, npt.NDArray[Any]] = {}
         self._ordered: dict[str, npt.NDArray[Any]] = {}
         self._size = 0
-        self._peers: Peers = ALONE
         self._sizes = np.zeros(1, np.int64)
-
-    def join(self, peers: Peers) -> None:
-        """Hold this learner's share of every rollout from now on."""
-        self._peers = peers
 
     def gather(self, fragments: Sequence[Fields]) -> None:
         """Copy the experience of fragments in, with its advantages."""
@@ -51,7 +46,7 @@ class Rollout(ABC):
         self._hold(fragments)
         experience = [np.flatnonzero(fragment["mask"]) for fragment in fragments]
         self._size = sum(len(steps) for steps in experience)
-        self._sizes = self._shares(np.array([self._size]))[:, 0]
+        self._sizes = self._peers.compare(np.array([self._size]))[:, 0]
         start = 0
         for fragment, steps in zip(fragments, experience, strict=True):
             stop = start + len(steps)
@@ -63,10 +58,10 @@ class Rollout(ABC):
         if self._settings.normalize_advantage == "rollout":
             self._normalize(self._samples["advantage"], np.array([[0, size] for size in self._sizes]))
 
-    def minibatches(self, rng: np.random.Generator) -> Iterator[Minibatch]:
+    def minibatches(self, rng: np.random.Generator) -> Iterator[PPOMinibatch]:
         """Go through all samples once, in random order, in minibatches of about equal size.
 
-        Every learner makes as many: it has a share of each minibatch.
+        Those without a sample are left out: all learners know of them.
         """
         order, edges = self._deal(rng)
         for name, rows in self._samples.items():
@@ -76,9 +71,11 @@ class Rollout(ABC):
         totals = np.diff(edges).sum(axis=0).tolist()
         own = [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
         for number, (samples, total) in enumerate(zip(own, totals, strict=True)):
+            if total == 0:
+                continue
             observation, outputs = self._input(number, samples)
             parts = {name: rows[samples] for name, rows in self._ordered.items()}
-            yield Minibatch(observation, total=total, outputs=outputs, **parts)
+            yield PPOMinibatch(observation=observation, total=total, outputs=outputs, **parts)
 
     @abstractmethod
     def _hold(self, fragments: Sequence[Fields]) -> None:
@@ -102,13 +99,6 @@ class Rollout(ABC):
             samples: where it is in that order.
         """
 
-    def _shares(self, own: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Tell the other learners this one's counts ``[K]`` and hear theirs: ``[learners, K]``."""
-        shares = np.zeros((self._peers.number, len(own)), np.int64)
-        shares[self._peers.index] = own
-        self._peers.add_up(torch.from_numpy(shares))
-        return shares
-
     def _normalize(self, advantage: Floats, edges: npt.NDArray[np.int64]) -> None:
         """Shift and scale to mean 0 and standard deviation 1, in place, each minibatch over all learners.
 
@@ -119,13 +109,14 @@ class Rollout(ABC):
         slices = [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
         if self._peers.number == 1:
             for own in slices:
-                normalize(advantage[own])
+                if own.start < own.stop:
+                    normalize(advantage[own])
             return
         sums = np.array(
             [(advantage[own].sum(dtype=np.float64), _square_sum(advantage[own])) for own in slices]
         )
         self._peers.add_up(torch.from_numpy(sums))
-        mean, mean_square = sums.T / np.diff(edges).sum(axis=0)
+        mean, mean_square = sums.T / np.maximum(np.diff(edges).sum(axis=0), 1)
         spread = np.sqrt(np.maximum(mean_square - mean * mean, 0.0)) + _SMALL
         for own, shift, scale in zip(slices, mean.tolist(), spread.tolist(), strict=True):
             advantage[own] -= shift
@@ -162,7 +153,7 @@ class Rollout(ABC):
                 memory[name] = np.empty((self._size, *rows.shape[1:]), rows.dtype)
 
 
-class SampleRollout(Rollout):
+class SampleRollout(PPORollout):
     """A rollout whose samples are shuffled one by one: for networks that remember nothing."""
 
     _rows: Indices

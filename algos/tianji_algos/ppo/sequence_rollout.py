@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.core import Fields
-from tianji_algos.errors import AlgorithmError
-from tianji_algos.ppo.rollout import Indices, Rollout
-from tianji_algos.sequences import Columns, Sequences
+from tianji_algos.ppo.rollout import PPORollout
+from tianji_algos.sequences import Columns, Indices, Sequences
 
 
-class SequenceRollout(Rollout):
+class SequenceRollout(PPORollout):
     """A rollout of which columns are shuffled: what one environment did in one fragment.
 
     Steps that only reset an environment go through the network with the others, and are no samples.
@@ -30,43 +28,25 @@ class SequenceRollout(Rollout):
     """Of this epoch: columns, and which of the network's outputs are samples."""
 
     def _hold(self, fragments: Sequence[Fields]) -> None:
-        """Note what was remembered, and where episodes begin.
-
-        Raises:
-            AlgorithmError: a minibatch is smaller than a sequence.
-        """
-        steps, size = len(fragments[0]["mask"]), self._settings.minibatch_size
-        if size < steps:
-            raise AlgorithmError(
-                f"a network that remembers learns from whole sequences, and a minibatch of {size} samples "
-                f"holds none of {steps} steps; a training.minibatch_size of at least {steps}, or a smaller "
-                "distribution.actor.send_size, would be right"
-            )
+        """Note what was remembered, and where episodes begin."""
         self._columns = Columns(fragments)
-        self._widths = self._shares(np.array([self._columns.number]))[:, 0]
+        self._widths = self._peers.compare(np.array([self._columns.number]))[:, 0]
         self._is_sample = np.concatenate([fragment["mask"].reshape(-1) for fragment in fragments]).astype(
             bool
         )
         self._sample = np.cumsum(self._is_sample) - 1
 
     def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
-        """Shuffle the columns; minibatches have equally many of them, give or take one.
-
-        From each minibatch a learner has a share that is as large as its share of the rollout.
-        """
-        count = max(1, round(self._widths.sum() * self._columns.steps / self._settings.minibatch_size))
-        count = min(count, self._widths.max())  # No minibatch is empty.
-        order = rng.permutation(self._columns.number)
-        own = np.linspace(0, self._columns.number, count + 1).astype(np.int64)
+        """Shuffle the columns; minibatches have equally many of them, give or take one."""
         self._minibatches = []
         samples = []
-        for start, stop in pairwise(own.tolist()):
-            steps = self._columns.samples(order[start:stop]).reshape(-1)
+        for columns in self._columns.deal(rng, self._settings.minibatch_size, self._widths):
+            steps = self._columns.samples(columns).reshape(-1)
             outputs = np.flatnonzero(self._is_sample[steps])
             samples.append(self._sample[steps[outputs]])
-            self._minibatches.append((order[start:stop], outputs))
-        sizes = self._shares(np.array([len(numbers) for numbers in samples]))
-        edges = np.zeros((len(sizes), count + 1), np.int64)
+            self._minibatches.append((columns, outputs))
+        sizes = self._peers.compare(np.array([len(numbers) for numbers in samples]))
+        edges = np.zeros((len(sizes), len(samples) + 1), np.int64)
         np.cumsum(sizes, axis=1, out=edges[:, 1:])
         return np.concatenate(samples), edges
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
@@ -306,7 +307,7 @@ class Assembly(Parts):
                 torch.cuda.set_device(device_of(model))  # Pinned memory and streams are the current one's.
         except (RuntimeError, AssertionError) as cause:  # What torch raises, depending on what is missing.
             raise UsageError(
-                f"{key}: {device!r} is not there on {self._process.host} ({describe(cause)}); "
+                f"{key}: {device!r} is not there on {socket.gethostname()} ({describe(cause)}); "
                 '"cpu" would be right, or a GPU that torch finds'
             ) from cause
         return model

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
+import re
 import resource
 import shutil
 import sys
@@ -141,16 +143,26 @@ def shared_memory(place: Path = SHARED_MEMORY) -> Iterator[Finding]:
 
 
 def torch() -> Iterator[Finding]:
-    """Which torch is installed, for what device, and with how many threads; without importing it."""
+    """Which torch is installed, and for what device; without importing it."""
     version = _version("torch")
     if version is None:
         yield Finding("torch", "not installed", "problem", "pip install torch")
         return
     yield Finding("torch", version)
-    # Of torch's builds for a PC those from the registry are for CUDA, and only others name what they are for.
-    build = version.partition("+")[2] or "CUDA"
-    yield Finding("CUDA in torch", "built without it" if build == "cpu" else f"built for {build}")
-    yield from gpus(wanted=build != "cpu")
+    cuda = _cuda_of_torch()
+    yield Finding("CUDA in torch", "built without it" if cuda is None else f"built for {cuda}")
+    yield from gpus(wanted=cuda is not None)
+
+
+def _cuda_of_torch() -> str | None:
+    """Read from torch's own file which CUDA it was built for; None for none."""
+    # Not every build says it in its version: the usual one is for CUDA on some systems and not on others.
+    package = importlib.util.find_spec("torch")
+    if package is None or package.origin is None:
+        return None
+    text = Path(package.origin).with_name("version.py").read_text(encoding="utf-8")
+    found = re.search(r"^cuda\b.*=\s*['\"](.+)['\"]", text, re.MULTILINE)
+    return found[1] if found else None
 
 
 def gpus(*, wanted: bool, driver: Path = NVIDIA_DRIVER) -> Iterator[Finding]:
@@ -161,7 +173,8 @@ def gpus(*, wanted: bool, driver: Path = NVIDIA_DRIVER) -> Iterator[Finding]:
         driver: where the driver says it.
     """
     if not (driver / "version").is_file():
-        yield Finding("GPUs", "no NVIDIA driver is loaded: training runs on the CPU")
+        # WSL2 has a driver elsewhere.
+        yield Finding("GPUs", f"no NVIDIA driver in {driver}: without one, training runs on the CPU")
         return
     words = (driver / "version").read_text(encoding="utf-8").split("  ")
     number = len(list((driver / "gpus").glob("*")))

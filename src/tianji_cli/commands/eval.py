@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.commands.animation import Animation
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.telemetry.report import write_json
 from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
 
 if TYPE_CHECKING:
+    from tianji_cli.cluster.assembly import Assembly
     from tianji_envs.core import VectorEnvironment
-
-FRAMES_PER_S = 30
 
 
 def evaluate(
@@ -36,12 +37,13 @@ def evaluate(
         episodes: how many to play.
         seed: of the environments.
         checkpoint: ``best``, ``last``, or a step that is kept.
-        render: file for an animation (GIF) of the first environment.
+        render: file for an animation (GIF) of the first episode.
         out: directory of runs, in place of ``experiments``.
         json_to: file for the figures, ``-`` for stdout.
 
     Raises:
-        UsageError: there is no such run or checkpoint.
+        UsageError: there is no such run or checkpoint, or the animation cannot be written.
+        RunFailed: the environment or the agent could not be built or did not play.
     """
     remove_stale()
     directory = RunDirectory.find(run, DEFAULT_OUT if out is None else out)
@@ -55,23 +57,36 @@ def evaluate(
     plan = make_plan(config)
     # As the root, which computes on a CPU: a run that used GPUs may be judged where there is none.
     assembly = Assembly(Job("", config, plan, directory.path), plan.processes[0], 0)
-    frames: list[Any] = []
-    on_step = None if render is None else (lambda environment: frames.append(_frame(environment)))
     try:
-        evaluator = assembly.evaluator(episodes, seed, name, on_step)
-        try:
-            while evaluator.finished is None:
-                evaluator.turn()
-        finally:
-            evaluator.close()
+        returns = _play(assembly, episodes, seed, name, render)
     except TianjiError:
         raise
     except Exception as cause:  # Whatever the user's own environment or agent may raise.
         raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
-    if render is not None:
-        _save_animation(frames, render)
-    _show(evaluator.returns, directory, name, json_to)
+    _show(returns, directory, name, json_to)
     return 0
+
+
+def _play(
+    assembly: Assembly, episodes: int, seed: int | None, checkpoint: str, render: Path | None
+) -> list[float]:
+    """Play all episodes, and draw the first of them if that is wanted."""
+    animation = None if render is None else Animation(render)
+
+    def draw(environment: VectorEnvironment) -> None:
+        if animation is not None and not animation.closed:
+            animation.add(environment.render())
+
+    with ExitStack() as stack:
+        if animation is not None:
+            stack.callback(animation.close)
+        evaluator = assembly.evaluator(episodes, seed, checkpoint, None if animation is None else draw)
+        stack.callback(evaluator.close)
+        while evaluator.finished is None:
+            evaluator.turn()
+            if animation is not None and evaluator.returns:
+                animation.close()
+        return evaluator.returns
 
 
 def _find_checkpoint(directory: RunDirectory, checkpoint: str) -> str:
@@ -88,21 +103,6 @@ def _find_checkpoint(directory: RunDirectory, checkpoint: str) -> str:
             else f"{directory.path} has no checkpoints yet"
         )
     return name
-
-
-def _frame(environment: VectorEnvironment) -> Any:
-    from PIL import Image  # noqa: PLC0415 - comes with matplotlib; only rendering needs it
-
-    return Image.fromarray(environment.render())
-
-
-def _save_animation(frames: list[Any], path: Path) -> None:
-    try:
-        frames[0].save(
-            path, format="GIF", save_all=True, append_images=frames[1:], duration=1000 // FRAMES_PER_S, loop=0
-        )
-    except OSError as cause:
-        raise UsageError(f"cannot write {path}: {cause}") from cause
 
 
 def _show(returns: list[float], directory: RunDirectory, checkpoint: str, json_to: str | None) -> None:

@@ -15,6 +15,7 @@ from tianji_cli.bench.progress import Progress
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.cluster.mpi_ranks import launched
 from tianji_cli.commands.bench import check_places
+from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import TianjiError, UsageError
@@ -146,6 +147,8 @@ def _check_cluster(options: Options, job: JobConfig, earlier: Earlier | None) ->
     measured_cores = usable if earlier is None else earlier.measurements.cores
     cluster = options.cluster(measured_cores, job.distribution.hosts)
     check_gpus(cluster, job.distribution.device)
+    if earlier is None or options.verify:
+        check_devices(job)
     if not options.verify:
         return
     if cluster.nodes > 1:

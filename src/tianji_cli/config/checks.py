@@ -194,12 +194,16 @@ def check_devices(config: JobConfig) -> None:
         UsageError: says which key asks for one.
     """
     distribution = config.distribution
+    devices = {"device": distribution.device, "actor.device": distribution.actor.device}
+    wanted = {key: device for key, device in devices.items() if device.startswith("cuda")}
+    if not wanted:
+        return
     # The build says it in its version; asking torch itself would cost seconds. Whether there is a GPU shows
     # on the host where it is wanted, once the role is built there.
     version = metadata.version("torch")
-    for key, device in (("device", distribution.device), ("actor.device", distribution.actor.device)):
-        if device.startswith("cuda") and version.endswith("+cpu"):
-            raise UsageError(
-                f"distribution.{key}: {device!r} is not there: torch {version} is built without CUDA; "
-                '"cpu" would be right, or a CUDA build of torch'
-            )
+    if version.endswith("+cpu"):
+        key, device = next(iter(wanted.items()))
+        raise UsageError(
+            f"distribution.{key}: {device!r} is not there: torch {version} is built without CUDA; "
+            '"cpu" would be right, or a CUDA build of torch'
+        )

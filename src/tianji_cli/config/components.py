@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
@@ -20,11 +20,18 @@ from tianji_cli.config.source import Tree
 from tianji_cli.config.validation import shown_value, validated
 from tianji_cli.errors import UsageError
 from tianji_envs import registry as environments
-from tianji_envs.errors import EnvironmentFailure
+from tianji_envs.errors import EnvironmentFailure, WrongOptionError
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
 
+if TYPE_CHECKING:
+    from tianji_envs.core import EnvironmentFactory
+
 _KINDS: Final[Mapping[str, algorithms.Kind]] = {"agent": "agent", "model": "model", "training": "embryo"}
+
+
+_IDS: Final[Mapping[str, str]] = {"atari": "Pong", "gym": "CartPole-v1"}
+"""An example for each of the environment types that have ids."""
 
 
 def find_extensions(tree: Tree) -> None:
@@ -182,26 +189,46 @@ def _defaults(agent: str) -> dict[str, str]:
 
 
 def check_environment(tree: Tree) -> None:
-    """Note an environment's type or id that does not exist, or whose library is missing."""
+    """Note an environment's type, id or options that do not exist, or whose library is missing."""
     table = tree.values.get("environment")
     name = table.get("type") if isinstance(table, dict) else None
     if not isinstance(table, dict) or not isinstance(name, str):
         return  # Reported as a wrong value already.
-    given = table.get("id")
     try:
         factory = environments.find(name)
     except EnvironmentFailure as error:
         tree.problem(("environment", "type"), str(error))
         return
+    _check_environment_id(tree, factory, name, table.get("id"))
+    options = table.get("options", {})
+    if isinstance(options, dict):
+        _check_environment_options(tree, factory, options)
+
+
+def _check_environment_id(tree: Tree, factory: EnvironmentFactory, type_name: str, given: object) -> None:
+    path = ("environment", "id")
     try:
         factory.check_id(given if isinstance(given, str) else "")
     except EnvironmentFailure as error:
         if given is None:
-            tree.problem(("environment", "id"), f"missing: {error}", 'for example id = "CartPole-v1"')
+            example = f'for example id = "{_IDS[type_name]}"' if type_name in _IDS else ""
+            tree.problem(path, f"missing: {error}", example)
         elif isinstance(given, str):
-            tree.problem(("environment", "id"), str(error))
+            tree.problem(path, str(error))
     except Exception as error:  # noqa: BLE001 - an id "module:Name-v0" imports a module of the user's
-        tree.problem(("environment", "id"), f"{given!r} does not import: {type(error).__name__}: {error}")
+        tree.problem(path, f"{given!r} does not import: {type(error).__name__}: {error}")
+
+
+def _check_environment_options(tree: Tree, factory: EnvironmentFactory, options: Mapping[str, Any]) -> None:
+    path = ("environment", "options")
+    try:
+        factory.check_options(options)
+    except WrongOptionError as error:
+        tree.problem((*path, error.option), str(error))
+    except EnvironmentFailure as error:
+        tree.problem(path, str(error))
+    except Exception as error:  # noqa: BLE001 - a factory of the user's may raise anything
+        tree.problem(path, f"cannot be checked: {type(error).__name__}: {error}")
 
 
 def check_transports(tree: Tree) -> None:

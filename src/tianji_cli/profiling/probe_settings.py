@@ -44,7 +44,6 @@ def measuring_settings(job: JobConfig, num_envs: int, share: int) -> list[str]:
         "distribution.learner.num=1",
         "distribution.learner.cores=1",
         "distribution.actor.num=1",
-        "distribution.actor.cores=1",
         "distribution.buffer.colocate=true",
         "distribution.buffer.cores=1",
     ]

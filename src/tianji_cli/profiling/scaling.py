@@ -43,7 +43,8 @@ class GroupAveraging(NamedTuple):
     Attributes:
         interval: updates of a group between two averages.
         waits: a group makes no update until it has the average, as with ``mode = "sync"``.
-        values: averaged for each parameter: 3 where the two moments of Adam are averaged, too.
+        values: averaged for each parameter: 3 where the two moments of Adam are averaged, too, or 2 where it
+            is RMSProp's mean square.
     """
 
     interval: int = 100

@@ -97,10 +97,11 @@ def remote_engine(job: JobConfig) -> str:
 def averaging_of(job: JobConfig) -> GroupAveraging:
     """How a job's groups average their parameters, if it has several."""
     distribution = job.distribution
+    moments = 1 if getattr(job.training.settings, "optimizer", "adam") == "rmsprop" else 2
     return GroupAveraging(
         interval=distribution.sync_interval,
         waits=distribution.mode == "sync",
-        values=3 if distribution.sync_optimizer else 1,
+        values=1 + moments if distribution.sync_optimizer else 1,
     )
 
 

@@ -36,11 +36,11 @@ _jobs = itertools.count()
 
 def job_of(config: JobConfig, directory: Path) -> Job:
     """Plan an actor and a learner with its buffer, each in a process of its own as far as they know."""
-    distribution = config.distribution
+    distribution, actor = config.distribution, config.distribution.actor
     processes = (
         PlannedProcess(0, ("root",), None, "here", (), 1),
         PlannedProcess(LEARNER, ("buffer", "learner"), GROUP, "here", (), 1, distribution.device),
-        PlannedProcess(ACTOR, ("actor",), GROUP, "here", (), 1, distribution.actor.device, actors=(0,)),
+        PlannedProcess(ACTOR, ("actor",), GROUP, "here", (), actor.cores, actor.device, actors=(0,)),
     )
     name = f"probe-{os.getpid()}-{next(_jobs)}"
     place = directory / name

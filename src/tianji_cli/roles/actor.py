@@ -9,6 +9,7 @@ from itertools import repeat
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tianji_algos.core import Agent, Fields
 from tianji_cli.data.fragment import Fragment, FragmentLayout
@@ -18,7 +19,10 @@ from tianji_cli.roles.copies import Copies, Destination
 from tianji_cli.roles.frame_stack import frame_stack
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_envs.core import VectorEnvironment
+from tianji_envs.errors import BrokenEnvironmentError
 from tianji_transports.core import Full, Loan, Transport
+
+Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -141,12 +145,23 @@ class Actor(Role):
         self._num_ended = int(np.count_nonzero(self._ended))
         games = self._environment.games
         if games is not None:
-            np.copyto(row["episode_return"], games.score, where=games.over)
+            if self._num_ended:
+                self._write_returns(row, games.score, games.over)
             return
         self._returns += row["reward"]
         if self._num_ended:
-            np.copyto(row["episode_return"], self._returns, where=self._ended)
+            self._write_returns(row, self._returns, self._ended)
             self._returns[self._ended] = 0.0
+
+    def _write_returns(self, row: Fields, returns: Floats, where: npt.NDArray[np.bool_]) -> None:
+        """Write returns of episodes that ended; as NaN, one would count as none that did."""
+        broken = np.flatnonzero(np.isnan(returns) & where)
+        if len(broken):
+            raise BrokenEnvironmentError(
+                f"the return of an episode in environment {broken[0]} of actor {self._number} is not a number"
+                ": a reward was NaN, or two were infinite with opposite signs; finite ones would be right"
+            )
+        np.copyto(row["episode_return"], returns, where=where)
 
     def fragment_is_full(self) -> bool:
         """``send_size`` steps of every environment are written."""

@@ -89,6 +89,7 @@ class Learner(Role):
         if lockstep is not None:
             embryo.join(lockstep)
         self._publisher = Publisher(embryo.model, transport, slot)
+        self._present = np.empty(embryo.model.parameter_count, np.float32)
         earlier_best = None if episodes.best_mean is None else checkpoints.best_parameters()
         self._best_parameters: np.ndarray[Any, np.dtype[np.float32]] | None = earlier_best
         self._winding_down = False
@@ -97,7 +98,7 @@ class Learner(Role):
         self._earlier_train_s = progress.train_s
         self._saved_at = time.monotonic()
         self._session_consumed = -progress.consumed
-        self._saved = progress.env_steps, progress.updates
+        self._saved = self._reached
         if not progress.sessions:
             self.save()  # Later sessions begin with what is saved.
         self._publish()
@@ -167,7 +168,7 @@ class Learner(Role):
             )
         )
         self._saved_at = time.monotonic()
-        self._saved = self._progress.env_steps, self._progress.updates
+        self._saved = self._reached
         return True
 
     def wind_down(self) -> None:
@@ -185,7 +186,7 @@ class Learner(Role):
         self.wind_down()
         self._publisher.finish()
         self._record(self._feed.arrivals())
-        if self._saved != (self._progress.env_steps, self._progress.updates):
+        if self._saved != self._reached:
             self.save()
 
     def report(self) -> dict[str, Any]:
@@ -282,10 +283,9 @@ class Learner(Role):
         lockstep.check_same(version, self._current_parameters())
 
     def _current_parameters(self) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Write the parameters as they are over those that were published last."""
-        parameters = self._publisher.parameters
-        self._embryo.model.write_parameters(parameters)
-        return parameters
+        """Read the parameters as they are; the array is reused by the next call."""
+        self._embryo.model.write_parameters(self._present)
+        return self._present
 
     def _record(self, arrivals: Sequence[Arrival]) -> None:
         """Count steps and episodes in the order of the arrivals."""
@@ -298,6 +298,11 @@ class Learner(Role):
             self._progress.env_steps += arrival.samples
             if self._episodes.record(arrival.returns, self._progress.train_s):
                 self._best_parameters = self._publisher.parameters.copy()
+
+    @property
+    def _reached(self) -> tuple[int, int, int]:
+        """What changes with anything that is worth saving: a version may be an average, without an update."""
+        return self._progress.env_steps, self._progress.updates, self._progress.version
 
     @property
     def _job_env_steps(self) -> int:

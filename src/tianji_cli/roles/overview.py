@@ -229,7 +229,7 @@ class Overview:
             averaging=self.averaging,
             by_group=self._standings(),
             extra=extra_reports(self._plan, self.workers, self._config.roles),
-            frames_per_step=self._frames_per_step or 1,
+            frames_per_step=self._frames_per_step,
         )
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:

@@ -33,7 +33,7 @@ class Publisher:
 
     @property
     def parameters(self) -> npt.NDArray[np.float32]:
-        """Parameters ``[parameter_count]`` as last published; may be overwritten until the next are begun."""
+        """Parameters ``[parameter_count]`` as last published, until the next are begun."""
         self.finish()
         return self._published.parameters
 

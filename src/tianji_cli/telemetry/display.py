@@ -152,8 +152,9 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
 
 
 def _env_steps(snapshot: Snapshot) -> str:
-    frames = f", {count(snapshot.frames)} frames" if snapshot.frames_per_step > 1 else ""
-    return f"{count(snapshot.env_steps)} env steps{frames}"
+    frames = snapshot.frames or 0
+    taken = f", {count(frames)} frames" if frames > snapshot.env_steps else ""
+    return f"{count(snapshot.env_steps)} env steps{taken}"
 
 
 def _returns(snapshot: Snapshot) -> Text:

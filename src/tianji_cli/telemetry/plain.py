@@ -134,7 +134,7 @@ def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
 
 
 def _frames(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    if snapshot.frames_per_step > 1:
+    if (snapshot.frames_per_step or 1) > 1:
         yield "frames", str(snapshot.frames)
         yield "frames_per_s", f"{snapshot.frames_per_s:.0f}"
 

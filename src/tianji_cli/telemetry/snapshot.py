@@ -171,7 +171,7 @@ class Snapshot:
         averaging: of the groups' parameters; None with one group.
         by_group: how far each group is; empty with one group.
         extra: what roles of the user's own report, by name and rank.
-        frames_per_step: frames of the game that an environment step takes.
+        frames_per_step: frames of the game that an environment step takes; None until an actor has said it.
     """
 
     elapsed_s: float
@@ -203,17 +203,17 @@ class Snapshot:
     averaging: Averaging | None = None
     by_group: tuple[GroupStanding, ...] = ()
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    frames_per_step: int = 1
+    frames_per_step: int | None = None
 
     @property
-    def frames(self) -> int:
-        """Return the frames of the game that the environment steps took."""
-        return self.env_steps * self.frames_per_step
+    def frames(self) -> int | None:
+        """Return the frames of the game that the environment steps took; None until that is known."""
+        return None if self.frames_per_step is None else self.env_steps * self.frames_per_step
 
     @property
-    def frames_per_s(self) -> float:
-        """Return the frames made per second over the last interval."""
-        return self.produced_per_s * self.frames_per_step
+    def frames_per_s(self) -> float | None:
+        """Return the frames made per second over the last interval; None likewise."""
+        return None if self.frames_per_step is None else self.produced_per_s * self.frames_per_step
 
     @property
     def next_stop(self) -> StopProgress | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -14,7 +15,9 @@ import torch
 from tianji_cli.cluster.assembly import Assembly
 from tianji_cli.cluster.parts import Job
 from tianji_cli.cluster.plan import Host, Plan, make_plan
+from tianji_cli.commands.profile import Options, profile
 from tianji_cli.commands.train import train
+from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, UsageError
@@ -43,6 +46,22 @@ def test_a_training_that_wants_cuda_is_refused_where_torch_is_built_without(
     assert not list(tmp_path.iterdir()), "nothing was begun"
 
 
+def test_nobody_who_wants_no_gpu_needs_to_know_how_torch_was_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(CONFIG)
+    monkeypatch.delattr(metadata, "version")
+    check_devices(config)
+
+
+@pytest.mark.parametrize(("key", "gpus"), [(KEYS[0], 1), (KEYS[1], None)])
+def test_a_profile_that_would_have_to_measure_cuda_is_refused_where_torch_is_built_without(
+    key: str, gpus: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda name: "2.9.0+cpu" if name == "torch" else version(name))
+    with pytest.raises(UsageError, match=rf"^{key}: 'cuda' is not there: .* built without CUDA"):
+        profile(Options(CONFIG, [f'{key}="cuda"'], gpus=gpus))
+
+
 def test_a_dry_run_shows_where_each_process_computes(tmp_path: Path) -> None:
     written = tmp_path / "plan.json"
     settings = ['distribution.device="cuda"', "distribution.actor={ num = 2, device = 'cuda' }"]
@@ -64,7 +83,7 @@ def test_where_there_is_no_such_gpu_the_role_that_wants_it_names_the_key(
     build: Any = assembly._trained_embryo if rank == 1 else assembly._acting_model
     with pytest.raises(UsageError) as refused:
         build()
-    assert str(refused.value).startswith(f"{key}: 'cuda:99' is not there on here")
+    assert str(refused.value).startswith(f"{key}: 'cuda:99' is not there on {socket.gethostname()}")
 
 
 @pytest.mark.parametrize(("gpus", "found"), [(1, "cuda:0"), (2, "cuda:1"), (8, "cuda:5"), (0, "cuda:5")])

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from PIL import Image
+
 
 def test_eval_plays_a_checkpoint_and_says_what_is_wrong(workplace: Any) -> None:
     run = workplace.train({"experiment": {"stop": {"wall_s": 3.0}, "checkpoint_every_s": 0.4}})
@@ -38,11 +40,18 @@ def test_eval_plays_a_checkpoint_and_says_what_is_wrong(workplace: Any) -> None:
     assert json.loads((workplace.place / "figures.json").read_text())["episodes"] == 1
 
 
-def test_eval_renders_an_animation(workplace: Any) -> None:
+def test_eval_renders_the_first_episode_and_no_other(workplace: Any) -> None:
     run = workplace.train()
     run.finish()
-    workplace.command("eval", str(run.path), "--episodes", "1", "--render", "play.gif").wait(0)
-    assert (workplace.place / "play.gif").read_bytes().startswith(b"GIF8")
+    command = ("eval", str(run.path), "--episodes", "2", "--json", "-", "--render")
+    played = workplace.command(*command, "play.gif")
+    played.wait(0)
+    with Image.open(workplace.place / "play.gif") as gif:
+        pictures: int = gif.n_frames  # type: ignore[attr-defined]
+    assert pictures == json.loads(played.stdout)["returns"][0], "a step of CartPole is worth 1"
+    refused = workplace.command(*command, "missing/play.gif")
+    refused.wait(2)
+    assert "cannot write missing/play.gif" in refused.stderr
 
 
 def test_errors_of_environments_and_models_are_one_line_in_eval(workplace: Any) -> None:

@@ -10,6 +10,7 @@ from cli.profiling.probing import DQN, PPO, write_config
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError
 from tianji_cli.profiling.probe_settings import REPLAY_BYTES, measuring_settings, replay_settings
+from tianji_cli.profiling.timed_assembly import ACTOR, TimedAssembly, job_of
 
 SHIPPED = sorted(path.stem for path in (Path(__file__).parents[3] / "configs").glob("*.toml"))
 
@@ -25,6 +26,14 @@ def test_shipped_configs_are_measured_without_an_end(name: str) -> None:
         assert measured.environment == job.environment
         assert measured.agent == job.agent
         assert measured.model == job.model
+
+
+def test_an_actor_has_as_many_threads_for_its_environments_as_cores(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "ppo.toml", PPO)
+    overrides = ["distribution.actor.cores=3"]
+    job = load_config(config, overrides)
+    measured = load_config(config, [*overrides, *measuring_settings(job, 8, 1)])
+    assert TimedAssembly(job_of(measured, tmp_path), ACTOR)._env_threads == 3
 
 
 def test_a_share_is_of_the_minibatch_and_the_rollout_stays_whole(tmp_path: Path) -> None:

@@ -128,6 +128,8 @@ def test_measurements_are_of_use_whatever_the_split_and_the_experiment() -> None
 def test_how_groups_average_is_the_configs_and_is_not_measured() -> None:
     settings = ["distribution.sync_interval=7", "distribution.sync_optimizer=true"]
     assert averaging_of(load_config(PPO, settings)) == GroupAveraging(7, waits=False, values=3)
+    rmsprop = load_config(PPO, [*settings, 'training.optimizer="rmsprop"'])
+    assert averaging_of(rmsprop) == GroupAveraging(7, waits=False, values=2)
     assert averaging_of(load_config(SYNC, ["distribution.groups=2"])) == GroupAveraging(
         100, waits=True, values=1
     )

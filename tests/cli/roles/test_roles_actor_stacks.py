@@ -11,9 +11,10 @@ from cli.roles.film import FRAME, Film
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tianji_algos.observations import Observations
+from tianji_algos.rollout_observations import Observations
 from tianji_cli.data.batches import BatchArrays, BatchLayout
 from tianji_cli.data.replay import Replay, ReplaySettings
+from tianji_envs.errors import BrokenEnvironmentError
 
 OpenStage = Callable[..., Any]
 ANY_FILM = {
@@ -132,6 +133,24 @@ def test_returns_are_scores_of_whole_games_where_an_episode_is_less(stage: OpenS
             games += int(np.count_nonzero(twin.games.over))
             episodes += int(np.count_nonzero(terminated | truncated))
     assert episodes > 2 * games > 20
+
+
+class Broken(Film):
+    """Its second copy gives rewards, or scores of games, that are no numbers."""
+
+    def step(self, actions: Any, observation: Any, reward: Any, terminated: Any, truncated: Any) -> None:
+        super().step(actions, observation, reward, terminated, truncated)
+        (reward if self.games is None else self.games.score)[1] = np.nan
+
+
+@pytest.mark.parametrize("games", [False, True])
+def test_a_return_that_is_no_number_is_an_error_and_no_lost_episode(
+    stage: OpenStage, work: Callable[..., bool], games: bool
+) -> None:
+    one = stage(steps=50, film=Broken(2, end_rate=0.5, games=games))
+    one.publish(0)
+    with pytest.raises(BrokenEnvironmentError, match="environment 1 of actor 0 is not a number"):
+        work(one.actor, 49)
 
 
 def test_it_says_how_many_frames_a_step_takes(stage: OpenStage) -> None:

@@ -12,6 +12,7 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import RolloutEmbryo
 from tianji_algos.device import Snapshot
 from tianji_algos.ppo.settings import PPOSettings
+from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.checkpoint import CheckpointWriter, load_parameters, load_training
 from tianji_cli.data.episodes import Episodes
 from tianji_cli.data.ledger import settle
@@ -241,6 +242,38 @@ def test_a_resumed_run_keeps_the_best_policy_of_the_session_before(
     assert not np.array_equal(load_parameters(resumed.checkpoints / "last", resumed.stage.model), best)
 
 
+def test_the_best_policy_is_one_that_was_published_even_if_a_checkpoint_came_between(
+    begin: Callable[..., Training], work: Work
+) -> None:
+    one = begin(StopRule(env_steps=10**9))
+    while not one.progress.updates:
+        work(one.stage.actor)
+        work(one.buffer)
+        one.learner.turn()
+    one.learner.save()
+    one.learner._record([Arrival(samples=100, started_ns=0, returns=[500.0] * 100)])
+    one.learner.save()
+    saved = load_parameters(one.checkpoints / "best", one.stage.model)
+    np.testing.assert_array_equal(saved, one.published()[1])
+    assert saved.tolist() != _parameters_of(one)
+
+
+def test_a_version_that_was_published_after_the_last_checkpoint_is_saved_when_the_learner_stops(
+    begin: Callable[..., Training], work: Work
+) -> None:
+    one = begin(StopRule(env_steps=10**9), window=PER_ROLLOUT)
+    work(one.stage.actor, 100)
+    work(one.buffer)
+    while not one.learner.round_is_done():
+        one.learner.turn()
+    one.learner.save()
+    env_steps = one.progress.env_steps
+    one.learner.publish_policy()
+    one.learner.stop()
+    assert one.progress.env_steps == env_steps, "nothing else was new"
+    assert load_training(one.checkpoints / "last")[1]["progress"]["version"] == 1
+
+
 class SlowSnapshot(Snapshot):
     """Is on its way until somebody waits for it, as parameters on a GPU are for a while."""
 
@@ -287,6 +320,9 @@ def test_training_goes_on_while_parameters_are_on_their_way(
         work(one.buffer)
         one.learner._work()  # As a turn, but for the wait that an idle one ends with.
     assert _parameters_of(one) != at_the_end_of_the_round
+    one.learner.save()
+    last = load_parameters(one.checkpoints / "last", one.stage.model)
+    assert last.tolist() == _parameters_of(one)
     assert one.published()[0] == 0
     assert not one.learner._publisher.is_due()
     one.learner._publisher._snapshot.wait()

@@ -135,7 +135,9 @@ def test_a_learner_of_rollouts_has_the_ratio_of_all_that_was_produced() -> None:
 def test_the_actors_say_how_many_frames_a_step_takes() -> None:
     view = overview(ReplayRule(), colocate=True)
     unknown = view.summary("failed", "nobody lived", ACCOUNT, 0)
-    assert (view.snapshot().frames_per_step, unknown.frames, unknown.frames_per_s) == (1, None, None)
+    before = view.snapshot()
+    assert (before.frames_per_step, before.frames, before.frames_per_s) == (None, None, None)
+    assert (unknown.frames, unknown.frames_per_s) == (None, None)
     for process in view._plan.trainers:
         said = {"learner": BASE | {"session_train_s": 10.0}, "actor": {"frames_per_step": 4}}
         roles = [said.get(role, {"receptions": []}) for role in process.roles]

@@ -37,8 +37,15 @@ def test_the_summary_has_exactly_the_documented_keys(summary: Callable[..., Summ
 def test_frames_are_steps_times_the_frames_that_a_step_takes(snapshot: Callable[..., Snapshot]) -> None:
     row = snapshot(env_steps=1000, produced_per_s=50.0, frames_per_step=4).metrics()
     assert (row["frames"], row["frames_per_s"], row["frames_per_step"]) == (4000, 200.0, 4)
-    row = snapshot(env_steps=1000).metrics()
+    row = snapshot(env_steps=1000, frames_per_step=1).metrics()
     assert (row["frames"], row["frames_per_step"]) == (1000, 1)
+
+
+def test_frames_are_unknown_until_an_actor_has_said_how_many_a_step_takes(
+    snapshot: Callable[..., Snapshot],
+) -> None:
+    row = snapshot(env_steps=1000, produced_per_s=50.0).metrics()
+    assert (row["frames"], row["frames_per_s"], row["frames_per_step"]) == (None, None, None)
 
 
 def test_a_summary_without_episodes_updates_or_evaluation_keeps_its_keys(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Fields, Spaces
-from tianji_algos.device import Uploads
+from tianji_algos.device import Uploads, on_host, torch_type
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.intp]
@@ -30,9 +30,7 @@ class Observations:
 
     def __init__(self, spaces: Spaces, device: torch.device) -> None:
         self._stack = spaces.stack
-        self._frames: HostFrames | DeviceFrames = (
-            HostFrames() if device.type == "cpu" else DeviceFrames(device)
-        )
+        self._frames: HostFrames | DeviceFrames = HostFrames() if on_host(device) else DeviceFrames(device)
         self._planes: Indices = np.empty(0, np.intp)
 
     def gather(self, fragments: Sequence[Fields]) -> None:
@@ -46,7 +44,7 @@ class Observations:
         """Give the observations ``[..., *shape]`` of ``rows [...]``, as a network takes them.
 
         Returns:
-            An array on a CPU, a tensor elsewhere; reused by the next call.
+            An array on a CPU, a tensor elsewhere; may be reused by the next call.
         """
         return self._frames.take(rows if self._stack == 1 else self._planes[rows])
 
@@ -98,7 +96,7 @@ class DeviceFrames:
         size = rows * num_envs
         number = len(fragments) * size
         if len(self._frames) <= number:
-            dtype = torch.from_numpy(np.empty(0, fragments[0].dtype)).dtype
+            dtype = torch_type(fragments[0].dtype)
             self._frames = torch.empty((number + 1, *shape), dtype=dtype, device=self._device)
         parts = self._frames[:number].view(len(fragments), *fragments[0].shape)
         self._upload.fill(zip(parts, fragments, strict=True))
@@ -126,9 +124,8 @@ def frame_numbers(mask: npt.NDArray[np.bool_], stack: int) -> Indices:
     of_fragments = np.arange(fragments * rows * num_envs).reshape(fragments, rows, num_envs)
     # [fragments, T + 1, N, S]: frame t + j is plane j of what is seen at t.
     numbers = np.lib.stride_tricks.sliding_window_view(of_fragments, stack, axis=1).copy()
-    for reset in range(
-        min(stack - 1, steps)
-    ):  # Planes 0 to S - 2 are black right after a reset, plane 0 for longest.
+    # Planes 0 to S - 2 are black right after a reset, plane 0 for longest.
+    for reset in range(min(stack - 1, steps)):
         for plane in range(stack - 1 - reset):
             numbers[:, 1 + reset :, :, plane][~mask[:, : steps - reset]] = of_fragments.size
     return numbers.reshape(-1, stack)

@@ -33,18 +33,20 @@ class ObservationEncoder:
             )
         if isinstance(space, gym.spaces.Box):
             self.features = math.prod(space.shape)
-            self._first: npt.NDArray[np.int64] | None = None
+            first: npt.NDArray[np.int64] | None = None
         elif isinstance(space, gym.spaces.Discrete):
             self.features = int(space.n)
-            self._first = np.array([-space.start], np.int64)
+            first = np.array([-space.start], np.int64)
         elif isinstance(space, gym.spaces.MultiDiscrete):
             sizes = space.nvec.reshape(-1)
             self.features = int(sizes.sum())
-            self._first = np.cumsum(sizes, dtype=np.int64) - sizes - space.start.reshape(-1)
+            first = np.cumsum(sizes, dtype=np.int64) - sizes - space.start.reshape(-1)
         else:
             raise UnsupportedSpaceError(
                 f"a fully connected network takes Box, Discrete and MultiDiscrete observations, not {space}"
             )
+        self._first = first
+        self._first_in_torch = None if first is None else torch.from_numpy(first)
 
     def __call__(self, observation: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Encode ``observation [N, ...]`` as ``[N, features]``; float32 Box observations are not copied."""
@@ -58,7 +60,8 @@ class ObservationEncoder:
     def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
         """Encode ``observation [N, ...]`` as ``[N, features]`` where it is."""
         rows = observation.reshape(len(observation), -1)
-        if self._first is None:
+        if self._first_in_torch is None:
             return rows.to(torch.float32)
-        places = rows.to(torch.int64) + torch.from_numpy(self._first).to(rows.device)
+        self._first_in_torch = self._first_in_torch.to(rows.device)  # which copies once, or never
+        places = rows.to(torch.int64) + self._first_in_torch
         return torch.zeros(len(rows), self.features, device=rows.device).scatter_(1, places, 1.0)

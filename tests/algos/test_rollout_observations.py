@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tianji_algos.core import Spaces
-from tianji_algos.observations import DeviceFrames, HostFrames, Observations, frame_numbers
+from tianji_algos.rollout_observations import DeviceFrames, HostFrames, Observations, frame_numbers
 
 Fragment = dict[str, npt.NDArray[Any]]
 

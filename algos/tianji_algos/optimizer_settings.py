@@ -1,0 +1,44 @@
+"""Settings of an optimizer, whatever it optimizes. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from tianji_algos.settings import Schedule, Settings
+
+
+class OptimizerSettings(Settings):
+    """Of Adam, and how its learning rate changes over training.
+
+    Attributes:
+        learning_rate: of the optimizer.
+        learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``.
+        schedule_steps: env steps after which a linear schedule has reached 0.
+        adam_eps: Adam's term against division by zero, added to a root.
+        max_grad_norm: gradients are scaled down to this norm; None leaves them as they are.
+    """
+
+    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate_schedule: Schedule = "constant"
+    schedule_steps: int | None = Field(None, ge=1)
+    adam_eps: float = Field(1e-8, gt=0)
+    max_grad_norm: float | None = Field(10.0, gt=0)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """How each hyperparameter that may change over training does."""
+        return (self.learning_rate_schedule,)
+
+    def remaining(self, schedule: Schedule, env_steps: int) -> float:
+        """Give the share of a hyperparameter that a schedule leaves after so many env steps."""
+        if schedule == "constant" or self.schedule_steps is None:
+            return 1.0
+        return max(0.0, 1.0 - env_steps / self.schedule_steps)
+
+    @model_validator(mode="after")
+    def _scheduled(self) -> Self:
+        if "linear" in self.schedules and self.schedule_steps is None:
+            raise ValueError("a linear schedule needs schedule_steps, the env steps after which it reaches 0")
+        return self
