@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
+from algos.fragments import Fragment, random_fragment
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.models.mlp import MLPActorCritic
@@ -18,8 +17,6 @@ from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.agent import PPOAgent
 from tianji_algos.ppo.embryo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-
-Fragment = dict[str, npt.NDArray[Any]]
 
 STEPS, ENVS = 16, 64
 CONFIG = Path(__file__).parents[2] / "configs/a2c_cartpole.toml"
@@ -56,14 +53,14 @@ def advantage(fragment: Fragment, t: int, n: int, discount: float, trace: float,
 
 
 def test_the_gradient_is_that_of_advantage_actor_critic(
-    cartpole_spaces: Spaces, make_fragment: Callable[..., Fragment], settings: dict[str, Any]
+    cartpole_spaces: Spaces, settings: dict[str, Any]
 ) -> None:
     model, twin = (
         build_model(MLPActorCritic, cartpole_spaces, MLPActorCriticSettings(hidden=(8,), policy_gain=1.0), 0)
         for _ in range(2)
     )
     assert isinstance(model, MLPActorCritic)
-    fragment = make_fragment(np.random.default_rng(3), STEPS, ENVS, cartpole_spaces)
+    fragment = random_fragment(np.random.default_rng(3), STEPS, ENVS, cartpole_spaces)
     fragment = acted(fragment, model, cartpole_spaces)
     embryo = PPOEmbryo(cartpole_spaces, model, PPOSettings(**settings), 0)
     updates = [embryo.update(batch) for batch in embryo.minibatches([fragment])]

@@ -1,41 +1,20 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 import pytest
+from algos.fragments import Fragment, trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from hypothesis.extra.numpy import arrays
 
 from tianji_algos.ppo.advantage import estimate_advantages
 
-FLOATS = st.floats(-10, 10, width=32)
+
+def without_rewards_of_resets(trajectory: Fragment) -> Fragment:
+    return trajectory | {"reward": trajectory["reward"] * trajectory["mask"]}
 
 
-@st.composite
-def rollouts(draw: st.DrawFn) -> dict[str, npt.NDArray[Any]]:
-    steps, envs = draw(st.integers(1, 12)), draw(st.integers(1, 4))
-    ends = draw(arrays(np.uint8, (steps, envs), elements=st.sampled_from([0, 0, 0, 1, 2, 3])))
-    mask = np.ones((steps, envs), bool)
-    mask[0] = draw(arrays(bool, (envs,)))
-    for t in range(steps):
-        if t > 0:
-            mask[t] = ends[t - 1] == 0
-        ends[t] *= mask[t]
-    return {
-        "reward": draw(arrays(np.float32, (steps, envs), elements=FLOATS)) * mask,
-        "value": draw(arrays(np.float32, (steps + 1, envs), elements=FLOATS)),
-        "terminated": (ends & 1).astype(bool),
-        "truncated": (ends & 2).astype(bool),
-        "mask": mask,
-    }
-
-
-def sum_of_discounted_errors(
-    rollout: dict[str, npt.NDArray[Any]], gamma: float, gae_lambda: float
-) -> npt.NDArray[np.float64]:
+def sum_of_discounted_errors(rollout: Fragment, gamma: float, gae_lambda: float) -> npt.NDArray[np.float64]:
     """Equation 16 by its definition: one sum per step, ended by the episode's end or the fragment's."""
     steps, envs = rollout["reward"].shape
     value = rollout["value"].astype(np.float64)
@@ -56,9 +35,13 @@ def sum_of_discounted_errors(
 
 
 @settings(deadline=None, max_examples=200, derandomize=True)
-@given(rollouts(), st.sampled_from([0.0, 0.9, 0.99, 1.0]), st.sampled_from([0.0, 0.8, 1.0]))
+@given(
+    trajectories().map(without_rewards_of_resets),
+    st.sampled_from([0.0, 0.9, 0.99, 1.0]),
+    st.sampled_from([0.0, 0.8, 1.0]),
+)
 def test_advantages_are_the_discounted_sums_of_their_definition(
-    rollout: dict[str, npt.NDArray[Any]], gamma: float, gae_lambda: float
+    rollout: Fragment, gamma: float, gae_lambda: float
 ) -> None:
     given = {name: rollout[name] for name in ("reward", "value", "terminated", "mask")}
     advantage = estimate_advantages(**given, gamma=gamma, gae_lambda=gae_lambda)

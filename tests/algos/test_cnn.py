@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from algos.gradients import assert_gradients_are_autograds
+from algos.training import flat_of
 from torch import nn
 from torch.nn import functional
 
@@ -55,12 +57,6 @@ def q_network(spaces: Spaces, **settings: Any) -> CNNQ:
 def observations(spaces: Spaces, rows: int) -> npt.NDArray[np.uint8]:
     shape = (rows, *(spaces.observation.shape or ()))
     return np.random.default_rng(rows).integers(0, 256, shape, np.uint8)
-
-
-def flat_of(model: Model) -> Floats:
-    flat = np.empty(model.parameter_count, np.float32)
-    model.write_parameters(flat)
-    return flat
 
 
 def plain_stack(model: CNNActorCritic, pixels: torch.Tensor) -> torch.Tensor:
@@ -148,30 +144,15 @@ def test_outputs_and_gradients_are_those_of_the_plain_layers_on_pixels_from_0_to
 ) -> None:
     spaces = SMALL if encoder.get("encoder") == "impala_large" else ATARI
     model = actor_critic(spaces, policy_gain=1.0, **encoder)
-    flat = flatten_parameters(model)
-    assert flat.grad is not None
     seen = observations(spaces, 3)
     d_value = np.array([1.0, -2.0, 0.5], np.float32)
     assert isinstance(spaces.action, gym.spaces.Discrete)
     d_policy = np.random.default_rng(0).standard_normal((3, int(spaces.action.n))).astype(np.float32)
-    outputs: list[Floats] = []
 
-    def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
-        outputs[:] = policy.copy(), value.copy()
-        return d_policy, d_value
+    def plain() -> tuple[torch.Tensor, torch.Tensor]:
+        return plain_outputs(model, torch.from_numpy(seen).float())
 
-    backprop = model.backprop()
-    for _ in range(2):  # overwritten, not added to
-        backprop(seen, loss_gradient)
-    found = flat.grad.clone()
-    flat.grad.zero_()
-    policy, value = plain_outputs(model, torch.from_numpy(seen).float())
-    torch.autograd.backward((policy, value), (torch.from_numpy(d_policy), torch.from_numpy(d_value)))
-    np.testing.assert_allclose(outputs[0], policy.detach(), rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(outputs[1], value.detach(), rtol=1e-4, atol=1e-4)
-    scale = float(flat.grad.abs().max())
-    assert scale > 0.1
-    torch.testing.assert_close(found, flat.grad, rtol=1e-3, atol=1e-5 * scale)
+    assert_gradients_are_autograds(model, seen, plain, (d_policy, d_value), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(40, 36), (40, 36, 3)])

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -8,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from algos.fragments import random_fragment
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.dqn.agent import DQNAgent
@@ -17,7 +17,6 @@ from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.settings import MLPQSettings
 
 Floats = npt.NDArray[np.float32]
-MakeFragment = Callable[..., dict[str, npt.NDArray[Any]]]
 
 ENVS = 16
 
@@ -176,9 +175,7 @@ def test_actions_that_are_no_single_numbers_are_refused(pendulum_spaces: Spaces)
 
 
 @pytest.mark.parametrize("steps", [1, 8, 40])
-def test_initial_priorities_are_one_step_td_errors(
-    cartpole_spaces: Spaces, make_fragment: MakeFragment, steps: int
-) -> None:
+def test_initial_priorities_are_one_step_td_errors(cartpole_spaces: Spaces, steps: int) -> None:
     settings = {"priorities": True, "priority_gamma": 0.9, "priority_reward_scale": 0.5}
     model, agent = build(cartpole_spaces, **settings)
     specs = DQNAgent.fields(cartpole_spaces, agent.settings)
@@ -186,7 +183,7 @@ def test_initial_priorities_are_one_step_td_errors(
         ("priority", np.dtype(np.float32), False)
     ]
     for seed in range(3):  # the next fragment knows nothing of the last one
-        fields = make_fragment(np.random.default_rng(seed), steps, ENVS, cartpole_spaces)
+        fields = random_fragment(np.random.default_rng(seed), steps, ENVS, cartpole_spaces)
         fields["action"] = np.zeros((steps, ENVS), np.uint8)
         fields["priority"] = np.full((steps, ENVS), np.nan, np.float32)
         for t in range(steps):

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from algos.training import parameters
 
 from tianji_algos.batch import Batch
 from tianji_algos.core import Spaces, build_model
@@ -66,12 +67,6 @@ def make_batch(seed: int = 0, rows: int = ROWS) -> Batch:
         discount=rng.choice([0.0, 0.9, 0.99], rows).astype(np.float32),
         weight=rng.random(rows).astype(np.float32),
     )
-
-
-def parameters(embryo: DQNEmbryo) -> Floats:
-    flat = np.empty(embryo.model.parameter_count, np.float32)
-    embryo.model.write_parameters(flat)
-    return flat
 
 
 def target_parameters(embryo: DQNEmbryo) -> Floats:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
+from algos.fragments import Fragment, random_fragment, random_rollout
+from algos.training import parameters, train
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.distributions import distribution_for
@@ -19,9 +19,6 @@ from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.models.through_time import RecurrentActorCritic
 from tianji_algos.settings import NoSettings
-
-Fragment = dict[str, npt.NDArray[Any]]
-MakeFragment = Callable[..., Fragment]
 
 SMALL: dict[str, Any] = {
     "rollout_steps": 64,
@@ -93,27 +90,9 @@ def build(
     return IMPALAEmbryo(spaces, model, IMPALASettings(**(SMALL | settings)), seed)
 
 
-def train(embryo: IMPALAEmbryo, fragments: list[Fragment]) -> int:
-    return sum(embryo.update(minibatch) for minibatch in embryo.minibatches(fragments))
-
-
-def parameters(embryo: IMPALAEmbryo) -> npt.NDArray[np.float32]:
-    flat = np.empty(embryo.model.parameter_count, np.float32)
-    embryo.model.write_parameters(flat)
-    return flat
-
-
-@pytest.fixture(params=["cartpole_spaces", "pendulum_spaces"])
-def spaces(request: pytest.FixtureRequest) -> Spaces:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Spaces)
-    return found
-
-
 @pytest.fixture
-def fragments(spaces: Spaces, make_fragment: MakeFragment) -> list[Fragment]:
-    rng = np.random.default_rng(5)
-    return [make_fragment(rng, 8, 4, spaces) for _ in range(2)]
+def fragments(spaces: Spaces) -> list[Fragment]:
+    return random_rollout(spaces, seed=5)
 
 
 def test_every_experience_is_seen_once_an_epoch_and_reset_steps_never(
@@ -218,10 +197,8 @@ def test_a_network_that_remembers_gets_sequences_their_beginnings_and_what_it_re
     assert not columns
 
 
-def test_targets_follow_the_parameters_from_update_to_update(
-    cartpole_spaces: Spaces, make_fragment: MakeFragment
-) -> None:
-    fragment = make_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
+def test_targets_follow_the_parameters_from_update_to_update(cartpole_spaces: Spaces) -> None:
+    fragment = random_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
     embryo = build(cartpole_spaces, epochs=200, minibatch_size=64, entropy_coef=0.0)
     losses = []
     for minibatch in embryo.minibatches([fragment]):

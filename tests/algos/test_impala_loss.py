@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from algos.fragments import Fragment, random_fragment
 
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import distribution_for
@@ -14,7 +14,6 @@ from tianji_algos.impala.loss import DIAGNOSTICS, IMPALALoss, IMPALAMinibatch
 from tianji_algos.impala.vtrace import VTrace
 
 Floats = npt.NDArray[np.float32]
-MakeFragment = Callable[..., dict[str, npt.NDArray[Any]]]
 
 STEPS, WIDTH, VALUE_COEF, ENTROPY_COEF = 20, 6, 0.7, 0.03
 VTRACE = VTrace(gamma=0.9, rho_bar=1.2, c_bar=0.9, pg_rho_bar=1.1, decay=0.95)
@@ -26,7 +25,7 @@ def loss_for(spaces: Spaces, *, is_corrected: bool = True, is_mean: bool = False
     )
 
 
-def minibatch(fragment: dict[str, npt.NDArray[Any]], total: int | None = None) -> IMPALAMinibatch:
+def minibatch(fragment: Fragment, total: int | None = None) -> IMPALAMinibatch:
     mask = fragment["mask"].astype(bool)
     action, log_prob = (
         fragment[name].reshape(-1, *fragment[name].shape[2:])[mask.reshape(-1)]
@@ -88,16 +87,9 @@ def reference(
     return policy_loss + VALUE_COEF * value_loss - ENTROPY_COEF * entropy.sum(), diagnostics
 
 
-@pytest.fixture(params=["cartpole_spaces", "pendulum_spaces"])
-def spaces(request: pytest.FixtureRequest) -> Spaces:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Spaces)
-    return found
-
-
 @pytest.fixture
-def fragment(spaces: Spaces, make_fragment: MakeFragment) -> dict[str, npt.NDArray[Any]]:
-    made = make_fragment(np.random.default_rng(3), STEPS, WIDTH, spaces)
+def fragment(spaces: Spaces) -> Fragment:
+    made = random_fragment(np.random.default_rng(3), STEPS, WIDTH, spaces)
     if spaces.action.shape:
         made["log_prob"] -= np.float32(1.5)  # About as likely as actions are to ``outputs``.
     return made
@@ -105,7 +97,7 @@ def fragment(spaces: Spaces, make_fragment: MakeFragment) -> dict[str, npt.NDArr
 
 @pytest.mark.parametrize("is_corrected", [True, False])
 def test_the_gradient_is_that_of_the_loss_with_targets_held(
-    spaces: Spaces, fragment: dict[str, npt.NDArray[Any]], is_corrected: bool
+    spaces: Spaces, fragment: Fragment, is_corrected: bool
 ) -> None:
     batch, (policy, value) = minibatch(fragment), outputs(spaces)
     d_policy, d_value, diagnostics = loss_for(spaces, is_corrected=is_corrected).gradient(
@@ -123,9 +115,7 @@ def test_the_gradient_is_that_of_the_loss_with_targets_held(
     )
 
 
-def test_what_is_no_experience_gets_no_gradient(
-    spaces: Spaces, fragment: dict[str, npt.NDArray[Any]]
-) -> None:
+def test_what_is_no_experience_gets_no_gradient(spaces: Spaces, fragment: Fragment) -> None:
     batch, (policy, value) = minibatch(fragment), outputs(spaces)
     is_experience = np.append(batch.mask, np.zeros((1, WIDTH), bool))
     assert (~is_experience[:-WIDTH]).sum() > 0
@@ -136,9 +126,7 @@ def test_what_is_no_experience_gets_no_gradient(
     assert d_value[is_experience].all()
 
 
-def test_a_mean_is_over_the_samples_of_all_learners(
-    spaces: Spaces, fragment: dict[str, npt.NDArray[Any]]
-) -> None:
+def test_a_mean_is_over_the_samples_of_all_learners(spaces: Spaces, fragment: Fragment) -> None:
     (policy, value), batch = outputs(spaces), minibatch(fragment, total=500)
     total = loss_for(spaces).gradient(policy, value, batch)
     mean = loss_for(spaces, is_mean=True).gradient(policy, value, batch)

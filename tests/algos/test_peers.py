@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from algos.fragments import Fragment, random_fragment, random_rollout
 from algos.tiny_gru import TinyGRU
+from algos.training import parameters
 
 from tianji_algos.batch import Batch
 from tianji_algos.core import Embryo, ReplayEmbryo, RolloutEmbryo, Spaces, build_model
@@ -29,7 +31,6 @@ from tianji_algos.peers import ALONE, Peers
 from tianji_algos.ppo.embryo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOSettings
 
-Fragment = dict[str, npt.NDArray[Any]]
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T")
 PATIENCE_S = 30.0
@@ -76,12 +77,6 @@ def in_step(number: int, learn: Callable[[Peers], T]) -> tuple[list[T], Table]:
 
     with ThreadPoolExecutor(number) as threads:
         return list(threads.map(run, range(number))), table
-
-
-def parameters(embryo: Embryo) -> Floats:
-    flat = np.empty(embryo.model.parameter_count, np.float32)
-    embryo.model.write_parameters(flat)
-    return flat
 
 
 def ppo(
@@ -149,21 +144,11 @@ def assert_same(outcomes: Sequence[Outcome]) -> None:
         assert (outcome.uses, outcome.updates) == (outcomes[0].uses, outcomes[0].updates)
 
 
-@pytest.fixture(params=["cartpole_spaces", "pendulum_spaces"])
-def spaces(request: pytest.FixtureRequest) -> Spaces:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Spaces)
-    return found
-
-
 @pytest.fixture
-def fragments(spaces: Spaces, make_fragment: Callable[..., Fragment]) -> list[Fragment]:
+def fragments(spaces: Spaces) -> list[Fragment]:
     """Six fragments with different numbers of samples; the second has few."""
-    rng = np.random.default_rng(7)
-    made = [make_fragment(rng, 8, 4, spaces) for _ in range(6)]
+    made = random_rollout(spaces, seed=7, fragments=6, state_size=8)
     made[1]["mask"][2:] = 0
-    for fragment in made:
-        fragment["state"] = rng.standard_normal((1, 4, 8)).astype(np.float32)
     return made
 
 
@@ -239,10 +224,8 @@ def test_the_divergence_of_all_learners_decides_when_a_rollout_is_left(
     assert outcomes[0].updates < endless[0].updates
 
 
-def test_advantages_are_normalised_over_all_learners_once_an_epoch(
-    cartpole_spaces: Spaces, make_fragment: Callable[..., Fragment]
-) -> None:
-    fragments = [make_fragment(np.random.default_rng(k), 8, 4, cartpole_spaces) for k in range(2)]
+def test_advantages_are_normalised_over_all_learners_once_an_epoch(cartpole_spaces: Spaces) -> None:
+    fragments = [random_fragment(np.random.default_rng(k), 8, 4, cartpole_spaces) for k in range(2)]
     outcomes, table = train_in_step(cartpole_spaces, fragments, 2, epochs=3)
     assert table.additions == 1 + 3 + outcomes[0].updates, "sizes once, sums an epoch, gradients an update"
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
+from algos.fragments import Fragment, random_rollout
 
 from tianji_algos import registry
 from tianji_algos.batch import Batch
@@ -60,7 +60,7 @@ def random_batch(rng: np.random.Generator) -> Batch:
     )
 
 
-def learned(embryo: Embryo, rule: str, fragments: list[dict[str, npt.NDArray[Any]]]) -> torch.Tensor:
+def learned(embryo: Embryo, rule: str, fragments: list[Fragment]) -> torch.Tensor:
     """Parameters after a few updates."""
     rng = np.random.default_rng(2)
     batches: Any = (
@@ -77,11 +77,9 @@ def test_updates_are_the_same_in_numpy_and_in_torch_on_any_device(
     rule: str,
     kind: str,
     cartpole_spaces: Spaces,
-    make_fragment: Callable[..., Any],
     through_torch: Callable[[], None],
 ) -> None:
-    rng = np.random.default_rng(1)
-    fragments = [make_fragment(rng, 16, 4, cartpole_spaces) for _ in range(2)]
+    fragments = random_rollout(cartpole_spaces, seed=1, steps=16)
     in_numpy = embryo_of(rule, cartpole_spaces, "cpu")
     begun = in_numpy.model.flat_parameters()
     expected = learned(in_numpy, rule, fragments)

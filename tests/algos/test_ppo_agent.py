@@ -3,7 +3,6 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
-import pytest
 import torch
 
 from tianji_algos.core import Fields, Spaces, build_model
@@ -26,13 +25,6 @@ def build(spaces: Spaces, num_envs: int = ENVS, seed: int = 0) -> tuple[MLPActor
 
 def allocate(specs: tuple[FieldSpec, ...], steps: int, envs: int) -> Fields:
     return {spec.name: np.zeros((steps + spec.bootstrap, envs, *spec.shape), spec.dtype) for spec in specs}
-
-
-@pytest.fixture(params=["cartpole_spaces", "pendulum_spaces"])
-def spaces(request: pytest.FixtureRequest) -> Spaces:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Spaces)
-    return found
 
 
 def observations(spaces: Spaces, rows: int = ENVS) -> npt.NDArray[np.float32]:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 import torch
+from algos.fragments import Fragment, random_fragment, random_rollout
+from algos.training import parameters, train
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import DivergedError, StateMismatchError, UnsuitableModelError
@@ -18,9 +18,6 @@ from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 from tianji_algos.ppo.agent import PPOAgent
 from tianji_algos.ppo.embryo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-
-Fragment = dict[str, npt.NDArray[Any]]
-MakeFragment = Callable[..., Fragment]
 
 SMALL: dict[str, Any] = {"rollout_steps": 64, "minibatch_size": 16, "epochs": 3, "learning_rate": 1e-2}
 
@@ -50,27 +47,9 @@ def build(
     return PPOEmbryo(spaces, model, PPOSettings(**(SMALL | settings)), seed)
 
 
-def train(embryo: PPOEmbryo, fragments: list[Fragment]) -> int:
-    return sum(embryo.update(minibatch) for minibatch in embryo.minibatches(fragments))
-
-
-def parameters(embryo: PPOEmbryo) -> npt.NDArray[np.float32]:
-    flat = np.empty(embryo.model.parameter_count, np.float32)
-    embryo.model.write_parameters(flat)
-    return flat
-
-
-@pytest.fixture(params=["cartpole_spaces", "pendulum_spaces"])
-def spaces(request: pytest.FixtureRequest) -> Spaces:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Spaces)
-    return found
-
-
 @pytest.fixture
-def fragments(spaces: Spaces, make_fragment: MakeFragment) -> list[Fragment]:
-    rng = np.random.default_rng(5)
-    return [make_fragment(rng, 8, 4, spaces) for _ in range(2)]
+def fragments(spaces: Spaces) -> list[Fragment]:
+    return random_rollout(spaces, seed=5)
 
 
 def test_every_experience_is_seen_once_an_epoch_and_reset_steps_never(
@@ -283,10 +262,8 @@ def test_linear_schedules_fall_to_zero_and_constant_ones_do_not(cartpole_spaces:
     assert seen == [start, start, pytest.approx((7.5e-3, 0.3)), start, (0.0, 0.0), start, (0.0, 0.0), start]
 
 
-def test_updates_stop_beyond_the_target_divergence(
-    cartpole_spaces: Spaces, make_fragment: MakeFragment
-) -> None:
-    fragment = make_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
+def test_updates_stop_beyond_the_target_divergence(cartpole_spaces: Spaces) -> None:
+    fragment = random_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
     embryo = build(cartpole_spaces, target_kl=1e-6, epochs=50)
     assert train(embryo, [fragment]) < 50 * int(fragment["mask"].sum())
 

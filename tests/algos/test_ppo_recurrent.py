@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -10,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from algos.fragments import Fragment, random_rollout
 from algos.tiny_gru import TinyGRU
+from algos.training import parameters, train
 
 from tianji_algos.core import Fields, Spaces, build_model
 from tianji_algos.models.actor_critic import ActorCritic
@@ -21,9 +22,6 @@ from tianji_algos.ppo.embryo import PPOEmbryo
 from tianji_algos.ppo.loss import PPOMinibatch
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_algos.sequences import Sequences
-
-Fragment = dict[str, npt.NDArray[Any]]
-MakeFragment = Callable[..., Fragment]
 
 STEPS, ENVS = 8, 4
 SMALL: dict[str, Any] = {"rollout_steps": 64, "minibatch_size": 24, "epochs": 3, "learning_rate": 1e-2}
@@ -37,28 +35,9 @@ def build(spaces: Spaces, model_type: type[ActorCritic] = TinyGRU, **settings: A
     return PPOEmbryo(spaces, model, PPOSettings(**(SMALL | settings)), 0)
 
 
-def train(embryo: PPOEmbryo, fragments: list[Fragment]) -> npt.NDArray[np.float32]:
-    for minibatch in embryo.minibatches(fragments):
-        embryo.update(minibatch)
-    flat = np.empty(embryo.model.parameter_count, np.float32)
-    embryo.model.write_parameters(flat)
-    return flat
-
-
-@pytest.fixture(params=["cartpole_spaces", "pendulum_spaces"])
-def spaces(request: pytest.FixtureRequest) -> Spaces:
-    found = request.getfixturevalue(request.param)
-    assert isinstance(found, Spaces)
-    return found
-
-
 @pytest.fixture
-def fragments(spaces: Spaces, make_fragment: MakeFragment) -> list[Fragment]:
-    rng = np.random.default_rng(5)
-    made = [make_fragment(rng, STEPS, ENVS, spaces) for _ in range(2)]
-    for fragment in made:
-        fragment["state"] = rng.standard_normal((1, ENVS, HIDDEN[0])).astype(np.float32)
-    return made
+def fragments(spaces: Spaces) -> list[Fragment]:
+    return random_rollout(spaces, seed=5, steps=STEPS, envs=ENVS, state_size=HIDDEN[0])
 
 
 def test_minibatches_are_whole_sequences_as_near_to_their_size_as_can_be(
@@ -108,14 +87,17 @@ def test_samples_are_the_outputs_of_steps_that_are_experience(
 
 
 def test_what_is_in_reset_steps_changes_nothing(spaces: Spaces, fragments: list[Fragment]) -> None:
-    clean = train(build(spaces), fragments)
+    clean, disturbed = build(spaces), build(spaces)
+    train(clean, fragments)
+    expected = parameters(clean)
     for fragment in fragments:
         resets = fragment["mask"] == 0
         assert resets.any()
         fragment["observation"][:-1][resets] = 7.0
         fragment["action"][resets] = 0
         fragment["log_prob"][resets] = -1e6
-    np.testing.assert_array_equal(clean, train(build(spaces), fragments))
+    train(disturbed, fragments)
+    np.testing.assert_array_equal(parameters(disturbed), expected)
 
 
 def test_the_gradient_is_autograds_of_the_steps_that_are_experience(

@@ -7,10 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from algos.gradients import assert_gradients_are_autograds
+from algos.training import flat_of
 from torch import nn
 
 from tianji_algos import registry
-from tianji_algos.core import Model, Spaces, build_model
+from tianji_algos.core import Spaces, build_model
 from tianji_algos.fields import FieldSpec
 from tianji_algos.flat import flatten_parameters
 from tianji_algos.models.recurrent import GatedActorCritic
@@ -60,12 +62,6 @@ def sequences(spaces: Spaces, model: RecurrentActorCritic, chance: float = 0.2) 
 
 def unroll(model: RecurrentActorCritic, given: Sequences) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return model.unroll(*map(torch.from_numpy, (given.observation, given.first, given.state)))
-
-
-def flat_of(model: Model) -> Floats:
-    flat = np.empty(model.parameter_count, np.float32)
-    model.write_parameters(flat)
-    return flat
 
 
 @pytest.fixture(params=list(NETWORKS.values()), ids=list(NETWORKS))
@@ -138,33 +134,18 @@ def plain_unroll(model: GatedActorCritic, given: Sequences) -> tuple[torch.Tenso
 @pytest.mark.parametrize("chance", [0.0, 0.1, 0.9])
 def test_gradients_through_time_are_those_of_plain_cells(network: Network, chance: float) -> None:
     spaces, model = network
-    flat = flatten_parameters(model)
-    assert flat.grad is not None
     given = sequences(spaces, model, chance)
+    own = Sequences(given.observation.copy(), given.first.copy(), given.state.copy())
     for array in (given.observation, given.first, given.state):
         array.flags.writeable = False  # as a transport lends it
     rng = np.random.default_rng(0)
     d_policy = rng.standard_normal((STEPS * COLUMNS, 3)).astype(np.float32)
     d_value = rng.standard_normal(STEPS * COLUMNS).astype(np.float32)
-    seen: list[Floats] = []
 
-    def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
-        seen[:] = policy.copy(), value.copy()
-        return d_policy, d_value
+    def plain() -> tuple[torch.Tensor, torch.Tensor]:
+        return plain_unroll(model, own)
 
-    backprop = model.backprop()
-    for _ in range(2):  # overwritten, not added to
-        backprop(given, loss_gradient)
-    found = flat.grad.clone()
-    flat.grad.zero_()
-    lent = Sequences(given.observation.copy(), given.first.copy(), given.state.copy())
-    policy, value = plain_unroll(model, lent)
-    torch.autograd.backward((policy, value), (torch.from_numpy(d_policy), torch.from_numpy(d_value)))
-    np.testing.assert_allclose(seen[0], policy.detach(), rtol=1e-3, atol=1e-5)
-    np.testing.assert_allclose(seen[1], value.detach(), rtol=1e-3, atol=1e-5)
-    scale = float(flat.grad.abs().max())
-    assert scale > 0.1
-    torch.testing.assert_close(found, flat.grad, rtol=1e-3, atol=1e-5 * scale)
+    assert_gradients_are_autograds(model, given, plain, (d_policy, d_value), rtol=1e-3, atol=1e-5)
 
 
 def test_observations_may_be_a_tensor(network: Network) -> None:

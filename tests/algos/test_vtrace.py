@@ -2,11 +2,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from algos.fragments import Array, trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -14,31 +14,17 @@ from hypothesis.extra.numpy import arrays
 from tianji_algos.impala.vtrace import VTrace
 from tianji_algos.ppo.advantage import estimate_advantages
 
-Array = npt.NDArray[Any]
 Doubles = npt.NDArray[np.float64]
-FLOATS = st.floats(-10, 10, width=32)
 RATIOS = st.floats(0, 4, width=32)
 PLAIN = VTrace(gamma=0.9, rho_bar=1.0, c_bar=1.0, pg_rho_bar=1.0, decay=1.0)
 
 
 @st.composite
-def trajectories(draw: st.DrawFn) -> dict[str, Array]:
-    steps, envs = draw(st.integers(1, 12)), draw(st.integers(1, 4))
-    ends = draw(arrays(np.uint8, (steps, envs), elements=st.sampled_from([0, 0, 0, 1, 2, 3])))
-    mask = np.ones((steps, envs), bool)
-    mask[0] = draw(arrays(bool, (envs,)))
-    for t in range(steps):
-        if t > 0:
-            mask[t] = ends[t - 1] == 0
-        ends[t] *= mask[t]
-    return {
-        "ratio": draw(arrays(np.float32, (steps, envs), elements=RATIOS)),
-        "reward": draw(arrays(np.float32, (steps, envs), elements=FLOATS)),
-        "value": draw(arrays(np.float32, (steps + 1, envs), elements=FLOATS)),
-        "terminated": (ends & 1).astype(bool),
-        "truncated": (ends & 2).astype(bool),
-        "mask": mask,
-    }
+def acted_otherwise(draw: st.DrawFn) -> dict[str, Array]:
+    """Trajectories with how likely their actions are by now."""
+    trajectory = draw(trajectories())
+    trajectory["ratio"] = draw(arrays(np.float32, trajectory["reward"].shape, elements=RATIOS))
+    return trajectory
 
 
 def compute(vtrace: VTrace, trajectory: dict[str, Array]) -> tuple[Array, Array]:
@@ -77,7 +63,7 @@ def by_definition(vtrace: VTrace, trajectory: dict[str, Array]) -> tuple[Doubles
 
 @settings(deadline=None, max_examples=300, derandomize=True)
 @given(
-    trajectories(),
+    acted_otherwise(),
     st.builds(
         VTrace,
         gamma=st.sampled_from([0.0, 0.9, 1.0]),
@@ -98,7 +84,7 @@ def test_targets_are_the_sums_of_products_of_their_definition(
 
 
 @settings(deadline=None, max_examples=100, derandomize=True)
-@given(trajectories())
+@given(acted_otherwise())
 def test_on_policy_and_with_lambda_1_targets_are_n_step_returns(trajectory: dict[str, Array]) -> None:
     trajectory["ratio"][...] = 1.0
     error, advantage = compute(PLAIN, trajectory)
@@ -114,7 +100,7 @@ def test_on_policy_and_with_lambda_1_targets_are_n_step_returns(trajectory: dict
 
 
 @settings(deadline=None, max_examples=50, derandomize=True)
-@given(trajectories(), st.sampled_from([0.0, 0.8, 1.0]))
+@given(acted_otherwise(), st.sampled_from([0.0, 0.8, 1.0]))
 def test_on_policy_the_values_move_by_generalised_advantages(
     trajectory: dict[str, Array], decay: float
 ) -> None:
@@ -126,7 +112,7 @@ def test_on_policy_the_values_move_by_generalised_advantages(
 
 
 @settings(deadline=None, max_examples=50, derandomize=True)
-@given(trajectories())
+@given(acted_otherwise())
 def test_reset_steps_count_nowhere_and_have_no_targets(trajectory: dict[str, Array]) -> None:
     before = compute(PLAIN, trajectory)
     resets = ~trajectory["mask"]
