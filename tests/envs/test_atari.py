@@ -91,6 +91,8 @@ def test_a_wrong_option_is_named_before_anything_is_loaded(
 def test_a_missing_library_says_what_to_install(
     backend: str, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for imported in [name for name in sys.modules if name.split(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, imported)
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"tianji_envs.atari_{backend}", raising=False)
     options = {"backend": backend}
