@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -27,19 +26,6 @@ SMALL: dict[str, Any] = {
     "optimizer": "adam",
     "learning_rate": 1e-2,
 }
-
-
-class TorchActorCritic(ActorCritic):
-    """A model of a user's own: forward() and nothing else."""
-
-    settings_type = MLPActorCriticSettings
-
-    def __init__(self, spaces: Spaces, settings: MLPActorCriticSettings) -> None:
-        super().__init__()
-        self.inner = MLPActorCritic(spaces, settings)
-
-    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.inner(observation)
 
 
 class Remembering(RecurrentActorCritic):
@@ -141,39 +127,6 @@ def test_what_is_in_reset_steps_and_after_terminations_changes_nothing(
     np.testing.assert_allclose(parameters(clean), parameters(disturbed), rtol=1e-5, atol=1e-6)
 
 
-def test_fragments_may_be_released_once_the_first_minibatch_is_there(
-    spaces: Spaces, fragments: list[Fragment]
-) -> None:
-    kept, released = build(spaces), build(spaces)
-    train(kept, [{name: field.copy() for name, field in f.items()} for f in fragments])
-    for k, minibatch in enumerate(released.minibatches(fragments)):
-        if k == 0:
-            for field in (field for f in fragments for field in f.values()):
-                field[...] = 77
-        released.update(minibatch)
-    np.testing.assert_array_equal(parameters(kept), parameters(released))
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_the_same_seed_gives_the_same_parameters_bit_for_bit(
-    spaces: Spaces, fragments: list[Fragment], optimizer: str
-) -> None:
-    first, second, other = (build(spaces, optimizer=optimizer) for _ in range(3))
-    other._rng = np.random.default_rng(1)
-    for embryo in (first, second, other):
-        train(embryo, fragments)
-        train(embryo, fragments)
-    np.testing.assert_array_equal(parameters(first), parameters(second))
-    assert (parameters(first) != parameters(other)).any()
-
-
-def test_a_users_torch_model_trains_like_the_built_in_one(spaces: Spaces, fragments: list[Fragment]) -> None:
-    ours, theirs = build(spaces), build(spaces, model_type=TorchActorCritic)
-    for embryo in (ours, theirs):
-        train(embryo, fragments)
-    np.testing.assert_allclose(parameters(ours), parameters(theirs), rtol=1e-3, atol=1e-4)
-
-
 def test_a_network_that_remembers_gets_sequences_their_beginnings_and_what_it_remembered(
     spaces: Spaces, fragments: list[Fragment]
 ) -> None:
@@ -221,24 +174,6 @@ def test_without_a_correction_it_does_not_matter_how_likely_actions_were(
             trained[correction, shift] = parameters(embryo)
     np.testing.assert_array_equal(trained["none", 0.0], trained["none", -0.5])
     assert (trained["vtrace", 0.0] != trained["vtrace", -0.5]).any()
-
-
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_a_state_that_went_through_files_continues_bit_for_bit(
-    spaces: Spaces, fragments: list[Fragment], optimizer: str
-) -> None:
-    settings = {"learning_rate_schedule": "linear", "schedule_steps": 1000, "optimizer": optimizer}
-    straight = build(spaces, **settings)
-    straight.schedule(100)
-    train(straight, fragments)
-    tensors, rest = straight.state()
-    tensors = {name: tensor.clone() for name, tensor in tensors.items()}
-    resumed = build(spaces, seed=7, **settings)
-    resumed.load_state(tensors, json.loads(json.dumps(rest)))
-    resumed.schedule(100)
-    for embryo in (straight, resumed):
-        train(embryo, fragments)
-    np.testing.assert_array_equal(parameters(straight), parameters(resumed))
 
 
 def test_a_state_of_another_optimizer_or_algorithm_is_refused(spaces: Spaces) -> None:

@@ -110,6 +110,7 @@ class _ResidualBlock(nn.Module):
         self.second = _convolution(channels, channels, 3, 1, padding=1, gain=1.0)
 
     def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """Add to ``maps [N, channels, H, W]`` what the convolutions make of them."""
         added: torch.Tensor = self.second(functional.relu(self.first(functional.relu(maps))))
         return maps + added
 

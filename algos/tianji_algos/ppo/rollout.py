@@ -43,8 +43,8 @@ class PPORollout(PolicyRollout):
     def gather(self, fragments: Sequence[Fields]) -> None:
         """Copy the experience of fragments in, with its advantages."""
         self._observations.gather(fragments)
-        self._hold(fragments)
         experience = [np.flatnonzero(fragment["mask"]) for fragment in fragments]
+        self._hold(fragments, experience)
         self._size = sum(len(steps) for steps in experience)
         self._sizes = self._peers.compare(np.array([self._size]))[:, 0]
         start = 0
@@ -78,8 +78,13 @@ class PPORollout(PolicyRollout):
             yield PPOMinibatch(observation=observation, total=total, outputs=outputs, **parts)
 
     @abstractmethod
-    def _hold(self, fragments: Sequence[Fields]) -> None:
-        """Copy what the network's input takes beside the observations."""
+    def _hold(self, fragments: Sequence[Fields], experience: Sequence[Indices]) -> None:
+        """Copy what the network's input takes beside the observations.
+
+        Args:
+            fragments: of the rollout.
+            experience: numbers of the steps of each that are samples, of ``T * N``.
+        """
 
     @abstractmethod
     def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
@@ -160,12 +165,11 @@ class SampleRollout(PPORollout):
     """Of ``Observations``, one for each sample."""
     _ordered_rows: Indices
 
-    def _hold(self, fragments: Sequence[Fields]) -> None:
+    def _hold(self, fragments: Sequence[Fields], experience: Sequence[Indices]) -> None:
         """Note where the observation of each sample is."""
-        shown = len(fragments[0]["mask"]) + 1
-        each = fragments[0]["mask"][0].size * shown
-        rows = [np.flatnonzero(fragment["mask"]) + k * each for k, fragment in enumerate(fragments)]
-        self._rows = np.concatenate(rows)
+        steps, num_envs = fragments[0]["mask"].shape
+        each = (steps + 1) * num_envs
+        self._rows = np.concatenate([numbers + k * each for k, numbers in enumerate(experience)])
 
     def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
         """Shuffle; minibatches are of equal size, give or take one.

@@ -27,13 +27,14 @@ class SequenceRollout(PPORollout):
     _minibatches: list[tuple[Indices, Indices]]
     """Of this epoch: columns, and which of the network's outputs are samples."""
 
-    def _hold(self, fragments: Sequence[Fields]) -> None:
+    def _hold(self, fragments: Sequence[Fields], experience: Sequence[Indices]) -> None:
         """Note what was remembered, and where episodes begin."""
         self._columns = Columns(fragments)
         self._widths = self._peers.compare(np.array([self._columns.number]))[:, 0]
-        self._is_sample = np.concatenate([fragment["mask"].reshape(-1) for fragment in fragments]).astype(
-            bool
-        )
+        each = fragments[0]["mask"].size
+        self._is_sample = np.zeros(len(fragments) * each, np.bool_)
+        for k, steps in enumerate(experience):
+            self._is_sample[k * each + steps] = True
         self._sample = np.cumsum(self._is_sample) - 1
 
     def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
