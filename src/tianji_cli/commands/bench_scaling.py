@@ -30,62 +30,74 @@ class FigureName(enum.StrEnum):
     CURVES = "12b"
 
 
+Figure = Annotated[
+    FigureName,
+    typer.Option(
+        help="Against actors (6a), with larger batches (6b), groups (6c); time to a return (4c); "
+        "two learners and 2 to 24 actors (table1 and 12b, one run)."
+    ),
+]
+Actors = Annotated[list[int] | None, typer.Option(metavar="N", min=1, help="Of a group; repeatable.")]
+Groups = Annotated[list[int] | None, typer.Option(metavar="N", min=1, help="How many; repeatable.")]
+Learners = Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a group.")]
+LearnerCores = Annotated[int | None, typer.Option(metavar="N", min=1, help="Of each learner.")]
+Repeats = Annotated[int, typer.Option(metavar="N", min=1, help="Trainings of each point.")]
+Seconds = Annotated[float, typer.Option(metavar="S", help="That each training lasts.")]
+Earlier = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", metavar="JSON", help="Simulate from what `tianji profile --json` or this has measured."
+    ),
+]
+NoSimulation = Annotated[bool, typer.Option("--no-simulation", help="Train only.")]
+Nodes = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Simulated at most; what is needed by default.")
+]
+NodeCores = Annotated[
+    int | None, typer.Option(metavar="M", min=1, help=f"Of a simulated node; {NODE_CORES} by default.")
+]
+LinkMB = Annotated[
+    float | None,
+    typer.Option(
+        metavar="MB/S",
+        min=0.001,
+        help=f"What the link of a simulated node carries; {LINK_MB_PER_S:g} by default.",
+    ),
+]
+Hosts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="H,H..", help="Other hosts that take part; a Slurm allocation's by default; needs --out."
+    ),
+]
+JoinWith = Annotated[
+    str | None,
+    typer.Option(metavar="CMD", help="Command that runs another on {host}; ssh, or Slurm's srun."),
+]
+Listen = Annotated[
+    str | None, typer.Option(metavar="HOST", help="Name or address where they reach this host.")
+]
+
+
 def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
     config: Config,
-    figure: Annotated[
-        FigureName,
-        typer.Option(
-            help="Against actors (6a), with larger batches (6b), groups (6c); time to a return (4c); "
-            "two learners and 2 to 24 actors (table1 and 12b, one run)."
-        ),
-    ] = FigureName.ACTORS,
-    actors: Annotated[
-        list[int] | None, typer.Option(metavar="N", min=1, help="Of a group; repeatable.")
-    ] = None,
-    groups: Annotated[
-        list[int] | None, typer.Option(metavar="N", min=1, help="How many; repeatable.")
-    ] = None,
-    learners: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a group.")] = None,
-    learner_cores: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of each learner.")] = None,
-    repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Trainings of each point.")] = REPEATS,
+    figure: Figure = FigureName.ACTORS,
+    actors: Actors = None,
+    groups: Groups = None,
+    learners: Learners = None,
+    learner_cores: LearnerCores = None,
+    repeats: Repeats = REPEATS,
     threshold: Threshold = None,
-    seconds: Annotated[float, typer.Option(metavar="S", help="That each training lasts.")] = SECONDS,
+    seconds: Seconds = SECONDS,
     set_: Override = None,
-    earlier: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="JSON", help="Simulate from what `tianji profile --json` or this has measured."
-        ),
-    ] = None,
-    no_simulation: Annotated[bool, typer.Option("--no-simulation", help="Train only.")] = False,
-    nodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Simulated at most; what is needed by default.")
-    ] = None,
-    node_cores: Annotated[
-        int | None,
-        typer.Option(metavar="M", min=1, help=f"Of a simulated node; {NODE_CORES} by default."),
-    ] = None,
-    link_mb: Annotated[
-        float | None,
-        typer.Option(
-            metavar="MB/S",
-            min=0.001,
-            help=f"What the link of a simulated node carries; {LINK_MB_PER_S:g} by default.",
-        ),
-    ] = None,
-    hosts: Annotated[
-        str | None,
-        typer.Option(
-            metavar="H,H..", help="Other hosts that take part; a Slurm allocation's by default; needs --out."
-        ),
-    ] = None,
-    join_with: Annotated[
-        str | None,
-        typer.Option(metavar="CMD", help="Command that runs another on {host}; ssh, or Slurm's srun."),
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Name or address where they reach this host.")
-    ] = None,
+    earlier: Earlier = None,
+    no_simulation: NoSimulation = False,
+    nodes: Nodes = None,
+    node_cores: NodeCores = None,
+    link_mb: LinkMB = None,
+    hosts: Hosts = None,
+    join_with: JoinWith = None,
+    listen: Listen = None,
     out: Out = None,
     json: Json = None,
     quiet: Quiet = False,
