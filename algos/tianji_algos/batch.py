@@ -31,3 +31,26 @@ class Batch:
     next_observation: npt.NDArray[Any]
     discount: npt.NDArray[np.float32]
     weight: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """Episodes for one gradient update, ``[B, ...]`` each, in memory that the next batch reuses.
+
+    A sequence begins with an episode, or where the sequence before it was full, and has up to L steps. What
+    follows its last observation repeats that.
+
+    Attributes:
+        observation: ``[B, L + 1, ...]``; row ``length`` is what the last step led to.
+        fields: the agent's fields of each step by name, ``[B, L, ...]``; ``action`` is one of them.
+        reward: ``[B, L]``.
+        length: steps of each sequence, ``[B]`` int32, from 1 to L.
+        terminated: the last step terminated the episode, ``[B]`` bool; where it did not, what it led to is
+            still worth something.
+    """
+
+    observation: npt.NDArray[Any]
+    fields: Mapping[str, npt.NDArray[Any]]
+    reward: npt.NDArray[np.float32]
+    length: npt.NDArray[np.int32]
+    terminated: npt.NDArray[np.bool_]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
-from tianji_algos.batch import Batch
+from tianji_algos.batch import Batch, SequenceBatch
 from tianji_algos.errors import AlgorithmError, UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.peers import Peers
@@ -227,6 +227,18 @@ class ReplayEmbryo(Embryo):
         """Absolute TD error ``[B]`` of each sample of the last update; reused by the next."""
 
 
+class SequenceEmbryo(Embryo):
+    """Learns off-policy from whole episodes that a replay draws, uniformly.
+
+    Its settings have ``batch_size`` (episodes), ``sequence_steps`` (L: longer episodes are cut),
+    ``replay_ratio``, ``warmup_steps`` and ``publish_every``.
+    """
+
+    @abstractmethod
+    def update(self, batch: SequenceBatch) -> int:
+        """Make one gradient update; returns the number of steps it used, over all learners."""
+
+
 class Agent(ABC):
     """How a policy meets an environment: what it records, how it explores, how it acts.
 
@@ -247,6 +259,9 @@ class Agent(ABC):
 
     default_embryo: ClassVar[str]
     """Name of the embryo that trains for this agent if the config names none."""
+
+    plays_in_team: ClassVar[bool] = False
+    """It acts for all agents of a team, whose records it is shown (see ``team``)."""
 
     @classmethod
     @abstractmethod

@@ -67,6 +67,30 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             settings="tianji_algos.impala.settings:IMPALASettings",
             contract="ActorCritic",
         ),
+        ("agent", "maddpg"): _BuiltIn(
+            target="tianji_algos.maddpg.agent:MADDPGAgent",
+            settings="tianji_algos.maddpg.settings:MADDPGAgentSettings",
+            contract="TeamDeterministic",
+            default_model="team_deterministic",
+            default_embryo="maddpg",
+        ),
+        ("embryo", "maddpg"): _BuiltIn(
+            target="tianji_algos.maddpg.embryo:MADDPGEmbryo",
+            settings="tianji_algos.maddpg.settings:MADDPGSettings",
+            contract="TeamDeterministic",
+        ),
+        ("agent", "mappo"): _BuiltIn(
+            target="tianji_algos.mappo.agent:MAPPOAgent",
+            settings="tianji_algos.mappo.settings:MAPPOAgentSettings",
+            contract="TeamActorCritic",
+            default_model="team_actor_critic",
+            default_embryo="mappo",
+        ),
+        ("embryo", "mappo"): _BuiltIn(
+            target="tianji_algos.mappo.embryo:MAPPOEmbryo",
+            settings="tianji_algos.mappo.settings:MAPPOSettings",
+            contract="TeamActorCritic",
+        ),
         ("agent", "ppo"): _BuiltIn(
             target="tianji_algos.ppo.agent:PPOAgent",
             settings="tianji_algos.ppo.settings:PPOAgentSettings",
@@ -78,6 +102,18 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             target="tianji_algos.ppo.embryo:PPOEmbryo",
             settings="tianji_algos.ppo.settings:PPOSettings",
             contract="ActorCritic",
+        ),
+        ("agent", "qmix"): _BuiltIn(
+            target="tianji_algos.qmix.agent:QMIXAgent",
+            settings="tianji_algos.qmix.settings:QMIXAgentSettings",
+            contract="TeamQ",
+            default_model="team_q",
+            default_embryo="qmix",
+        ),
+        ("embryo", "qmix"): _BuiltIn(
+            target="tianji_algos.qmix.embryo:QMIXEmbryo",
+            settings="tianji_algos.qmix.settings:QMIXSettings",
+            contract="TeamQ",
         ),
         ("model", "cnn_actor_critic"): _BuiltIn(
             target="tianji_algos.models.cnn:CNNActorCritic",
@@ -103,6 +139,21 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             target="tianji_algos.models.recurrent:GatedActorCritic",
             settings="tianji_algos.models.settings:RecurrentActorCriticSettings",
             contract="ActorCritic",
+        ),
+        ("model", "team_actor_critic"): _BuiltIn(
+            target="tianji_algos.models.team_actor_critic:TeamActorCritic",
+            settings="tianji_algos.mappo.settings:TeamActorCriticSettings",
+            contract="TeamActorCritic",
+        ),
+        ("model", "team_deterministic"): _BuiltIn(
+            target="tianji_algos.models.team_deterministic:TeamDeterministic",
+            settings="tianji_algos.maddpg.settings:TeamDeterministicSettings",
+            contract="TeamDeterministic",
+        ),
+        ("model", "team_q"): _BuiltIn(
+            target="tianji_algos.models.team_q:TeamQ",
+            settings="tianji_algos.qmix.settings:TeamQSettings",
+            contract="TeamQ",
         ),
     }
 )

@@ -7,9 +7,9 @@ into the caller's arrays and returns nothing. This module knows no process and n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -92,6 +92,13 @@ class VectorEnvironment(ABC):
         frames_per_step: frames of the game that one step takes.
         games: whole games, where these are more than what the flags call an episode, or other rewards
             count; None: an episode is a game and its return the sum of its rewards.
+        agents: names of a team's agents; observations are records then, see ``team.TeamSpace``, and actions
+            ``MultiDiscrete [M]`` or a ``Box [M, A]``. ``reward`` is the team's: where agents have rewards of
+            their own, their sum.
+        won: whether the step ended an episode that the team won, ``[N]`` bool, written with every step;
+            None: nothing is won here.
+        heuristic: a policy made by hand, from observations ``[N]`` to actions, that a learned one can be
+            compared with; None: there is none.
     """
 
     num_envs: int
@@ -100,6 +107,9 @@ class VectorEnvironment(ABC):
     stack: int = 1
     frames_per_step: int = 1
     games: Games | None = None
+    agents: tuple[str, ...] = ()
+    won: npt.NDArray[np.bool_] | None = None
+    heuristic: Callable[[Array], Array] | None = None
 
     @abstractmethod
     def reset(self, seed: int, observation: Array) -> None:
@@ -137,7 +147,13 @@ class VectorEnvironment(ABC):
 
 
 class EnvironmentFactory(ABC):
-    """Makes environments of one type; what a config's ``environment.type`` names leads to one."""
+    """Makes environments of one type; what a config's ``environment.type`` names leads to one.
+
+    Attributes:
+        wants_fresh_process: its library must not be forked: processes that use it are started anew.
+    """
+
+    wants_fresh_process: ClassVar[bool] = False
 
     @abstractmethod
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it

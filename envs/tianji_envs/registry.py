@@ -25,6 +25,11 @@ GROUP: Final = "tianji.environments"
 BUILT_IN: Final[Mapping[str, str]] = {
     "atari": "tianji_envs.atari:AtariFactory",
     "gym": "tianji_envs.gym:GymFactory",
+    "matrix_game": "tianji_envs.matrix_game:MatrixGameFactory",
+    "mpe": "tianji_envs.mpe:MPEFactory",
+    "pettingzoo": "tianji_envs.pettingzoo:PettingZooFactory",
+    "smac": "tianji_envs.smac:SMACFactory",
+    "smax": "tianji_envs.smax:SMAXFactory",
 }
 
 

@@ -1,0 +1,81 @@
+"""How an algorithm reads the records that a team's environment shows (see ``Team.of``).
+
+A record is one element of a structured dtype; of an array of records ``seen [...]`` numpy gives each part
+as a view, ``seen["observation"]`` as ``[..., M, O]``. Its parts are ``observation [M, O]``, ``reward [M]`` (of
+the step that led here), ``alive [M]``, with discrete actions ``available [M, A]``, and ``state [S]`` where there
+is more of it than all observations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.core import Spaces
+from tianji_algos.errors import UnsupportedSpaceError
+
+Records = npt.NDArray[np.void]
+
+
+@dataclass(frozen=True)
+class Team:
+    """Sizes of what a team sees and does.
+
+    Attributes:
+        agents: M.
+        observation: O, of one agent.
+        actions: A_m, how many actions each agent has, or how many numbers its action has.
+        discrete: actions are chosen, from A_m each; else they are A_m numbers within bounds.
+        state: S, of ``state_of``.
+        has_state: records have a ``state`` of their own.
+    """
+
+    agents: int
+    observation: int
+    actions: tuple[int, ...]
+    discrete: bool
+    state: int
+    has_state: bool
+
+    @property
+    def most_actions(self) -> int:
+        """A, the largest of ``actions``."""
+        return max(self.actions)
+
+    @classmethod
+    def of(cls, spaces: Spaces) -> Team:
+        """Read the sizes from an environment's spaces.
+
+        Actions are ``MultiDiscrete [M]``, or a ``Box [M, A]`` in which the numbers that an agent does not
+        have are bounded by 0 and 0.
+
+        Raises:
+            UnsupportedSpaceError: the environment shows no team.
+        """
+        dtype, action = spaces.observation.dtype, spaces.action
+        if dtype is None or dtype.names is None:
+            raise UnsupportedSpaceError(
+                f"{spaces.observation} is what a single agent sees; an environment with a team would be "
+                'right, such as type = "mpe", id = "simple_spread"'
+            )
+        agents, observation = dtype["observation"].shape
+        has_state = "state" in dtype.names
+        state = dtype["state"].shape[0] if has_state else agents * observation
+        if isinstance(action, gym.spaces.MultiDiscrete):
+            sizes, discrete = tuple(action.nvec.tolist()), True
+        elif isinstance(action, gym.spaces.Box):
+            sizes, discrete = tuple(np.count_nonzero(action.high > action.low, axis=1).tolist()), False
+        else:
+            raise UnsupportedSpaceError(f"a team's actions are MultiDiscrete or a Box, not {action}")
+        return cls(agents, observation, sizes, discrete, state, has_state)
+
+    def state_of(self, seen: Records) -> npt.NDArray[np.float32]:
+        """Give the state ``[..., S]`` of records ``[...]``: their own, or all observations in a row."""
+        if self.has_state:
+            state: npt.NDArray[Any] = seen["state"]
+            return state
+        return seen["observation"].reshape(*seen.shape, self.state)

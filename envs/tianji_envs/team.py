@@ -1,0 +1,73 @@
+"""What a team sees after a step: one record, so that it travels as any observation does.
+
+A record is one element of a structured dtype. numpy gives each of its parts as a view: ``seen["state"]`` of
+an array of records ``seen [N]`` is ``[N, S]``. Agents are in the order of ``VectorEnvironment.agents``; what is
+smaller for some of them than for others is padded at its end: observations with zeros, actions with such as
+are never available.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+OBSERVATION: Final = "observation"
+REWARD: Final = "reward"
+STATE: Final = "state"
+AVAILABLE: Final = "available"
+ALIVE: Final = "alive"
+
+
+class TeamSpace(gymnasium.Space[npt.NDArray[Any]]):
+    """Records of M agents.
+
+    Parts of a record:
+
+    - ``observation [M, O]`` float32: what each agent sees; zeros where it is not alive.
+    - ``reward [M]`` float32: of each agent, for the step that led here; 0 where an episode begins.
+    - ``state [S]`` float32: of the whole, for training; left out where it is no more than all observations.
+    - ``available [M, A]`` bool: which actions each agent may choose, one at least; discrete actions only.
+    - ``alive [M]`` bool: whether what the agent does counts.
+
+    Args:
+        agents: M.
+        observation: O.
+        actions: A, the largest number of actions of an agent; None: actions are continuous.
+        state: S; 0: there is no more of it than all observations.
+    """
+
+    def __init__(self, agents: int, observation: int, actions: int | None, state: int = 0) -> None:
+        parts: list[tuple[str, str, tuple[int, ...]]] = [
+            (OBSERVATION, "f4", (agents, observation)),
+            (REWARD, "f4", (agents,)),
+        ]
+        if state:
+            parts.append((STATE, "f4", (state,)))
+        if actions is not None:
+            parts.append((AVAILABLE, "?", (agents, actions)))
+        parts.append((ALIVE, "?", (agents,)))
+        # Aligned: torch reads views of floats only at multiples of four bytes.
+        super().__init__((), np.dtype(parts, align=True))
+
+    @property
+    def is_np_flattenable(self) -> bool:
+        """It is no array of numbers."""
+        return False
+
+    def contains(self, x: Any) -> bool:
+        """Say whether ``x`` is one record."""
+        return isinstance(x, np.ndarray | np.void) and x.dtype == self.dtype and x.shape == ()
+
+    def sample(self, mask: Any = None, probability: Any = None) -> Any:
+        """Refuse: what a team sees cannot be made up.
+
+        Raises:
+            NotImplementedError: always.
+        """
+        raise NotImplementedError("what a team sees cannot be drawn at random")
+
+    def __repr__(self) -> str:
+        return f"TeamSpace({self.dtype})"
