@@ -1,9 +1,9 @@
 """How an algorithm reads the records that a team's environment shows (see ``Team.of``).
 
 A record is one element of a structured dtype; of an array of records ``seen [...]`` numpy gives each part
-as a view, ``seen["observation"]`` as ``[..., M, O]``. Its parts are ``observation [M, O]``, ``reward [M]`` (of
-the step that led here), ``alive [M]``, with discrete actions ``available [M, A]``, and ``state [S]`` where there
-is more of it than all observations.
+as a view, ``seen["observation"]`` as ``[..., M, O]``. Its parts are ``observation [M, O]``, ``reward [M]``
+(of the step that led here), ``alive [M]``, with discrete actions ``available [M, A]``, and ``state [S]`` where
+there is more of it than all observations.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a team sees after a step: one record, so that it travels as any observation does.
 
 A record is one element of a structured dtype. numpy gives each of its parts as a view: ``seen["state"]`` of
-an array of records ``seen [N]`` is ``[N, S]``. Agents are in the order of ``VectorEnvironment.agents``; what is
-smaller for some of them than for others is padded at its end: observations with zeros, actions with such as
-are never available.
+an array of records ``seen [N]`` is ``[N, S]``. Agents are in the order of ``VectorEnvironment.agents``; what
+is smaller for some of them than for others is padded at its end: observations with zeros, actions with such
+as are never available.
 """
 
 from __future__ import annotations
