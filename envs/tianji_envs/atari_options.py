@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final
 
-from tianji_envs.errors import WrongOptionError
+from tianji_envs.typed_options import read_typed
 
 BACKENDS: Final = ("ale", "envpool")
 
@@ -53,8 +52,6 @@ _AT_LEAST: Final = {"frame_skip": 1, "stack": 1, "noop_max": 0, "size": 8}
 
 _AT_MOST: Final = {"stack": 255}  # A replay counts the frames of a stack in a byte.
 
-_WANTED: Final = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a string"}
-
 
 def read_options(options: Mapping[str, Any] | None) -> AtariOptions:
     """Check options and complete them.
@@ -62,31 +59,17 @@ def read_options(options: Mapping[str, Any] | None) -> AtariOptions:
     Raises:
         WrongOptionError: an option that does not exist, or a value that does not fit it.
     """
-    types = {field.name: str(field.type) for field in fields(AtariOptions)}
-    given = dict(options or {})
-    for name, value in given.items():
-        if name not in types:
-            near = difflib.get_close_matches(name, types, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"they are {', '.join(types)}"
-            raise WrongOptionError(name, f"Atari has no option {name!r}; {hint}")
-        wanted = _wanted(name, types[name], value)
-        if wanted:
-            raise WrongOptionError(name, f"Atari's option {name} = {value!r}: it should be {wanted}")
-    return AtariOptions(**given)
+    return read_typed(AtariOptions, options, "Atari", _wanted)
 
 
-def _wanted(name: str, type_name: str, value: object) -> str:
+def _wanted(name: str, value: Any) -> str:
     """Say what a value should be; empty if it is."""
-    if type_name == "float" and type(value) is int:
-        type_name = "int"
-    if type(value).__name__ != type_name:  # Not isinstance: true is no number.
-        return _WANTED[type_name]
     if name == "backend" and value not in BACKENDS:
         return " or ".join(f'"{backend}"' for backend in BACKENDS)
-    if name in _AT_LEAST and isinstance(value, int) and value < _AT_LEAST[name]:
+    if name in _AT_LEAST and value < _AT_LEAST[name]:
         return f"at least {_AT_LEAST[name]}"
-    if name in _AT_MOST and isinstance(value, int) and value > _AT_MOST[name]:
+    if name in _AT_MOST and value > _AT_MOST[name]:
         return f"at most {_AT_MOST[name]}"
-    if name == "sticky" and isinstance(value, int | float) and not 0 <= value < 1:
+    if name == "sticky" and not 0 <= value < 1:
         return "a probability below 1"
     return ""

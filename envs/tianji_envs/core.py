@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_envs.errors import BrokenEnvironmentError, UnsupportedSpaceError
+from tianji_envs.team import TeamSpace
 
 Array = npt.NDArray[Any]
 
@@ -25,10 +26,14 @@ class BaseEnv(ABC):
 
     Set ``observation_space`` and ``action_space`` in the constructor, which gets the keys of the
     config's ``environment.options`` as keyword arguments.
+
+    Attributes:
+        agents: names of a team's agents; ``observation_space`` is a ``team.TeamSpace`` then.
     """
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
+    agents: tuple[str, ...] = ()
 
     @abstractmethod
     def reset(self, seed: int | None = None) -> Any:
@@ -223,6 +228,8 @@ def check_spaces(name: str, observation: object, action: object) -> None:
         gymnasium.spaces.MultiDiscrete,
     )
     for role, space in (("observation", observation), ("action", action)):
+        if role == "observation" and isinstance(space, TeamSpace):
+            continue
         if not isinstance(space, supported):
             raise UnsupportedSpaceError(
                 f"{name}: {role}_space is {space}; Box, Discrete, MultiBinary and MultiDiscrete are supported"

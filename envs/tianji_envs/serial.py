@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from tianji_envs.core import Array, BaseEnv, VectorEnvironment, check_spaces, derive_seed
 from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.team import TeamSpace
 
 
 class SerialVectorEnvironment(VectorEnvironment):
@@ -34,6 +35,8 @@ class SerialVectorEnvironment(VectorEnvironment):
                 raise BrokenEnvironmentError(f"{name} has no {space}; set it in its constructor")
         self.observation_space = self._envs[0].observation_space
         self.action_space = self._envs[0].action_space
+        if isinstance(self.observation_space, TeamSpace):
+            self.agents = self._envs[0].agents
         check_spaces(name, self.observation_space, self.action_space)
         self._acts_are_ints = isinstance(self.action_space, gymnasium.spaces.Discrete)
         self._limit = np.inf if max_episode_steps is None else max_episode_steps
