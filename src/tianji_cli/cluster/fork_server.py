@@ -19,6 +19,7 @@ from typing import Annotated, Final, Literal
 import setproctitle
 from pydantic import BaseModel, Field, TypeAdapter
 
+from tianji_cli.cluster.fresh_worker import turn_into
 from tianji_cli.cluster.worker import Assignment, run_worker
 
 PRELOAD: Final = "tianji_cli.cluster.preload"
@@ -145,8 +146,11 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     assignment = ForkServer(channel).run()
-    if assignment is not None:
-        run_worker(assignment, lifeline)
+    if assignment is None:
+        return
+    if assignment.fresh:
+        turn_into(assignment, lifeline)
+    run_worker(assignment, lifeline)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from tianji_cli.roles.root_endpoint import RootEndpoint
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display
+from tianji_envs import registry as environments
 
 KEY_FILE: Final = "job.key"
 PRODUCTION_FILE: Final = "production.bin"
@@ -220,6 +221,8 @@ class _Assigner:
         self._progress = progress
         self._plan = plan
         self._root = root
+        # Each process builds an environment, be it to learn what a fragment looks like.
+        self._fresh = environments.find(order.job.environment.type).wants_fresh_process
 
     def log(self, rank: int) -> Path:
         """Find the log file of a rank."""
@@ -241,6 +244,7 @@ class _Assigner:
             tuple(sys.path),
             run.path.absolute() / PRODUCTION_FILE if self._plan.is_local(rank) else None,
             self._order.address[0],
+            self._fresh,
         )
 
 

@@ -69,6 +69,7 @@ class Assignment:
         path: where Python modules are, as the root found them.
         production: file of the actors' production pages; None keeps them in the process.
         interface: address of this host that other hosts reach; loopback if there are none.
+        fresh: the process is started anew instead of forked with what it needs imported.
     """
 
     job: str
@@ -83,6 +84,7 @@ class Assignment:
     path: tuple[str, ...]
     production: Path | None
     interface: str = LOOPBACK
+    fresh: bool = False
 
     @property
     def process(self) -> PlannedProcess:

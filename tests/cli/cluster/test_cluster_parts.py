@@ -7,6 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from cli.roles.film import FRAME, Film
+from cli.skirmish import Skirmish
 
 from tianji_algos import registry
 from tianji_algos.core import Spaces
@@ -16,6 +17,7 @@ from tianji_cli.cluster.parts import Job, Parts, spaces_of
 from tianji_cli.cluster.plan import make_plan
 from tianji_cli.config.loader import load_config
 from tianji_cli.data.batches import BatchLayout
+from tianji_cli.errors import UsageError
 from tianji_envs.errors import UnsupportedSpaceError
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -30,8 +32,8 @@ class OfFilms(Parts):
         return Film(num_envs, self.stack)
 
 
-def parts(config_name: str, kind: type[Parts] = OfFilms) -> Parts:
-    config = load_config(str(CONFIGS / f"{config_name}.toml"), ["environment.num_envs=2"])
+def parts(config_name: str, kind: type[Parts] = OfFilms, *overrides: str) -> Parts:
+    config = load_config(str(CONFIGS / f"{config_name}.toml"), ["environment.num_envs=2", *overrides])
     plan = make_plan(config)
     return kind(Job("", config, plan, Path()), plan.processes[1], 0)
 
@@ -77,6 +79,60 @@ def test_what_a_network_remembers_is_a_field_of_its_fragments() -> None:
 def test_a_network_that_remembers_is_refused_where_samples_come_from_a_replay() -> None:
     with pytest.raises(UnsuitableModelError, match="'mlp_q' remembers earlier steps, but 'dqn' learns"):
         _ = parts("dqn_cartpole").layout
+
+
+class OfSkirmishes(Parts):
+    """Parts of a job whose environments have a team."""
+
+    winnable = True
+
+    def environment(self, num_envs: int, render: bool = False, *, evaluation: bool = False) -> Skirmish:  # noqa: ARG002
+        return Skirmish(num_envs, winnable=self.winnable)
+
+
+class OfVainSkirmishes(OfSkirmishes):
+    winnable = False
+
+
+TEAM = 'agent.type="cli.skirmish:Recruit"'
+
+
+def test_fragments_say_what_was_won_where_something_is() -> None:
+    for kind, names in ((OfSkirmishes, {"won"}), (OfVainSkirmishes, set())):
+        layout = parts("ppo_cartpole", kind, TEAM).layout
+        assert {"won"} & {spec.name for spec in layout.fields} == names
+
+
+def test_an_agent_for_one_is_refused_where_there_is_a_team() -> None:
+    with pytest.raises(UsageError) as refused:
+        _ = parts("ppo_cartpole", OfSkirmishes).layout
+    assert str(refused.value) == (
+        "agent.type: 'ppo' acts for a single agent, and CartPole-v1 shows a team of 3: "
+        "maddpg, mappo or qmix would be right"
+    )
+
+
+def test_an_agent_for_a_team_is_refused_where_there_is_none() -> None:
+    with pytest.raises(UsageError) as refused:
+        _ = parts("ppo_cartpole", OfFilms, TEAM).spaces
+    assert str(refused.value) == (
+        "agent.type: 'cli.skirmish:Recruit' acts for a team, and CartPole-v1 shows a single agent: "
+        "dqn, impala or ppo would be right"
+    )
+
+
+def test_a_win_rate_is_no_goal_where_nothing_is_won() -> None:
+    goal = "experiment.stop={ win_rate = 0.8, wall_s = 9 }"
+    _ = parts("ppo_cartpole", OfSkirmishes, TEAM, goal).layout
+    with pytest.raises(UsageError, match=r"experiment\.stop\.win_rate: CartPole-v1 does not say"):
+        _ = parts("ppo_cartpole", OfVainSkirmishes, TEAM, goal).layout
+
+
+def test_what_a_team_sees_is_not_stacked() -> None:
+    skirmish = Skirmish(1)
+    skirmish.stack = 4
+    with pytest.raises(UnsupportedSpaceError, match=r"TeamSpace.* cannot be stacked"):
+        spaces_of(skirmish)
 
 
 def test_only_arrays_of_numbers_are_stacked() -> None:

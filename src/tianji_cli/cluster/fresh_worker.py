@@ -1,0 +1,42 @@
+"""A worker that shares nothing with the fork server, where a job uses what must not be forked.
+
+The fork server's child turns into it, with its process id, as
+``python -m tianji_cli.cluster.fresh_worker ASSIGNMENT LIFELINE``, two descriptors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+from tianji_cli.cluster.worker import Assignment, run_worker
+
+
+def turn_into(assignment: Assignment, lifeline: int) -> NoReturn:
+    """Begin this process anew, as a worker; blocked signals stay blocked until it says what they mean.
+
+    Args:
+        assignment: what it is to do.
+        lifeline: descriptor of the pipe that is cut when the root ends.
+    """
+    carrier = os.memfd_create("assignment", 0)
+    with open(carrier, "wb", closefd=False) as file:
+        file.write(assignment.encode())
+    os.set_inheritable(lifeline, True)
+    command = [sys.executable, "-P", "-m", __name__, str(carrier), str(lifeline)]
+    os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
+
+
+def main() -> None:
+    """Work as assigned."""
+    carrier, lifeline = int(sys.argv[1]), int(sys.argv[2])
+    os.set_inheritable(lifeline, False)
+    with open(carrier, "rb") as file:
+        file.seek(0)
+        assignment = Assignment.decode(file.read())
+    run_worker(assignment, lifeline)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Jobs whose environments must not be forked: workers that are started anew, and end as all others do."""
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.sessions import in_session
+
+ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
+
+ORIGINS = """
+import os, sys
+from tianji_envs.gym import GymFactory
+
+class Forked(GymFactory):
+    def make(self, *arguments, **keywords):
+        with open(os.environ["ORIGINS"], "a") as file:
+            file.write(f"{os.getpid()} {sys.orig_argv[3]}\\n")
+        return super().make(*arguments, **keywords)
+
+class Fresh(Forked):
+    wants_fresh_process = True
+"""
+
+
+@pytest.fixture
+def origins(workplace: Any) -> Callable[[], dict[int, str]]:
+    """By process that has built environments: which module it was started as."""
+    workplace.module(ORIGINS)
+    file: Path = workplace.place / "origins"
+    workplace.environment["ORIGINS"] = str(file)
+    return lambda: {int(pid): module for pid, module in map(str.split, file.read_text().splitlines())}
+
+
+def of_class(name: str, **distribution: Any) -> dict[str, Any]:
+    return {"environment": {"type": f"my_env:{name}"}, "distribution": distribution}
+
+
+@pytest.mark.parametrize(("kind", "module"), [("Fresh", "fresh_worker"), ("Forked", "fork_server")])
+def test_processes_are_started_anew_where_the_environment_says_so(
+    workplace: Any, origins: Callable[[], dict[int, str]], kind: str, module: str
+) -> None:
+    run = workplace.train(of_class(kind), {"experiment": {"eval_episodes": 2}})
+    summary = run.finish()
+    assert summary["status"] == "finished"
+    assert summary["evaluation"]["episodes"] == 2
+    found = origins()
+    assert len(found) == 3  # the actor; buffer and learner; the evaluator
+    assert set(found.values()) == {f"tianji_cli.cluster.{module}"}
+
+
+def test_a_killed_worker_that_was_started_anew_is_replaced_by_another_one(
+    workplace: Any, origins: Callable[[], dict[int, str]]
+) -> None:
+    run = workplace.train(of_class("Fresh"), ENDLESS)
+    run.train_until(1000)
+    killed = run.command.kill("actor 0")
+    workplace.until(lambda: len(origins()) == 3, "the actor is there again")
+    assert killed in origins()
+    run.train_until(run.env_steps + 4000)
+    run.command.signal_all(signal.SIGINT)
+    summary = run.finish(130)
+    assert sum(role["restarts"] for role in summary["roles"]) == 1
+    assert set(origins().values()) == {"tianji_cli.cluster.fresh_worker"}
+
+
+@pytest.mark.parametrize("moment_steps", [0, 3000])
+def test_an_interruption_ends_workers_that_are_being_started_anew_or_at_work(
+    workplace: Any, origins: Callable[[], dict[int, str]], moment_steps: int
+) -> None:
+    run = workplace.train(of_class("Fresh"), ENDLESS)
+    if moment_steps:
+        run.train_until(moment_steps)
+    else:
+        run.command.pid_of("fork server")
+        workplace.until(
+            lambda: any("fresh_worker" in title for title in in_session(run.command.pid).values()), "a start"
+        )
+    run.command.signal_all(signal.SIGINT)
+    run.command.wait(130)
+
+
+def test_nobody_started_anew_outlives_a_killed_root_and_the_learner_saves_first(
+    workplace: Any, origins: Callable[[], dict[int, str]]
+) -> None:
+    run = workplace.train(of_class("Fresh"), ENDLESS)
+    run.train_until(5000)
+    saved = run.saved_env_steps
+    os.kill(run.command.pid, signal.SIGKILL)
+    assert run.command.wait() == -signal.SIGKILL
+    run.command.wait_for_all()
+    assert run.saved_env_steps > saved
+
+
+def test_a_host_that_joins_starts_its_workers_anew_too(
+    workplace: Any, origins: Callable[[], dict[int, str]]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = "tcp://{}:{}".format(*free.getsockname())
+    two = of_class("Fresh", transport="zmq", hosts=2, actor={"num": 2})
+    run = workplace.train(two, options=("--listen", address, "--quiet"))
+    workplace.until((run.path / "job.key").exists, "the key is written")
+    host = workplace.command("join", address, "--key", str(run.path / "job.key"))
+    assert run.finish()["status"] == "finished"
+    host.wait(0)
+    found = origins()
+    assert len(found) == 3  # an actor of each host; buffer and learner
+    assert set(found.values()) == {"tianji_cli.cluster.fresh_worker"}
