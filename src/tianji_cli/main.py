@@ -112,8 +112,12 @@ def evaluate(
     episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes to play.")] = 100,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the environments.")] = None,
     checkpoint: Annotated[
-        str, typer.Option(metavar="best|last|STEP", help="Which one to play with.")
-    ] = "best",
+        str | None,
+        typer.Option(metavar="best|last|STEP", help="Which one to play with; the best by default."),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(metavar="trained|random|heuristic", help="Who plays: the trained one by default.")
+    ] = "trained",
     render: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Save an animated GIF of the first episode.")
     ] = None,
@@ -124,7 +128,16 @@ def evaluate(
     from tianji_cli.commands.eval import evaluate as play  # noqa: PLC0415
 
     raise typer.Exit(
-        play(run, episodes=episodes, seed=seed, checkpoint=checkpoint, render=render, out=out, json_to=json)
+        play(
+            run,
+            episodes=episodes,
+            seed=seed,
+            checkpoint=checkpoint,
+            policy=policy,
+            render=render,
+            out=out,
+            json_to=json,
+        )
     )
 
 

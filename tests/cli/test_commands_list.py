@@ -16,7 +16,15 @@ from tianji_cli.telemetry.table import plain_table, print_table
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("agents", "ppo"), ("models", "mlp_actor_critic"), ("environments", "gym"), ("transports", "shm")],
+    [
+        *(("agents", name) for name in ("maddpg", "mappo", "ppo", "qmix")),
+        *(
+            ("models", name)
+            for name in ("mlp_actor_critic", "team_actor_critic", "team_deterministic", "team_q")
+        ),
+        *(("environments", name) for name in ("gym", "matrix_game", "mpe", "pettingzoo", "smac", "smax")),
+        ("transports", "shm"),
+    ],
 )
 def test_what_is_built_in_is_listed_with_a_description(
     kind: str, name: str, capsys: pytest.CaptureFixture[str]
@@ -29,10 +37,11 @@ def test_what_is_built_in_is_listed_with_a_description(
 
 
 @pytest.mark.parametrize("kind", ["agents", "models", "environments", "transports"])
-def test_no_list_imports_torch(kind: str) -> None:
+def test_no_list_imports_torch_or_what_is_listed(kind: str) -> None:
     code = (
         "import sys; from tianji_cli.commands.list import list_things; "
-        f"list_things({kind!r}, None); assert 'torch' not in sys.modules"
+        f"list_things({kind!r}, None); "
+        "assert not {'torch', 'jax', 'jaxmarl', 'pettingzoo', 'mpe2'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL, timeout=60)
 
@@ -82,10 +91,13 @@ def test_json_goes_to_a_file_beside_the_table(tmp_path: Path, capsys: pytest.Cap
     assert [row["name"] for row in json.loads((tmp_path / "agents.json").read_text())["agents"]] == [
         "dqn",
         "impala",
+        "maddpg",
+        "mappo",
         "ppo",
+        "qmix",
     ]
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        *("name", "dqn", "impala", "ppo")
+        *("name", "dqn", "impala", "maddpg", "mappo", "ppo", "qmix")
     ]
 
 
@@ -121,6 +133,33 @@ def test_an_engine_whose_library_is_missing_comes_with_the_pip_command(
     entries = {entry.name: entry for entry in listing.engines()}
     assert "pip install 'a_library_nobody_has'" in entries["other"].missing
     assert entries["shm"].missing == ""
+
+
+def test_environments_of_teams_are_listed_with_their_ids_and_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed = {
+        ("matrix_game", "two_step"): "",
+        ("mpe", "simple_speaker_listener"): "pip install 'tianji[marl]'",
+        ("pettingzoo", "PACKAGE.MODULE"): "pip install 'tianji[marl]'",
+        ("smax", "5m_vs_6m"): "pip install 'tianji[smax]'",
+    }
+    entries = {(entry.name, entry.id): entry.missing for entry in listing.environment_types()}
+    assert {name: entries[name] for name in listed} == dict.fromkeys(listed, "")
+    for library in ("pettingzoo", "mpe2", "jaxmarl"):
+        monkeypatch.setitem(sys.modules, library, None)
+    entries = {(entry.name, entry.id): entry.missing for entry in listing.environment_types()}
+    assert {name: entries[name] for name in listed} == listed
+
+
+def test_battles_of_starcraft_come_with_the_steps_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    for library in ("smac", "smaclite"):
+        monkeypatch.setitem(sys.modules, library, None)
+    entries = [entry for entry in listing.environment_types() if (entry.name, entry.id) == ("smac", "MAP")]
+    assert [entry.source for entry in entries] == ["smac", "smaclite"]
+    for entry in entries:
+        assert f'options.package = "{entry.source}"' in entry.description
+        assert "pip install git+" in entry.missing
 
 
 def test_atari_games_are_listed_and_missing_only_where_neither_library_is_there(

@@ -18,7 +18,8 @@ from tianji_cli.bench.progress import Progress
 from tianji_cli.bench.training import Training, read_training, threshold_of, train_once
 from tianji_cli.cluster.mpi_ranks import launched
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.schema import JobConfig, OnPolicySettings
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.update_rules import OnPolicySettings
 from tianji_cli.errors import UsageError
 from tianji_cli.telemetry.quantities import duration
 

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 import torch
 
-from tianji_algos.core import Embryo, Model
+from tianji_algos.core import Agent, Embryo, Model
 from tianji_algos.device import device_of
 from tianji_cli.cluster.graph import (
     AVERAGE,
@@ -34,6 +34,7 @@ from tianji_cli.data.production import ProductionFile, ProductionPage
 from tianji_cli.data.progress import StopRule
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.roles.actor import Actor, Outbox
+from tianji_cli.roles.baselines import Baseline, baseline
 from tianji_cli.roles.copies import Destination
 from tianji_cli.roles.evaluator import MAX_PARALLEL, Evaluator
 from tianji_cli.roles.feed import Feed
@@ -88,6 +89,7 @@ class Assembly(Parts):
         seed: int | None = None,
         checkpoint: str = "best",
         on_step: Callable[[VectorEnvironment], None] | None = None,
+        policy: Baseline | None = None,
     ) -> Evaluator:
         """Build what plays greedy episodes with a checkpoint of the run.
 
@@ -96,17 +98,27 @@ class Assembly(Parts):
             seed: of the environments; derived from the config's by default.
             checkpoint: name of a directory in ``checkpoints/``.
             on_step: called after each step; the environments can be rendered then.
+            policy: plays in place of the checkpoint.
+
+        Raises:
+            UsageError: the environment knows no such policy.
         """
         number = self._config.experiment.eval_episodes if episodes is None else episodes
         num_envs = 1 if on_step is not None else min(number, MAX_PARALLEL)
+        seed = self.seed("evaluation") if seed is None else seed
+        trained = self._trained_agent(checkpoint, num_envs) if policy is None else None
+        environment = self.environment(num_envs, render=on_step is not None, evaluation=True)
+        player = baseline(policy, environment, seed) if policy is not None else trained
+        assert player is not None
+        return Evaluator(player, environment, number, seed, on_step)
+
+    def _trained_agent(self, checkpoint: str, num_envs: int) -> Agent:
+        """Build an agent that acts as a checkpoint of the run does."""
         model = self._acting_model()
         parameters = load_parameters(self._job.checkpoints / checkpoint, model)
         agent = self.agent(model, num_envs, 0)
         agent.adopt(parameters)
-        environment = self.environment(num_envs, render=on_step is not None, evaluation=True)
-        return Evaluator(
-            agent, environment, number, self.seed("evaluation") if seed is None else seed, on_step
-        )
+        return agent
 
     def transport(self, options: EngineOptions) -> Transport:
         """Open this process's endpoint.
@@ -227,7 +239,7 @@ class Assembly(Parts):
             slot_name(POLICY, self.group),
             duties=LearnerDuties(
                 # How many steps all groups have made together only the root knows.
-                StopRule(stop.mean_return, None if several else stop.env_steps),
+                StopRule(stop.mean_return, None if several else stop.env_steps, stop.win_rate),
                 config.experiment.checkpoint_every_s,
             ),
             checkpoints=CheckpointWriter(

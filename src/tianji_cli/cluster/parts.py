@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.fragment import FragmentLayout, common_fields
 from tianji_cli.data.progress import Progress
 from tianji_cli.data.replay import kept_first
+from tianji_cli.errors import UsageError
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
@@ -62,6 +64,21 @@ class Job:
         return self.lasting / "checkpoints"
 
 
+@dataclass(frozen=True)
+class _Shown:
+    """What one environment shows.
+
+    Attributes:
+        frame: space of one observation.
+        spaces: what a policy sees of it.
+        winnable: it says of episodes that end whether they were won.
+    """
+
+    frame: gymnasium.Space[Any]
+    spaces: Spaces
+    winnable: bool
+
+
 class Parts:
     """Builds the parts of one process of a job.
 
@@ -101,13 +118,14 @@ class Parts:
     @cached_property
     def spaces(self) -> Spaces:
         """Spaces of one environment, as a policy sees it."""
-        return self._shown[1]
+        return self._shown.spaces
 
     @cached_property
     def layout(self) -> FragmentLayout:
         """How a fragment is divided: the same in every process, since all derive it from the same things."""
-        frame, spaces = self._shown
-        fields = common_fields(frame, spaces.stack) + self.agent_fields + self.model_fields
+        shown = self._shown
+        common = common_fields(shown.frame, shown.spaces.stack, winnable=shown.winnable)
+        fields = common + self.agent_fields + self.model_fields
         return FragmentLayout(
             self._config.distribution.actor.send_size, self._config.environment.num_envs, kept_first(fields)
         )
@@ -169,11 +187,24 @@ class Parts:
         return len(os.sched_getaffinity(0)) if alone else self._process.threads
 
     @cached_property
-    def _shown(self) -> tuple[gymnasium.Space[Any], Spaces]:
-        """What one environment shows, and what of it a policy sees."""
+    def _shown(self) -> _Shown:
+        """What one environment shows.
+
+        Raises:
+            UsageError: the agent, or a stop rule, is none for this environment.
+        """
+        config = self._config
         environment = self.environment(1)
+        called = config.environment.id or config.environment.type
         try:
-            return environment.observation_space, spaces_of(environment)
+            check_agent(config.agent.type, called, environment.agents)
+            winnable = environment.won is not None
+            if config.experiment.stop.win_rate is not None and not winnable:
+                raise UsageError(
+                    f"experiment.stop.win_rate: {called} does not say whether an episode was won; "
+                    "mean_return, env_steps or wall_s would be right"
+                )
+            return _Shown(environment.observation_space, spaces_of(environment), winnable)
         finally:
             environment.close()
 
@@ -201,6 +232,27 @@ class Parts:
     def progress(self) -> Progress:
         """Counters that this session continues."""
         return replace(self._job.progress[self.group]) if self._job.resumed else Progress()
+
+
+def check_agent(name: str, environment: str, team: Sequence[str]) -> None:
+    """Refuse an agent that acts for a team where there is none, or for one where there is a team.
+
+    Args:
+        name: of the agent, as a config names it.
+        environment: what users call it.
+        team: names of its agents; empty: a single one.
+
+    Raises:
+        UsageError: names the built-in agents that would be right.
+    """
+    if algorithms.load("agent", name).plays_in_team == bool(team):
+        return
+    built_in = [other for other in algorithms.names("agent") if algorithms.contract("agent", other)]
+    *most, last = (other for other in built_in if algorithms.load("agent", other).plays_in_team == bool(team))
+    right = f"{', '.join(most)} or {last}" if most else last
+    acts = f"{name!r} acts for a {'single agent' if team else 'team'}"
+    shows = f"{environment} shows a {f'team of {len(team)}' if team else 'single agent'}"
+    raise UsageError(f"agent.type: {acts}, and {shows}: {right} would be right")
 
 
 def spaces_of(environment: VectorEnvironment) -> Spaces:

@@ -208,8 +208,9 @@ class ReplaySupply(Supply):
         self._settings = terms.config.replay_settings
         self._section = terms.config.distribution.buffer
         read = [name for name in terms.agent_fields if name != PRIORITY]
-        self._batches = BatchLayout.of(terms.layout, self._settings.batch_size, read)
-        self._share = BatchLayout.of(terms.layout, self._settings.batch_size // self._learners, read)
+        size, steps = self._settings.batch_size, terms.config.sequence_steps
+        self._batches = BatchLayout.of(terms.layout, size, read, steps)
+        self._share = BatchLayout.of(terms.layout, size // self._learners, read, steps)
         self._store: ReplayStore | None = None
 
     @property
@@ -258,8 +259,8 @@ class ReplaySupply(Supply):
 
     def follower_feed(self, transport: Transport, embryo: Embryo) -> FollowerFeed:
         """Build what takes the follower's share of each batch."""
-        learner = self._terms.processes.learner.rank if self._prioritised else None
-        return DealtBatches(transport, self._terms.job, cast("ReplayEmbryo", embryo), self._share, learner)
+        learner, prioritised = self._terms.processes.learner.rank, self._prioritised_by(embryo)
+        return DealtBatches(transport, self._terms.job, self._share, learner, prioritised=prioritised)
 
     def feed(self, transport: Transport, embryo: Embryo, lockstep: Lockstep | None = None) -> Feed:
         """Build the feed over the replay beside the learner, or over the transport to it."""
@@ -283,17 +284,19 @@ class ReplaySupply(Supply):
             buffer = self._terms.processes.buffer.rank
             source = RemoteReplay(transport, buffer, self._terms.job, self._batches)
         return ReplayFeed(
-            cast("ReplayEmbryo", embryo),
             source,
             rho=self._settings.replay_ratio,
             publish_every=self._settings.publish_every,
-            prioritised=self._prioritised,
+            prioritised=self._prioritised_by(embryo),
             age_bin=max(1, self._section.capacity // AGE_BINS),
         )
 
     @property
     def _prioritised(self) -> bool:
         return self._section.sampler == "prioritised"
+
+    def _prioritised_by(self, embryo: Embryo) -> ReplayEmbryo | None:
+        return cast("ReplayEmbryo", embryo) if self._prioritised else None
 
     def _balance(self) -> Balance:
         settings = self._settings
@@ -307,13 +310,15 @@ class ReplaySupply(Supply):
 
     def _replay(self) -> Replay:
         section = self._section
+        transitions = self._terms.config.transition_settings
         return Replay(
             self._terms.layout,
             ReplaySettings(
                 capacity=section.capacity,
                 sampler=section.sampler,
-                n_step=self._settings.n_step,
-                gamma=self._settings.gamma,
+                n_step=1 if transitions is None else transitions.n_step,
+                gamma=1.0 if transitions is None else transitions.gamma,
+                sequence_steps=self._terms.config.sequence_steps,
                 priority_exponent=section.priority_exponent,
                 importance_exponent=section.importance_exponent,
                 importance_steps=_share(section.importance_steps, self._terms.config.distribution.groups),

@@ -93,10 +93,8 @@ def environment_types() -> Iterator[Entry]:
     for name in environments.names():
         target, source = sources.get(name, (environments.BUILT_IN.get(name, ""), "tianji"))
         yield Entry(name, "", _describe(target), source)
-        if name == "gym":
-            yield from _gymnasium_ids()
-        elif name == "atari":
-            yield from _atari_ids()
+        if name in _IDS:
+            yield from _IDS[name]()
 
 
 def roles() -> Iterator[Entry]:
@@ -170,6 +168,61 @@ def _atari_ids() -> Iterator[Entry]:
     )
     for game in GAMES:
         yield Entry("atari", title(game), "", "tianji", missing)
+
+
+def _matrix_games() -> Iterator[Entry]:
+    from tianji_envs.matrix_game import IDS  # noqa: PLC0415 - only this list needs it
+
+    for game in IDS:
+        yield Entry("matrix_game", game, "", "tianji")
+
+
+def _particle_worlds() -> Iterator[Entry]:
+    for world in ("simple_adversary", "simple_speaker_listener", "simple_spread", "simple_tag"):
+        yield Entry("mpe", world, "", "mpe2", _lacking("mpe2", "marl"))
+
+
+def _parallel_environments() -> Iterator[Entry]:
+    example = "any module with a parallel_env, such as mpe2.simple_spread_v3"
+    yield Entry("pettingzoo", "PACKAGE.MODULE", example, "pettingzoo", _lacking("pettingzoo", "marl"))
+
+
+def _smac_maps() -> Iterator[Entry]:
+    from tianji_envs.errors import MissingExtraError  # noqa: PLC0415 - only this list needs it
+    from tianji_envs.smac import PACKAGES, SMACFactory  # noqa: PLC0415
+
+    for package in PACKAGES:
+        try:
+            SMACFactory().check_options({"package": package})
+            missing = ""
+        except MissingExtraError as lacking:
+            missing = str(lacking)
+        described = f'with options.package = "{package}": any of its maps, such as 3m'
+        yield Entry("smac", "MAP", described, package, missing)
+
+
+def _smax_scenarios() -> Iterator[Entry]:
+    from tianji_envs.smax import SCENARIOS  # noqa: PLC0415 - only this list needs it
+
+    for scenario in SCENARIOS:
+        yield Entry("smax", scenario, "", "jaxmarl", _lacking("jaxmarl", "smax"))
+
+
+def _lacking(library: str, extra: str) -> str:
+    """Say how to get a library; nothing if it is there."""
+    return f"pip install 'tianji[{extra}]'" if importlib.util.find_spec(library) is None else ""
+
+
+_IDS: Final[Mapping[str, Callable[[], Iterable[Entry]]]] = {
+    "atari": _atari_ids,
+    "gym": _gymnasium_ids,
+    "matrix_game": _matrix_games,
+    "mpe": _particle_worlds,
+    "pettingzoo": _parallel_environments,
+    "smac": _smac_maps,
+    "smax": _smax_scenarios,
+}
+"""Environment types whose ids are known."""
 
 
 def _describe(target: str) -> str:

@@ -26,12 +26,11 @@ from tianji_cli.config.schema import (
     Environment,
     Experiment,
     JobConfig,
-    OnPolicySettings,
-    ReplayLearnerSettings,
     Section,
     Stop,
 )
 from tianji_cli.config.source import Tree
+from tianji_cli.config.update_rules import OnPolicySettings, ReplayLearnerSettings, replay_settings_of
 from tianji_cli.errors import UsageError
 from tianji_transports import registry as transports
 from tianji_transports.composite import edge_capabilities
@@ -64,14 +63,16 @@ def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
     if not isinstance(training, Component):
         return
     settings = training.settings
-    if isinstance(settings, ReplayLearnerSettings):
-        if check_replay_learner(tree, training.type, settings):
-            _check_with_replay(tree, settings, sections)
+    replay = replay_settings_of(settings)
+    if replay is not None:
+        if check_replay_learner(tree, training.type, replay):
+            _check_with_replay(tree, replay, sections)
     elif isinstance(settings, OnPolicySettings) and isinstance(settings.rollout_steps, int):
         _check_with_rollouts(tree, training.type, settings.rollout_steps, sections)
     else:
         what = f"the settings of {training.type!r} do not say what it learns from"
         remedy = f"give them rollout_steps: int, or what a replay's learner has: {', '.join(_OF_REPLAY)}"
+        remedy += "; sequence_steps stands for the last two where it learns from episodes"
         tree.problem(("training", "type"), what, remedy)
 
 

@@ -14,6 +14,7 @@ Refused because they could never work are
 - ``mode = "sync"`` with a replay, and a buffer in a process of its own with rollouts, over "inproc" or with
   several learners, since one of them deals out the batches;
 - a capacity, a tolerance or an end that is too small, and numbers that no learner can draw batches with;
+- a sampler other than "uniform" where sequences are learnt from;
 - agents that compute priorities with another discount or reward scale than the learner's.
 """
 
@@ -24,12 +25,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from tianji_cli.config.problems import Path
-from tianji_cli.config.schema import Buffer, Component, Distribution, Environment, ReplayLearnerSettings, Stop
+from tianji_cli.config.schema import Buffer, Component, Distribution, Environment, Stop
 from tianji_cli.config.source import Tree
+from tianji_cli.config.update_rules import ReplayLearnerSettings, batch_steps_of, sequence_steps_of
 from tianji_cli.data.balance import least_tolerance
 
 MOST_STEPS: Final = 127
 """Of a transition; ``data/transitions.py`` has it as ``LENGTH``, and imports gymnasium."""
+MOST_IN_SEQUENCE: Final = 65_535
+"""Steps of a sequence; ``data/sequences.py`` has it as ``MOST_STEPS``."""
 
 _BUFFER: Final = ("distribution", "buffer")
 _CAPACITY: Final = (*_BUFFER, "capacity")
@@ -44,6 +48,7 @@ _FRAGMENT: Final = (("distribution", "actor", "send_size"), ("environment", "num
 _IN_FLIGHT: Final = (*_FRAGMENT, ("distribution", "actor", "num"), ("distribution", "actor", "window"))
 _WARMUP: Final = ("training", "warmup_steps")
 _BATCH: Final = ("training", "batch_size")
+_SEQUENCE: Final = ("training", "sequence_steps")
 _AGENT_PRIORITIES: Final = ("agent", "priorities")
 _CORES: Final = (*_BUFFER, "cores")
 _GROUPS: Final = ("distribution", "groups")
@@ -102,22 +107,23 @@ def check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSetti
         training: type of the update rule.
         settings: of the update rule.
     """
-    ranges = (("batch_size", 1, None), ("n_step", 1, MOST_STEPS), ("publish_every", 1, None))
+    of_sequences = sequence_steps_of(settings) is not None
+    of_a_sample = ("sequence_steps", MOST_IN_SEQUENCE) if of_sequences else ("n_step", MOST_STEPS)
     refused = False
-    for key, least, most in ranges:
+    for key, most in (("batch_size", None), of_a_sample, ("publish_every", None)):
         value = getattr(settings, key)
-        if value < least or (most is not None and value > most):
-            right = f"at least {least}" if most is None else f"{least} to {most}"
+        if value < 1 or (most is not None and value > most):
+            right = "at least 1" if most is None else f"1 to {most}"
             tree.problem(("training", key), f"{value} is out of range for {training!r}", f"{right} is right")
             refused = True
     if settings.replay_ratio <= 0:
         what = f"{settings.replay_ratio} uses of each sample are no training"
         tree.problem(("training", "replay_ratio"), what, "more than 0 is right")
         refused = True
-    if settings.warmup_steps < settings.batch_size:
-        what = f"{settings.warmup_steps} env steps do not fill a batch of {settings.batch_size}"
-        remedy = f"warmup_steps = {settings.batch_size} would be right"
-        tree.problem(tree.latest([_WARMUP, _BATCH]), what, remedy)
+    if settings.warmup_steps < batch_steps_of(settings):
+        what = f"{settings.warmup_steps} env steps do not fill {_batch(settings)}"
+        remedy = f"warmup_steps = {batch_steps_of(settings)} would be right"
+        tree.problem(tree.latest([_WARMUP, _BATCH, _SEQUENCE]), what, remedy)
         refused = True
     return not refused
 
@@ -150,8 +156,11 @@ def check_replay(
         tree.problem(tree.latest([_TOLERANCE, _BALANCE]), what, 'balance = "held" would be right')
     _check_cores(tree, buffer)
     computes = agent is not None and getattr(agent.settings, "priorities", False) is True
+    if sequence_steps_of(settings) is not None and buffer.sampler != "uniform":
+        tree.problem(_SAMPLER, "episodes are drawn uniformly", 'sampler = "uniform" would be right')
     if buffer.sampler != "prioritised":
-        _check_no_priorities(tree, buffer, computes=computes)
+        may_have = sequence_steps_of(settings) is None
+        _check_no_priorities(tree, buffer, computes=computes, may_have=may_have)
     elif agent is not None and computes:
         _check_agent_priorities(tree, settings, agent)
 
@@ -186,21 +195,39 @@ def check_replay_sizes(
     actor, capacity = distribution.actor, distribution.buffer.capacity
     fragment = actor.send_size * environment.num_envs
     in_flight = actor.num * actor.window * fragment
+    under_way = steps_under_way(settings, distribution, environment)
     needs: tuple[tuple[int, str, tuple[Path, ...]], ...] = (
-        (settings.batch_size, f"a batch of {settings.batch_size}", (_BATCH,)),
+        (batch_steps_of(settings), _batch(settings), (_BATCH, _SEQUENCE)),
         (settings.warmup_steps, f"the {settings.warmup_steps} of the warm-up", (_WARMUP,)),
         (in_flight, f"the {in_flight} that the actors may have in flight", _IN_FLIGHT),
+        (under_way, f"the {under_way} that sequences under way may lie in", (_SEQUENCE, *_IN_FLIGHT[:3])),
     )
     most, what, keys = max(needs, key=lambda need: need[0])
     if capacity < most:
         where = tree.latest([_CAPACITY, *keys])
         tree.problem(where, f"{capacity} env steps are less than {what}", f"capacity = {most} would be right")
     tolerance = distribution.balance_tolerance
-    least = math.ceil(least_tolerance(fragment, settings.batch_size, settings.replay_ratio))
+    least = math.ceil(least_tolerance(fragment, batch_steps_of(settings), settings.replay_ratio))
     if distribution.balance == "held" and tolerance is not None and tolerance < least:
         what = f"within {tolerance} env steps neither a fragment could be received nor a batch be drawn"
-        where = tree.latest([_TOLERANCE, *_FRAGMENT, _BATCH])
+        where = tree.latest([_TOLERANCE, *_FRAGMENT, _BATCH, _SEQUENCE])
         tree.problem(where, what, f"balance_tolerance = {least} would be right")
+
+
+def _batch(settings: ReplayLearnerSettings) -> str:
+    steps = sequence_steps_of(settings)
+    return f"a batch of {settings.batch_size}" + ("" if steps is None else f" sequences of up to {steps}")
+
+
+def steps_under_way(
+    settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment
+) -> int:
+    """Env steps to be held so that no sequence begins in what is evicted before it ends; 0 of transitions."""
+    steps, actor = sequence_steps_of(settings), distribution.actor
+    if steps is None:
+        return 0
+    fragments = 1 + math.ceil((steps - 1) / actor.send_size)
+    return actor.num * fragments * actor.send_size * environment.num_envs
 
 
 def check_replay_end(tree: Tree, settings: ReplayLearnerSettings, stop: Stop, groups: int) -> None:
@@ -225,9 +252,9 @@ def _check_cores(tree: Tree, buffer: Buffer) -> None:
         tree.problem(tree.latest([_CORES, _COLOCATE]), what, f"cores = {Buffer().cores} would be right")
 
 
-def _check_no_priorities(tree: Tree, buffer: Buffer, *, computes: bool) -> None:
+def _check_no_priorities(tree: Tree, buffer: Buffer, *, computes: bool, may_have: bool) -> None:
     why = f"sampler {buffer.sampler!r} has no priorities"
-    right = 'sampler = "prioritised" would be right'
+    right = 'sampler = "prioritised" would be right' if may_have else "leave it out"
     for key in _OF_PRIORITIES:
         if getattr(buffer, key) != getattr(Buffer(), key):
             tree.problem(tree.latest([(*_BUFFER, key), _SAMPLER]), f"{key} does nothing: {why}", right)

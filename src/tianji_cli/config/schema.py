@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -21,6 +21,15 @@ from pydantic import (
     model_validator,
 )
 
+from tianji_cli.config.update_rules import (
+    OnPolicySettings,
+    ReplayLearnerSettings,
+    SequenceSettings,
+    TransitionSettings,
+    batch_steps_of,
+    replay_settings_of,
+    sequence_steps_of,
+)
 from tianji_cli.data.balance import usual_tolerance
 
 Count = Annotated[int, Field(ge=1)]
@@ -50,16 +59,18 @@ class Stop(Section):
         mean_return: mean return of the last 100 training episodes.
         env_steps: steps of experience produced.
         wall_s: seconds since the first environment step.
+        win_rate: share of the last 100 training episodes that were won.
     """
 
     mean_return: float | None = None
     env_steps: Count | None = None
     wall_s: Annotated[float, Field(gt=0)] | None = None
+    win_rate: Annotated[float, Field(gt=0, le=1)] | None = None
 
     @model_validator(mode="after")
     def _ends(self) -> Self:
-        if self.mean_return is None and self.env_steps is None and self.wall_s is None:
-            raise ValueError("the run would never end; set env_steps, wall_s or mean_return")
+        if not self.model_dump(exclude_none=True):
+            raise ValueError("the run would never end; set env_steps, wall_s, mean_return or win_rate")
         return self
 
 
@@ -286,44 +297,6 @@ class Distribution(Section):
     buffer: Buffer = Buffer()
 
 
-@runtime_checkable
-class OnPolicySettings(Protocol):
-    """Settings of an update rule that learns from rollouts."""
-
-    @property
-    def rollout_steps(self) -> int:
-        """Env steps, over all actors of a learner, that are gathered for one round of updates."""
-
-
-@runtime_checkable
-class ReplayLearnerSettings(Protocol):
-    """Settings of an update rule that learns from batches of a replay."""
-
-    @property
-    def batch_size(self) -> int:
-        """B_s, samples of one update."""
-
-    @property
-    def replay_ratio(self) -> float:
-        """``rho``: uses of each sample in updates, on average."""
-
-    @property
-    def warmup_steps(self) -> int:
-        """Env steps that are received before the first update."""
-
-    @property
-    def publish_every(self) -> int:
-        """Updates between two published policies."""
-
-    @property
-    def n_step(self) -> int:
-        """Steps whose rewards a sample sums up."""
-
-    @property
-    def gamma(self) -> float:
-        """Discount of one step."""
-
-
 class JobConfig(Section):
     """A config that can be run: every name in it exists and its settings fit one another."""
 
@@ -343,7 +316,7 @@ class JobConfig(Section):
     @property
     def learns_from_replay(self) -> bool:
         """The learner draws batches from a replay; it trains on rollouts otherwise."""
-        return isinstance(self.training.settings, ReplayLearnerSettings)
+        return replay_settings_of(self.training.settings) is not None
 
     @property
     def fragments_per_rollout(self) -> int:
@@ -368,11 +341,27 @@ class JobConfig(Section):
             return None
         if distribution.balance_tolerance is not None:
             return distribution.balance_tolerance
-        return usual_tolerance(self.fragment_steps, settings.batch_size, settings.replay_ratio)
+        return usual_tolerance(self.fragment_steps, self.batch_steps, settings.replay_ratio)
 
     @property
     def replay_settings(self) -> ReplayLearnerSettings:
         """Settings of the update rule, which learns from a replay."""
-        settings = self.training.settings
-        assert isinstance(settings, ReplayLearnerSettings), "ask learns_from_replay before"
+        settings = replay_settings_of(self.training.settings)
+        assert settings is not None, "ask learns_from_replay before"
         return settings
+
+    @property
+    def transition_settings(self) -> TransitionSettings | None:
+        """Settings of an update rule that learns from transitions; None if it learns from anything else."""
+        settings = replay_settings_of(self.training.settings)
+        return None if isinstance(settings, SequenceSettings) else settings
+
+    @property
+    def sequence_steps(self) -> int | None:
+        """L, env steps of a sample at most, where a replay's samples are sequences; None if they are not."""
+        return sequence_steps_of(self.training.settings)
+
+    @property
+    def batch_steps(self) -> int:
+        """Env steps that a batch of the replay has at most."""
+        return batch_steps_of(self.replay_settings)

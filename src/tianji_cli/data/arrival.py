@@ -9,10 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from tianji_cli.data.episodes import ended_returns
+from tianji_cli.data.episodes import ended
 from tianji_cli.data.fragment import Fragment
 
-_HEADER: Final = np.dtype([("samples", "<u8"), ("age_ns", "<i8"), ("returns", "<u8")])
+_HEADER: Final = np.dtype([("samples", "<u8"), ("age_ns", "<i8"), ("returns", "<u8"), ("wins", "<u8")])
+_RETURN: Final = np.dtype(np.float32)
+_WIN: Final = np.dtype(np.bool_)
 
 
 @dataclass(frozen=True)
@@ -23,30 +25,34 @@ class Arrival:
         samples: steps in it that are experience.
         started_ns: when its first step began, ``time.monotonic_ns`` of this host.
         returns: of the episodes that ended in it, in that order.
+        wins: which of these were won; empty where nothing is won.
     """
 
     samples: int
     started_ns: int
     returns: Sequence[float]
+    wins: Sequence[bool] = ()
 
     @classmethod
     def of(cls, fragment: Fragment, started_ns: int | None = None) -> Arrival:
         """Say what is to be counted of a fragment, which has just been received if no time is given."""
         if started_ns is None:
             started_ns = time.monotonic_ns() - int(fragment.header["age_ns"])
-        returns = ended_returns(fragment.fields["episode_return"])
-        return cls(int(fragment.header["samples"]), started_ns, returns)
+        returns, wins = ended(fragment.fields["episode_return"], fragment.fields.get("won"))
+        return cls(int(fragment.header["samples"]), started_ns, returns, wins)
 
     @staticmethod
     def nbytes(fragment_steps: int) -> int:
         """Size of an arrival's message, in bytes: every step of a fragment may end an episode."""
-        return _HEADER.itemsize + fragment_steps * np.dtype(np.float32).itemsize
+        return _HEADER.itemsize + fragment_steps * (_RETURN.itemsize + _WIN.itemsize)
 
     def write(self, memory: memoryview) -> None:
         """Write it as a message; hosts share no clock, so the time becomes an age."""
         header = np.ndarray((), _HEADER, memory)
-        header[...] = (self.samples, time.monotonic_ns() - self.started_ns, len(self.returns))
-        np.ndarray(len(self.returns), np.float32, memory, _HEADER.itemsize)[...] = self.returns
+        count, age_ns = len(self.returns), time.monotonic_ns() - self.started_ns
+        header[...] = (self.samples, age_ns, count, len(self.wins))
+        np.ndarray(count, _RETURN, memory, _HEADER.itemsize)[...] = self.returns
+        np.ndarray(len(self.wins), _WIN, memory, _after(count))[...] = self.wins
 
     @classmethod
     def read(cls, memory: memoryview) -> Arrival | None:
@@ -54,8 +60,15 @@ class Arrival:
         if memory.nbytes < _HEADER.itemsize:
             return None
         header = np.ndarray((), _HEADER, memory)
-        samples, age_ns, count = (int(header[name]) for name in ("samples", "age_ns", "returns"))
-        if cls.nbytes(max(samples, count)) > memory.nbytes or age_ns < 0:
+        samples, age_ns, count, wins = (int(header[name]) for name in _HEADER.names or ())
+        if cls.nbytes(max(samples, count)) > memory.nbytes or age_ns < 0 or wins not in {0, count}:
             return None
-        returns = np.ndarray(count, np.float32, memory, _HEADER.itemsize).tolist()
-        return cls(samples, time.monotonic_ns() - age_ns, returns)
+        returns = np.ndarray(count, _RETURN, memory, _HEADER.itemsize).tolist()
+        # Whatever a byte holds: it is no bool before it was compared.
+        won = np.ndarray(wins, np.uint8, memory, _after(count)) != 0
+        return cls(samples, time.monotonic_ns() - age_ns, returns, won.tolist())
+
+
+def _after(returns: int) -> int:
+    """First byte behind so many returns."""
+    return _HEADER.itemsize + returns * _RETURN.itemsize

@@ -1,4 +1,4 @@
-"""Batches of transitions as one block of memory: in an array of their own, or in a transport's loan.
+"""Batches of transitions or sequences as one block of memory: in an array of their own, or in a loan.
 
 The process that samples and the learner derive the same ``BatchLayout`` from the fragment's layout, so a
 batch needs no serialisation either.
@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.batch import Batch
+from tianji_algos.batch import Batch, SequenceBatch
 from tianji_algos.fields import FieldSpec
 from tianji_cli.data.blocks import aligned, fingerprint_of, mismatch
 from tianji_cli.data.fragment import FragmentLayout
@@ -25,15 +25,19 @@ SCHEMA: Final = 1
 
 HEADER: Final = np.dtype([("magic", "<u4"), ("schema", "<u4"), ("job", "<u8"), ("layout", "<u8")])
 
+REWARD: Final = FieldSpec("reward", np.dtype(np.float32))
 NUMBERS: Final = (
-    FieldSpec("reward", np.dtype(np.float32)),
-    FieldSpec("discount", np.dtype(np.float32)),
     FieldSpec("weight", np.dtype(np.float32)),
     FieldSpec("handle", np.dtype(np.int64)),
     FieldSpec("version", np.dtype(np.int64)),
     FieldSpec("age", np.dtype(np.int64)),
 )
-"""What every batch has for each sample beside observations and the agent's fields."""
+"""What every batch has for each sample beside observations, rewards and the agent's fields."""
+OF_TRANSITIONS: Final = (FieldSpec("discount", np.dtype(np.float32)),)
+OF_SEQUENCES: Final = (
+    FieldSpec("length", np.dtype(np.int32)),
+    FieldSpec("terminated", np.dtype(np.bool_)),
+)
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,22 @@ class BatchLayout:
         size: B, samples.
         observation: the observation's field of a fragment, stacked as a policy sees it.
         fields: the agent's fields that its update rule reads.
+        sequence_steps: L, steps of a sample at most, where samples are sequences; None: they are transitions.
     """
 
     size: int
     observation: FieldSpec
     fields: tuple[FieldSpec, ...]
+    sequence_steps: int | None = None
 
     @classmethod
-    def of(cls, layout: FragmentLayout, size: int, agent_fields: Sequence[str]) -> BatchLayout:
+    def of(
+        cls,
+        layout: FragmentLayout,
+        size: int,
+        agent_fields: Sequence[str],
+        sequence_steps: int | None = None,
+    ) -> BatchLayout:
         """Derive the layout of batches of ``size`` samples from that of fragments.
 
         Raises:
@@ -66,16 +78,30 @@ class BatchLayout:
         once = [name for name in agent_fields if specs[name].once]
         if once:
             raise ValueError(f"field {once[0]!r} is recorded once a fragment, and a batch is of single steps")
-        return cls(size, _stacked(specs["observation"]), tuple(specs[name] for name in agent_fields))
+        fields = tuple(specs[name] for name in agent_fields)
+        return cls(size, _stacked(specs["observation"]), fields, sequence_steps)
+
+    @property
+    def most_steps(self) -> int:
+        """Env steps that a batch may have: those of all its samples, if each is as long as can be."""
+        return self.size * (self.sequence_steps or 1)
 
     @cached_property
     def arrays(self) -> tuple[tuple[str, FieldSpec], ...]:
         """Every array by a name that no other array has, in the order they are laid out."""
+        steps = self.sequence_steps
+        if steps is None:
+            return (
+                ("observation", self.observation),
+                ("next_observation", self.observation),
+                *((f"fields/{spec.name}", spec) for spec in self.fields),
+                *((spec.name, spec) for spec in (REWARD, *OF_TRANSITIONS, *NUMBERS)),
+            )
         return (
-            ("observation", self.observation),
-            ("next_observation", self.observation),
-            *((f"fields/{spec.name}", spec) for spec in self.fields),
-            *((spec.name, spec) for spec in NUMBERS),
+            ("observation", _of_rows(self.observation, steps + 1)),
+            *((f"fields/{spec.name}", _of_rows(spec, steps)) for spec in self.fields),
+            ("reward", _of_rows(REWARD, steps)),
+            *((spec.name, spec) for spec in (*OF_SEQUENCES, *NUMBERS)),
         )
 
     @cached_property
@@ -107,6 +133,11 @@ def _stacked(spec: FieldSpec) -> FieldSpec:
     return FieldSpec(spec.name, spec.dtype, shape)
 
 
+def _of_rows(spec: FieldSpec, rows: int) -> FieldSpec:
+    """Describe a field of so many steps in a row."""
+    return FieldSpec(spec.name, spec.dtype, (rows, *spec.shape))
+
+
 class BatchView:
     """A batch in arrays that are somebody else's.
 
@@ -117,25 +148,47 @@ class BatchView:
     Attributes:
         arrays: all of them by name, as the layout lists them.
         batch: what the update rule gets: the same arrays.
+        weight: ``[B]`` float32, importance weights; 1 where samples are drawn uniformly.
         handle: ``[B]`` int64, names each sample to ``Replay.update_priorities``.
         version: ``[B]`` int64, of the policy that made each sample.
-        age: ``[B]`` int64, env steps that the replay accepted after each sample's fragment.
+        age: ``[B]`` int64, env steps that the replay accepted after each sample's (first) fragment.
     """
 
     def __init__(self, layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         self.layout = layout
         self.arrays = arrays
-        self.batch = Batch(
-            observation=arrays["observation"],
-            fields={spec.name: arrays[f"fields/{spec.name}"] for spec in layout.fields},
-            reward=arrays["reward"],
-            next_observation=arrays["next_observation"],
-            discount=arrays["discount"],
-            weight=arrays["weight"],
-        )
+        batch_of = _transitions if layout.sequence_steps is None else _sequences
+        self.batch: Batch | SequenceBatch = batch_of(layout, arrays)
+        self.weight: npt.NDArray[np.float32] = arrays["weight"]
         self.handle: npt.NDArray[np.int64] = arrays["handle"]
         self.version: npt.NDArray[np.int64] = arrays["version"]
         self.age: npt.NDArray[np.int64] = arrays["age"]
+
+    @property
+    def steps(self) -> int:
+        """Env steps in the batch: one a transition, and as many as sequences are long."""
+        return self.layout.size if self.layout.sequence_steps is None else int(self.arrays["length"].sum())
+
+
+def _transitions(layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> Batch:
+    return Batch(
+        observation=arrays["observation"],
+        fields={spec.name: arrays[f"fields/{spec.name}"] for spec in layout.fields},
+        reward=arrays["reward"],
+        next_observation=arrays["next_observation"],
+        discount=arrays["discount"],
+        weight=arrays["weight"],
+    )
+
+
+def _sequences(layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> SequenceBatch:
+    return SequenceBatch(
+        observation=arrays["observation"],
+        fields={spec.name: arrays[f"fields/{spec.name}"] for spec in layout.fields},
+        reward=arrays["reward"],
+        length=arrays["length"],
+        terminated=arrays["terminated"],
+    )
 
 
 class BatchArrays(BatchView):

@@ -1,4 +1,4 @@
-"""Training episodes as the learner sees them: mean of the last hundred, its best, when it crossed what."""
+"""Training episodes as the learner sees them: their mean, its best, when it crossed what."""
 
 from __future__ import annotations
 
@@ -25,6 +25,8 @@ class Episodes:
         self.time_to: dict[float, float | None] = dict.fromkeys(thresholds)
         self._recent = np.zeros(WINDOW, np.float64)
         self._sum = 0.0
+        self._won = np.zeros(WINDOW, np.bool_)
+        self._judged = 0
 
     @property
     def in_mean(self) -> int:
@@ -41,12 +43,26 @@ class Episodes:
         """Mean return of the last hundred episodes; None before one ended."""
         return self._sum / self.in_mean if self.count else None
 
-    def record(self, returns: Iterable[float], train_s: float) -> bool:
+    @property
+    def win_rate(self) -> float | None:
+        """Share of the last hundred episodes that were won; None before one ended, or if nothing is won."""
+        judged = min(self._judged, WINDOW)
+        return float(self._won[:judged].mean()) if judged else None
+
+    def record(self, returns: Iterable[float], train_s: float, wins: Iterable[bool] = ()) -> bool:
         """Add episodes in the order they ended, ``train_s`` seconds after the first environment step.
+
+        Args:
+            returns: of the episodes.
+            train_s: when they came.
+            wins: which of them were won; empty where nothing is won.
 
         Returns:
             True if the mean of a hundred episodes became better than it ever was.
         """
+        for won in wins:
+            self._won[self._judged % WINDOW] = won
+            self._judged += 1
         improved = False
         for value in returns:
             place = self.count % WINDOW
@@ -80,11 +96,14 @@ class Episodes:
         return True
 
 
-def ended_returns(episode_return: npt.NDArray[np.float32]) -> list[float]:
-    """Returns of the episodes that ended in a fragment, in the order they ended.
+def ended(
+    episode_return: npt.NDArray[np.float32], won: npt.NDArray[np.bool_] | None = None
+) -> tuple[list[float], list[bool]]:
+    """Returns of the episodes that ended in a fragment, in the order they ended, and which were won.
 
     Args:
         episode_return: ``[T, N]``; NaN where no episode ended.
+        won: ``[T, N]``; None where nothing is won, and nothing is said of it then.
     """
-    ended: list[float] = episode_return[~np.isnan(episode_return)].tolist()
-    return ended
+    where = ~np.isnan(episode_return)
+    return episode_return[where].tolist(), [] if won is None else won[where].tolist()

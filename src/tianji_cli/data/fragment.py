@@ -47,12 +47,15 @@ MOST_AGE_NS: Final = 1 << 60
 """No fragment takes 36 years; beyond that, sums of times would leave their 64 bits."""
 
 
-def common_fields(observation: gym.Space[Any], stack: int = 1) -> tuple[FieldSpec, ...]:
+def common_fields(
+    observation: gym.Space[Any], stack: int = 1, *, winnable: bool = False
+) -> tuple[FieldSpec, ...]:
     """Fields of every fragment, whatever the agent: what the environments said, and returns of episodes.
 
     Args:
         observation: space of one observation, as an environment gives it.
         stack: how many observations in a row an agent sees as one; each is stored once.
+        winnable: the environments say of episodes that end whether they were won.
     """
     if observation.shape is None or observation.dtype is None:
         raise ValueError(f"observations of {observation} have no fixed shape and dtype")
@@ -71,6 +74,7 @@ def common_fields(observation: gym.Space[Any], stack: int = 1) -> tuple[FieldSpe
         FieldSpec("truncated", flag),
         FieldSpec("mask", flag),
         FieldSpec("episode_return", number),
+        *((FieldSpec("won", flag),) if winnable else ()),
     )
 
 

@@ -35,16 +35,21 @@ class StopRule:
     Attributes:
         mean_return: the mean of the last 100 episodes reaches this.
         env_steps: so many samples were received.
+        win_rate: of the last 100 episodes this share was won.
     """
 
     mean_return: float | None = None
     env_steps: int | None = None
+    win_rate: float | None = None
 
     def reached(self, progress: Progress, episodes: Episodes) -> str | None:
         """Say which rule holds, or None."""
         mean = episodes.mean
         if self.mean_return is not None and episodes.full and mean is not None and mean >= self.mean_return:
             return f"mean return of the last {episodes.in_mean} episodes is {mean:.1f}"
+        win_rate = episodes.win_rate
+        if self.win_rate is not None and episodes.full and win_rate is not None and win_rate >= self.win_rate:
+            return f"{100 * win_rate:.0f} % of the last {episodes.in_mean} episodes were won"
         if self.env_steps is not None and progress.env_steps >= self.env_steps:
             return f"{progress.env_steps} environment steps"
         return None

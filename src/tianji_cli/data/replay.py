@@ -1,4 +1,4 @@
-"""The replay: fragments in their order of arrival, and batches of transitions drawn from them.
+"""The replay: fragments in their order of arrival, and batches of transitions or sequences drawn from them.
 
 Receiving is storing: the caller takes a fragment into ``free``, looks at it, and calls ``accept``, or leaves
 it and takes the next one there. A replay knows no processes and no transport.
@@ -20,7 +20,9 @@ from tianji_cli.data.distribution import Spread
 from tianji_cli.data.fragment import FragmentLayout
 from tianji_cli.data.memory_limits import place_for
 from tianji_cli.data.replay_memory import ReplayMemory, ReplayRing, Rows
+from tianji_cli.data.sample_index import SampleIndex
 from tianji_cli.data.samplers import FreshSampler, PrioritisedSampler, Sampler, SamplerName, UniformSampler
+from tianji_cli.data.sequences import Sequences
 from tianji_cli.data.sum_tree import SumTree
 from tianji_cli.data.transitions import Transitions
 from tianji_cli.data.use_counts import UseCounts
@@ -31,7 +33,7 @@ PRIORITY: Final = "priority"
 KEPT: Final = ("observation", "reward")
 """Fields, beside the agent's, that are read whenever a batch is drawn."""
 
-READ_ONCE: Final = ("terminated", "truncated", "mask", "episode_return", PRIORITY)
+READ_ONCE: Final = ("terminated", "truncated", "mask", "episode_return", "won", PRIORITY)
 """Fields that nobody reads after a fragment was accepted."""
 
 
@@ -43,7 +45,8 @@ class ReplaySettings:
         capacity: env steps held, rounded up to whole fragments.
         sampler: how batches are drawn.
         n_step: n, steps of a transition at most.
-        gamma: discount of one step.
+        gamma: discount of one step of a transition.
+        sequence_steps: L, where sequences of up to L steps are drawn; None: transitions are.
         priority_exponent: alpha of ``prioritised``.
         importance_exponent: beta of ``prioritised`` at first.
         importance_steps: env steps over which beta rises to 1; None: it stays.
@@ -52,8 +55,9 @@ class ReplaySettings:
 
     capacity: int
     sampler: SamplerName
-    n_step: int
-    gamma: float
+    n_step: int = 1
+    gamma: float = 1.0
+    sequence_steps: int | None = None
     priority_exponent: float = 0.6
     importance_exponent: float = 0.4
     importance_steps: int | None = None
@@ -92,11 +96,17 @@ def kept_first(fields: Iterable[FieldSpec]) -> tuple[FieldSpec, ...]:
 
 
 def predict_bytes(
-    layout: FragmentLayout, capacity: int, sampler: SamplerName, agent_fields: tuple[str, ...]
+    layout: FragmentLayout,
+    capacity: int,
+    sampler: SamplerName,
+    agent_fields: tuple[str, ...],
+    *,
+    of_sequences: bool = False,
 ) -> ReplayBytes:
     """Say what ``Replay`` will take, to the byte."""
     ring = ReplayRing(layout, capacity, (*KEPT, *agent_fields))
-    bookkeeping = Transitions.bookkeeping_bytes(layout, ring.slots) + ring.span + ring.slots * 24
+    index = Sequences if of_sequences else Transitions
+    bookkeeping = index.bookkeeping_bytes(layout, ring.slots) + ring.span + ring.slots * 24
     if sampler == "prioritised":
         bookkeeping += SumTree.bytes_for(ring.span)
     return ReplayBytes(ring.nbytes, bookkeeping)
@@ -136,11 +146,17 @@ class Replay:
         specs = {spec.name: spec for spec in layout.fields}
         self.layout, self.settings, self.agent_fields = layout, settings, agent_fields
         self.ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
-        needed = predict_bytes(layout, settings.capacity, settings.sampler, agent_fields)
+        needed = predict_bytes(
+            layout,
+            settings.capacity,
+            settings.sampler,
+            agent_fields,
+            of_sequences=settings.sequence_steps is not None,
+        )
         self.ring.env_steps = env_steps
         self.memory = ReplayMemory(self.ring, needed.place(settings, directory))
-        self.transitions = Transitions(self.memory, settings.n_step, settings.gamma)
-        self.sampler = _sampler(settings, self.ring, self.transitions.spans, seed)
+        self.index = _index(settings, self.memory)
+        self.sampler = _sampler(settings, self.ring, self.index.spans, seed)
         self.uses = UseCounts(self.ring.span)
         self.accepted = 0
         self.stale_updates = 0
@@ -159,7 +175,7 @@ class Replay:
     def nbytes(self) -> int:
         """What it takes, as ``predict_bytes`` said."""
         per_slot = (self._samples, self._versions, self.accepted_by)
-        parts = (self.transitions.nbytes, self.uses.counts.nbytes, self.sampler.nbytes)
+        parts = (self.index.nbytes, self.uses.counts.nbytes, self.sampler.nbytes)
         return self.ring.nbytes + sum(parts) + sum(array.nbytes for array in per_slot)
 
     @property
@@ -175,7 +191,7 @@ class Replay:
         if evicted < self.ring.oldest:
             self._evict(evicted)
         slot = self.ring.slot(birth)
-        samples = int(np.count_nonzero(self.transitions.accept(birth)))
+        samples = self.index.accept(birth)
         self._samples[slot] = samples
         self._versions[slot] = self.memory.headers[slot]["version"]
         self.ring.samples += samples
@@ -185,24 +201,28 @@ class Replay:
         self.uses.begin(self.ring.steps(birth), samples)
         self.sampler.accept(birth, None if self._priorities is None else self._priorities[slot].reshape(-1))
 
+    @property
+    def drawable(self) -> bool:
+        """Whether there is a sample: a step of experience, or a sequence that is complete."""
+        return self.ring.drawable > 0
+
     def sample(self, into: BatchArrays) -> None:
         """Draw a batch, with replacement.
 
         Raises:
-            ValueError: the replay is empty.
+            ValueError: there is nothing to draw.
         """
-        if self.size == 0:
+        if not self.drawable:
             raise ValueError("an empty replay has no batches")
-        batch = into.batch
-        self.sampler.draw(into.handle, batch.weight)
+        self.sampler.draw(into.handle, into.weight)
         places = into.handle % self.ring.span
         slots, rows = np.divmod(places, self.ring.steps_each)
-        self.transitions.gather(places, slots, rows, into)
-        for name, field in self._fields.items():
-            field.gather(slots, rows, batch.fields[name])
         self._versions.take(slots, out=into.version, mode="clip")
         np.subtract(self.accepted, self.accepted_by.take(slots), out=into.age)
-        self.uses.use(places)
+        slots, rows, used = self.index.gather(places, slots, rows, into)
+        for name, field in self._fields.items():
+            field.gather(slots, rows, into.arrays[f"fields/{name}"])
+        self.uses.use(used)
 
     def update_priorities(self, handles: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
         """Give samples new priorities; those evicted meanwhile are counted and left out.
@@ -243,13 +263,13 @@ class Replay:
         Raises:
             ValueError: the numbers contradict themselves.
         """
-        ring, spans = self.ring, self.transitions.spans
-        self.transitions.restore(oldest, predecessors)
+        ring, headers = self.ring, self.memory.headers
+        self.index.restore(oldest, predecessors)
         ring.first, ring.next = oldest, oldest + len(predecessors)
         for birth in range(oldest, ring.next):
             slot = ring.slot(birth)
-            self._versions[slot] = self.memory.headers[slot]["version"]
-            self._samples[slot] = np.count_nonzero(spans[ring.steps(birth)])
+            self._versions[slot] = headers[slot]["version"]
+            self._samples[slot] = headers[slot]["samples"]
             self.accepted_by[slot] = accepted_by[birth - oldest]
         ring.samples = int(self._samples.sum())
         self.accepted, ring.env_steps, self.stale_updates = accepted, env_steps, stale_updates
@@ -270,7 +290,15 @@ class Replay:
         slot = self.ring.slot(birth)
         self.ring.samples -= int(self._samples[slot])
         self.sampler.evict(birth)
-        self.transitions.evict(birth)
+        self.index.evict(birth)
+
+
+def _index(settings: ReplaySettings, memory: ReplayMemory) -> SampleIndex:
+    if settings.sequence_steps is None:
+        return Transitions(memory, settings.n_step, settings.gamma)
+    if settings.sampler != "uniform":
+        raise ValueError(f"sequences are drawn uniformly; a sampler {settings.sampler!r} has no use for them")
+    return Sequences(memory, settings.sequence_steps)
 
 
 def _sampler(settings: ReplaySettings, ring: ReplayRing, spans: npt.NDArray[np.uint8], seed: int) -> Sampler:

@@ -2,7 +2,8 @@
 
     replay.json               schema, settings, counters, the sampler's state, a checksum of each array
     replay_fragments.npy      ``[F, bytes]`` fragments as far as the replay needs them, the oldest first
-    replay_spans.npy          ``[F, T * N]`` how many steps each transition has, see ``Transitions``
+    replay_spans.npy          ``[F, T * N]`` which samples there are, see ``Transitions`` and ``Sequences``
+    replay_lengths.npy        ``[F, T * N]``, only of sequences, see there
     replay_uses.npy           ``[F, T * N]`` uses of each step
     replay_blank.npy          ``[F, (T + 1) * N]``, only if a policy sees stacks, see ``Stacks``
     replay_priorities.npy     ``[F, T * N]``, only if the sampler keeps priorities
@@ -23,9 +24,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tianji_cli.data.links import NONE
 from tianji_cli.data.replay import Replay, ReplaySettings
 from tianji_cli.data.replay_memory import ReplayRing
-from tianji_cli.data.transitions import NONE
 from tianji_cli.errors import TianjiError
 
 SCHEMA: Final = 1
@@ -110,12 +111,9 @@ def _arrays_over_slots(replay: Replay) -> dict[str, tuple[npt.NDArray[Any], int]
     ring = replay.ring
     arrays: dict[str, tuple[npt.NDArray[Any], int]] = {
         "fragments": (replay.memory.bytes, ring.stride),
-        "spans": (replay.transitions.spans, ring.steps_each),
         "uses": (replay.uses.counts, ring.steps_each),
+        **replay.index.by_slot,
     }
-    stacks = replay.transitions.stacks
-    if stacks is not None:
-        arrays["blank"] = (stacks.blank, stacks.rows_each)
     if replay.sampler.priorities is not None:
         arrays["priorities"] = (replay.sampler.priorities, ring.steps_each)
     return arrays
@@ -138,7 +136,7 @@ def _in_order(replay: Replay, by_slot: npt.NDArray[np.int64]) -> npt.NDArray[np.
 
 def _predecessors(replay: Replay) -> npt.NDArray[np.int64]:
     """Numbers, counted from the oldest fragment, of those that each goes on from."""
-    births = _in_order(replay, replay.transitions.predecessor)
+    births = _in_order(replay, replay.index.links.predecessor)
     return np.where(births >= replay.ring.oldest, births - replay.ring.oldest, NONE)
 
 
@@ -150,7 +148,7 @@ def _check(document: Any, replay: Replay, path: Path) -> None:
             f"{path} is of other fragments than the config's: spaces, fields, T or N differ"
         )
     for name, wanted in _decisive(replay.settings).items():
-        saved = document["settings"][name]
+        saved = document["settings"].get(name)
         if saved != wanted:
             raise ReplayFileError(f"{path} was saved with {name} = {saved}, and the config has {wanted}")
     oldest, past = document["births"]
@@ -165,7 +163,12 @@ def _check(document: Any, replay: Replay, path: Path) -> None:
 
 def _decisive(settings: ReplaySettings) -> dict[str, Any]:
     """Name the settings without which what was saved means something else."""
-    decisive = {"sampler": settings.sampler, "n_step": settings.n_step, "gamma": settings.gamma}
+    decisive: dict[str, Any] = {
+        "sampler": settings.sampler,
+        "n_step": settings.n_step,
+        "gamma": settings.gamma,
+        "sequence_steps": settings.sequence_steps,
+    }
     if settings.sampler == "prioritised":
         decisive["priority_exponent"] = settings.priority_exponent  # Priorities are kept raised to it.
     return decisive

@@ -48,6 +48,7 @@ class ReplayRing:
         first: birth of the first fragment that was ever held here.
         next: birth of the fragment that comes next, into the free slot.
         samples: steps held that are experience.
+        drawable: samples that can be drawn: such steps, or sequences of them.
         env_steps: what the job had made when the newest fragment came, about.
     """
 
@@ -65,6 +66,7 @@ class ReplayRing:
         self.first = 0
         self.next = 0
         self.samples = 0
+        self.drawable = 0
         self.env_steps = 0
 
     @property

@@ -53,8 +53,12 @@ class ReplayStore:
 
     @property
     def full(self) -> bool:
-        """Leave further fragments with their senders: they are ahead."""
-        return not (self._winding_down or self.balance.may_receive(self.fragment_steps))
+        """Leave further fragments with their senders: they are ahead.
+
+        None is held back while there is nothing to draw, as before the first sequence is complete.
+        """
+        held_back = self.replay.drawable and not self.balance.may_receive(self.fragment_steps)
+        return held_back and not self._winding_down
 
     def admit(self, claim: Claim) -> None:
         """Receive a fragment into the replay; one that is not the job's is rejected and leaves no trace."""
@@ -83,15 +87,15 @@ class ReplayStore:
         arrived, self._arrivals = self._arrivals, []
         return arrived
 
-    def may_draw(self, batch_size: int) -> bool:
-        """Say whether a batch of so many samples may be drawn now."""
-        return self.balance.may_consume(batch_size)
+    def may_draw(self, most_steps: int) -> bool:
+        """Say whether a batch of up to so many env steps may be drawn now."""
+        return self.replay.drawable and self.balance.may_consume(most_steps)
 
     def draw(self, into: BatchArrays) -> None:
         """Draw a batch and count it; ``may_draw`` said yes."""
         into.stamp(self._job)
         self.replay.sample(into)
-        self.balance.consumed += into.layout.size
+        self.balance.consumed += into.steps
 
     def report(self) -> dict[str, Any]:
         """The replay ratio as it is, how full the replay is and how its samples were used."""

@@ -1,9 +1,9 @@
 """Which samples a replay draws: uniformly, by priority, or those first that were never used.
 
-A sample is named by its *handle*, birth x (T x N) + t x N + n; its place in arrays of numbers about steps is
-the handle modulo the number of steps in all slots. Steps that are no experience have span 0 and are never
-drawn. Each sampler has a generator of its own: what it draws depends on the seed, and on what was accepted
-and sampled before, on nothing else.
+A sample is named by its *handle*, birth x (T x N) + t x N + n of its first step; its place in arrays of
+numbers about steps is the handle modulo the number of steps in all slots. Steps with which no sample begins
+have span 0 and are never drawn. Each sampler has a generator of its own: what it draws depends on the seed,
+and on what was accepted and sampled before, on nothing else.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ SamplerName = Literal["uniform", "prioritised", "fresh"]
 SMALLEST_PRIORITY: Final = 1e-6
 """Added to every priority, so that a sample without error is drawn again some day (Schaul's epsilon)."""
 
+MOST_ATTEMPTS: Final = 1 << 13
+"""Steps that are looked at in one go where samples begin with few of them, as sequences do."""
+
 Handles = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float32]
 Priorities = npt.NDArray[np.float32]
@@ -35,7 +38,7 @@ class Sampler(ABC):
 
     Args:
         ring: which fragments are held.
-        spans: of each step in all slots; 0: it is no experience.
+        spans: of each step in all slots; 0: no sample begins with it.
         seed: of everything that is drawn.
     """
 
@@ -65,7 +68,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def draw(self, handles: Handles, weights: Weights) -> None:
-        """Write ``[B]`` handles and their importance weights. The replay is not empty."""
+        """Write ``[B]`` handles and their importance weights. Something can be drawn."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs to go on drawing the same, as JSON values."""
@@ -76,15 +79,15 @@ class Sampler(ABC):
         self._rng.bit_generator.state = state["rng"]
 
     def _draw_uniformly(self, handles: Handles) -> None:
-        """Draw among all steps held and reject what is no experience: exactly uniform."""
+        """Draw among all steps held and reject those with which no sample begins: exactly uniform."""
         each, span = self._ring.steps_each, self._ring.span
         first, past = self._ring.oldest * each, self._ring.next * each
         found = 0
         while found < handles.size:
             missing = handles.size - found
             # So many more that the second round is the exception.
-            attempts = int(missing * 1.05 * (past - first) / self._ring.samples) + 8
-            candidates = self._rng.integers(first, past, min(attempts, 4 * missing + 8))
+            attempts = int(missing * 1.05 * (past - first) / self._ring.drawable) + 8
+            candidates = self._rng.integers(first, past, min(attempts, 4 * missing + MOST_ATTEMPTS))
             drawn = candidates[self._spans.take(candidates % span) != 0][:missing]
             handles[found : found + drawn.size] = drawn
             found += drawn.size
@@ -145,7 +148,7 @@ class PrioritisedSampler(Sampler):
 
     Args:
         ring: which fragments are held.
-        spans: of each step in all slots; 0: it is no experience.
+        spans: of each step in all slots; 0: no sample begins with it.
         seed: of everything that is drawn.
         priority_exponent: alpha.
         importance_exponent: beta at first.

@@ -10,42 +10,24 @@ many times that a step is drawn: the sums take the rewards' place.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.data.batches import BatchArrays
 from tianji_cli.data.fragment import FragmentLayout
+from tianji_cli.data.links import NONE, Links
 from tianji_cli.data.replay_memory import Indices, ReplayMemory, Rows
+from tianji_cli.data.sample_index import TERMINATED, Flags, SampleIndex, Spans
 from tianji_cli.data.stacks import Stacks, blank_bytes
 
 LENGTH: Final = 127
 """Bits of a span for the number of steps."""
-TERMINATED: Final = 128
-"""Bit of a span that says that the last step terminated the episode."""
-NONE: Final = -1
-
-Flags = npt.NDArray[np.bool_]
-Spans = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
-class _Latest:
-    """What came last from an actor; ``going [N]``: its last step is experience and ends no episode."""
-
-    incarnation: int
-    sequence: int
-    birth: int
-    going: Flags
-
-    def is_followed_by(self, incarnation: int, sequence: int, oldest: int) -> bool:
-        """Say whether that fragment goes on where this one, if it is still held, ends."""
-        return (incarnation, sequence - 1) == (self.incarnation, self.sequence) and self.birth >= oldest
-
-
-class Transitions:
+class Transitions(SampleIndex):
     """Knows how long each step's transition is, and gathers transitions.
 
     Args:
@@ -56,49 +38,38 @@ class Transitions:
     Attributes:
         spans: of each step of each slot: how many steps its transition has (0: the step is no experience),
             plus ``TERMINATED`` if the last of them terminated the episode.
-        successor: slot of the fragment that goes on where a slot's fragment ends; only transitions that go
-            on there read it.
-        predecessor: birth of the fragment that a slot's fragment goes on from, or ``NONE``.
         stacks: gathers observations where a policy sees stacks of them; None: it sees single ones.
     """
 
     def __init__(self, memory: ReplayMemory, n_step: int, gamma: float) -> None:
         if not 1 <= n_step <= LENGTH:
             raise ValueError(f"a transition has 1 to {LENGTH} steps, not {n_step}")
-        ring = memory.ring
-        layout = ring.layout
-        specs = {spec.name: spec for spec in layout.fields}
-        self.spans = np.zeros(ring.span, np.uint8)
-        self.successor = np.zeros(ring.slots, np.intp)
-        self.predecessor = np.full(ring.slots, NONE, np.int64)
-        self._ring, self._layout, self._n_step = ring, layout, n_step
-        self._headers = memory.headers
-        self._flags = [memory.field(specs[name], np.uint8) for name in ("mask", "terminated", "truncated")]
-        self._latest: dict[int, _Latest] = {}
+        super().__init__(memory)
+        specs = {spec.name: spec for spec in self._layout.fields}
+        self._n_step = n_step
+        self._going: dict[int, Flags] = {}  # By actor: its last step is experience and ends no episode.
         observation = specs["observation"]
         self.stacks = Stacks(memory, observation) if observation.history else None
         self._observations = self.stacks or Rows(memory, observation)
-        self._rewards = Rows(memory, specs["reward"])
         self._sums = memory.field(specs["reward"])
         self._discounts = _discounts(gamma)
 
     @staticmethod
     def bookkeeping_bytes(layout: FragmentLayout, slots: int) -> int:
         """Size of what is kept beside so many fragments."""
-        return slots * (layout.steps * layout.num_envs + 16) + blank_bytes(layout, slots)
+        spans = slots * layout.steps * layout.num_envs
+        return spans + Links.bookkeeping_bytes(slots) + blank_bytes(layout, slots)
 
     @property
-    def nbytes(self) -> int:
-        """Size of what is kept beside the fragments."""
-        blank = 0 if self.stacks is None else self.stacks.blank.nbytes
-        return self.spans.nbytes + self.successor.nbytes + self.predecessor.nbytes + blank
+    def by_slot(self) -> Mapping[str, tuple[npt.NDArray[Any], int]]:
+        """See ``SampleIndex.by_slot``."""
+        arrays = {**super().by_slot}
+        if self.stacks is not None:
+            arrays["blank"] = (self.stacks.blank, self.stacks.rows_each)
+        return arrays
 
-    def accept(self, birth: int) -> Spans:
-        """Measure a fragment's transitions, and those of its predecessors that now go on in it.
-
-        Returns:
-            The fragment's spans, ``[T * N]``.
-        """
+    def accept(self, birth: int) -> int:
+        """Measure a fragment's transitions, and those of its predecessors that now go on in it."""
         slot, steps = self._ring.slot(birth), self._ring.steps(birth)
         mask, terminated, truncated = (flag[slot] != 0 for flag in self._flags)
         ended = terminated | truncated
@@ -106,49 +77,31 @@ class Transitions:
         prefixes = self._prefixes(rewards)
         spans = self._measured(mask, terminated, ended, rewards)
         self.spans[steps] = spans.reshape(-1)
-        self.predecessor[slot] = NONE
         if self.stacks is not None:
             self.stacks.accept(slot, mask)
-        header = self._headers[slot]
-        actor, incarnation, sequence = (int(header[name]) for name in ("actor", "incarnation", "sequence"))
-        before = self._latest.get(actor)
-        self._latest[actor] = _Latest(incarnation, sequence, birth, mask[-1] & ~ended[-1])
-        if before is not None and before.is_followed_by(incarnation, sequence, self._ring.oldest):
-            self.successor[self._ring.slot(before.birth)] = slot
-            self.predecessor[slot] = before.birth
-            self._lengthen(before, spans[0], prefixes)
-        return self.spans[steps]
+        actor, before = int(self._headers[slot]["actor"]), self.links.accept(birth)
+        if before != NONE:
+            self._lengthen(before, self._going[actor], spans[0], prefixes)
+        self._going[actor] = mask[-1] & ~ended[-1]
+        samples = int(np.count_nonzero(mask))
+        self._ring.drawable += samples
+        return samples
 
-    def evict(self, birth: int) -> None:
-        """Let none of a fragment's steps be experience any more."""
-        self.spans[self._ring.steps(birth)] = 0
-
-    def restore(self, oldest: int, predecessors: npt.NDArray[np.int64]) -> None:
-        """Link fragments from birth ``oldest`` on, whose spans are there, to those that they go on from.
-
-        Raises:
-            ValueError: one goes on from a fragment that is not older, or that another goes on from.
-        """
-        links = np.flatnonzero(predecessors != NONE)
-        earlier = predecessors[links]
-        if ((earlier < 0) | (earlier >= links)).any() or np.unique(earlier).size < earlier.size:
-            raise ValueError("fragments go on from fragments that are not before them")
-        slots = (oldest + np.arange(len(predecessors))) % self._ring.slots
-        self.predecessor[slots[links]] = oldest + earlier
-        self.successor[slots[earlier]] = slots[links]
-
-    def gather(self, places: Indices, slots: Indices, rows: Indices, into: BatchArrays) -> None:
-        """Write the transitions of steps ``rows`` (t x N + n) of ``slots``, which lie at ``places``."""
-        batch = into.batch
+    def gather(
+        self, places: Indices, slots: Indices, rows: Indices, into: BatchArrays
+    ) -> tuple[Indices, Indices, Indices]:
+        """See ``SampleIndex.gather``; the agent's fields are those of the first step."""
+        arrays = into.arrays
         spans = self.spans.take(places)
-        self._discounts.take(spans, out=batch.discount, mode="clip")
+        self._discounts.take(spans, out=arrays["discount"], mode="clip")
         lengths = (spans & LENGTH).astype(np.intp)
-        self._observations.gather(slots, rows, batch.observation)
-        self._rewards.gather(slots, rows, batch.reward)
+        self._observations.gather(slots, rows, arrays["observation"])
+        self._rewards.gather(slots, rows, arrays["reward"])
         lengths *= self._layout.num_envs
         lengths += rows
         observed = self._ring.steps_each + self._layout.num_envs
-        self._observations.gather(*self._follow(slots, lengths, observed), batch.next_observation)
+        self._observations.gather(*self._follow(slots, lengths, observed), arrays["next_observation"])
+        return slots, rows, places
 
     def _measured(
         self, mask: Flags, terminated: Flags, ended: Flags, rewards: npt.NDArray[np.float32]
@@ -182,31 +135,32 @@ class Transitions:
         np.cumsum(self._discounts[:most, None] * rewards[:most], axis=0, out=prefixes[1:])
         return prefixes
 
-    def _lengthen(self, before: _Latest, first: Spans, prefixes: npt.NDArray[np.float32]) -> None:
+    def _lengthen(self, before: int, going: Flags, first: Spans, prefixes: npt.NDArray[np.float32]) -> None:
         """Let transitions that reached the end of what was known go on in the next fragment.
 
         Args:
-            before: the fragment that they reached the end of.
+            before: birth of the fragment that they reached the end of.
+            going: where they did, ``[N]``.
             first: spans of the next one's first row, ``[N]``.
             prefixes: sums of its first rewards.
         """
         steps, envs = self._layout.steps, self._layout.num_envs
         more, terminates = first & LENGTH, first & TERMINATED
-        earlier, behind = before.birth, 0
+        earlier, behind = before, 0
         while behind < self._n_step - 1 and earlier >= self._ring.oldest:
             rows = min(steps, self._n_step - 1 - behind)
             spans = self.spans[self._ring.steps(earlier)].reshape(steps, envs)[steps - rows :]
             to_the_end = np.arange(behind + rows, behind, -1).astype(np.uint8)[:, None]
             lengths = to_the_end + more
             longer = np.minimum(lengths, self._n_step) + np.where(lengths <= self._n_step, terminates, 0)
-            goes_on = (spans == to_the_end) & before.going
+            goes_on = (spans == to_the_end) & going
             added = np.minimum(more, self._n_step - to_the_end)
             gains = self._discounts[to_the_end] * prefixes[added, np.arange(envs)]
             sums = self._sums[self._ring.slot(earlier)][steps - rows :]
             np.add(sums, gains, out=sums, where=goes_on)
             np.copyto(spans, longer, "unsafe", goes_on)
             behind += steps
-            earlier = int(self.predecessor[self._ring.slot(earlier)])
+            earlier = int(self.links.predecessor[self._ring.slot(earlier)])
 
     def _follow(self, slots: Indices, rows: Indices, known: int) -> tuple[Indices, Indices]:
         """Turn rows behind the first ``known`` of a fragment into rows of the fragments that follow it."""
@@ -215,7 +169,7 @@ class Transitions:
             return slots, rows
         slots = slots.copy()
         while beyond.any():
-            slots[beyond] = self.successor[slots[beyond]]
+            slots[beyond] = self.links.successor[slots[beyond]]
             rows[beyond] -= self._ring.steps_each
             beyond = rows >= known
         return slots, rows

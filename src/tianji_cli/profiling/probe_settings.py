@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tianji_cli.config.problems import Problem
+from tianji_cli.config.replay_checks import steps_under_way
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
 
@@ -64,7 +65,8 @@ def replay_settings(job: JobConfig, fragment_bytes: int) -> list[str]:
     distribution = job.distribution
     of_memory = REPLAY_BYTES // fragment_bytes * job.fragment_steps
     in_flight = distribution.actor.window * job.fragment_steps
-    least = max(in_flight, job.replay_settings.batch_size)
+    under_way = steps_under_way(job.replay_settings, distribution, job.environment)
+    least = max(in_flight, under_way, job.batch_steps)
     capacity = min(distribution.buffer.capacity, max(of_memory, least))
     return [f"distribution.buffer.capacity={capacity}", f"training.warmup_steps={capacity}"]
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from math import lcm
 from typing import Final
 
-from tianji_cli.config.schema import JobConfig, OnPolicySettings
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.update_rules import OnPolicySettings
 from tianji_cli.profiling.scaling import Cluster
 from tianji_cli.profiling.settings import split_of, with_split
 from tianji_cli.throughput.split import Split, powers_of_two

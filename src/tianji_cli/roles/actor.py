@@ -140,10 +140,12 @@ class Actor(Role):
         return True
 
     def _note_ends(self, row: Fields) -> None:
-        """Write the returns of the episodes that end with this step, or the scores of the games."""
+        """Write the returns of the episodes that end with this step, or the scores of the games, and wins."""
         np.logical_or(row["terminated"], row["truncated"], out=self._ended)
         self._num_ended = int(np.count_nonzero(self._ended))
-        games = self._environment.games
+        games, won = self._environment.games, self._environment.won
+        if won is not None and self._num_ended:
+            np.copyto(row["won"], won)
         if games is not None:
             if self._num_ended:
                 self._write_returns(row, games.score, games.over)
@@ -249,6 +251,8 @@ class Actor(Role):
         fields = self._fragment.fields
         self._stack.write(fields["observation"][: self._environment.stack])
         fields["episode_return"].fill(np.nan)
+        if self._environment.won is not None:
+            fields["won"].fill(False)
         self._agent.begin(fields)
         self._rows = _rows(self._layout, fields)
         return True

@@ -159,25 +159,30 @@ class DealtBatches(FollowerFeed):
     Args:
         transport: the endpoint of the follower's process.
         job: the job's number.
-        embryo: learns from them.
         share: how a share is laid out.
-        learner: rank that is sent priorities; None: nobody wants them.
+        learner: rank that is sent priorities.
+        prioritised: learns from them, and changes their priorities; None: they have none.
     """
 
     def __init__(
-        self, transport: Transport, job: int, embryo: ReplayEmbryo, share: BatchLayout, learner: int | None
+        self,
+        transport: Transport,
+        job: int,
+        share: BatchLayout,
+        learner: int,
+        *,
+        prioritised: ReplayEmbryo | None,
     ) -> None:
         super().__init__(transport, job)
-        self._embryo = embryo
+        self._prioritised = prioritised
         self._inbox = BatchInbox(transport, job, share)
-        self._outbox = None if learner is None else PriorityOutbox(transport, learner)
+        self._outbox = PriorityOutbox(transport, learner)
         self._arrays: BatchArrays | None = None
         self._is_used = False
 
     def batch(self) -> Any | None:
         """Hand out the share of the last deal, once."""
-        if self._outbox is not None:
-            self._outbox.flush()
+        self._outbox.flush()
         if self._arrays is None or self._is_used:
             self._arrays, self._is_used = None, False
             return None
@@ -186,15 +191,14 @@ class DealtBatches(FollowerFeed):
     def used(self) -> None:
         """Send the new priorities as soon as there is room, and give the memory back."""
         assert self._arrays is not None
-        if self._outbox is not None:
-            self._outbox.send(self._arrays.handle, self._embryo.priorities)
+        if self._prioritised is not None:
+            self._outbox.send(self._arrays.handle, self._prioritised.priorities)
         self._is_used = True
         self._inbox.release()
 
     def deal(self) -> Deal | None:
         """Send priorities that had no room, and hand out the next deal."""
-        if self._outbox is not None:
-            self._outbox.flush()
+        self._outbox.flush()
         return super().deal()
 
     def _missing(self, deal: Deal) -> bool:  # noqa: ARG002 - a batch is one share

@@ -69,7 +69,7 @@ class DealingReplay(BatchSource):
             self._take_priorities()
             if self._in_step and self._unanswered:
                 return False
-        if not self._store.may_draw(self._whole.layout.size):
+        if not self._store.may_draw(self._whole.layout.most_steps):
             return False
         hands = self._dealer.hands()
         if hands is None:

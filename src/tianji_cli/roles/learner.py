@@ -200,6 +200,7 @@ class Learner(Role):
             "episodes_in_mean": episodes.in_mean,
             "mean_100": episodes.mean,
             "best_mean_100": episodes.best_mean,
+            **({} if episodes.win_rate is None else {"win_rate": episodes.win_rate}),
             "time_to": [[threshold, seconds] for threshold, seconds in episodes.time_to.items()],
             "losses": self._embryo.metrics(),
             **self._feed.report(),
@@ -296,7 +297,7 @@ class Learner(Role):
         self._progress.train_s = self._earlier_train_s + (time.monotonic_ns() - self._started_ns) / 1e9
         for arrival in arrivals:
             self._progress.env_steps += arrival.samples
-            if self._episodes.record(arrival.returns, self._progress.train_s):
+            if self._episodes.record(arrival.returns, self._progress.train_s, arrival.wins):
                 self._best_parameters = self._publisher.parameters.copy()
 
     @property

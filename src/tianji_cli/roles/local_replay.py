@@ -31,7 +31,7 @@ class LocalReplay(BatchSource):
 
     def draw(self) -> BatchArrays | None:
         """Draw a batch if the balance allows it."""
-        if not self._store.may_draw(self._arrays.layout.size):
+        if not self._store.may_draw(self._arrays.layout.most_steps):
             return None
         self._store.draw(self._arrays)
         return self._arrays

@@ -18,10 +18,10 @@ from tianji_cli.roles.held_back import Receiver
 from tianji_cli.roles.totals import Said, of_buffers, of_learners
 from tianji_cli.roles.work import WorkLog
 from tianji_cli.roles.worker_view import WorkerView, extra_reports, role_states, role_summaries
+from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.forecast import StopForecast
 from tianji_cli.telemetry.snapshot import (
     Averaging,
-    Evaluation,
     GroupStanding,
     ReplayFill,
     ReplayRatio,
@@ -143,9 +143,7 @@ class Overview:
         for report in self._role_reports("evaluator"):
             returns = report["returns"]
             if len(returns) == self._config.experiment.eval_episodes:
-                mean = sum(returns) / len(returns)
-                variance = sum((value - mean) ** 2 for value in returns) / len(returns)
-                self.evaluation = Evaluation(len(returns), mean, variance**0.5)
+                self.evaluation = Evaluation.of(returns, report.get("win_rate"), report.get("agents"))
 
     @property
     def elapsed_s(self) -> float:
@@ -195,7 +193,8 @@ class Overview:
         self._last = (now, produced, received, consumed)
         env_steps = self._earlier_env_steps + produced
         values = {
-            "mean_return": self._nearest_return(),
+            "mean_return": self._nearest("mean_100"),
+            "win_rate": self._nearest("win_rate"),
             "env_steps": float(self._earlier_env_steps + received),
             "wall_s": self.session_train_s,
         }
@@ -230,6 +229,7 @@ class Overview:
             by_group=self._standings(),
             extra=extra_reports(self._plan, self.workers, self._config.roles),
             frames_per_step=self._frames_per_step,
+            win_rate=learner.get("win_rate"),
         )
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:
@@ -267,7 +267,10 @@ class Overview:
             ),
             staleness=_spread(learner, "lag"),
             returns=Returns(
-                int(learner.get("episodes", 0)), learner.get("mean_100"), learner.get("best_mean_100")
+                int(learner.get("episodes", 0)),
+                learner.get("mean_100"),
+                learner.get("best_mean_100"),
+                learner.get("win_rate"),
             ),
             time_to=dict(learner["time_to"]) if learner else dict.fromkeys(experiment.thresholds),
             evaluation=self.evaluation,
@@ -320,10 +323,10 @@ class Overview:
         """Count what was received in all sessions; no less than in the earlier ones, whoever has reported."""
         return max(self._earlier_env_steps, int(learner.get("env_steps", 0)))
 
-    def _nearest_return(self) -> float | None:
-        """The mean return that is nearest to a goal: the first group there ends the job."""
-        means = [learner.get("mean_100") for learner in self.learners().values()]
-        return max((mean for mean in means if mean is not None), default=None)
+    def _nearest(self, name: str) -> float | None:
+        """What of all groups is nearest to a goal: the first of them there ends the job."""
+        said = [learner.get(name) for learner in self.learners().values()]
+        return max((value for value in said if value is not None), default=None)
 
     def _standings(self) -> tuple[GroupStanding, ...]:
         if self._config.distribution.groups == 1:
@@ -346,7 +349,7 @@ class Overview:
         replay = _replay(buffer)
         if replay is None:
             return None
-        return self._config.replay_settings.batch_size * len(self._by_group("buffer")) / replay.capacity
+        return self._config.batch_steps * len(self._by_group("buffer")) / replay.capacity
 
 
 def _spread(said: Said, name: str) -> Spread | None:

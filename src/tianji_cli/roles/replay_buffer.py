@@ -107,7 +107,7 @@ class ReplayBuffer(Buffer):
     def _assemble(self) -> bool:
         """Draw a batch; the learner's window bounds how many are ahead of it."""
         blocked = self._winding_down or (self._in_step and self._awaits_priorities)
-        if blocked or not self._replay_store.may_draw(self._batches.size):
+        if blocked or not self._replay_store.may_draw(self._batches.most_steps):
             return False
         loan = self._transport.loan(self._learner, BATCHES, self._batches.nbytes)
         if isinstance(loan, Full):

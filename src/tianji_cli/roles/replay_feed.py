@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.batch import Batch
+from tianji_algos.batch import Batch, SequenceBatch
 from tianji_algos.core import ReplayEmbryo
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.batches import BatchView
@@ -56,25 +56,22 @@ class ReplayFeed(Feed):
     """Hands out batches and measures how old their samples are.
 
     Args:
-        embryo: learns from them.
         source: where they are drawn.
         rho: uses of each sample in serial training.
         publish_every: updates between two published policies.
-        prioritised: what an update learns of its samples changes their priorities.
+        prioritised: learns from them, and changes their priorities; None: they have none.
         age_bin: width of the bins that ages are counted in, in env steps.
     """
 
     def __init__(
         self,
-        embryo: ReplayEmbryo,
         source: BatchSource,
         *,
         rho: float,
         publish_every: int,
-        prioritised: bool,
+        prioritised: ReplayEmbryo | None,
         age_bin: int,
     ) -> None:
-        self._embryo = embryo
         self._source = source
         self._rho = rho
         self._publish_every = publish_every
@@ -98,7 +95,7 @@ class ReplayFeed(Feed):
         """The followers have their shares."""
         return self._source.is_claimed
 
-    def batch(self) -> Batch | None:
+    def batch(self) -> Batch | SequenceBatch | None:
         """Hand out the next batch, unless the policy wants to be published first or production is behind."""
         if self.round_is_done:
             return None
@@ -114,8 +111,8 @@ class ReplayFeed(Feed):
     def used(self) -> None:
         """Pass on the new priorities."""
         self._updates_in_round += 1
-        if self._prioritised:
-            self._source.give_priorities(self._embryo.priorities)
+        if self._prioritised is not None:
+            self._source.give_priorities(self._prioritised.priorities)
 
     @property
     def round_is_done(self) -> bool:

@@ -21,18 +21,20 @@ SPREADS: Final = ("lag", "age")
 def of_learners(said: Sequence[Said]) -> Said:
     """Put together what the learners of several groups say; nothing if none has said anything.
 
-    Counts are sums; version, seconds and the best mean return are the largest; the mean return and the losses
-    are means over groups; a threshold was reached when the first group reached it; means of policy lag and
-    sample age are weighted by uses, their percentiles and maxima the largest of a group.
+    Counts are sums; version, seconds and the best mean return are the largest; the mean return, the win rate
+    and the losses are means over groups; a threshold was reached when the first group reached it; means of
+    policy lag and sample age are weighted by uses, their percentiles and maxima the largest of a group.
     """
     if len(said) < 2:
         return said[0] if said else {}
     uses = [float(one.get("session_consumed", 0)) for one in said]
+    win_rate = _mean(one.get("win_rate") for one in said)
     return {
         **{name: sum(int(one.get(name, 0)) for one in said) for name in COUNTED},
         **{name: max(one.get(name, 0) for one in said) for name in LARGEST},
         **{name: _spread([one.get(name) for one in said], uses) for name in SPREADS},
         "mean_100": _mean(one.get("mean_100") for one in said),
+        **({} if win_rate is None else {"win_rate": win_rate}),
         "best_mean_100": max(_known(one.get("best_mean_100") for one in said), default=None),
         "time_to": _earliest(said),
         "losses": _losses(said),

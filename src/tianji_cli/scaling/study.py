@@ -18,7 +18,8 @@ from tianji_cli.bench.training import threshold_of
 from tianji_cli.cluster.mpi_ranks import launched
 from tianji_cli.cluster.plan import expected_hosts, make_plan
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.schema import JobConfig, OnPolicySettings
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.update_rules import OnPolicySettings
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.profiling.settings import (
     ACTORS,

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tianji_cli.telemetry.quantities import count, duration, memory, number, rate, several, spread
+from tianji_cli.telemetry.quantities import count, duration, memory, number, rate, several, share, spread
 from tianji_cli.telemetry.roles_table import roles_table
 from tianji_cli.telemetry.snapshot import ReplayFill, Snapshot, StopProgress
 
@@ -120,6 +120,9 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
     yield "return", _returns(snapshot)
     if len(curve) > 1 and columns > 1:
         yield "", Text(sparkline(curve, columns), style="green")
+    if snapshot.win_rate is not None:
+        behind = several(snapshot.episodes_in_mean, "episode")
+        yield "win rate", f"{share(snapshot.win_rate)} of the last {behind}"
     yield (
         "steps",
         f"{_env_steps(snapshot)}, {count(snapshot.updates)} updates, "
@@ -190,6 +193,8 @@ def _stop_rules(snapshot: Snapshot) -> Table:
 def _written(rule: str, value: float) -> str:
     if rule == "wall_s":
         return duration(value)
+    if rule == "win_rate":
+        return share(value)
     return count(value) if rule == "env_steps" else number(value)
 
 

@@ -69,9 +69,7 @@ class EventFile:
 
 def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     """List what is known in a snapshot as (TensorBoard tag, value)."""
-    if snapshot.mean_100 is not None:
-        yield "return/mean_100", snapshot.mean_100
-    yield "return/episodes", snapshot.episodes
+    yield from _of_episodes(snapshot)
     yield "rate/produced_per_s", snapshot.produced_per_s
     yield "rate/received_per_s", snapshot.received_per_s
     yield "rate/consumed_per_s", snapshot.consumed_per_s
@@ -97,6 +95,13 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
         busy = [role.busy for role in snapshot.roles if role.role == kind and role.busy is not None]
         if busy:
             yield f"busy/{kind}", statistics.median(busy)
+
+
+def _of_episodes(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
+    for name, known in (("mean_100", snapshot.mean_100), ("win_rate", snapshot.win_rate)):
+        if known is not None:
+            yield f"return/{name}", known
+    yield "return/episodes", snapshot.episodes
 
 
 def _of_groups(snapshot: Snapshot) -> Iterator[tuple[str, float]]:

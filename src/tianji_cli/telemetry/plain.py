@@ -91,12 +91,7 @@ def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     yield "elapsed_s", f"{snapshot.elapsed_s:.1f}"
     yield "env_steps", str(snapshot.env_steps)
     yield from _frames(snapshot)
-    yield "episodes", str(snapshot.episodes)
-    if snapshot.mean_100 is None:
-        yield "mean_100", _quoted("no episode has ended yet")
-    else:
-        yield "mean_100", f"{snapshot.mean_100:.6g}"
-        yield "episodes_in_mean", str(snapshot.episodes_in_mean)
+    yield from _episodes(snapshot)
     yield "produced_per_s", f"{snapshot.produced_per_s:.0f}"
     yield "received_per_s", f"{snapshot.received_per_s:.0f}"
     yield "consumed_per_s", f"{snapshot.consumed_per_s:.0f}"
@@ -131,6 +126,17 @@ def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
     if rule is not None and rule.eta_s is not None:
         yield "next_stop", rule.rule
         yield "eta_s", f"{rule.eta_s:.0f}"
+
+
+def _episodes(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    yield "episodes", str(snapshot.episodes)
+    if snapshot.mean_100 is None:
+        yield "mean_100", _quoted("no episode has ended yet")
+    else:
+        yield "mean_100", f"{snapshot.mean_100:.6g}"
+        yield "episodes_in_mean", str(snapshot.episodes_in_mean)
+    if snapshot.win_rate is not None:
+        yield "win_rate", f"{snapshot.win_rate:.6g}"
 
 
 def _frames(snapshot: Snapshot) -> Iterator[tuple[str, str]]:

@@ -55,6 +55,7 @@ def draw_plots(run: RunDirectory) -> None:
     rows = read_metrics(run.metrics)
     started = [row for row in rows if row["env_steps"] > 0]
     returns = [row for row in started if row["mean_100"] is not None]
+    won = [row for row in started if "win_rate" in row]
     lags = [row for row in started if row["lag"] is not None]
     # Rows of an earlier version, which a resumed run goes on with, have no ages.
     ages = [row for row in started if row.get("age") is not None]
@@ -62,6 +63,9 @@ def draw_plots(run: RunDirectory) -> None:
         if returns:
             _draw_return(returns, "env_steps", run.plots / "return_over_steps.png")
             _draw_return(returns, "train_s", run.plots / "return_over_time.png")
+        if won:
+            _draw_win_rate(won, "env_steps", run.plots / "win_rate_over_steps.png")
+            _draw_win_rate(won, "train_s", run.plots / "win_rate_over_time.png")
         if started:
             _draw_throughput(started, run.plots / "throughput.png")
         if lags:
@@ -92,6 +96,19 @@ def _draw_return(rows: Rows, over: str, path: Path) -> None:
     if groups or target is not None:
         _legend_above(axes)
     axes.set_ylabel("Mean return of 100 episodes")
+    _save(figure, path)
+
+
+def _draw_win_rate(rows: Rows, over: str, path: Path) -> None:
+    figure, axes = _axes()
+    x = _steps(axes, rows) if over == "env_steps" else _time(axes, rows)
+    axes.plot(x, _values(rows, "win_rate"), color=BLUE, marker=_marker(rows))
+    target = rows[-1]["stop"].get("win_rate")
+    if target is not None:
+        axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9, label=f"stops at {target:g}")
+        _legend_above(axes)
+    axes.set_ylabel("Share of 100 episodes won")
+    axes.set_ylim(-0.02, 1.02)
     _save(figure, path)
 
 

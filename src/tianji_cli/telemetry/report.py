@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.text import Text
 
 from tianji_cli.errors import TianjiError
-from tianji_cli.telemetry.quantities import count, duration, memory, number, rate, share, spread
+from tianji_cli.telemetry.evaluation import Evaluation
+from tianji_cli.telemetry.quantities import count, duration, memory, number, rate, several, share, spread
 from tianji_cli.telemetry.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.snapshot import GroupStanding, ReplayFill, RoleSummary, Summary
 
@@ -77,10 +78,11 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
         behind += f" in {summary.groups} groups" if summary.groups > 1 else ""
         best = "" if returns.best_mean_100 is None else f", best {number(returns.best_mean_100)}"
         yield "return", Text.assemble((number(returns.mean_100), "bold"), f"  {behind}{best}")
+    if returns.win_rate is not None:
+        judged = min(returns.episodes, 100 * summary.groups)
+        yield "win rate", Text(f"{share(returns.win_rate)} of the last {several(judged, 'episode')}")
     if summary.evaluation is not None:
-        mean, std = number(summary.evaluation.mean), number(summary.evaluation.std)
-        behind = f"mean of {summary.evaluation.episodes} greedy episodes, standard deviation {std}"
-        yield "evaluation", Text.assemble((mean, "bold"), f"  {behind}")
+        yield from _facts_of_evaluation(summary.evaluation)
     for threshold, seconds in summary.time_to.items():
         yield f"time to {threshold:g}", Text("not reached" if seconds is None else duration(seconds))
     yield (
@@ -115,6 +117,20 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
     )
     if summary.roles:
         yield "busy", Text(_busy(summary.roles))
+
+
+def _facts_of_evaluation(evaluation: Evaluation) -> Iterator[tuple[str, Text]]:
+    mean, std = number(evaluation.mean), number(evaluation.std)
+    behind = f"mean of {evaluation.episodes} greedy episodes, standard deviation {std}"
+    behind += "" if evaluation.win_rate is None else f", {share(evaluation.win_rate)} won"
+    yield "evaluation", Text.assemble((mean, "bold"), f"  {behind}")
+    if evaluation.agents is not None:
+        yield "of each agent", Text(of_agents(evaluation.agents))
+
+
+def of_agents(means: Mapping[str, float]) -> str:
+    """Write the mean return of each agent of a team."""
+    return ", ".join(f"{name} {number(mean)}" for name, mean in means.items())
 
 
 def _env_steps(summary: Summary) -> str:

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from tianji_cli.data.distribution import Spread
+from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.quantities import exact
 from tianji_cli.throughput.bottleneck import Bottleneck
 
@@ -59,7 +60,7 @@ class StopProgress:
     """How far a run is towards one of its stop rules.
 
     Attributes:
-        rule: "mean_return", "env_steps" or "wall_s".
+        rule: "mean_return", "win_rate", "env_steps" or "wall_s".
         value: where it is now; None while unknown (no episode has ended yet).
         target: where the run stops.
         eta_s: seconds until then at the present pace; None if unknown or not approaching.
@@ -136,8 +137,8 @@ class Snapshot:
     """A run at one moment. In a resumed run, counts and ``train_s`` go on from where it was interrupted.
 
     Of several groups, counts are sums, ``version``, ``train_s`` and ``best_mean_100`` the largest, and
-    ``mean_100`` and ``losses`` means over groups; means of ``lag``, ``age`` and ``uses`` are weighted, their
-    percentiles and maxima those of the group where they are largest.
+    ``mean_100``, ``win_rate`` and ``losses`` means over groups; means of ``lag``, ``age`` and ``uses`` are
+    weighted, their percentiles and maxima those of the group where they are largest.
 
     Attributes:
         elapsed_s: seconds since the command was started.
@@ -172,6 +173,8 @@ class Snapshot:
         by_group: how far each group is; empty with one group.
         extra: what roles of the user's own report, by name and rank.
         frames_per_step: frames of the game that an environment step takes; None until an actor has said it.
+        win_rate: share of the last 100 episodes that were won; None before any has ended, or where nothing
+            is won.
     """
 
     elapsed_s: float
@@ -204,6 +207,7 @@ class Snapshot:
     by_group: tuple[GroupStanding, ...] = ()
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     frames_per_step: int | None = None
+    win_rate: float | None = None
 
     @property
     def frames(self) -> int | None:
@@ -232,8 +236,10 @@ class Snapshot:
         row: dict[str, Any] = {
             name: value
             for name, value in vars(self).items()
-            if name not in {*_TABLES, "losses", "roles", "stop", "by_group"}
+            if name not in {*_TABLES, "losses", "roles", "stop", "by_group", "win_rate"}
         }
+        if self.win_rate is not None:
+            row["win_rate"] = self.win_rate
         for name in _TABLES:
             table = getattr(self, name)
             row[name] = None if table is None else asdict(table)
@@ -266,20 +272,19 @@ class ReplayRatio:
 
 @dataclass(frozen=True)
 class Returns:
-    """Undiscounted returns of the training episodes; None while there are not enough of them."""
+    """Undiscounted returns of the training episodes; None while there are not enough of them.
+
+    Attributes:
+        episodes: how many ended.
+        mean_100: mean return of the last 100.
+        best_mean_100: highest of these means.
+        win_rate: share of the last 100 that were won; None where nothing is won.
+    """
 
     episodes: int
     mean_100: float | None
     best_mean_100: float | None
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Returns of greedy episodes after training."""
-
-    episodes: int
-    mean: float
-    std: float
+    win_rate: float | None = None
 
 
 @dataclass(frozen=True)
@@ -375,6 +380,9 @@ class Summary:
         for key in ("staleness", "sample_age", "uses"):
             if document[key] is None:
                 document[key] = dict.fromkeys(("mean", "p50", "p95", "max"))
+        for table, key in (("returns", "win_rate"), ("evaluation", "win_rate"), ("evaluation", "agents")):
+            if document[table] is not None and document[table][key] is None:
+                del document[table][key]  # What an environment does not know of is not mentioned.
         return {key: finite(value) for key, value in document.items()}
 
 

@@ -17,7 +17,8 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from tianji_cli.errors import TianjiError
-from tianji_cli.telemetry.snapshot import Evaluation, ReplayRatio, Snapshot, Summary
+from tianji_cli.telemetry.evaluation import Evaluation
+from tianji_cli.telemetry.snapshot import ReplayRatio, Snapshot, Summary
 
 BLOCK: Final = 1 << 20
 """Bytes that are read at once: the metrics of a run of days are larger than what is worth holding."""

@@ -1,5 +1,6 @@
 import time
 
+import gymnasium as gym
 import numpy as np
 import pytest
 from cli.data.replays import ScriptedActor, fragment_layout
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tianji_cli.data.arrival import Arrival
-from tianji_cli.data.fragment import Fragment
+from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
 
 STEPS = 12
 
@@ -21,15 +22,17 @@ def message(arrival: Arrival) -> memoryview:
 @given(
     samples=st.integers(0, STEPS),
     age_s=st.floats(0, 1e5),
-    returns=st.lists(st.floats(-1e9, 1e9, width=32), max_size=STEPS),
+    ended=st.lists(st.tuples(st.floats(-1e9, 1e9, width=32), st.booleans()), max_size=STEPS),
+    winnable=st.booleans(),
 )
 def test_an_arrival_comes_out_of_its_message_as_it_went_in(
-    samples: int, age_s: float, returns: list[float]
+    samples: int, age_s: float, ended: list[tuple[float, bool]], winnable: bool
 ) -> None:
-    sent = Arrival(samples, time.monotonic_ns() - int(age_s * 1e9), returns)
+    returns, wins = [value for value, _ in ended], [won for _, won in ended if winnable]
+    sent = Arrival(samples, time.monotonic_ns() - int(age_s * 1e9), returns, wins)
     read = Arrival.read(message(sent))
     assert read is not None
-    assert (read.samples, list(read.returns)) == (samples, returns)
+    assert (read.samples, list(read.returns), list(read.wins)) == (samples, returns, wins)
     # The message carries an age, so what it took to read it is added.
     assert sent.started_ns <= read.started_ns <= time.monotonic_ns()
 
@@ -49,15 +52,26 @@ def test_an_arrival_says_of_a_fragment_what_it_holds() -> None:
     assert len(arrival.returns) > 0
     assert before <= arrival.started_ns + 5_000_000_000 <= time.monotonic_ns()
     assert Arrival.of(fragment, started_ns=7).started_ns == 7
+    assert arrival.wins == []
+
+
+def test_an_arrival_says_which_of_the_episodes_that_ended_were_won() -> None:
+    common = common_fields(gym.spaces.Box(-1, 1, (2,), np.float32), winnable=True)
+    fragment = Fragment(layout := FragmentLayout(2, 3, common), memoryview(bytearray(layout.nbytes)))
+    fragment.fields["episode_return"][...] = [[np.nan, 5, 1], [2, np.nan, np.nan]]
+    fragment.fields["won"][...] = [[False, True, False], [True, False, False]]
+    arrival = Arrival.of(fragment)
+    assert (arrival.returns, arrival.wins) == ([5.0, 1.0, 2.0], [True, False, True])
 
 
 def test_every_step_of_a_fragment_may_end_an_episode() -> None:
-    read = Arrival.read(message(Arrival(STEPS, 0, [float(i) for i in range(STEPS)])))
+    wins = [i % 3 == 0 for i in range(STEPS)]
+    read = Arrival.read(message(Arrival(STEPS, 0, [float(i) for i in range(STEPS)], wins)))
     assert read is not None
-    assert list(read.returns) == list(range(STEPS))
+    assert (list(read.returns), list(read.wins)) == (list(range(STEPS)), wins)
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 23])
+@pytest.mark.parametrize("nbytes", [0, 1, 31])
 def test_a_message_without_a_header_is_no_arrival(nbytes: int) -> None:
     assert Arrival.read(memoryview(bytearray(nbytes))) is None
 
@@ -70,6 +84,8 @@ def test_a_message_without_a_header_is_no_arrival(nbytes: int) -> None:
         pytest.param(8, 2**63, id="a negative age"),
         pytest.param(16, STEPS + 1, id="more returns than steps"),
         pytest.param(16, 2**62, id="returns whose size overflows"),
+        pytest.param(24, 2, id="more wins than returns"),
+        pytest.param(24, 2**64 - 1, id="no number of wins"),
     ],
 )
 def test_a_message_with_impossible_numbers_is_no_arrival(offset: int, value: int) -> None:
@@ -83,4 +99,5 @@ def test_a_message_with_impossible_numbers_is_no_arrival(offset: int, value: int
 def test_any_bytes_are_an_arrival_or_none(payload: bytes) -> None:
     arrival = Arrival.read(memoryview(bytearray(payload)))
     if arrival is not None:
-        assert 24 + 4 * max(arrival.samples, len(arrival.returns)) <= len(payload)
+        assert 32 + 5 * max(arrival.samples, len(arrival.returns)) <= len(payload)
+        assert len(arrival.wins) in {0, len(arrival.returns)}

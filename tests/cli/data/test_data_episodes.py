@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.data.episodes import WINDOW, Episodes, ended_returns
+from tianji_cli.data.episodes import WINDOW, Episodes, ended
 from tianji_cli.data.progress import Progress, StopRule
 
 returns = st.lists(st.integers(-500, 500).map(float), max_size=60)
@@ -70,12 +70,31 @@ def test_a_resumed_run_keeps_its_best_and_its_thresholds() -> None:
 
 def test_returns_are_those_of_ended_episodes_in_the_order_they_ended() -> None:
     episode_return = np.array([[np.nan, 5], [2, np.nan], [np.nan, 7]], np.float32)
-    assert ended_returns(episode_return) == [5.0, 2.0, 7.0]
+    assert ended(episode_return) == ([5.0, 2.0, 7.0], [])
+    won = np.array([[True, False], [True, False], [False, True]])
+    assert ended(episode_return, won) == ([5.0, 2.0, 7.0], [False, True, True])
 
 
-def reached(rule: StopRule, env_steps: int, returns: list[float]) -> str | None:
+@given(st.lists(st.lists(st.booleans(), max_size=60), max_size=8))
+def test_a_win_rate_is_that_of_the_last_hundred(batches: list[list[bool]]) -> None:
+    episodes, seen = Episodes(), list[bool]()
+    for batch in batches:
+        episodes.record([0.0] * len(batch), 0.0, batch)
+        seen += batch
+        assert episodes.win_rate == (pytest.approx(np.mean(seen[-WINDOW:])) if seen else None)
+
+
+def test_where_nothing_is_won_there_is_no_win_rate() -> None:
     episodes = Episodes()
-    episodes.record(returns, 0.0)
+    episodes.record([1.0] * 200, 0.0)
+    assert episodes.win_rate is None
+
+
+def reached(
+    rule: StopRule, env_steps: int, returns: list[float], wins: list[bool] | None = None
+) -> str | None:
+    episodes = Episodes()
+    episodes.record(returns, 0.0, wins or ())
     return rule.reached(Progress(env_steps=env_steps), episodes)
 
 
@@ -97,6 +116,16 @@ def test_negative_and_zero_goals_are_goals() -> None:
     assert reached(StopRule(mean_return=0.0), 0, [-1.0] * 100) is None
     assert reached(StopRule(mean_return=0.0), 0, [0.0] * 100) is not None
     assert reached(StopRule(mean_return=-100.0), 0, [-99.0] * 100) is not None
+
+
+def test_a_win_rate_ends_a_run_when_a_hundred_episodes_have_it() -> None:
+    rule = StopRule(win_rate=0.8)
+    assert reached(rule, 10**9, [0.0] * 99, [True] * 99) is None
+    assert reached(rule, 0, [0.0] * 100, [True] * 79 + [False] * 21) is None
+    assert (
+        reached(rule, 0, [0.0] * 100, [True] * 80 + [False] * 20) == "80 % of the last 100 episodes were won"
+    )
+    assert reached(rule, 10**9, [500.0] * 100) is None, "nothing is won here"
 
 
 def test_no_rule_never_ends_a_run() -> None:

@@ -6,6 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cli.data.naive_sequences import (
+    NaiveSequences,
+    check_sequences,
+    open_sequences,
+    play,
+    sequences_of,
+)
 from cli.data.replays import (
     PRIORITY,
     NaiveReplay,
@@ -221,12 +228,59 @@ def test_an_exponent_of_priorities_that_there_are_not_is_not_compared(tmp_path: 
     restore_replay(open_replay(layout, 4, priority_exponent=1.0), tmp_path)
 
 
+@pytest.mark.parametrize("accepted", [0, 3, 9])
+def test_a_restored_replay_of_sequences_has_them_all(tmp_path: Path, accepted: int) -> None:
+    layout = fragment_layout(3, 2)
+    saved, naive = open_sequences(layout, 6, 5, seed=1), NaiveSequences(layout, 6, 5)
+    actor = ScriptedActor(layout, 0, seed=2)
+    for version in range(accepted):
+        play(saved, naive, actor, version)
+        if saved.drawable:
+            sequences_of(saved, 5)
+    save_replay(saved, tmp_path)
+    restored = open_sequences(layout, 6, 5, seed=99)
+    restore_replay(restored, tmp_path)
+    assert (restored.size, restored.accepted) == (saved.size, saved.accepted)
+    assert restored.ring.drawable == saved.ring.drawable
+    assert restored.use_summary() == saved.use_summary()
+    for _ in range(5 if accepted else 0):
+        mine, its = sequences_of(saved, 20), sequences_of(restored, 20)
+        check_sequences(its, naive)
+        np.testing.assert_array_equal(mine.handle, its.handle)
+
+
+def test_sequences_begin_anew_after_a_restore(tmp_path: Path) -> None:
+    """What was open is no sample, then or later, and what comes next begins one."""
+    layout = fragment_layout(3, 1)
+    saved, naive = open_sequences(layout, 9, 5), NaiveSequences(layout, 9, 5)
+    actor = ScriptedActor(layout, 0, seed=2, end_rate=0.0)
+    for _ in range(3):
+        play(saved, naive, actor)
+    save_replay(saved, tmp_path)
+    restored = open_sequences(layout, 9, 5)
+    restore_replay(restored, tmp_path)
+    for _ in range(2):
+        actor.fill(restored.free)
+        restored.accept()
+    into = sequences_of(restored, 64)
+    assert set(zip(into.handle.tolist(), into.arrays["length"].tolist(), strict=True)) == {(0, 5), (9, 5)}
+
+
+def test_a_replay_of_transitions_is_none_of_sequences_nor_of_longer_ones(tmp_path: Path) -> None:
+    layout = fragment_layout(3, 2)
+    save_replay(open_sequences(layout, 4, 5), tmp_path)
+    with pytest.raises(ReplayFileError, match="sequence_steps = 5, and the config has 6"):
+        restore_replay(open_sequences(layout, 4, 6), tmp_path)
+    with pytest.raises(ReplayFileError, match="sequence_steps = 5, and the config has None"):
+        restore_replay(open_replay(layout, 4, gamma=1.0), tmp_path)
+
+
 def test_links_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     layout = fragment_layout(3, 2)
     for predecessors in ([0, -1], [-1, -2], [-1, 0, 0]):
         replay = open_replay(layout, 4)
         with pytest.raises(ValueError, match="not before them"):
-            replay.transitions.restore(0, np.array(predecessors))
+            replay.index.links.restore(0, np.array(predecessors))
 
 
 def test_a_full_disk_is_an_error_that_names_the_place(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def test_a_fragment_of_an_impossible_age_is_refused(line: Callable[..., Line], a
 
 def test_when_it_winds_down_whatever_comes_is_received(line: Callable[..., Line]) -> None:
     one = line()
+    one.send()
+    one.admit()
     one.store.balance.received = 10**6
     assert one.store.full
     one.store.wind_down()
@@ -106,7 +108,7 @@ def test_when_it_winds_down_whatever_comes_is_received(line: Callable[..., Line]
         assert not one.store.full
         one.send()
         one.admit()
-    assert one.store.admission.receptions[0, 0].samples == 30 * EACH
+    assert one.store.admission.receptions[0, 0].samples == 31 * EACH
 
 
 def test_what_is_no_fragment_leaves_no_trace_but_its_count(line: Callable[..., Line]) -> None:

@@ -29,7 +29,7 @@ def held(replay: Replay) -> npt.NDArray[np.int64]:
     """Handles of all samples, the oldest first."""
     each, ring = replay.ring.steps_each, replay.ring
     births = np.arange(ring.oldest, ring.next)
-    masks = [replay.transitions.spans[ring.steps(int(birth))] > 0 for birth in births]
+    masks = [replay.index.spans[ring.steps(int(birth))] > 0 for birth in births]
     return (births[:, None] * each + np.arange(each))[np.array(masks)]
 
 
@@ -138,7 +138,7 @@ def test_an_actor_may_bring_first_priorities() -> None:
 def test_what_is_evicted_or_no_experience_has_no_priority() -> None:
     replay = filled(sampler="prioritised")
     assert replay.sampler.priorities is not None
-    spans = replay.transitions.spans
+    spans = replay.index.spans
     np.testing.assert_array_equal(replay.sampler.priorities[: spans.size] > 0, spans > 0)
     assert np.count_nonzero(spans) == replay.size
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,21 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError
 from tianji_cli.profiling.probe_settings import REPLAY_BYTES, measuring_settings, replay_settings
 from tianji_cli.profiling.timed_assembly import ACTOR, TimedAssembly, job_of
+
+OF_SEQUENCES = """
+from pydantic import BaseModel
+from tianji_algos.core import SequenceEmbryo
+
+class Settings(BaseModel):
+    batch_size: int = 32
+    sequence_steps: int
+    replay_ratio: float = 4.0
+    warmup_steps: int = 100
+    publish_every: int = 1
+
+class Rule(SequenceEmbryo):
+    settings_type = Settings
+"""
 
 SHIPPED = sorted(path.stem for path in (Path(__file__).parents[3] / "configs").glob("*.toml"))
 
@@ -82,3 +98,20 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused(tmp_path: Path) -> None
     job = load_config(write_config(tmp_path / "dqn.toml", DQN))
     with pytest.raises(ConfigError, match=r"training\.batch_size: 32 samples cannot be shared evenly by 3"):
         measuring_settings(job, 8, 3)
+
+
+@pytest.mark.parametrize(("steps", "capacity"), [(50, 1600), (500, 16000), (5000, 160_000)])
+def test_a_replay_of_sequences_has_room_for_those_of_a_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, capacity: int
+) -> None:
+    (tmp_path / "probed_rule.py").write_text(OF_SEQUENCES)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "probed_rule", raising=False)
+    training = {"type": "probed_rule:Rule", "sequence_steps": steps}
+    job = {**DQN, "training": training, "distribution": {"actor": {"send_size": 16}}}
+    config = write_config(tmp_path / "rule.toml", job)
+    overrides = ["distribution.buffer.capacity=200_000", "training.warmup_steps=160_000"]
+    overrides += ["experiment.stop.env_steps=1_000_000"]
+    overrides += measuring_settings(load_config(config, overrides), 8, 1)
+    settings = replay_settings(load_config(config, overrides), REPLAY_BYTES)
+    assert load_config(config, [*overrides, *settings]).distribution.buffer.capacity == capacity

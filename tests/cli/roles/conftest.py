@@ -6,15 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 from cli.roles.film import Film, Witness
 from cli.roles.replay_line import Line
+from cli.skirmish import Recruit, Skirmish
 
 from tianji_algos import registry as algorithms
-from tianji_algos.core import Agent, Model, build_model
+from tianji_algos.core import Agent, Model, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
 from tianji_cli.cluster.parts import spaces_of
@@ -33,6 +35,8 @@ from tianji_transports.wiring import Channel, Slot, Wiring
 JOB = 5
 LEARNER, ACTOR = 0, 1
 SEED = 11
+CARTPOLE = Spaces(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2))
+"""Of a model whose parameters are published where nobody acts by them."""
 _numbers = itertools.count()
 
 
@@ -76,7 +80,7 @@ class Stage:
         max_episode_steps: int | None = None,
         borrow: int = 16,
         copies: int = 0,
-        film: Film | None = None,
+        film: Film | Skirmish | None = None,
     ) -> None:
         self.make: Callable[[], VectorEnvironment] = lambda: GymFactory().make(
             id, num_envs, max_episode_steps
@@ -84,11 +88,14 @@ class Stage:
         environment = film or self.make()
         num_envs = environment.num_envs
         self.spaces = spaces_of(environment)
-        agent_type = Witness if film else algorithms.load("agent", "ppo")
-        common = common_fields(environment.observation_space, environment.stack)
+        in_team = bool(environment.agents)
+        agent_type = Recruit if in_team else Witness if film else algorithms.load("agent", "ppo")
+        winnable = environment.won is not None
+        common = common_fields(environment.observation_space, environment.stack, winnable=winnable)
         self.layout = FragmentLayout(
             steps, num_envs, common + agent_type.fields(self.spaces, PPOAgentSettings())
         )
+        self.model_spaces = CARTPOLE if in_team else self.spaces
         self.model = self.build(1)
         self.witness = Witness(num_envs)
         fragments = Channel("fragments", LEARNER, (ACTOR,), self.layout.nbytes, window, borrow)
@@ -101,11 +108,12 @@ class Stage:
         self.copyists = [InprocTransport(wiring, to.dest) for to in to_copies]
         self.sender = InprocTransport(wiring, ACTOR)
         self.file = ProductionFile(directory / f"{wiring.job}.bin", 1)
+        player = Recruit(num_envs) if in_team else self.witness if film else self.agent(self.model, num_envs)
         self.actor = Actor(
             0,
             0,
             JOB,
-            agent=self.witness if film else self.agent(self.model, num_envs),
+            agent=player,
             environment=environment,
             layout=self.layout,
             outbox=Outbox(self.sender, LEARNER, "fragments", "policy", to_copies),
@@ -116,7 +124,7 @@ class Stage:
 
     def build(self, seed: int) -> Model:
         settings = MLPActorCriticSettings(hidden=(8,))
-        return build_model(algorithms.load("model", "mlp_actor_critic"), self.spaces, settings, seed)
+        return build_model(algorithms.load("model", "mlp_actor_critic"), self.model_spaces, settings, seed)
 
     def agent(self, model: Model, num_envs: int, seed: int = 3) -> Agent:
         agent: Agent = algorithms.load("agent", "ppo")(self.spaces, model, PPOAgentSettings(), num_envs, seed)

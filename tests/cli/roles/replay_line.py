@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cli.data.naive_sequences import open_sequences
 from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
 from tianji_cli.cluster.graph import ARRIVALS, BATCHES, PRIORITIES
@@ -40,13 +41,18 @@ class Line:
         in_step: bool = False,
         arrivals_ahead: int = 64,
         tolerance: float | None = None,
+        sequence_steps: int | None = None,
     ) -> None:
+        self.layout, self.batches = LAYOUT, BATCHES_LAYOUT
+        if sequence_steps is not None:
+            self.layout = fragment_layout(4, 4)
+            self.batches = BatchLayout.of(self.layout, BATCH, ("action",), sequence_steps)
         arrivals, priorities = Arrival.nbytes(EACH), priority_update.nbytes(BATCH)
         wiring = Wiring(
             f"replay-{next(_numbers)}",
             (
-                Channel("fragments", BUFFER, (ACTOR,), LAYOUT.nbytes, 200),
-                Channel(BATCHES, LEARNER, (BUFFER,), BATCHES_LAYOUT.nbytes + 64, 2),
+                Channel("fragments", BUFFER, (ACTOR,), self.layout.nbytes, 200),
+                Channel(BATCHES, LEARNER, (BUFFER,), self.batches.nbytes + 64, 2),
                 Channel(ARRIVALS, LEARNER, (BUFFER,), arrivals + 64, arrivals_ahead),
                 Channel(PRIORITIES, BUFFER, (LEARNER,), priorities + 64, 3),
             ),
@@ -58,12 +64,16 @@ class Line:
         addresses = {rank: end.address for rank, end in enumerate(self.ends)}
         for end in self.ends:
             end.connect(addresses)
-        self.actor = ScriptedActor(LAYOUT, 0, seed=1)
+        self.actor = ScriptedActor(self.layout, 0, seed=1)
+        if sequence_steps is None:
+            replay = open_replay(self.layout, 300, sampler=sampler, priority_exponent=ALPHA)
+        else:
+            replay = open_sequences(self.layout, 300, sequence_steps)
         self.store = ReplayStore(
-            LAYOUT,
+            self.layout,
             JOB,
             {ACTOR: (0,)},
-            replay=open_replay(LAYOUT, 300, sampler=sampler, priority_exponent=ALPHA),
+            replay=replay,
             balance=Balance(RHO, WARMUP, tolerance),
         )
         self.buffer = ReplayBuffer(
@@ -71,11 +81,11 @@ class Line:
             "fragments",
             self.store,
             learner=LEARNER,
-            batches=BATCHES_LAYOUT,
+            batches=self.batches,
             keeper=None,
             in_step=in_step,
         )
-        self.learner = RemoteReplay(self.ends[LEARNER], BUFFER, JOB, BATCHES_LAYOUT)
+        self.learner = RemoteReplay(self.ends[LEARNER], BUFFER, JOB, self.batches)
 
     def loan(self, sender: int, dest: int, channel: str, nbytes: int) -> Loan:
         """Get memory as soon as both ends have met."""
@@ -89,7 +99,7 @@ class Line:
 
     def send(self, fragments: int) -> None:
         for _ in range(fragments):
-            loan = self.loan(ACTOR, BUFFER, "fragments", LAYOUT.nbytes)
+            loan = self.loan(ACTOR, BUFFER, "fragments", self.layout.nbytes)
             self.actor.fill(loan.memory)
             self.ends[ACTOR].push(loan)
 

@@ -55,8 +55,8 @@ def test_what_is_no_batch_is_counted_and_the_next_batch_comes(
     assert why.startswith("a message from rank 0 is none of this job: it")
 
 
-def arrival(samples: int, age_ns: int, returns: int, nbytes: int) -> bytes:
-    header = samples.to_bytes(8, "little") + age_ns.to_bytes(8, "little") + returns.to_bytes(8, "little")
+def arrival(samples: int, age_ns: int, returns: int, nbytes: int, wins: int = 0) -> bytes:
+    header = b"".join(number.to_bytes(8, "little") for number in (samples, age_ns, returns, wins))
     return (header + bytes(1000))[:nbytes]
 
 
@@ -64,13 +64,14 @@ def arrival(samples: int, age_ns: int, returns: int, nbytes: int) -> bytes:
     "payload",
     [
         b"",
-        b"x" * 23,
+        b"x" * 31,
         b"\xff" * Arrival.nbytes(EACH),
         arrival(10**6, 0, 0, Arrival.nbytes(EACH)),
         arrival(2**64 - 1, 0, 0, Arrival.nbytes(EACH)),
         arrival(1, 2**63, 0, Arrival.nbytes(EACH)),
         arrival(1, 0, 10**6, Arrival.nbytes(EACH)),
-        arrival(16, 0, 0, 24),
+        arrival(1, 0, 1, Arrival.nbytes(EACH), wins=2),
+        arrival(16, 0, 0, 32),
     ],
 )
 def test_what_is_no_arrival_is_counted_and_the_others_are_heard(

@@ -41,11 +41,10 @@ class Training:
         self.store = ReplayStore(LAYOUT, JOB, {1: (0,)}, replay=self.replay, balance=balance)
         self.arrays = BatchArrays(BatchLayout.of(LAYOUT, BATCH, [field.name for field in FIELDS]))
         self.feed = ReplayFeed(
-            self.embryo,
             LocalReplay(self.store, self.arrays),
             rho=RHO,
             publish_every=PUBLISH_EVERY,
-            prioritised=sampler == "prioritised",
+            prioritised=self.embryo if sampler == "prioritised" else None,
             age_bin=1,
         )
         self.feed.advance(0)

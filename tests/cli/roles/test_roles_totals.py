@@ -95,6 +95,17 @@ def test_learners_of_several_groups_are_put_together() -> None:
     }
 
 
+def test_a_win_rate_is_the_mean_over_groups_and_the_nearest_is_the_goals() -> None:
+    assert "win_rate" not in of_learners([learner(), learner(**AHEAD)])
+    assert of_learners([learner(win_rate=0.5), learner(win_rate=0.75, **AHEAD)])["win_rate"] == 0.625
+    assert of_learners([learner(), learner(win_rate=0.75, **AHEAD)])["win_rate"] == 0.75
+    view = heard(overview(stop="{ win_rate = 0.8 }"), win_rate=0.5)
+    snapshot, summary = view.snapshot(), view.summary("finished", "done", ACCOUNT, 0)
+    assert (snapshot.win_rate, summary.returns.win_rate) == (0.5, 0.5)
+    (goal,) = snapshot.stop
+    assert (goal.rule, goal.value, goal.target) == ("win_rate", 0.5, 0.8)
+
+
 def test_a_group_that_knows_nothing_yet_does_not_hide_what_another_knows() -> None:
     began = learner(mean_100=None, lag=None, losses={"value": None}, session_consumed=0)
     both = of_learners([began, learner(**AHEAD)])
@@ -123,16 +134,15 @@ def test_a_ratio_is_known_from_the_first_update_of_any_group() -> None:
     assert of_buffers([buffer(10, ratio=None), buffer(10)], [0.0, 40.0])["ratio"] == 4.0
 
 
-def overview(earlier_env_steps: int = 0) -> Overview:
-    config = load_config(
-        "configs/ppo_cartpole.toml", ["distribution.groups=2", "experiment.stop={ mean_return = 475 }"]
-    )
+def overview(earlier_env_steps: int = 0, stop: str = "{ mean_return = 475 }") -> Overview:
+    overrides = ["distribution.groups=2", f"experiment.stop={stop}"]
+    config = load_config("configs/ppo_cartpole.toml", overrides)
     plan = make_plan(config, [Host("here", (0, 1))])
     return Overview(config, plan, ProductionFile(None, plan.num_actors), earlier_env_steps)
 
 
-def heard(view: Overview, groups: int = 2) -> Overview:
-    said = [learner(best_mean_100=60.0), learner(**AHEAD)]
+def heard(view: Overview, groups: int = 2, **known: Any) -> Overview:
+    said = [learner(best_mean_100=60.0, **known), learner(**AHEAD, **known)]
     for process in view._plan.carrying("learner")[:groups]:
         assert process.group is not None
         roles = [{"receptions": []}, said[process.group]]

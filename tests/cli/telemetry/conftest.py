@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from tianji_cli.data.distribution import Spread
+from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import (
     Averaging,
-    Evaluation,
     GroupStanding,
     ReplayFill,
     ReplayRatio,

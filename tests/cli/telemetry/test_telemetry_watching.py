@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from tianji_cli.errors import TianjiError
+from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.metrics import MetricsWriter
 from tianji_cli.telemetry.rundir import RunDirectory
-from tianji_cli.telemetry.snapshot import Evaluation, Snapshot, Summary
+from tianji_cli.telemetry.snapshot import Snapshot, Summary
 from tianji_cli.telemetry.watching import MetricsFollower, Row, read_summary
 from tianji_cli.throughput.bottleneck import Bottleneck
 

@@ -1,0 +1,110 @@
+"""Runs whose update rule learns from whole episodes: what it is shown, and the books."""
+
+from typing import Any
+
+import pytest
+
+RULE = """
+import numpy as np
+from pydantic import BaseModel
+from tianji_algos.core import SequenceEmbryo
+
+class Settings(BaseModel):
+    batch_size: int = 8
+    sequence_steps: int = 16
+    replay_ratio: float = 2.0
+    warmup_steps: int = 512
+    publish_every: int = 4
+
+class Observer(SequenceEmbryo):
+    '''Learns nothing, and looks whether it is shown episodes of CartPole.'''
+    settings_type = Settings
+
+    def __init__(self, spaces, model, settings, seed):
+        self.model, self.settings, self.peers = model, settings, None
+
+    def join(self, peers):
+        self.peers = peers
+
+    def update(self, batch):
+        most = self.settings.sequence_steps
+        for seen, action, reward, length, terminated in zip(
+            batch.observation, batch.fields["action"], batch.reward, batch.length, batch.terminated
+        ):
+            assert 1 <= length <= most and len(seen) == most + 1
+            assert (reward[:length] == 1).all() and (seen[length:] == seen[length]).all()
+            pushed = np.diff(seen[: length + 1, 1]) > 0
+            assert (pushed == (action[:length] == 1)).all(), "each step leads to the next one"
+            over = np.maximum(abs(seen[:, 2]) / np.radians(12.0), abs(seen[:, 0]) / 2.4)
+            assert (over[:length] < 1.0001).all(), "nothing follows a fall"
+            assert over[length] > 0.9999 if terminated else over[length] < 1.0001
+        steps = np.array([batch.length.sum()])
+        return int((steps if self.peers is None else self.peers.compare(steps)).sum())
+
+    def metrics(self):
+        return {}
+
+    def schedule(self, env_steps):
+        pass
+
+    def state(self):
+        return {}, {}
+
+    def load_state(self, tensors, rest):
+        pass
+"""
+RHO, WARMUP = 2.0, 512
+EPISODES: dict[str, Any] = {
+    "experiment": {"name": "run", "stop": {"env_steps": 4096}, "eval_episodes": 0, "extensions": ["."]},
+    "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": 8},
+    "agent": {"type": "dqn", "epsilon_steps": 2000},
+    "model": {"type": "mlp_q", "hidden": [16]},
+    "training": {"type": "my_env:Observer"},
+    "distribution": {
+        "transport": "shm",
+        "pin_cores": False,
+        "actor": {"num": 1, "send_size": 8, "window": 2},
+        "buffer": {"capacity": 4096},
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def rule(workplace: Any) -> None:
+    workplace.base = EPISODES
+    workplace.module(RULE)
+
+
+def check_books(summary: dict[str, Any], *, earlier: int = 0) -> None:
+    assert summary["status"] == "finished"
+    assert summary["env_steps"] == earlier + summary["received"] > 0
+    assert summary["rejected_frames"] == 0
+    assert summary["replay_ratio"]["target"] == RHO
+    steps = summary["consumed"] / summary["replay_ratio"]["actual"]
+    # A fragment and a batch are worth up to 128 env steps, and as many more come before the first is drawn.
+    assert abs(summary["consumed"] / RHO - steps) < 2 * 128
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [
+        {"transport": "inproc"},
+        {"buffer": {"colocate": False}, "actor": {"num": 2}},
+        {"buffer": {"colocate": False}, "transport": "zmq"},
+        {"learner": {"num": 2}, "actor": {"num": 2}},
+    ],
+    ids=str,
+)
+def test_a_rule_is_shown_whole_episodes_wherever_the_replay_is(
+    workplace: Any, distribution: dict[str, Any]
+) -> None:
+    check_books(workplace.train({"distribution": distribution}).finish())
+
+
+def test_a_resumed_run_goes_on_with_the_episodes_that_were_saved(workplace: Any) -> None:
+    kept = {"distribution": {"buffer": {"save_with_checkpoint": True}}}
+    run = workplace.train(kept)
+    first = run.finish()
+    assert (run.path / "checkpoints/replay/last/replay_lengths.npy").exists()
+    summary = workplace.resume(run, "--set", "experiment.stop.env_steps=8192").finish()
+    check_books(summary, earlier=first["env_steps"])

@@ -1,0 +1,151 @@
+"""Teams through the command line: wins, returns of each agent, baselines, interruption and resumption."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli import skirmish
+from PIL import Image
+
+BASE: dict[str, Any] = {
+    "experiment": {"name": "run", "stop": {"env_steps": 4096}, "eval_episodes": 8},
+    "environment": {"type": "mpe", "id": "simple_spread", "num_envs": 4},
+    "agent": {"type": "mappo"},
+    "model": {"type": "team_actor_critic", "hidden": [16]},
+    "training": {"rollout_steps": 512, "minibatch_size": 128, "epochs": 2},
+    "distribution": {
+        "transport": "shm",
+        "pin_cores": False,
+        "actor": {"num": 1, "send_size": 16, "window": 2},
+    },
+}
+SKIRMISH = {"environment": {"type": "my_env:SkirmishFactory", "id": ""}}
+ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
+
+
+@pytest.fixture(autouse=True)
+def teams(workplace: Any) -> None:
+    workplace.base = BASE
+    workplace.module(Path(skirmish.__file__).read_text())
+
+
+def figures(workplace: Any, run: Any, *options: str) -> dict[str, Any]:
+    """What `tianji eval` says of a run."""
+    command = workplace.command("eval", str(run.path), "--seed", "5", "--json", "-", *options)
+    command.wait(0)
+    document: dict[str, Any] = json.loads(command.stdout)
+    return document
+
+
+@pytest.mark.timeout(300)  # Many commands in a row.
+def test_a_team_is_evaluated_by_agent_and_beside_its_baselines(workplace: Any) -> None:
+    run = workplace.train(options=())
+    summary = run.finish()
+    evaluation = summary["evaluation"]
+    assert list(evaluation) == ["episodes", "mean", "std", "agents"]
+    assert list(evaluation["agents"]) == ["agent_0", "agent_1", "agent_2"]
+    assert sum(evaluation["agents"].values()) == pytest.approx(evaluation["mean"], rel=1e-4)
+    assert "of each agent   agent_0 " in run.command.stdout
+    assert not any("win_rate" in row for row in run.rows), "nothing is won here"
+    assert "win" not in json.dumps(summary)
+    assert not list((run.path / "plots").glob("win*"))
+
+    played = {
+        name: figures(workplace, run, "--policy", name, "--episodes", "8")
+        for name in ("trained", "random", "heuristic")
+    }
+    for name, one in played.items():
+        assert one.pop("policy", "trained") == name
+        assert list(one) == ["episodes", "mean", "std", "agents", "min", "max", "returns"]
+        assert sum(one["agents"].values()) == pytest.approx(one["mean"], rel=1e-4)
+    assert played["heuristic"]["mean"] > played["random"]["mean"] + 20
+    assert figures(workplace, run, "--policy", "random", "--episodes", "8") == {
+        "policy": "random",
+        **played["random"],
+    }
+
+    figures(workplace, run, "--policy", "heuristic", "--episodes", "1", "--render", "play.gif")
+    with Image.open(workplace.place / "play.gif") as gif:
+        assert gif.n_frames == 25  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(300)  # Many commands in a row.
+def test_a_run_says_how_much_was_won_and_may_end_by_it(workplace: Any) -> None:
+    stop = {"experiment": {"stop": {"win_rate": 0.3, "wall_s": 60.0}}}
+    run = workplace.train(SKIRMISH, stop, options=())
+    summary = run.finish()
+    won = summary["returns"]["win_rate"]
+    assert "% of the last 100 episodes were won" in summary["reason"]
+    assert 0.3 <= won <= 0.8
+    assert list(summary["evaluation"]) == ["episodes", "mean", "std", "win_rate", "agents"]
+    rows = run.rows
+    assert "win_rate" not in rows[0], "no episode has ended yet"
+    assert rows[-1]["win_rate"] == won
+    assert rows[-1]["stop"] == {"win_rate": 0.3, "wall_s": 60.0}
+    assert f" win_rate={won:g} " in run.command.stderr
+    assert "win rate        " in run.command.stdout
+    assert {path.name for path in (run.path / "plots").glob("win*")} == {
+        "win_rate_over_steps.png",
+        "win_rate_over_time.png",
+    }
+    watched = workplace.command("watch", str(run.path))
+    watched.wait(0)
+    assert "win rate        " in watched.stdout
+
+    played = figures(workplace, run, "--episodes", "40")
+    assert 0 < played["win_rate"] < 1
+    told = workplace.command("eval", str(run.path), "--policy", "random", "--episodes", "4")
+    told.wait(0)
+    assert " over 4 episodes, " in told.stdout
+    assert " % won (min " in told.stdout
+    assert "mean of each agent: scout " in told.stdout
+    refused = workplace.command("eval", str(run.path), "--policy", "heuristic")
+    refused.wait(2)
+    assert "has no heuristic" in refused.last_words
+    for policy, word in (("hueristic", "did you mean 'heuristic'?"), ("random", "--checkpoint says which")):
+        wrong = workplace.command("eval", str(run.path), "--policy", policy, "--checkpoint", "last")
+        wrong.wait(2)
+        assert word in wrong.last_words
+
+
+def test_a_team_that_was_interrupted_goes_on_where_it_was(workplace: Any) -> None:
+    run = workplace.train(SKIRMISH, ENDLESS)
+    run.train_until(3000)
+    run.command.signal_all(signal.SIGINT)
+    first = run.finish(130)
+    assert first["evaluation"] is None
+    again = workplace.resume(run, "--set", f"experiment.stop.env_steps={first['env_steps'] + 2048}").finish()
+    assert again["env_steps"] == first["env_steps"] + again["received"]
+    assert 0 < again["returns"]["win_rate"] < 1
+    assert set(again["evaluation"]["agents"]) == {"scout", "medic", "tank"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param(
+            {"agent": {"type": "ppo"}, "model": {"type": "mlp_actor_critic"}},
+            "'ppo' acts for a single agent, and simple_spread shows a team of 3: maddpg, mappo or qmix",
+            id="one for a team",
+        ),
+        pytest.param(
+            {"environment": {"type": "gym", "id": "CartPole-v1"}},
+            "'mappo' acts for a team, and CartPole-v1 shows a single agent: dqn, impala or ppo",
+            id="a team for one",
+        ),
+        pytest.param(
+            {"experiment": {"stop": {"win_rate": 0.5}}},
+            "experiment.stop.win_rate: simple_spread does not say whether an episode was won",
+            id="a goal that nothing comes near to",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_one_clear_line(
+    workplace: Any, change: dict[str, Any], words: str
+) -> None:
+    run = workplace.train(change)
+    run.command.wait(1)
+    assert words in run.command.last_words
+    assert len(run.command.stderr.splitlines()) == 1

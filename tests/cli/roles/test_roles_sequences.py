@@ -1,0 +1,169 @@
+"""Sequences on their way to learners: through a transport, in shares, and as the balance counts them."""
+
+import itertools
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from cli.data.naive_sequences import NaiveSequences, check_sequences, open_sequences
+from cli.data.replays import JOB, ScriptedActor, fragment_layout
+from cli.roles.replay_line import BATCH, BUFFER, LEARNER, Line
+
+from tianji_algos.batch import SequenceBatch
+from tianji_cli.cluster.graph import DEALS, SHARES
+from tianji_cli.data.balance import Balance
+from tianji_cli.data.batches import BatchArrays, BatchLayout
+from tianji_cli.data.replay_store import ReplayStore
+from tianji_cli.roles.dealing import MESSAGE, Deal, Dealer
+from tianji_cli.roles.dealing_feeds import DealtBatches
+from tianji_cli.roles.dealing_replay import DealingReplay
+from tianji_cli.roles.local_replay import LocalReplay
+from tianji_cli.roles.replay_feed import ReplayFeed
+from tianji_transports.inproc import InprocTransport
+from tianji_transports.wiring import Channel, Wiring
+
+MOST, RHO, WARMUP = 6, 2.0, 32
+LAYOUT = fragment_layout(4, 4)
+EACH = 16
+DEAL = Deal(env_steps=5, version=1, shares=1, synchronise=False, publishes=True)
+_numbers = itertools.count()
+
+
+class Books:
+    """A store that receives an actor's fragments, and what they are as lists."""
+
+    def __init__(self, tolerance: float | None = None, end_rate: float = 0.3, most: int = MOST) -> None:
+        wiring = Wiring(f"books-{next(_numbers)}", (Channel("fragments", 0, (1,), LAYOUT.nbytes, 100),))
+        self.receiver, self.sender = InprocTransport(wiring, 0), InprocTransport(wiring, 1)
+        self.actor = ScriptedActor(LAYOUT, 0, seed=4, end_rate=end_rate)
+        self.naive = NaiveSequences(LAYOUT, 300, most)
+        replay, balance = open_sequences(LAYOUT, 300, most), Balance(RHO, WARMUP, tolerance)
+        self.store = ReplayStore(LAYOUT, JOB, {1: (0,)}, replay=replay, balance=balance)
+
+    def receive(self, fragments: int = 1) -> None:
+        for _ in range(fragments):
+            loan = self.sender.loan(0, "fragments", LAYOUT.nbytes)
+            assert hasattr(loan, "memory")
+            self.actor.fill(loan.memory)
+            self.naive.accept(loan.memory)
+            self.sender.push(loan)
+            claim = self.receiver.probe("fragments")
+            assert claim is not None
+            self.store.admit(claim)
+
+
+@pytest.mark.parametrize("engine", ["inproc", "shm", "zmq"])
+def test_sequences_from_another_process_are_those_that_were_acted(
+    line: Callable[..., Line], engine: str
+) -> None:
+    one = line(engine, sequence_steps=MOST)
+    naive, twin = NaiveSequences(one.layout, 300, MOST), ScriptedActor(one.layout, 0, seed=1)
+    for _ in range(20):
+        memory = memoryview(bytearray(one.layout.nbytes))
+        twin.fill(memory)
+        naive.accept(memory)
+    one.send(20)
+    drawn = 0
+    for _ in range(30):
+        into = one.batch()
+        check_sequences(into, naive, ages=False)
+        drawn += into.steps
+        into = one.batch()
+        drawn += into.steps
+    assert one.store.balance.consumed >= drawn
+    assert one.learner.report()["rejected"]["batches"] == [0, ""]
+
+
+def test_a_batch_of_another_length_is_none_of_the_job_s(line: Callable[..., Line]) -> None:
+    """Its size alone would not tell: what is aligned may be as large."""
+    one = line("inproc", sequence_steps=1)
+    size, fields = one.batches.size, ("action",)
+    lengths = [BatchLayout.of(one.layout, size, fields, steps) for steps in (None, 1, 2)]
+    assert len({layout.fingerprint for layout in lengths}) == 3
+    for layout in (lengths[0], lengths[2]):
+        stranger = BatchArrays(layout)
+        stranger.stamp(JOB)
+        payload = bytes(stranger.memory)[: one.batches.nbytes].ljust(one.batches.nbytes, b"\0")
+        one.say(BUFFER, LEARNER, "batches", payload)
+        assert one.learner.draw() is None
+    assert one.learner.report()["rejected"]["batches"][0] == 2
+
+
+def test_shares_of_a_batch_are_its_sequences_and_each_goes_to_one_learner() -> None:
+    books = Books()
+    books.receive(30)
+    whole = BatchLayout.of(LAYOUT, 9, ("action",), MOST)
+    share = BatchLayout.of(LAYOUT, 3, ("action",), MOST)
+    channels = [
+        Channel(name, rank, (0,), nbytes, 1)
+        for rank in (1, 2)
+        for name, nbytes in ((DEALS, MESSAGE.itemsize), (SHARES, share.nbytes))
+    ]
+    wiring = Wiring(f"shares-{next(_numbers)}", tuple(channels))
+    learner, one, other = (InprocTransport(wiring, rank) for rank in range(3))
+    dealer = Dealer(learner, (1, 2), JOB, 1, share.nbytes)
+    source = DealingReplay(learner, books.store, whole, share, dealer, prioritised=False, in_step=False)
+    feeds = [DealtBatches(end, JOB, share, 0, prioritised=None) for end in (one, other)]
+    drawn = 0
+    for _ in range(10):
+        assert source.deal(DEAL)
+        own = source.draw()
+        assert own is not None
+        parts = [own.batch]
+        for feed in feeds:
+            assert feed.deal() == DEAL
+            parts.append(feed.batch())
+        drawn += sum(int(part.length.sum()) for part in parts if isinstance(part, SequenceBatch))
+        assert drawn == books.store.balance.consumed
+        check_sequences(source._whole, books.naive)
+        for name in ("observation", "reward", "length", "terminated"):
+            together = np.concatenate([getattr(part, name) for part in parts])
+            np.testing.assert_array_equal(together, source._whole.arrays[name])
+        for feed in feeds:
+            feed.used()
+            assert feed.batch() is None
+
+
+def test_nothing_is_drawn_and_nobody_held_back_until_a_sequence_is_complete() -> None:
+    books = Books(tolerance=24.0, end_rate=0.0, most=40)
+    arrays = BatchArrays(BatchLayout.of(LAYOUT, 1, ("action",), 40))
+    source = LocalReplay(books.store, arrays)
+    for _ in range(9):
+        books.receive()
+        assert not books.store.full, "the balance alone would hold it back for ever"
+        assert source.draw() is None
+    assert books.store.balance.lead > 24.0
+    books.receive()
+    assert books.store.full
+    assert source.draw() is arrays
+    assert arrays.steps == 40
+
+
+def test_the_balance_counts_steps_and_takes_a_batch_for_as_many_as_it_may_have() -> None:
+    books = Books(tolerance=20.0)
+    feed = ReplayFeed(
+        LocalReplay(books.store, BatchArrays(BatchLayout.of(LAYOUT, 4, ("action",), MOST))),
+        rho=RHO,
+        publish_every=10**6,
+        prioritised=None,
+        age_bin=1,
+    )
+    feed.advance(0)
+    balance, used = books.store.balance, 0
+    for _ in range(200):
+        while not books.store.full:
+            books.receive()
+        while (batch := feed.batch()) is not None:
+            assert isinstance(batch, SequenceBatch)
+            used += int(batch.length.sum())
+            feed.used()
+            assert balance.lead >= -20.0
+        assert balance.consumed == used
+        assert balance.lead - 4 * MOST / RHO < -20.0 or balance.received < WARMUP
+    assert used / (balance.received - WARMUP) == pytest.approx(RHO, rel=0.05)
+    assert books.store.report()["uses"]["mean"] == pytest.approx(used / balance.received)
+
+
+def test_a_batch_has_as_many_steps_as_its_sequences_at_most() -> None:
+    assert BatchLayout.of(LAYOUT, BATCH, ("action",), MOST).most_steps == BATCH * MOST
+    assert BatchLayout.of(LAYOUT, BATCH, ("action",)).most_steps == BATCH
