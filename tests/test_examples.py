@@ -42,6 +42,16 @@ def test_the_corridor_example_trains_with_its_own_environment_and_model(tmp_path
     assert result["evaluation"]["mean"] > 0.9
 
 
+def test_the_team_of_pettingzoo_s_kind_trains_from_a_module_beside_its_config(tmp_path: Path) -> None:
+    summary = trained("meeting.toml", tmp_path, 100_000)
+    assert summary["returns"]["best_mean_100"] > 1.5  # Chance gets about 0.2.
+
+
+def test_the_vectorised_team_trains_until_it_wins(tmp_path: Path) -> None:
+    summary = trained("meetings.toml", tmp_path, 100_000)
+    assert summary["returns"]["win_rate"] > 0.75
+
+
 def test_what_the_recorder_example_writes_trains_a_policy_offline(tmp_path: Path) -> None:
     summary = trained("recorder.toml", tmp_path, 20_000)
     (said,) = summary["extra"].values()

@@ -32,6 +32,16 @@ def torch_type(dtype: np.dtype[Any]) -> torch.dtype:
     return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
+def as_numbers(array: Array) -> Array:
+    """View records ``[...]``, which torch does not know, as their bytes ``[..., record size]``.
+
+    Arrays of numbers are given as they are.
+    """
+    if array.dtype.names is None:
+        return array
+    return np.ascontiguousarray(array)[..., None].view(np.uint8)
+
+
 def own_stream(device: torch.device) -> torch.cuda.Stream | None:
     """Make a stream for copies; None where the device is a CPU, which copies while one waits."""
     if device.type != "cuda":
@@ -141,6 +151,7 @@ class Uploads:
 
     def _stage(self, array: Array) -> tuple[Staging, torch.Tensor]:
         """Copy into the staging memory that has rested longest."""
+        array = as_numbers(array)
         self._staging.reverse()
         staging = self._staging[0]
         host = staging.reserve(array.shape, torch_type(array.dtype))
@@ -194,7 +205,7 @@ class Exchange:
         )
 
     def to_device(self, values: Array | torch.Tensor) -> torch.Tensor:
-        """Give an array as a tensor on the device; a tensor is taken to be there."""
+        """Give an array as a tensor on the device, records as bytes; a tensor is taken to be there."""
         return values if isinstance(values, torch.Tensor) else self._upload(values)
 
     def to_host(self, tensors: Sequence[torch.Tensor]) -> tuple[Floats, ...]:
@@ -259,7 +270,8 @@ def _as_it_is(array: Array) -> Callable[[], Array]:
 
 def _view(array: Array) -> torch.Tensor:
     """View an array as a tensor; torch knows no read-only memory, which is what a transport lends."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    numbers = as_numbers(array)
+    return torch.from_numpy(numbers if numbers.flags.writeable else numbers.copy())
 
 
 def _views(tensors: Sequence[torch.Tensor]) -> tuple[Floats, ...]:

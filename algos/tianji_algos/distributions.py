@@ -30,11 +30,13 @@ class Distribution(ABC):
         outputs: how many numbers per row the policy network has to give.
         action_shape: of one action as it is recorded.
         action_dtype: of an action as it is recorded.
+        agents: shape of what is one number for a policy of its own: () or, for the M of a team, (M,).
     """
 
     outputs: int
     action_shape: tuple[int, ...]
     action_dtype: np.dtype[Any]
+    agents: tuple[int, ...] = ()
 
     @abstractmethod
     def sample(self, policy: Floats, rng: np.random.Generator, action: Actions, log_prob: Floats) -> None:

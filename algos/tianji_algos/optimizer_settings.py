@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -42,3 +42,17 @@ class OptimizerSettings(Settings):
         if "linear" in self.schedules and self.schedule_steps is None:
             raise ValueError("a linear schedule needs schedule_steps, the env steps after which it reaches 0")
         return self
+
+
+class AnyOptimizerSettings(OptimizerSettings):
+    """Of Adam or RMSProp.
+
+    Attributes:
+        optimizer: "adam" or "rmsprop".
+        rmsprop_decay: how much of its mean square RMSProp keeps from update to update.
+        rmsprop_eps: RMSProp's term against division by zero, added inside the root.
+    """
+
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    rmsprop_decay: float = Field(0.99, ge=0, lt=1)
+    rmsprop_eps: float = Field(1e-5, gt=0)

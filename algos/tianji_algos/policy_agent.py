@@ -6,10 +6,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from pydantic import BaseModel
 
 from tianji_algos.core import Agent, Fields, Spaces, require_model
-from tianji_algos.distributions import distribution_for
+from tianji_algos.distributions import Distribution, distribution_for
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 
@@ -31,24 +32,31 @@ class PolicyAgent(Agent):
 
     algorithm: ClassVar[str]
     """What it is called in errors."""
+    contract: ClassVar[type[torch.nn.Module]] = ActorCritic
+    """What its networks derive from."""
 
     def __init__(
         self, spaces: Spaces, model: ActorCritic, settings: BaseModel, num_envs: int, seed: int
     ) -> None:
-        require_model(model, ActorCritic, self.algorithm, self.default_model)
+        require_model(model, self.contract, self.algorithm, self.default_model)
         self.settings = settings
-        self._distribution = distribution_for(spaces.action)
+        self._distribution = self.distribution(spaces)
         self._executor = model.executor(num_envs)
         self._rng = np.random.default_rng(seed)
         self._action = np.empty((num_envs, *self._distribution.action_shape), self._distribution.action_dtype)
 
     @classmethod
+    def distribution(cls, spaces: Spaces) -> Distribution:
+        """Give what the policy chooses from."""
+        return distribution_for(spaces.action)
+
+    @classmethod
     def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - always the same
         """Record ``action`` as drawn (not clipped) and ``log_prob``."""
-        distribution = distribution_for(spaces.action)
+        distribution = cls.distribution(spaces)
         return (
             FieldSpec("action", distribution.action_dtype, distribution.action_shape),
-            FieldSpec("log_prob", np.dtype(np.float32)),
+            FieldSpec("log_prob", np.dtype(np.float32), distribution.agents),
         )
 
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:

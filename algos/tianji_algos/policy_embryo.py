@@ -10,18 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.adam import Adam
 from tianji_algos.core import Fields, RolloutEmbryo, Spaces, require_model
 from tianji_algos.distributions import Distribution, distribution_for
 from tianji_algos.flat import flatten_parameters
 from tianji_algos.means import Means
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.through_time import RecurrentActorCritic
-from tianji_algos.optimizer import Optimizer
+from tianji_algos.optimizers import build_optimizer
 from tianji_algos.peers import ALONE, Peers
 from tianji_algos.policy_rollout import PolicyMinibatch, PolicyRollout
 from tianji_algos.policy_settings import PolicySettings
-from tianji_algos.rmsprop import RMSProp
 from tianji_algos.rollout_observations import Observations
 from tianji_algos.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
 
@@ -53,11 +51,15 @@ class PolicyEmbryo(RolloutEmbryo):
 
     algorithm: ClassVar[str]
     """What it is called in errors and, in small letters, in checkpoints."""
+    contract: ClassVar[type[torch.nn.Module]] = ActorCritic
+    """What its networks derive from."""
+    example_model: ClassVar[str] = "mlp_actor_critic"
+    """Name of one of them."""
     diagnostics: ClassVar[tuple[str, ...]]
     """Names of the numbers that the loss gives."""
 
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PolicySettings, seed: int) -> None:
-        require_model(model, ActorCritic, self.algorithm, "mlp_actor_critic")
+        require_model(model, self.contract, self.algorithm, self.example_model)
         self.model: ActorCritic = model
         self.settings = settings
         self.uses_per_sample = float(settings.epochs)
@@ -65,13 +67,17 @@ class PolicyEmbryo(RolloutEmbryo):
         self._backprop = model.backprop()
         self._peers: Peers = ALONE
         self._optimizer = build_optimizer(flat, settings)
-        self._loss = self._build_loss(distribution_for(spaces.action))
+        self._loss = self._build_loss(self._distribution(spaces))
         self._rollout = self._build_rollout(
             Observations(spaces, flat.device), is_recurrent=isinstance(model, RecurrentActorCritic)
         )
         self._rng = np.random.default_rng(seed)
         self._latest = np.zeros(len(self.diagnostics), np.float32)
         self._means = Means((*self.diagnostics, "gradient_norm"))
+
+    def _distribution(self, spaces: Spaces) -> Distribution:
+        """Give what the policy chooses from."""
+        return distribution_for(spaces.action)
 
     @abstractmethod
     def _build_loss(self, distribution: Distribution) -> PolicyLoss:
@@ -148,12 +154,3 @@ class PolicyEmbryo(RolloutEmbryo):
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the state, in place."""
         return tensors_of("model", self.model) | self._optimizer.tensors()
-
-
-def build_optimizer(flat: torch.nn.Parameter, settings: PolicySettings) -> Optimizer:
-    """Build the optimizer that settings ask for, of the parameters ``flat [P]``."""
-    if settings.optimizer == "adam":
-        return Adam(flat, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
-    return RMSProp(
-        flat, settings.learning_rate, settings.rmsprop_decay, settings.rmsprop_eps, settings.max_grad_norm
-    )

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Self
 
 from pydantic import Field, model_validator
 
-from tianji_algos.optimizer_settings import OptimizerSettings
+from tianji_algos.optimizer_settings import AnyOptimizerSettings
 
 
-class PolicySettings(OptimizerSettings):
+class PolicySettings(AnyOptimizerSettings):
     """Hyperparameters beside those of the loss.
 
     Attributes:
@@ -20,9 +20,6 @@ class PolicySettings(OptimizerSettings):
         reward_scale: rewards are multiplied by it before anything else.
         value_coef: weight of the value loss, half the squared error.
         entropy_coef: weight of the entropy bonus.
-        optimizer: "adam" or "rmsprop".
-        rmsprop_decay: how much of its mean square RMSProp keeps from update to update.
-        rmsprop_eps: RMSProp's term against division by zero, added inside the root.
     """
 
     rollout_steps: int = Field(2048, ge=1)
@@ -32,10 +29,7 @@ class PolicySettings(OptimizerSettings):
     reward_scale: float = Field(1.0, gt=0)
     value_coef: float = Field(0.5, ge=0)
     entropy_coef: float = Field(0.0, ge=0)
-    optimizer: Literal["adam", "rmsprop"] = "adam"
     adam_eps: float = Field(1e-5, gt=0)
-    rmsprop_decay: float = Field(0.99, ge=0, lt=1)
-    rmsprop_eps: float = Field(1e-5, gt=0)
     max_grad_norm: float = Field(0.5, gt=0)
 
     @model_validator(mode="after")

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Fields, Spaces
-from tianji_algos.device import Uploads, on_host, torch_type
+from tianji_algos.device import Uploads, as_numbers, on_host, torch_type
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.intp]
@@ -91,7 +91,11 @@ class DeviceFrames:
         self._frames = torch.empty(0)
 
     def hold(self, fragments: Sequence[Array]) -> None:
-        """Copy the frames of fragments to the device, ``[rows, N, ...]`` each, all alike."""
+        """Copy the frames of fragments to the device, ``[rows, N, ...]`` each, all alike.
+
+        Records are held as bytes.
+        """
+        fragments = [as_numbers(fragment) for fragment in fragments]
         rows, num_envs, *shape = fragments[0].shape
         size = rows * num_envs
         number = len(fragments) * size

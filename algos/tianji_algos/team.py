@@ -2,8 +2,8 @@
 
 A record is one element of a structured dtype; of an array of records ``seen [...]`` numpy gives each part
 as a view, ``seen["observation"]`` as ``[..., M, O]``. Its parts are ``observation [M, O]``, ``reward [M]``
-(of the step that led here), ``alive [M]``, with discrete actions ``available [M, A]``, and ``state [S]`` where
-there is more of it than all observations.
+(of the step that led here), ``alive [M]``, with discrete actions ``available [M, A]``, and ``state [S]``
+where there is more of it than all observations.
 """
 
 from __future__ import annotations

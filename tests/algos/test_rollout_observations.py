@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from algos.teams import random_records, team_spaces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -131,3 +132,19 @@ def test_a_gpu_gathers_what_a_host_gathers(stack: int) -> None:
         for observations in (on_host, on_gpu):
             observations.gather(fragments)
         assert np.array_equal(on_gpu.take(rows).cpu().numpy(), on_host.take(rows))
+
+
+def test_a_device_holds_records_as_bytes() -> None:
+    rng, spaces = np.random.default_rng(0), team_spaces(state=3)
+    fragments = [random_records(rng, (5, 2), spaces) for _ in range(2)]
+    rows = rng.permutation(20)
+    on_host, on_device = HostFrames(), device_frames()
+    on_host.hold(fragments)
+    on_device.hold(fragments)
+    expected = on_host.take(rows)
+    np.testing.assert_array_equal(
+        expected["observation"], np.concatenate(fragments).reshape(-1)["observation"][rows]
+    )
+    found = on_device.take(rows).numpy()
+    assert found.shape == (20, spaces.observation.dtype.itemsize)
+    np.testing.assert_array_equal(found.view(spaces.observation.dtype)[:, 0], expected)

@@ -27,13 +27,15 @@ class PPOAgent(PolicyAgent):
     @classmethod
     def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:
         """Record ``action`` as drawn (not clipped), ``log_prob`` and, with a bootstrap row, ``value``."""
-        return (*super().fields(spaces, settings), FieldSpec("value", np.dtype(np.float32), bootstrap=True))
+        agents = cls.distribution(spaces).agents
+        value = FieldSpec("value", np.dtype(np.float32), agents, bootstrap=True)
+        return (*super().fields(spaces, settings), value)
 
     def record_value(self, value: npt.NDArray[np.float32], into: Fields) -> None:
         """Write ``value [N]``."""
-        into["value"][...] = value
+        into["value"][...] = value.reshape(into["value"].shape)
 
     def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
         """Write the value of the observation after the last step."""
         _, value = self._executor.preview(observation)
-        fields["value"][-1] = value
+        self.record_value(value, {"value": fields["value"][-1]})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from tianji_algos.sequences import Indices
 
 Floats = npt.NDArray[np.float32]
 
-_SMALL: Final = np.float32(1e-8)
+SMALL: Final = np.float32(1e-8)
 
 
 class PPORollout(PolicyRollout):
@@ -56,7 +56,7 @@ class PPORollout(PolicyRollout):
                 np.take(rows, steps, axis=0, out=self._samples[name][start:stop], mode="clip")
             start = stop
         if self._settings.normalize_advantage == "rollout":
-            self._normalize(self._samples["advantage"], np.array([[0, size] for size in self._sizes]))
+            self._normalize(self._samples, np.array([[0, size] for size in self._sizes]))
 
     def minibatches(self, rng: np.random.Generator) -> Iterator[PPOMinibatch]:
         """Go through all samples once, in random order, in minibatches of about equal size.
@@ -67,15 +67,24 @@ class PPORollout(PolicyRollout):
         for name, rows in self._samples.items():
             np.take(rows, order, axis=0, out=self._ordered[name][: self._size], mode="clip")
         if self._settings.normalize_advantage == "minibatch":
-            self._normalize(self._ordered["advantage"], edges)
+            self._normalize(self._ordered, edges)
         totals = np.diff(edges).sum(axis=0).tolist()
         own = [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
         for number, (samples, total) in enumerate(zip(own, totals, strict=True)):
-            if total == 0:
-                continue
-            observation, outputs = self._input(number, samples)
-            parts = {name: rows[samples] for name, rows in self._ordered.items()}
-            yield PPOMinibatch(observation=observation, total=total, outputs=outputs, **parts)
+            if total:
+                yield self._minibatch(number, samples, total)
+
+    def _minibatch(self, number: int, samples: slice, total: int) -> PPOMinibatch:
+        """Put a minibatch together.
+
+        Args:
+            number: of the minibatch, as it was dealt.
+            samples: where it is in that order.
+            total: its samples over all learners.
+        """
+        observation, outputs = self._input(number, samples)
+        parts = {name: rows[samples] for name, rows in self._ordered.items()}
+        return PPOMinibatch(observation=observation, total=total, outputs=outputs, **parts)
 
     @abstractmethod
     def _hold(self, fragments: Sequence[Fields], experience: Sequence[Indices]) -> None:
@@ -104,13 +113,14 @@ class PPORollout(PolicyRollout):
             samples: where it is in that order.
         """
 
-    def _normalize(self, advantage: Floats, edges: npt.NDArray[np.int64]) -> None:
-        """Shift and scale to mean 0 and standard deviation 1, in place, each minibatch over all learners.
+    def _normalize(self, columns: Mapping[str, npt.NDArray[Any]], edges: npt.NDArray[np.int64]) -> None:
+        """Shift and scale advantages to mean 0 and standard deviation 1, each minibatch over all learners.
 
         Args:
-            advantage: of this learner's samples.
+            columns: of this learner's samples; ``advantage`` is written in place.
             edges: where each minibatch begins and the last ends, ``[learners, minibatches + 1]``.
         """
+        advantage = columns["advantage"]
         slices = [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
         if self._peers.number == 1:
             for own in slices:
@@ -122,7 +132,7 @@ class PPORollout(PolicyRollout):
         )
         self._peers.add_up(torch.from_numpy(sums))
         mean, mean_square = sums.T / np.maximum(np.diff(edges).sum(axis=0), 1)
-        spread = np.sqrt(np.maximum(mean_square - mean * mean, 0.0)) + _SMALL
+        spread = np.sqrt(np.maximum(mean_square - mean * mean, 0.0)) + SMALL
         for own, shift, scale in zip(slices, mean.tolist(), spread.tolist(), strict=True):
             advantage[own] -= shift
             advantage[own] /= scale
@@ -191,7 +201,7 @@ def normalize(advantage: Floats) -> None:
     """Shift and scale to mean 0 and standard deviation 1, in place."""
     advantage -= advantage.mean()
     spread = np.sqrt(np.dot(advantage, advantage) / np.float32(len(advantage)))
-    advantage /= spread + _SMALL
+    advantage /= spread + SMALL
 
 
 def _square_sum(advantage: Floats) -> float:

@@ -1,0 +1,1 @@
+"""MADDPG: an actor of its own for each agent of a team, trained by critics that see everything."""

@@ -1,0 +1,232 @@
+"""MADDPG's update rule (Lowe et al., 2017, algorithm 1): critics see everything, actors what is theirs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.adam import Adam
+from tianji_algos.batch import Batch
+from tianji_algos.core import ReplayEmbryo, Spaces, require_model
+from tianji_algos.device import Exchange
+from tianji_algos.flat import flatten_parameters
+from tianji_algos.maddpg.actions import team_actions
+from tianji_algos.maddpg.settings import MADDPGSettings
+from tianji_algos.means import Means
+from tianji_algos.models.team_deterministic import TeamDeterministic
+from tianji_algos.peers import ALONE, Peers
+from tianji_algos.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
+from tianji_algos.team import Records
+
+Floats = npt.NDArray[np.float32]
+
+DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error", "entropy")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a batch of records shows, agent by agent, where the networks are.
+
+    Attributes:
+        observation: ``[M, B, O]``.
+        state: ``[B, S]``.
+        alive: 1 or 0, ``[M, B]``.
+        available: ``[M, B, A]``; None: actions are continuous.
+    """
+
+    observation: torch.Tensor
+    state: torch.Tensor
+    alive: torch.Tensor
+    available: torch.Tensor | None
+
+
+class MADDPGEmbryo(ReplayEmbryo):
+    """Trains critics towards what target networks make of the next records, and actors to please them.
+
+    Both gradients are taken at the same parameters; those of an actor's loss reach no critic.
+
+    Args:
+        spaces: of one environment.
+        model: trained in place, on its final device; its parameters move into one flat tensor.
+        settings: hyperparameters.
+        seed: of the actions that policies draw in updates.
+
+    Raises:
+        UnsupportedSpaceError: the environment has no team, or actions are not bounded.
+        UnsuitableModelError: the model is no ``TeamDeterministic``.
+    """
+
+    settings_type: ClassVar[type[MADDPGSettings]] = MADDPGSettings
+
+    def __init__(self, spaces: Spaces, model: TeamDeterministic, settings: MADDPGSettings, seed: int) -> None:
+        require_model(model, TeamDeterministic, "MADDPG", "team_deterministic")
+        self.model: TeamDeterministic = model
+        self.settings = settings
+        flat = flatten_parameters(model)
+        self._flat = flat.detach()
+        self._target: TeamDeterministic = copy.deepcopy(model).requires_grad_(requires_grad=False)
+        self._target_flat = flatten_parameters(self._target).detach()
+        actors = model.actor_parameter_count
+        self._actor_adam = self._adam(flat, slice(None, actors))
+        self._critic_adam = self._adam(flat, slice(actors, None))
+        assert flat.grad is not None
+        self._gradient = flat.grad
+        self._exchange = Exchange(flat.device)
+        self._rng = np.random.default_rng(seed)
+        self._actions = team_actions(spaces, settings.temperature, self._rng, flat.device)
+        self._peers: Peers = ALONE
+        self._priorities: Floats = np.empty(0, np.float32)
+        self._means = Means((*DIAGNOSTICS, "critic_gradient_norm", "actor_gradient_norm"))
+        self.schedule(0)
+
+    def join(self, peers: Peers) -> None:
+        """Learn from equal shares of one batch together: the update is the one that all of it would give."""
+        self._peers = peers
+
+    def averaged_state(self) -> Sequence[torch.Tensor]:
+        """Give Adam's moments."""
+        adams = (self._actor_adam, self._critic_adam)
+        return tuple(moment for adam in adams for moment in adam.tensors().values())
+
+    def update(self, batch: Batch) -> int:
+        """Make one step of critics and one of actors, and let the target networks follow."""
+        to_device = self._exchange.to_device
+        seen, weight = self._seen(batch.observation), to_device(batch.weight)
+        done = self._actions.done(to_device(batch.fields["action"])) * seen.alive[..., None]
+        self._gradient.zero_()
+        critic_loss, values, errors = self._critic_loss(seen, done, self._targets(batch), weight)
+        policy_loss, entropy = self._policy_loss(seen, done, weight)
+        torch.autograd.backward((critic_loss, policy_loss))  # They have no parameter in common.
+        means = torch.stack((critic_loss, policy_loss, values.mean(), errors.mean(), entropy))
+        self._priorities, diagnostics = self._exchange.to_host((errors, means))
+        if self._peers.number > 1:
+            self._peers.add_up(self._gradient.mul_(1.0 / self._peers.number))
+        critic_norm = self._critic_adam.step()
+        self._means.add((*diagnostics.tolist(), critic_norm), self._actor_adam.step())
+        self._target_flat.lerp_(self._flat, self.settings.target_tau)
+        return len(batch.reward) * self._peers.number
+
+    @property
+    def priorities(self) -> Floats:
+        """Absolute TD error ``[B]`` of each sample of the last update, a mean over critics."""
+        return self._priorities
+
+    def metrics(self) -> dict[str, float]:
+        """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
+        means = self._means.take()
+        return means and {**means, "learning_rate": self._critic_adam.learning_rate}
+
+    def schedule(self, env_steps: int) -> None:
+        """Set the learning rates for so many env steps seen."""
+        settings = self.settings
+        remaining = settings.remaining(settings.learning_rate_schedule, env_steps)
+        self._critic_adam.learning_rate = settings.learning_rate * remaining
+        self._actor_adam.learning_rate = remaining * (settings.actor_learning_rate or settings.learning_rate)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Give the parameters of all networks, Adam's moments, what is counted and the random stream."""
+        rest = {
+            "algorithm": "maddpg",
+            "adam_steps": self._critic_adam.steps,
+            "rng": self._rng.bit_generator.state,
+        }
+        return copy_tensors(self._tensors()), rest
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned; the learning rates are the settings' business.
+
+        Raises:
+            StateMismatchError: the state is another algorithm's, or a tensor is missing, unknown or of
+                another shape.
+        """
+        check_algorithm(rest, "maddpg")
+        restore_tensors(self._tensors(), tensors)
+        self._critic_adam.steps = self._actor_adam.steps = rest["adam_steps"]
+        self._rng.bit_generator.state = rest["rng"]
+
+    def _adam(self, flat: torch.nn.Parameter, which: slice) -> Adam:
+        """Build the optimizer of a part of the parameters ``flat [P]``."""
+        assert flat.grad is not None
+        part = torch.nn.Parameter(flat.detach()[which])
+        part.grad = flat.grad[which]
+        settings = self.settings
+        return Adam(part, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
+
+    def _seen(self, records: Records) -> _Seen:
+        to_device = self._exchange.to_device
+        available = None
+        if self.model.team.discrete:
+            available = to_device(records["available"]).transpose(0, 1)
+        return _Seen(
+            observation=to_device(records["observation"]).transpose(0, 1),
+            state=to_device(self.model.team.state_of(records)),
+            alive=to_device(records["alive"]).T.float(),
+            available=available,
+        )
+
+    @torch.no_grad()
+    def _targets(self, batch: Batch) -> torch.Tensor:
+        """Compute ``reward + discount * Q'(next state, target policies' actions)``: ``[M, B]`` or ``[1, B]``.
+
+        For an agent that is not alive any more there is nothing to come, where its rewards are its own.
+        """
+        to_device, records = self._exchange.to_device, batch.next_observation
+        after = self._seen(records)
+        alive = after.alive[..., None]
+        chosen = self._actions.chosen(self._target.act(after.observation), after.available) * alive
+        target = self._target.value(after.state, _joint(chosen)) * to_device(batch.discount)
+        if self.model.has_team_critic:
+            return target + to_device(batch.reward) * self.settings.reward_scale
+        return target * after.alive + to_device(records["reward"]).T * self.settings.reward_scale
+
+    def _critic_loss(
+        self, seen: _Seen, done: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Give the critics' loss (equation 6), the values ``[M, B]`` and absolute errors ``[B]``.
+
+        An agent's own critic learns nothing from where the agent is not alive.
+        """
+        values = self.model.value(seen.state, _joint(done))
+        counts = torch.ones_like(values) if self.model.has_team_critic else seen.alive
+        errors = (values - target) * counts
+        loss = 0.5 * (errors.square() * weight).sum(dim=0).mean()
+        magnitude = errors.detach().abs().sum(dim=0) / counts.sum(dim=0).clamp_min(1.0)
+        return loss, values.detach(), magnitude
+
+    def _policy_loss(
+        self, seen: _Seen, done: torch.Tensor, weight: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Give the actors' loss, whose gradient is that of equation 5, and their mean entropy.
+
+        Each agent does what its policy says, and the others what they did; those not alive do not count.
+        """
+        outputs = self.model.act(seen.observation)
+        chosen = self._actions.chosen(outputs, seen.available)
+        own = torch.eye(len(done), dtype=torch.bool, device=done.device)[:, None, :, None]
+        actions = torch.where(own, chosen[:, :, None], done.transpose(0, 1))
+        values = self.model.value(seen.state, actions.flatten(2), frozen=True)
+        penalty = self.settings.logits_penalty * outputs.square().mean(dim=2)
+        loss = ((penalty - values) * seen.alive * weight).sum(dim=0).mean()
+        entropy = (self._actions.entropy(outputs, seen.available) * seen.alive).sum()
+        return loss, entropy / seen.alive.sum().clamp_min(1.0)
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """Name every tensor of the state, in place."""
+        networks = tensors_of("model", self.model) | tensors_of("target", self._target)
+        moments = {
+            f"{name}.{moment}": tensor
+            for name, adam in (("actors", self._actor_adam), ("critics", self._critic_adam))
+            for moment, tensor in adam.tensors().items()
+        }
+        return networks | moments
+
+
+def _joint(actions: torch.Tensor) -> torch.Tensor:
+    """Put what all agents do, ``[M, B, A]``, side by side: ``[B, M * A]``."""
+    return actions.transpose(0, 1).flatten(1)

@@ -1,0 +1,85 @@
+"""Settings of MADDPG: of its agent, its network and its update rule. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tianji_algos.models.settings import Widths
+from tianji_algos.optimizer_settings import OptimizerSettings
+from tianji_algos.settings import Settings
+
+
+class MADDPGAgentSettings(Settings):
+    """How MADDPG's agents explore; section ``[agent]`` of a config.
+
+    What is about the other kind of actions may stand here, too: nothing heeds it.
+
+    Attributes:
+        epsilon_start: discrete actions: share of random ones among those available at first; the others are
+            drawn from the policy.
+        epsilon_end: discrete actions: that share from ``exploration_steps`` on.
+        noise_start: continuous actions: standard deviation of the noise added to them at first, in halves of
+            the distance between their bounds.
+        noise_end: continuous actions: that standard deviation from ``exploration_steps`` on.
+        exploration_steps: env steps of the whole job over which both fall linearly, counted as the published
+            policy knows them: during the warm-up none is published, and they stay.
+    """
+
+    epsilon_start: float = Field(0.3, ge=0, le=1)
+    epsilon_end: float = Field(0.02, ge=0, le=1)
+    noise_start: float = Field(0.3, ge=0)
+    noise_end: float = Field(0.05, ge=0)
+    exploration_steps: int = Field(100_000, ge=1)
+
+
+class TeamDeterministicSettings(Settings):
+    """Actors and critics of a team as fully connected networks; section ``[model]`` of a config.
+
+    Attributes:
+        hidden: widths of an actor's hidden layers.
+        critic_hidden: widths of a critic's hidden layers.
+        activation: after each hidden layer.
+        share_parameters: one network acts for all agents, and is told for which, in place of one for each;
+            likewise the critics.
+        rewards: "individual": each agent has a critic, of its own rewards; "team": all have one together, of
+            the team's reward.
+    """
+
+    hidden: Annotated[Widths, Field(min_length=1)] = (64, 64)
+    critic_hidden: Annotated[Widths, Field(min_length=1)] = (64, 64)
+    activation: Literal["tanh", "relu"] = "relu"
+    share_parameters: bool = False
+    rewards: Literal["individual", "team"] = "individual"
+
+
+class MADDPGSettings(OptimizerSettings):
+    """Hyperparameters of MADDPG, with those of its optimizers, Adam; section ``[training]`` of a config.
+
+    Attributes:
+        actor_learning_rate: of the actors, where ``learning_rate`` is the critics'; None: the same.
+        replay_ratio: rho, how often each sample is used, on average.
+        batch_size: samples per gradient update.
+        warmup_steps: env steps in the replay before the first update.
+        n_step: steps until the return is bootstrapped: one, since a transition has the agents' own rewards of
+            its last step alone.
+        gamma: discount.
+        target_tau: share of the way that the target networks go with every update.
+        temperature: discrete actions: of the Gumbel-softmax distribution that gradients go through.
+        logits_penalty: weight of the mean squared output of the actors in their loss.
+        reward_scale: rewards are multiplied by it.
+        publish_every: updates from one policy that actors get to the next.
+    """
+
+    actor_learning_rate: float | None = Field(None, gt=0)
+    replay_ratio: float = Field(8.0, gt=0)
+    batch_size: int = Field(1024, ge=1)
+    warmup_steps: int = Field(10_000, ge=1)
+    n_step: Literal[1] = 1
+    gamma: float = Field(0.95, ge=0, le=1)
+    target_tau: float = Field(0.01, gt=0, le=1)
+    temperature: float = Field(1.0, gt=0)
+    logits_penalty: float = Field(1e-3, ge=0)
+    reward_scale: float = Field(1.0, gt=0)
+    publish_every: int = Field(10, ge=1)

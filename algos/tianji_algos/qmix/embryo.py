@@ -1,0 +1,165 @@
+"""QMIX's update rule (Rashid et al., 2018, section 4), and with other mixers VDN's and IQL's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import torch
+
+from tianji_algos.batch import SequenceBatch
+from tianji_algos.core import SequenceEmbryo, Spaces, require_model
+from tianji_algos.device import Exchange
+from tianji_algos.flat import flatten_parameters
+from tianji_algos.means import Means
+from tianji_algos.models.team_q import AgentInputs, TeamQ, team_that_chooses
+from tianji_algos.optimizers import build_optimizer
+from tianji_algos.peers import ALONE, Peers
+from tianji_algos.qmix.packing import PackedEpisodes
+from tianji_algos.qmix.settings import QMIXSettings
+from tianji_algos.qmix.targets import best_values, lambda_targets, value_of
+from tianji_algos.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
+
+DIAGNOSTICS: Final = ("loss", "td_error", "mean_q", "mean_target")
+
+
+class QMIXEmbryo(SequenceEmbryo):
+    """Trains a team's value towards the rewards and what target networks make of what follows.
+
+    Every step of every episode counts alike, up to the terminal one; what a dead agent does, its only
+    available action, counts as any other.
+
+    Args:
+        spaces: of one environment.
+        model: trained in place, on its final device; its parameters move into one flat tensor.
+        settings: hyperparameters.
+        seed: not used, since nothing is drawn here.
+
+    Raises:
+        UnsupportedSpaceError: the environment has no team, or actions are continuous.
+        UnsuitableModelError: the model is no ``TeamQ``.
+    """
+
+    settings_type: ClassVar[type[QMIXSettings]] = QMIXSettings
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        model: TeamQ,
+        settings: QMIXSettings,
+        seed: int,  # noqa: ARG002 - what every embryo is built with
+    ) -> None:
+        require_model(model, TeamQ, "QMIX", "team_q")
+        self._team = team_that_chooses(spaces)
+        self.model: TeamQ = model
+        self.settings = settings
+        flat = flatten_parameters(model)
+        self._flat = flat.detach()
+        self._target: TeamQ = copy.deepcopy(model).requires_grad_(requires_grad=False)
+        self._target_flat = flatten_parameters(self._target).detach()
+        self._optimizer = build_optimizer(flat, settings)
+        self._inputs = AgentInputs(model)
+        self._exchange = Exchange(flat.device)
+        self._each_for_itself = model.settings.mixer == "none" and settings.rewards == "individual"
+        self._peers: Peers = ALONE
+        self._means = Means((*DIAGNOSTICS, "gradient_norm"))
+
+    def join(self, peers: Peers) -> None:
+        """Learn from shares of one batch together: the update is the one that all of it would give."""
+        self._peers = peers
+
+    def averaged_state(self) -> Sequence[torch.Tensor]:
+        """Give what the optimizer remembers of gradients."""
+        return tuple(self._optimizer.tensors().values())
+
+    def update(self, batch: SequenceBatch) -> int:
+        """Make one step of the optimizer, and let the target networks follow when it is time."""
+        steps = int(self._peers.compare(np.array([batch.length.sum()], np.int64)).sum())
+        self._optimizer.gradient.zero_()
+        diagnostics = self._differentiate(PackedEpisodes(batch), steps)
+        if self._peers.number > 1:
+            self._peers.add_up(self._optimizer.gradient)
+        self._means.add(diagnostics, self._optimizer.step())
+        if self.settings.target_update == "soft":
+            self._target_flat.lerp_(self._flat, self.settings.target_tau)
+        elif self._optimizer.steps % self.settings.target_every == 0:
+            self._target_flat.copy_(self._flat)
+        return steps
+
+    def metrics(self) -> dict[str, float]:
+        """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
+        means = self._means.take()
+        return means and {**means, "learning_rate": self._optimizer.learning_rate}
+
+    def schedule(self, env_steps: int) -> None:
+        """Set the learning rate for so many env steps seen."""
+        settings = self.settings
+        remaining = settings.remaining(settings.learning_rate_schedule, env_steps)
+        self._optimizer.learning_rate = settings.learning_rate * remaining
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Give the parameters of all networks, what the optimizer remembers and what is counted."""
+        rest = {"algorithm": "qmix", f"{self._optimizer.name}_steps": self._optimizer.steps}
+        return copy_tensors(self._tensors()), rest
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned; the learning rate is the settings' business.
+
+        Raises:
+            StateMismatchError: the state is another algorithm's, or a tensor is missing, unknown or of
+                another shape.
+        """
+        check_algorithm(rest, "qmix")
+        restore_tensors(self._tensors(), tensors)
+        self._optimizer.steps = rest[f"{self._optimizer.name}_steps"]
+
+    def _differentiate(self, episodes: PackedEpisodes, steps: int) -> Sequence[float]:
+        """Write the gradient of half the squared error, a mean over ``steps``; give the diagnostics."""
+        to_device = self._exchange.to_device
+        inputs = to_device(self._inputs(episodes.seen["observation"], episodes.last_action))
+        state = to_device(self._team.state_of(episodes.seen))
+        origin = to_device(episodes.origin)
+        q: torch.Tensor = self.model(inputs, episodes.sizes)
+        target = self._targets(episodes, inputs, state, q.detach())
+        taken = value_of(q.index_select(0, origin), to_device(episodes.action))
+        value: torch.Tensor = self.model.mixer(taken, state.index_select(0, origin))
+        error = value - target
+        loss = error.square().sum() * (0.5 / (steps * error.shape[1]))
+        torch.autograd.backward(loss)
+        means = torch.stack(
+            (loss.detach(), error.detach().abs().mean(), value.detach().mean(), target.mean())
+        )
+        diagnostics: list[float] = means.tolist()
+        return diagnostics
+
+    @torch.no_grad()
+    def _targets(
+        self, episodes: PackedEpisodes, inputs: torch.Tensor, state: torch.Tensor, online: torch.Tensor
+    ) -> torch.Tensor:
+        """Compute what the values of all steps should be, ``[U, V]``.
+
+        Args:
+            episodes: whose.
+            inputs: of the agents' networks, in all rows.
+            state: in all rows.
+            online: values of all actions by the online network, in all rows.
+        """
+        settings, to_device = self.settings, self._exchange.to_device
+        first = episodes.sizes[0]  # All rows after these are what a step led to, in the order of steps.
+        led_to = episodes.seen[first:]
+        q = self._target(inputs, episodes.sizes)[first:]
+        chooser = online[first:] if settings.double else q
+        best = best_values(q, chooser, to_device(led_to["available"]))
+        value = self._target.mixer(best, state[first:])
+        reward = to_device(led_to["reward"] if self._each_for_itself else episodes.reward)
+        discount = to_device(episodes.goes_on) * settings.gamma
+        return lambda_targets(
+            reward * settings.reward_scale, discount, value, settings.td_lambda, episodes.sizes[1:]
+        )
+
+    def _tensors(self) -> dict[str, torch.Tensor]:
+        """Name every tensor of the state, in place."""
+        networks = tensors_of("model", self.model) | tensors_of("target", self._target)
+        return networks | self._optimizer.tensors()

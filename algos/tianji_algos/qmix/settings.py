@@ -1,0 +1,90 @@
+"""Settings of QMIX: of its agent, its networks and its update rule. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tianji_algos.optimizer_settings import AnyOptimizerSettings
+from tianji_algos.settings import Settings
+
+
+class QMIXAgentSettings(Settings):
+    """How QMIX's agents explore; section ``[agent]`` of a config.
+
+    Attributes:
+        epsilon_start: share of random actions, among those available, at first.
+        epsilon_end: share of random actions from ``epsilon_steps`` on.
+        epsilon_steps: env steps of the whole job over which epsilon falls, counted as the published policy
+            knows them: during the warm-up none is published, and epsilon stays.
+        eval_epsilon: share of random actions in evaluations.
+    """
+
+    epsilon_start: float = Field(1.0, ge=0, le=1)
+    epsilon_end: float = Field(0.05, ge=0, le=1)
+    epsilon_steps: int = Field(50_000, ge=1)
+    eval_epsilon: float = Field(0.0, ge=0, le=1)
+
+
+class TeamQSettings(Settings):
+    """Action values of agents that remember, and how they become the team's; section ``[model]`` of a config.
+
+    Attributes:
+        width: of an agent's layer before its GRU, and of the GRU.
+        share_parameters: one network acts for all agents, in place of one for each.
+        agent_id: a network that is shared is told for which agent.
+        last_action: agents are told what they did before.
+        mixer: "qmix" mixes by a network that the state chooses (Rashid et al., 2018), "vdn" adds up (Sunehag
+            et al., 2018), "none" lets each agent learn by itself (IQL; Tan, 1993).
+        mixer_width: "qmix": of the mixing network's hidden layer.
+        hypernet_width: "qmix": of the hidden layers of the networks that the mixing network's weights come
+            from.
+    """
+
+    width: int = Field(64, ge=1)
+    share_parameters: bool = True
+    agent_id: bool = True
+    last_action: bool = True
+    mixer: Literal["qmix", "vdn", "none"] = "qmix"
+    mixer_width: int = Field(32, ge=1)
+    hypernet_width: int = Field(64, ge=1)
+
+
+class QMIXSettings(AnyOptimizerSettings):
+    """Hyperparameters of QMIX, with those of its optimizer; section ``[training]`` of a config.
+
+    Settings of a target update that was not chosen may stand here, so that another can be chosen with
+    ``--set``.
+
+    Attributes:
+        replay_ratio: rho, how often each step is used, on average.
+        batch_size: episodes per gradient update.
+        sequence_steps: L, steps of an episode that are learnt from together; longer ones are cut.
+        warmup_steps: env steps in the replay before the first update.
+        gamma: discount.
+        td_lambda: how much later values count in a target: 0 bootstraps after one step, 1 at the end.
+        double: the online network chooses the actions that the target network values (van Hasselt et al.,
+            2016).
+        target_update: "hard" copies the online network now and then, "soft" follows it with every update.
+        target_every: "hard": updates from one copy to the next.
+        target_tau: "soft": share of the way that the target network goes with every update.
+        rewards: mixer "none": what agents learn from, "individual" rewards or the "team"'s.
+        reward_scale: rewards are multiplied by it.
+        publish_every: updates from one policy that actors get to the next.
+    """
+
+    replay_ratio: float = Field(8.0, gt=0)
+    batch_size: int = Field(32, ge=1)
+    sequence_steps: int = Field(100, ge=1)
+    warmup_steps: int = Field(2000, ge=1)
+    gamma: float = Field(0.99, ge=0, le=1)
+    td_lambda: float = Field(0.0, ge=0, le=1)
+    double: bool = True
+    target_update: Literal["hard", "soft"] = "hard"
+    target_every: int = Field(200, ge=1)
+    target_tau: float = Field(0.005, gt=0, lt=1)
+    rewards: Literal["individual", "team"] = "individual"
+    reward_scale: float = Field(1.0, gt=0)
+    learning_rate: float = Field(5e-4, gt=0)
+    publish_every: int = Field(10, ge=1)

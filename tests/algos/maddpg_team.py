@@ -1,0 +1,179 @@
+"""A team of unlike agents, records of what it sees, and MADDPG in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from algos.training import parameters
+
+from tianji_algos.batch import Batch
+from tianji_algos.core import Spaces, build_model
+from tianji_algos.maddpg.agent import MADDPGAgent
+from tianji_algos.maddpg.embryo import MADDPGEmbryo
+from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings, TeamDeterministicSettings
+from tianji_algos.models.team_deterministic import TeamDeterministic
+from tianji_algos.team import Team
+from tianji_envs.core import VectorEnvironment
+from tianji_envs.team import TeamSpace
+
+Array = npt.NDArray[Any]
+
+SIZES = (2, 4, 3)
+"""How many actions, or numbers of an action, each agent has."""
+
+OBSERVATION = 3
+
+DISCRETE = Spaces(TeamSpace(3, OBSERVATION, 4), gym.spaces.MultiDiscrete(SIZES))
+
+_HIGH = np.array([[2, 4, 0, 0], [1, 1, 1, 1], [3, 3, 3, 0]], np.float32)
+CONTINUOUS = Spaces(TeamSpace(3, OBSERVATION, None, state=5), gym.spaces.Box(-0.5 * _HIGH, _HIGH))
+
+SMALL: dict[str, Any] = {"hidden": (6,), "critic_hidden": (7, 5)}
+MODELS: Sequence[dict[str, Any]] = (
+    {},
+    {"share_parameters": True},
+    {"rewards": "team"},
+    {"share_parameters": True, "rewards": "team", "activation": "tanh"},
+)
+
+
+def build(spaces: Spaces, seed: int = 0, **settings: Any) -> TeamDeterministic:
+    model = build_model(TeamDeterministic, spaces, TeamDeterministicSettings(**(SMALL | settings)), seed)
+    assert isinstance(model, TeamDeterministic)
+    return model
+
+
+def build_embryo(
+    spaces: Spaces, model: dict[str, Any] | None = None, seed: int = 0, **settings: Any
+) -> MADDPGEmbryo:
+    return MADDPGEmbryo(spaces, build(spaces, **(model or {})), MADDPGSettings(**settings), seed)
+
+
+def records(spaces: Spaces, rows: int, seed: int = 0, alive: float = 1.0) -> Array:
+    """Draw what a team sees; only a share of the agents is alive."""
+    rng, team = np.random.default_rng(seed), Team.of(spaces)
+    seen = np.zeros(rows, spaces.observation.dtype)
+    seen["alive"] = rng.random((rows, team.agents)) < alive
+    drawn = rng.standard_normal(seen["observation"].shape)
+    seen["observation"] = drawn * seen["alive"][..., None]
+    seen["reward"] = rng.standard_normal((rows, team.agents))
+    if team.has_state:
+        seen["state"] = rng.standard_normal((rows, team.state))
+    if team.discrete:
+        available = rng.random((rows, team.agents, team.most_actions)) < 0.6
+        available &= np.arange(team.most_actions) < np.array(team.actions)[:, None]
+        available &= seen["alive"][..., None]
+        available[..., 0] |= ~available.any(axis=2)
+        seen["available"] = available
+    return seen
+
+
+def actions(spaces: Spaces, seen: Array, seed: int = 0) -> Array:
+    """Draw what a team does."""
+    rng, space = np.random.default_rng(seed), spaces.action
+    if isinstance(space, gym.spaces.Box):
+        return rng.uniform(space.low, space.high, (len(seen), *space.shape)).astype(np.float32)
+    return (rng.random(seen["available"].shape) * seen["available"]).argmax(axis=2).astype(np.uint8)
+
+
+def make_batch(spaces: Spaces, rows: int = 12, seed: int = 0, alive: float = 0.8) -> Batch:
+    rng = np.random.default_rng(seed)
+    seen = records(spaces, rows, seed, alive)
+    return Batch(
+        observation=seen,
+        fields={"action": actions(spaces, seen, seed)},
+        reward=rng.standard_normal(rows).astype(np.float32),
+        next_observation=records(spaces, rows, seed + 1000, alive),
+        discount=rng.choice([0.0, 0.9], rows).astype(np.float32),
+        weight=rng.random(rows).astype(np.float32),
+    )
+
+
+class Play:
+    """Plays and trains in turn, with all transitions so far as the replay.
+
+    Args:
+        environment: to play in.
+        model: settings of the networks.
+        agent: settings of the exploration.
+        training: settings of the updates; one is made after each step.
+        seed: of everything.
+    """
+
+    def __init__(
+        self,
+        environment: VectorEnvironment,
+        model: dict[str, Any],
+        agent: dict[str, Any],
+        training: dict[str, Any],
+        seed: int,
+    ) -> None:
+        self._environment = environment
+        self.spaces = Spaces(environment.observation_space, environment.action_space)
+        self.embryo = build_embryo(self.spaces, model | {"seed": seed}, seed, **training)
+        own = build(self.spaces, **model)
+        number = environment.num_envs
+        self.agent = MADDPGAgent(self.spaces, own, MADDPGAgentSettings(**agent), number, seed)
+        self._rng = np.random.default_rng(seed)
+        self._past: list[Batch] = []
+        self._row = {
+            spec.name: np.zeros((number, *spec.shape), spec.dtype)
+            for spec in MADDPGAgent.fields(self.spaces, self.agent.settings)
+        }
+        self._seen = np.zeros(number, self.spaces.observation.dtype)
+        environment.reset(seed, self._seen)
+        self._fresh = np.zeros(number, np.bool_)
+        self._steps = 0
+
+    def train(self, steps: int) -> None:
+        """Play so many steps of all environments and learn from them."""
+        for _ in range(steps):
+            self.agent.schedule(self._steps)
+            self.agent.adopt(parameters(self.embryo))
+            self._step()
+            if self._steps >= self.embryo.settings.warmup_steps:
+                self.embryo.update(self._drawn())
+
+    def greedy(self, seen: Array) -> Array:
+        """Do what is thought best."""
+        self.agent.adopt(parameters(self.embryo))
+        return self.agent.act_greedily(seen)
+
+    def _step(self) -> None:
+        number, gamma = self._environment.num_envs, self.embryo.settings.gamma
+        before, after = self._seen.copy(), self._seen
+        reward = np.zeros(number, np.float32)
+        terminated, truncated = np.zeros((2, number), np.bool_)
+        actions = self.agent.act(before, self._row)
+        self._environment.step(actions, after, reward, terminated, truncated)
+        kept = ~self._fresh  # A step that begins an episode is no experience.
+        if kept.any():
+            self._past.append(
+                Batch(
+                    before[kept],
+                    {"action": self._row["action"][kept]},
+                    reward[kept],
+                    after[kept],
+                    np.where(terminated, 0.0, gamma).astype(np.float32)[kept],
+                    np.ones(kept.sum(), np.float32),
+                )
+            )
+        self._fresh = terminated | truncated
+        self._steps += number
+
+    def _drawn(self) -> Batch:
+        """Draw as many steps as were played at once, whole, as a batch."""
+        number = max(1, self.embryo.settings.batch_size // self._environment.num_envs)
+        chosen = [self._past[k] for k in self._rng.integers(len(self._past), size=number)]
+        return Batch(
+            np.concatenate([batch.observation for batch in chosen]),
+            {"action": np.concatenate([batch.fields["action"] for batch in chosen])},
+            *(
+                np.concatenate([getattr(batch, name) for batch in chosen])
+                for name in ("reward", "next_observation", "discount", "weight")
+            ),
+        )

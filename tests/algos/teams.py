@@ -1,0 +1,101 @@
+"""Spaces and random fragments of teams, whose agents die and may not always do everything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from algos.fragments import Fragment, random_fragment
+
+from tianji_algos.core import Spaces
+from tianji_algos.team import Team
+
+Records = npt.NDArray[Any]
+
+
+def team_spaces(
+    actions: Sequence[int] = (4, 3, 4), *, observation: int = 5, state: int = 0, continuous: bool = False
+) -> Spaces:
+    """A team of as many agents as there are sizes; continuous actions are within 1.5 of 0."""
+    agents, most = len(actions), max(actions)
+    parts: list[Any] = [("observation", "f4", (agents, observation)), ("reward", "f4", (agents,))]
+    if state:
+        parts.append(("state", "f4", (state,)))
+    if not continuous:
+        parts.append(("available", "?", (agents, most)))
+    parts.append(("alive", "?", (agents,)))
+    seen: gym.Space[Any] = gym.Space((), np.dtype(parts, align=True))
+    if not continuous:
+        return Spaces(seen, gym.spaces.MultiDiscrete(list(actions)))
+    bound = 1.5 * (np.arange(most) < np.array(actions)[:, None]).astype(np.float32)
+    return Spaces(seen, gym.spaces.Box(-bound, bound, dtype=np.float32))
+
+
+def random_records(rng: np.random.Generator, shape: tuple[int, ...], spaces: Spaces) -> Records:
+    """Records of living agents, some of whose actions are not available."""
+    team = Team.of(spaces)
+    seen: Records = np.zeros(shape, spaces.observation.dtype)
+    assert seen.dtype.names is not None
+    for part in {"observation", "reward", "state"} & set(seen.dtype.names):
+        seen[part] = rng.standard_normal(seen[part].shape)
+    seen["alive"] = True
+    if team.discrete:
+        exists = np.arange(team.most_actions) < np.array(team.actions)[:, None]
+        seen["available"] = exists & (rng.random(seen["available"].shape) < 0.7)
+        nothing = ~seen["available"].any(axis=-1)
+        seen["available"][nothing, 1] = True
+    return seen
+
+
+def bury(seen: Records, dead: npt.NDArray[np.bool_]) -> None:
+    """Let agents be ``dead [..., M]``: they see nothing, and only action 0 is left."""
+    seen["alive"][dead] = False
+    seen["observation"][dead] = 0
+    if "available" in (seen.dtype.names or ()):
+        seen["available"][dead] = False
+        seen["available"][dead, 0] = True
+
+
+def random_team_fragment(
+    rng: np.random.Generator, steps: int, envs: int, spaces: Spaces, *, deaths: bool = True
+) -> Fragment:
+    """A fragment in which one agent of each team lives until the episode's end."""
+    team = Team.of(spaces)
+    fragment = random_fragment(rng, steps, envs, spaces)
+    seen = random_records(rng, (steps + 1, envs), spaces)
+    if deaths:
+        for n in range(envs):
+            dead = np.zeros(team.agents, bool)
+            for t in range(steps + 1):
+                if t and not fragment["mask"][t - 1, n]:
+                    dead[:] = False
+                    seen["reward"][t, n] = 0
+                elif t:
+                    seen["reward"][t, n][dead] = 0
+                    dead |= rng.random(team.agents) < 0.3
+                    dead[rng.integers(team.agents) if t == 1 else np.flatnonzero(~dead)[:1]] = False
+                    if dead.all():
+                        dead[0] = False
+                bury(seen[t, n : n + 1], dead[None])
+    fragment["observation"] = seen
+    fragment["reward"] = seen["reward"][1:].sum(axis=2) * fragment["mask"]
+    each = (steps, envs, team.agents)
+    fragment["log_prob"] = rng.normal(-1.1, 0.1, each).astype(np.float32)
+    fragment["value"] = rng.standard_normal((steps + 1, *each[1:])).astype(np.float32)
+    if team.discrete:
+        likes = rng.random(seen["available"][:-1].shape) * seen["available"][:-1]
+        fragment["action"] = likes.argmax(axis=-1)
+    else:
+        fragment["action"] = rng.standard_normal((*each, team.most_actions)).astype(np.float32)
+    return fragment
+
+
+def random_team_rollout(
+    spaces: Spaces, seed: int, fragments: int = 2, steps: int = 8, envs: int = 4, *, deaths: bool = True
+) -> list[Fragment]:
+    """Fragments that one seed gives."""
+    rng = np.random.default_rng(seed)
+    return [random_team_fragment(rng, steps, envs, spaces, deaths=deaths) for _ in range(fragments)]

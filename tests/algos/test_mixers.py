@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from tianji_algos.models.mixers import MonotonicMixer, NoMixer, SumMixer, build_mixer
+from tianji_algos.qmix.settings import TeamQSettings
+from tianji_algos.team import Team
+
+AGENTS, STATE, WIDTH, HYPERNET = 3, 4, 5, 6
+
+TEAM = Team(AGENTS, 2, (2, 2, 2), discrete=True, state=STATE, has_state=True)
+
+Floats = npt.NDArray[np.float32]
+
+
+def numbers(*shape: int) -> st.SearchStrategy[Floats]:
+    return arrays(np.float32, shape, elements=st.floats(-100, 100, width=32))
+
+
+def monotonic(parameters: Floats | None = None) -> MonotonicMixer:
+    mixer = MonotonicMixer(AGENTS, STATE, WIDTH, HYPERNET)
+    if parameters is not None:
+        start = 0
+        for parameter in mixer.parameters():
+            values = np.resize(parameters, start + parameter.numel())[start:]
+            parameter.data.copy_(torch.from_numpy(values).view_as(parameter))
+            start += parameter.numel()
+    return mixer
+
+
+@settings(max_examples=200, deadline=None)
+@given(values=numbers(2, AGENTS), state=numbers(2, STATE), parameters=numbers(97))
+def test_the_teams_value_never_falls_as_an_agents_rises(
+    values: Floats, state: Floats, parameters: Floats
+) -> None:
+    own = torch.from_numpy(values).requires_grad_()
+    mixed = monotonic(parameters)(own, torch.from_numpy(state))
+    (slopes,) = torch.autograd.grad(mixed.sum(), own)
+    assert torch.isfinite(mixed).all()
+    assert (slopes >= 0.0).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    values=numbers(AGENTS), state=numbers(STATE), rise=st.floats(0, 100, width=32), agent=st.integers(0, 2)
+)
+def test_a_better_action_of_one_agent_is_no_worse_for_the_team(
+    values: Floats, state: Floats, rise: float, agent: int
+) -> None:
+    torch.manual_seed(0)
+    mixer = monotonic().double()
+    before = torch.from_numpy(values)[None].double()
+    after = before.clone()
+    after[0, agent] += rise
+    seen = torch.from_numpy(state)[None].double()
+    with torch.no_grad():
+        assert mixer(after, seen) >= mixer(before, seen) - 1e-9
+
+
+def test_without_absolute_values_the_mixer_would_not_be_monotonic() -> None:
+    torch.manual_seed(0)
+    mixer = monotonic()
+    state = torch.randn(64, STATE)
+    features = torch.relu(mixer.first(state)[:, :HYPERNET])
+    assert (mixer.hidden_weight(features) < 0.0).any()
+
+
+def test_qmix_mixes_as_the_paper_writes_it() -> None:
+    torch.manual_seed(1)
+    mixer = monotonic()
+    values, state = torch.randn(7, AGENTS), torch.randn(7, STATE)
+    with torch.no_grad():
+        mixed = mixer(values, 5.0 + 3.0 * state)
+        state = (state - state.mean(dim=1, keepdim=True)) / state.std(dim=1, correction=0, keepdim=True)
+        for row in range(7):
+            of_hidden, of_output, of_bias, bias = mixer.first(state[row]).split(
+                [HYPERNET, HYPERNET, WIDTH, WIDTH]
+            )
+            w_1 = mixer.hidden_weight(of_hidden.relu()).abs().view(AGENTS, WIDTH)
+            w_2 = mixer.output_weight(of_output.relu()).abs()
+            hidden = torch.nn.functional.elu(values[row] @ w_1 + bias)
+            expected = hidden @ w_2 + mixer.output_bias(of_bias.relu())
+            torch.testing.assert_close(mixed[row], expected)
+
+
+def test_coordinates_in_the_state_do_not_make_values_large() -> None:
+    torch.manual_seed(3)
+    state = 1000.0 * torch.randn(64, STATE)
+    with torch.no_grad():
+        assert monotonic()(torch.zeros(64, AGENTS), state).abs().max() < 5.0
+
+
+def test_different_states_mix_differently() -> None:
+    torch.manual_seed(2)
+    values = torch.ones(2, AGENTS)
+    one, other = monotonic()(values, torch.randn(2, STATE))
+    assert one != other
+
+
+@settings(max_examples=50, deadline=None)
+@given(values=numbers(4, AGENTS), state=numbers(4, STATE))
+def test_vdn_is_the_sum_whatever_the_state(values: Floats, state: Floats) -> None:
+    mixed = SumMixer()(torch.from_numpy(values), torch.from_numpy(state))
+    np.testing.assert_allclose(mixed.numpy(), values.sum(axis=1, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
+def test_without_a_mixer_every_agent_keeps_its_value() -> None:
+    values = torch.randn(4, AGENTS)
+    assert NoMixer()(values, torch.zeros(4, STATE)) is values
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "outputs"),
+    [("qmix", MonotonicMixer, 1), ("vdn", SumMixer, 1), ("none", NoMixer, AGENTS)],
+)
+def test_settings_choose_the_mixer(name: str, kind: type[torch.nn.Module], outputs: int) -> None:
+    mixer = build_mixer(TEAM, TeamQSettings.model_validate({"mixer": name}))
+    assert type(mixer) is kind
+    assert mixer(torch.zeros(2, AGENTS), torch.zeros(2, STATE)).shape == (2, outputs)

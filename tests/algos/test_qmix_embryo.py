@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from algos.in_step import in_step
+from algos.team_episodes import random_batch, team_spaces
+from algos.training import parameters
+
+from tianji_algos.batch import SequenceBatch
+from tianji_algos.core import Spaces, build_model
+from tianji_algos.errors import (
+    DivergedError,
+    StateMismatchError,
+    UnsuitableModelError,
+    UnsupportedSpaceError,
+)
+from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.settings import MLPQSettings
+from tianji_algos.models.team_q import NO_ACTION, AgentInputs, TeamQ
+from tianji_algos.peers import Peers
+from tianji_algos.qmix.embryo import QMIXEmbryo
+from tianji_algos.qmix.settings import QMIXSettings, TeamQSettings
+
+Floats = npt.NDArray[np.float32]
+
+SPACES = team_spaces(agents=3, observation=4, actions=5, state=6)
+MOST = 7
+LENGTHS = (3, 7, 1, 5, 5)
+TERMINATED = (True, False, True, True, False)
+BUILDING = threading.Lock()
+"""A model is built from torch's global random stream."""
+
+
+def build(seed: int = 0, model: dict[str, Any] | None = None, **settings: Any) -> QMIXEmbryo:
+    with BUILDING:
+        network = build_model(TeamQ, SPACES, TeamQSettings(width=8, **(model or {})), seed)
+    assert isinstance(network, TeamQ)
+    return QMIXEmbryo(SPACES, network, QMIXSettings(**({"learning_rate": 1e-2} | settings)), seed)
+
+
+def make_batch(seed: int = 0) -> SequenceBatch:
+    return random_batch(SPACES, LENGTHS, TERMINATED, MOST, seed)
+
+
+def share(batch: SequenceBatch, episodes: slice) -> SequenceBatch:
+    return SequenceBatch(
+        batch.observation[episodes],
+        {name: rows[episodes] for name, rows in batch.fields.items()},
+        batch.reward[episodes],
+        batch.length[episodes],
+        batch.terminated[episodes],
+    )
+
+
+def q_of(model: TeamQ, batch: SequenceBatch, episode: int) -> torch.Tensor:
+    """Q ``[length + 1, M, A]`` of one episode by itself."""
+    length = int(batch.length[episode])
+    seen = batch.observation[episode, : length + 1]
+    action = batch.fields["action"][episode, :length].astype(np.int64)
+    last = np.concatenate((np.full((1, 3), NO_ACTION), action))
+    q: torch.Tensor = model(
+        torch.from_numpy(AgentInputs(model)(seen["observation"], last)), [1] * (length + 1)
+    )
+    return q
+
+
+def reference_loss(embryo: QMIXEmbryo, target: TeamQ, batch: SequenceBatch) -> float:
+    """Go through episodes one by one and step by step, as the paper writes it."""
+    settings, total, count = embryo.settings, 0.0, 0
+    mixer = embryo.model.settings.mixer
+    for e, length in enumerate(batch.length.tolist()):
+        seen = batch.observation[e]
+        with torch.no_grad():
+            online, later = q_of(embryo.model, batch, e), q_of(target, batch, e)
+        for t in range(length):
+            action = torch.from_numpy(batch.fields["action"][e, t].astype(np.int64))
+            state = torch.from_numpy(seen["state"][t : t + 2].copy())
+            available = torch.from_numpy(seen["available"][t + 1].copy())
+            chooser = online[t + 1] if settings.double else later[t + 1]
+            best = chooser.masked_fill(~available, -torch.inf).argmax(dim=1)
+            agents = torch.arange(3)
+            with torch.no_grad():
+                value = embryo.model.mixer(online[t, agents, action][None], state[:1])[0]
+                following = target.mixer(later[t + 1, agents, best][None], state[1:])[0]
+            own = mixer == "none" and settings.rewards == "individual"
+            reward = torch.from_numpy(seen["reward"][t + 1].copy()) if own else float(batch.reward[e, t])
+            goes_on = not (t == length - 1 and batch.terminated[e])
+            aim = settings.reward_scale * reward + settings.gamma * goes_on * following
+            total += float(((value - aim) ** 2).mean()) / 2.0
+            count += 1
+    return total / count
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        ({}, {}),
+        ({}, {"double": False, "reward_scale": 0.5}),
+        ({"mixer": "vdn"}, {}),
+        ({"mixer": "none"}, {}),
+        ({"mixer": "none"}, {"rewards": "team"}),
+        ({"share_parameters": False}, {}),
+        ({"agent_id": False, "last_action": False}, {}),
+    ],
+)
+def test_the_loss_is_the_naive_one(model: dict[str, Any], settings: dict[str, Any]) -> None:
+    embryo, twin = build(model=model, **settings), build(model=model)
+    for seed in range(3):  # from the second update on the networks differ
+        expected = reference_loss(embryo, twin.model, make_batch(seed))
+        assert embryo.update(make_batch(seed)) == sum(LENGTHS)
+        assert embryo.metrics()["loss"] == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize("mixer", ["qmix", "vdn", "none"])
+@pytest.mark.parametrize("td_lambda", [0.0, 0.7])
+def test_what_follows_an_episodes_end_changes_nothing(mixer: str, td_lambda: float) -> None:
+    clean, dirty = (build(model={"mixer": mixer}, td_lambda=td_lambda) for _ in range(2))
+    for seed in range(2):
+        clean.update(make_batch(seed))
+        batch = make_batch(seed)
+        for e, length in enumerate(LENGTHS):
+            batch.observation["observation"][e, length + 1 :] = np.nan
+            batch.observation["state"][e, length + 1 :] = np.nan
+            batch.observation["reward"][e, length + 1 :] = np.nan
+            batch.observation["available"][e, length + 1 :] = False
+            batch.reward[e, length:] = np.nan
+            batch.fields["action"][e, length:] = 255
+        dirty.update(batch)
+        np.testing.assert_array_equal(parameters(clean), parameters(dirty))
+
+
+@pytest.mark.parametrize("td_lambda", [0.0, 0.7])
+def test_a_terminated_episodes_last_observation_is_worth_nothing_and_a_cut_ones_something(
+    td_lambda: float,
+) -> None:
+    def after(episode: int) -> Floats:
+        embryo, batch = build(model={"mixer": "none"}, td_lambda=td_lambda, rewards="team"), make_batch()
+        batch.observation["observation"][episode, LENGTHS[episode] :] += 1.0
+        embryo.update(batch)
+        return parameters(embryo)
+
+    plain = build(model={"mixer": "none"}, td_lambda=td_lambda, rewards="team")
+    plain.update(make_batch())
+    for episode, terminated in enumerate(TERMINATED):
+        assert np.array_equal(after(episode), parameters(plain)) == terminated
+
+
+def test_an_unavailable_action_is_nothing_to_hope_for() -> None:
+    plain, tempted = (build(model={"mixer": "vdn"}, double=False) for _ in range(2))
+    batch = make_batch()
+    batch.observation["available"][:, 1:] = [False, True, True, True, True]
+    batch.fields["action"][...] = 1
+    for embryo in (plain, tempted):
+        bias = embryo._target.get_parameter("head.biases.0")
+        with torch.no_grad():
+            bias[..., 0] = 0.0 if embryo is plain else 1000.0
+        embryo.update(batch)
+    np.testing.assert_array_equal(parameters(plain), parameters(tempted))
+
+
+def test_the_state_reaches_the_mixer_alone() -> None:
+    mixed, summed = build(), build(model={"mixer": "vdn"})
+    others = build(), build(model={"mixer": "vdn"})
+    batch = make_batch()
+    for embryo in (mixed, summed):
+        embryo.update(batch)
+    batch.observation["state"] += 1.0
+    for embryo in others:
+        embryo.update(batch)
+    assert (parameters(mixed) != parameters(others[0])).any()
+    np.testing.assert_array_equal(parameters(summed), parameters(others[1]))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+def test_learning_one_batch_by_heart_lowers_its_loss(optimizer: str) -> None:
+    embryo = build(optimizer=optimizer, learning_rate=1e-2, gamma=0.0)
+    losses = []
+    for _ in range(100):
+        embryo.update(make_batch())
+        losses.append(embryo.metrics()["loss"])
+    assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_target_networks_are_copied_every_so_many_updates() -> None:
+    embryo = build(target_every=3)
+    for update in range(1, 8):
+        embryo.update(make_batch(update))
+        tensors, _ = embryo.state()
+        same = all(
+            torch.equal(t, tensors[f"model.{n[7:]}"]) for n, t in tensors.items() if n[:7] == "target."
+        )
+        assert same == (update % 3 == 0)
+
+
+def test_the_target_networks_follow_softly() -> None:
+    embryo = build(target_update="soft", target_tau=0.25)
+    expected = embryo._target_flat.clone()
+    for update in range(3):
+        embryo.update(make_batch(update))
+        expected = 0.75 * expected + 0.25 * embryo._flat
+        torch.testing.assert_close(embryo._target_flat, expected)
+
+
+@pytest.mark.parametrize("mixer", ["qmix", "none"])
+def test_learners_with_shares_of_a_batch_learn_what_one_would_of_all(mixer: str) -> None:
+    alone = build(model={"mixer": mixer}, td_lambda=0.5)
+    used = [alone.update(make_batch(seed)) for seed in range(3)]
+    cuts = (0, 2, 5)  # Of four steps and of seventeen: every step counts alike, wherever it is learnt from.
+
+    def learn(peers: Peers) -> tuple[Floats, list[int]]:
+        embryo = build(model={"mixer": mixer}, td_lambda=0.5)
+        embryo.join(peers)
+        own = slice(*cuts[peers.index : peers.index + 2])
+        counts = [embryo.update(share(make_batch(seed), own)) for seed in range(3)]
+        return parameters(embryo), counts
+
+    (first, second), _ = in_step(2, learn)
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_allclose(first[0], parameters(alone), rtol=1e-3, atol=1e-4)
+    assert first[1] == second[1] == used == [sum(LENGTHS)] * 3
+
+
+def test_metrics_are_means_since_the_last_call() -> None:
+    embryo = build()
+    assert embryo.metrics() == {}
+    embryo.update(make_batch())
+    metrics = embryo.metrics()
+    assert metrics.keys() == {
+        "loss",
+        "td_error",
+        "mean_q",
+        "mean_target",
+        "gradient_norm",
+        "learning_rate",
+    }
+    assert metrics["learning_rate"] == 1e-2
+    assert embryo.metrics() == {}
+
+
+def test_a_linear_learning_rate_falls_to_zero() -> None:
+    embryo = build(learning_rate_schedule="linear", schedule_steps=1000)
+    rates = []
+    for env_steps in (0, 250, 1000, 5000):
+        embryo.schedule(env_steps)
+        embryo.update(make_batch())
+        rates.append(embryo.metrics()["learning_rate"])
+    assert rates == pytest.approx([1e-2, 7.5e-3, 0.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    "settings", [{"target_every": 3}, {"target_update": "soft"}, {"optimizer": "rmsprop"}]
+)
+def test_a_state_that_went_through_files_continues_bit_for_bit(settings: dict[str, Any]) -> None:
+    straight = build(**settings)
+    for seed in range(4):
+        straight.update(make_batch(seed))
+    tensors, rest = straight.state()
+    resumed = build(seed=7, **settings)
+    resumed.load_state(tensors, json.loads(json.dumps(rest)))
+    for seed in range(4, 8):
+        for embryo in (straight, resumed):
+            embryo.update(make_batch(seed))
+        np.testing.assert_array_equal(parameters(straight), parameters(resumed))
+        assert torch.equal(straight._target_flat, resumed._target_flat)
+
+
+def test_a_state_that_does_not_fit_is_refused() -> None:
+    tensors, rest = build().state()
+    with pytest.raises(StateMismatchError, match=r"'adam\.mean' is \(10262,\), and \(565,\) in this model"):
+        build(model={"mixer": "vdn"}).load_state(tensors, rest)
+    with pytest.raises(StateMismatchError, match="belongs to 'dqn', not to 'qmix'"):
+        build().load_state(tensors, {**rest, "algorithm": "dqn"})
+
+
+def test_all_that_the_optimizer_remembers_may_be_averaged() -> None:
+    embryo = build()
+    embryo.update(make_batch())
+    assert [moment.shape for moment in embryo.averaged_state()] == [embryo._flat.shape] * 2
+
+
+def test_a_loss_that_diverged_is_an_error_and_changes_no_parameter() -> None:
+    embryo = build()
+    before, batch = parameters(embryo), make_batch()
+    batch.reward[0, 0] = np.nan
+    with pytest.raises(DivergedError, match="not finite after 0 updates"):
+        embryo.update(batch)
+    np.testing.assert_array_equal(parameters(embryo), before)
+
+
+def test_a_batch_is_not_written_to() -> None:
+    batch = make_batch()
+    for field in dataclasses.fields(batch):
+        found = getattr(batch, field.name)
+        for array in found.values() if field.name == "fields" else (found,):
+            array.setflags(write=False)
+    build(td_lambda=0.5).update(batch)
+
+
+def test_what_does_not_fit_is_refused(cartpole_spaces: Spaces) -> None:
+    model: Any = build_model(MLPQ, cartpole_spaces, MLPQSettings(hidden=(4,)), 0)
+    with pytest.raises(UnsuitableModelError, match="the model 'team_q' would be right"):
+        QMIXEmbryo(SPACES, model, QMIXSettings(), 0)
+    with pytest.raises(UnsupportedSpaceError, match="single agent"):
+        QMIXEmbryo(cartpole_spaces, build().model, QMIXSettings(), 0)
