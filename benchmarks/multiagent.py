@@ -1,0 +1,395 @@
+"""What teams learn: beside VDN, beside baselines, and on SMAX beside JaxMARL's own QMIX.
+
+Every system is trained by `tianji train` with every seed, in turns, and evaluated greedily at its end.
+Baselines play the same environment behind the same wrapper (`tianji eval RUN --policy`). The share of the gap
+is how far an evaluation is on the way from random actions to the heuristic.
+
+    python benchmarks/multiagent.py two-step                          # 5 seeds, to the configs' own stop rule
+    python benchmarks/multiagent.py spread --minutes 10 --out DIR     # QMIX, VDN, MAPPO, MADDPG
+    python benchmarks/multiagent.py adversary --minutes 10 --out DIR
+    python benchmarks/multiagent.py smax --minutes 30 --peer PEER.json ... --out DIR
+
+PEER.json is the report of benchmarks/peers/jaxmarl_qmix.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from tianji_cli.bench.curves import BLACK
+from tianji_cli.bench.environment import busy_share
+from tianji_cli.bench.learning_plots import COLORS, draw_curve, write_figure
+from tianji_cli.bench.statistics import estimate
+from tianji_cli.bench.training import END_S, Curve, read_summary, train_once
+from tianji_cli.cluster.children import python_command, run_child
+from tianji_cli.errors import RunFailed
+from tianji_cli.telemetry.metrics import read_metrics
+from tianji_cli.telemetry.plots import GREY
+from tianji_cli.telemetry.rundir import RunDirectory
+
+HEIGHT: Final = 2.6
+"""Of the figure, in inches."""
+EVAL_SEED: Final = 10_000
+"""Of the environments in which baselines play."""
+DASHES: Final = {"random": ":", "heuristic": "--"}
+PEER_DASHES: Final = ("-", "--", ":", "-.")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class System:
+    """What is trained: a config and what is set in place of its own.
+
+    Attributes:
+        name: in tables and plots.
+        config: path or name of the config.
+        settings: ``SECTION.KEY=VALUE``.
+    """
+
+    name: str
+    config: str
+    settings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """What is compared.
+
+    Attributes:
+        systems: what is trained.
+        seeds: how many, unless the user says.
+        minutes: of each training, unless the user says; None: the config's own stop rule.
+        baselines: what `tianji eval --policy` plays beside it.
+    """
+
+    systems: tuple[System, ...]
+    seeds: int
+    minutes: float | None
+    baselines: tuple[str, ...]
+
+
+def shipped(*names: str) -> tuple[System, ...]:
+    """Systems that are configs as they are shipped."""
+    return tuple(System(name, f"configs/{name}.toml") for name in names)
+
+
+TWO_STEP: Final = "configs/qmix_two_step.toml"
+EXPERIMENTS: Final = {
+    "two-step": Experiment(
+        (System("QMIX", TWO_STEP), System("VDN", TWO_STEP, ('model.mixer="vdn"',))), 5, None, ()
+    ),
+    "spread": Experiment(
+        shipped("qmix_spread", "vdn_spread", "mappo_spread", "maddpg_spread"), 1, 10.0, tuple(DASHES)
+    ),
+    "adversary": Experiment(shipped("maddpg_adversary"), 1, 10.0, ("random",)),
+    "smax": Experiment(shipped("qmix_3m"), 1, 30.0, ("random",)),
+}
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What one training came to.
+
+    Attributes:
+        system: that was trained.
+        seed: of the experiment.
+        run: its directory.
+        evaluation: of the greedy policy at its end, as in ``summary.json``.
+        summary: the rest of it that is of interest here.
+        curve: mean return, or share of episodes won, of the last 100 over time and steps.
+    """
+
+    system: str
+    seed: int
+    run: str
+    evaluation: Row
+    summary: Row
+    curve: Curve
+
+
+KEPT: Final = (
+    "wall_s",
+    "train_s",
+    "env_steps",
+    "updates",
+    "produced_per_s",
+    "consumed_per_s",
+    "replay_ratio",
+    "staleness",
+    "returns",
+)
+
+
+def train(system: System, seed: int, options: argparse.Namespace, place: Path) -> Trained:
+    """Make one training."""
+    settings = [*system.settings, f"experiment.seed={seed}", f"experiment.eval_episodes={options.episodes}"]
+    if options.minutes is not None:
+        settings.append(f"experiment.stop={{ wall_s = {60 * options.minutes!r} }}")
+    run = train_once(
+        system.config, [*settings, *options.set], name=f"{system.name.lower()}-{seed}", place=place
+    )
+    summary = read_summary(run)
+    if summary["evaluation"] is None or not summary["returns"]["episodes"]:
+        raise RunFailed(f"{run.path} ended before it could be evaluated: --minutes should allow for more")
+    return Trained(
+        system=system.name,
+        seed=seed,
+        run=str(run.path),
+        evaluation=summary["evaluation"],
+        summary={name: summary[name] for name in KEPT},
+        curve=read_progress(run, summary),
+    )
+
+
+def read_progress(run: RunDirectory, summary: Row) -> Curve:
+    """Take the share of episodes won from the reports, or the mean return where nothing is won."""
+    won = "win_rate" in summary["returns"]
+    name = "win_rate" if won else "mean_100"
+    points = [(summary["train_s"], float(summary["received"]), summary["returns"][name])]
+    for row in reversed(read_metrics(run.metrics)):
+        if row.get(name) is not None and row["train_s"] < points[-1][0]:
+            points.append((row["train_s"], row["received"], row[name]))
+    return Curve(*zip(*reversed(points), strict=True))
+
+
+def play(trained: Trained, policy: str, episodes: int) -> Row:
+    """Let a baseline play the environment of a training."""
+    asked = ("--policy", policy, "--episodes", str(episodes), "--seed", str(EVAL_SEED), "--json", "-")
+    ended = run_child(python_command("tianji_cli", "eval", trained.run, *asked), patience_s=END_S)
+    if ended.status != 0:
+        raise RunFailed(f"{policy} did not play in {trained.run}:\n{ended.last_words}")
+    played: Row = json.loads(ended.output)
+    del played["returns"]
+    return played
+
+
+@dataclass(frozen=True)
+class Found:
+    """What an experiment came to.
+
+    Attributes:
+        trainings: of each system, by name.
+        baselines: of each system's environment, by policy.
+        peers: reports of JaxMARL's own QMIX.
+    """
+
+    trainings: Mapping[str, Sequence[Trained]]
+    baselines: Mapping[str, Mapping[str, Row]]
+    peers: Sequence[Row]
+
+
+def measure(systems: Sequence[System], options: argparse.Namespace, place: Path) -> Found:
+    """Train every system with every seed, in turns, and let baselines play where each was trained."""
+    trainings: dict[str, list[Trained]] = {system.name: [] for system in systems}
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        for system in systems:
+            trained = train(system, seed, options, place)
+            trainings[system.name].append(trained)
+            mean, spent = trained.evaluation["mean"], trained.summary["wall_s"]
+            print(f"# {system.name}, seed {seed}: {mean:.2f} after {spent:.0f} s", flush=True)
+    baselines = {
+        name: {policy: play(own[0], policy, options.episodes) for policy in options.baselines}
+        for name, own in trainings.items()
+    }
+    peers = [json.loads(report.read_text(encoding="utf-8")) for report in options.peer]
+    return Found(trainings, baselines, peers)
+
+
+def rows_of(found: Found) -> list[Row]:
+    """Sum up each system's seeds, after the baselines of its environment, if others do not have the same."""
+    rows: list[Row] = []
+    shown: dict[str, Mapping[str, Row]] = {}
+    for name, own in found.trainings.items():
+        beside = found.baselines[name]
+        if beside not in shown.values():
+            place = f" ({name})" if shown else ""
+            rows += [{"policy": policy + place, **figures(played)} for policy, played in beside.items()]
+            shown[name] = beside
+        rows.append(row_of(name, own, beside))
+    return rows + [row_of_peer(report) for report in found.peers]
+
+
+def name_of_peer(report: Row) -> str:
+    """Say which training of JaxMARL's own it was."""
+    return f"JaxMARL's QMIX, {report['map']}, width {report['settings']['HIDDEN_SIZE']}"
+
+
+def row_of_peer(report: Row) -> Row:
+    """Take what a peer's training came to."""
+    return {
+        "policy": name_of_peer(report),
+        "seeds": 1,
+        "mean": report["mean_return"],
+        "win rate": report["win_rate"],
+        "wall s": report["start_s"] + report["train_s"],
+        "steps": report["env_steps"],
+        "steps/s": report["produced_per_s"],
+    }
+
+
+def figures(played: Row) -> Row:
+    """Take what episodes say of whoever played them."""
+    return {
+        "mean": played["mean"],
+        "win rate": played.get("win_rate"),
+        **{f"of {agent}": value for agent, value in (played.get("agents") or {}).items()},
+    }
+
+
+def row_of(name: str, own: Sequence[Trained], beside: Mapping[str, Row]) -> Row:
+    """Sum up the seeds of one system."""
+    means = np.array([one.evaluation["mean"] for one in own])
+    over_seeds = estimate(means)
+    mean = float(over_seeds.iqm)
+    gap = None
+    if DASHES.keys() <= beside.keys():
+        low, high = beside["random"]["mean"], beside["heuristic"]["mean"]
+        gap = (mean - low) / (high - low)
+    of_agents = [figures(one.evaluation) for one in own]
+    parts = {
+        key: None if (value is None) else float(np.mean([each[key] for each in of_agents]))
+        for key, value in of_agents[0].items()
+    }
+    of_runs = {
+        key: float(np.median([one.summary[source] for one in own]))
+        for key, source in (
+            ("wall s", "wall_s"),
+            ("steps", "env_steps"),
+            ("steps/s", "produced_per_s"),
+            ("uses/s", "consumed_per_s"),
+        )
+    }
+    several = {"low": float(over_seeds.low), "high": float(over_seeds.high)} if len(own) > 1 else {}
+    least = {"least": float(means.min())} if len(own) > 1 else {}
+    return {
+        "policy": name,
+        "seeds": len(own),
+        **parts,
+        "mean": mean,
+        **several,
+        **least,
+        "gap": gap,
+        **of_runs,
+    }
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """Make a table of what there is, one row for each policy."""
+    columns = [key for key in dict.fromkeys(key for row in rows for key in row) if any_of(rows, key)]
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(cell(row.get(key), key) for key in columns) + " |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def any_of(rows: Sequence[Row], key: str) -> bool:
+    """Say whether any row knows of it."""
+    return any(row.get(key) is not None for row in rows)
+
+
+def cell(value: float | str | None, key: str) -> str:
+    """Show a value: shares as such, large numbers without fractions."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if key in {"win rate", "gap"}:
+        return f"{value:.0%}"
+    return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:.2f}"
+
+
+def draw(found: Found, figure: Figure) -> None:
+    """Draw every system over time and over steps, baselines and the peer beside them."""
+    panels = figure.subplots(1, 2, sharey=True)
+    won = any("win_rate" in one.evaluation for own in found.trainings.values() for one in own)
+    for axes, over in zip(panels, ("train_s", "env_steps"), strict=True):
+        for (name, own), color in zip(found.trainings.items(), COLORS, strict=False):
+            curves = [one.curve for one in own]
+            end = max(getattr(curve, over)[-1] for curve in curves)
+            draw_curve(axes, curves, over=over, end=end, color=color, label=name)
+        for policy, played in next(iter(found.baselines.values())).items():
+            level = played["win_rate" if won else "mean"]
+            axes.axhline(level, color=GREY, linestyle=DASHES[policy], linewidth=0.9, label=policy)
+        for report, dashes in zip(found.peers, PEER_DASHES, strict=False):
+            of_peer, label = report["curve"], name_of_peer(report)
+            axes.plot(
+                of_peer[over], of_peer["win_rate"], color=BLACK, linestyle=dashes, linewidth=0.9, label=label
+            )
+        axes.xaxis.set_major_formatter(EngFormatter())
+    panels[0].set_xlabel("Time (s)")
+    panels[1].set_xlabel("Environment steps")
+    panels[0].set_ylabel("Share of episodes won" if won else "Mean return of 100 episodes")
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=1 if found.peers else 3)
+
+
+def write(found: Found, rows: Sequence[Row], options: argparse.Namespace, machine: Row) -> None:
+    """Write the figures as JSON, as a table and as a plot."""
+    options.out.mkdir(parents=True, exist_ok=True)
+    stem = f"teams-{options.experiment}"
+    write_figure(partial(draw, found), HEIGHT, options.out / f"{stem}.png")
+    (options.out / f"{stem}.md").write_text(markdown(rows), encoding="utf-8")
+    document = machine | {
+        "experiment": options.experiment,
+        "minutes": options.minutes,
+        "rows": rows,
+        "baselines": found.baselines,
+        "peers": found.peers,
+        "trainings": [asdict(one) for own in found.trainings.values() for one in own],
+    }
+    (options.out / f"{stem}.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("experiment", choices=EXPERIMENTS)
+    parser.add_argument("--config", nargs="+", help="in place of the experiment's own; by path or name")
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, help="of each training")
+    parser.add_argument("--episodes", type=int, default=500, help="of each evaluation")
+    parser.add_argument("--baselines", nargs="*", choices=DASHES)
+    parser.add_argument("--peer", type=Path, nargs="*", default=[], help="reports of peers/jaxmarl_qmix.py")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all trainings")
+    parser.add_argument("--out", type=Path, help="write teams-EXPERIMENT.json, .md and .png there")
+    parser.add_argument("--runs", type=Path, help="keep the run directories there")
+    options = parser.parse_args()
+    experiment = EXPERIMENTS[options.experiment]
+    for name in ("seeds", "minutes", "baselines"):
+        if getattr(options, name) is None:
+            setattr(options, name, getattr(experiment, name))
+    systems = experiment.systems
+    if options.config:
+        systems = tuple(System(Path(config).stem, config) for config in options.config)
+    machine = {
+        "platform": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)),
+        "busy": busy_share(),
+    }
+    print(f"# {machine['platform']}, {machine['cores']} cores, {machine['busy']:.0%} of them busy before")
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            found = measure(systems, options, options.runs or Path(place))
+        except RunFailed as failed:
+            sys.exit(str(failed))
+    rows = rows_of(found)
+    print(markdown(rows), end="")
+    if options.out is not None:
+        write(found, rows, options, machine)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""A team's environment as PettingZoo's parallel interface has it; meeting.toml trains with it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from pettingzoo import ParallelEnv
+
+LAST = 9
+LIMIT = 20
+
+
+class Meeting(ParallelEnv):
+    """Two walkers begin at the ends of a line of ten places; both are paid when they meet."""
+
+    metadata: ClassVar = {"name": "meeting"}
+
+    def __init__(self) -> None:
+        self.possible_agents = ["left", "right"]
+        self.agents: list[str] = []
+
+    def observation_space(self, agent: str) -> Box:  # noqa: ARG002 - both are alike
+        """Two places: an agent's own, and the other's."""
+        return Box(0.0, 1.0, (2,), np.float32)
+
+    def action_space(self, agent: str) -> Discrete:  # noqa: ARG002
+        """To the left, nowhere, to the right."""
+        return Discrete(3)
+
+    def reset(self, seed: int | None = None) -> tuple[Any, Any]:  # noqa: ARG002 - nothing is left to chance
+        """Begin an episode: what agents see, and nothing to add."""
+        self.agents = self.possible_agents[:]
+        self._places = {"left": 0, "right": LAST}
+        self._steps = 0
+        return self._seen(), {agent: {} for agent in self.agents}
+
+    def step(self, actions: dict[str, int]) -> tuple[Any, ...]:
+        """Move both: what they see, rewards, who is at an end, whose time is over, and nothing to add."""
+        for agent, action in actions.items():
+            self._places[agent] = min(LAST, max(0, self._places[agent] + int(action) - 1))
+        self._steps += 1
+        met = self._places["left"] == self._places["right"]
+        late = self._steps == LIMIT
+        seen, agents = self._seen(), self.agents
+        if met or late:
+            self.agents = []
+        rewards = dict.fromkeys(agents, float(met))
+        ended, cut = dict.fromkeys(agents, met), dict.fromkeys(agents, late and not met)
+        return seen, rewards, ended, cut, {agent: {} for agent in agents}
+
+    def _seen(self) -> dict[str, Any]:
+        left, right = self._places["left"] / LAST, self._places["right"] / LAST
+        return {"left": np.array([left, right], np.float32), "right": np.array([right, left], np.float32)}
+
+
+def parallel_env(**options: Any) -> Meeting:
+    """Make one; the config's ``environment.options`` are the options."""
+    return Meeting(**options)
