@@ -44,7 +44,7 @@ from tianji_cli.telemetry.rundir import RunDirectory
 HEIGHT: Final = 2.6
 """Of the figure, in inches."""
 EVAL_SEED: Final = 10_000
-"""Of the environments in which baselines play."""
+"""Of the environments in which policies and baselines play."""
 DASHES: Final = {"random": ":", "heuristic": "--"}
 PEER_DASHES: Final = ("-", "--", ":", "-.")
 Row = dict[str, Any]
@@ -74,12 +74,14 @@ class Experiment:
         seeds: how many, unless the user says.
         minutes: of each training, unless the user says; None: the config's own stop rule.
         baselines: what `tianji eval --policy` plays beside it.
+        checkpoint: which is evaluated; the best goes by the sum of all, which means little among opponents.
     """
 
     systems: tuple[System, ...]
     seeds: int
     minutes: float | None
     baselines: tuple[str, ...]
+    checkpoint: str = "best"
 
 
 def shipped(*names: str) -> tuple[System, ...]:
@@ -95,7 +97,7 @@ EXPERIMENTS: Final = {
     "spread": Experiment(
         shipped("qmix_spread", "vdn_spread", "mappo_spread", "maddpg_spread"), 1, 10.0, tuple(DASHES)
     ),
-    "adversary": Experiment(shipped("maddpg_adversary"), 1, 10.0, ("random",)),
+    "adversary": Experiment(shipped("maddpg_adversary"), 1, 10.0, ("random",), "last"),
     "smax": Experiment(shipped("qmix_3m"), 1, 30.0, ("random",)),
 }
 
@@ -108,7 +110,7 @@ class Trained:
         system: that was trained.
         seed: of the experiment.
         run: its directory.
-        evaluation: of the greedy policy at its end, as in ``summary.json``.
+        evaluation: of the greedy policy, as ``tianji eval --json`` has it.
         summary: the rest of it that is of interest here.
         curve: mean return, or share of episodes won, of the last 100 over time and steps.
     """
@@ -136,20 +138,20 @@ KEPT: Final = (
 
 def train(system: System, seed: int, options: argparse.Namespace, place: Path) -> Trained:
     """Make one training."""
-    settings = [*system.settings, f"experiment.seed={seed}", f"experiment.eval_episodes={options.episodes}"]
+    settings = [*system.settings, f"experiment.seed={seed}", "experiment.eval_episodes=0"]
     if options.minutes is not None:
         settings.append(f"experiment.stop={{ wall_s = {60 * options.minutes!r} }}")
     run = train_once(
         system.config, [*settings, *options.set], name=f"{system.name.lower()}-{seed}", place=place
     )
     summary = read_summary(run)
-    if summary["evaluation"] is None or not summary["returns"]["episodes"]:
-        raise RunFailed(f"{run.path} ended before it could be evaluated: --minutes should allow for more")
+    if summary["returns"]["mean_100"] is None:
+        raise RunFailed(f"{run.path} ended before its first episode: --minutes should allow for more")
     return Trained(
         system=system.name,
         seed=seed,
         run=str(run.path),
-        evaluation=summary["evaluation"],
+        evaluation=play(run.path, options.episodes, "--checkpoint", options.checkpoint),
         summary={name: summary[name] for name in KEPT},
         curve=read_progress(run, summary),
     )
@@ -166,12 +168,12 @@ def read_progress(run: RunDirectory, summary: Row) -> Curve:
     return Curve(*zip(*reversed(points), strict=True))
 
 
-def play(trained: Trained, policy: str, episodes: int) -> Row:
-    """Let a baseline play the environment of a training."""
-    asked = ("--policy", policy, "--episodes", str(episodes), "--seed", str(EVAL_SEED), "--json", "-")
-    ended = run_child(python_command("tianji_cli", "eval", trained.run, *asked), patience_s=END_S)
+def play(run: Path, episodes: int, *who: str) -> Row:
+    """Play the environment of a training with one of its policies, or with a baseline."""
+    asked = (*who, "--episodes", str(episodes), "--seed", str(EVAL_SEED), "--json", "-")
+    ended = run_child(python_command("tianji_cli", "eval", str(run), *asked), patience_s=END_S)
     if ended.status != 0:
-        raise RunFailed(f"{policy} did not play in {trained.run}:\n{ended.last_words}")
+        raise RunFailed(f"{' '.join(who)} did not play in {run}:\n{ended.last_words}")
     played: Row = json.loads(ended.output)
     del played["returns"]
     return played
@@ -202,7 +204,10 @@ def measure(systems: Sequence[System], options: argparse.Namespace, place: Path)
             mean, spent = trained.evaluation["mean"], trained.summary["wall_s"]
             print(f"# {system.name}, seed {seed}: {mean:.2f} after {spent:.0f} s", flush=True)
     baselines = {
-        name: {policy: play(own[0], policy, options.episodes) for policy in options.baselines}
+        name: {
+            policy: play(Path(own[0].run), options.episodes, "--policy", policy)
+            for policy in options.baselines
+        }
         for name, own in trainings.items()
     }
     peers = [json.loads(report.read_text(encoding="utf-8")) for report in options.peer]
@@ -368,18 +373,16 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="keep the run directories there")
     options = parser.parse_args()
     experiment = EXPERIMENTS[options.experiment]
+    options.checkpoint = experiment.checkpoint
     for name in ("seeds", "minutes", "baselines"):
         if getattr(options, name) is None:
             setattr(options, name, getattr(experiment, name))
     systems = experiment.systems
     if options.config:
         systems = tuple(System(Path(config).stem, config) for config in options.config)
-    machine = {
-        "platform": platform.platform(),
-        "cores": len(os.sched_getaffinity(0)),
-        "busy": busy_share(),
-    }
-    print(f"# {machine['platform']}, {machine['cores']} cores, {machine['busy']:.0%} of them busy before")
+    cores = len(os.sched_getaffinity(0))
+    machine = {"platform": platform.platform(), "cores": cores, "busy": busy_share()}
+    print(f"# {machine['platform']}, {cores} cores, {machine['busy']:.0%} of them busy before")
     with tempfile.TemporaryDirectory() as place:
         try:
             found = measure(systems, options, options.runs or Path(place))
