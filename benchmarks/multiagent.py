@@ -74,14 +74,12 @@ class Experiment:
         seeds: how many, unless the user says.
         minutes: of each training, unless the user says; None: the config's own stop rule.
         baselines: what `tianji eval --policy` plays beside it.
-        checkpoint: which is evaluated; the best goes by the sum of all, which means little among opponents.
     """
 
     systems: tuple[System, ...]
     seeds: int
     minutes: float | None
     baselines: tuple[str, ...]
-    checkpoint: str = "best"
 
 
 def shipped(*names: str) -> tuple[System, ...]:
@@ -97,7 +95,7 @@ EXPERIMENTS: Final = {
     "spread": Experiment(
         shipped("qmix_spread", "vdn_spread", "mappo_spread", "maddpg_spread"), 1, 10.0, tuple(DASHES)
     ),
-    "adversary": Experiment(shipped("maddpg_adversary"), 1, 10.0, ("random",), "last"),
+    "adversary": Experiment(shipped("maddpg_adversary"), 1, 10.0, ("random",)),
     "smax": Experiment(shipped("qmix_3m"), 1, 30.0, ("random",)),
 }
 
@@ -151,7 +149,7 @@ def train(system: System, seed: int, options: argparse.Namespace, place: Path) -
         system=system.name,
         seed=seed,
         run=str(run.path),
-        evaluation=play(run.path, options.episodes, "--checkpoint", options.checkpoint),
+        evaluation=play(run.path, options.episodes),
         summary={name: summary[name] for name in KEPT},
         curve=read_progress(run, summary),
     )
@@ -173,7 +171,7 @@ def play(run: Path, episodes: int, *who: str) -> Row:
     asked = (*who, "--episodes", str(episodes), "--seed", str(EVAL_SEED), "--json", "-")
     ended = run_child(python_command("tianji_cli", "eval", str(run), *asked), patience_s=END_S)
     if ended.status != 0:
-        raise RunFailed(f"{' '.join(who)} did not play in {run}:\n{ended.last_words}")
+        raise RunFailed(f"{' '.join(who) or 'the trained policy'} did not play in {run}:\n{ended.last_words}")
     played: Row = json.loads(ended.output)
     del played["returns"]
     return played
@@ -373,7 +371,6 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, help="keep the run directories there")
     options = parser.parse_args()
     experiment = EXPERIMENTS[options.experiment]
-    options.checkpoint = experiment.checkpoint
     for name in ("seeds", "minutes", "baselines"):
         if getattr(options, name) is None:
             setattr(options, name, getattr(experiment, name))

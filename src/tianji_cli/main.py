@@ -113,7 +113,7 @@ def evaluate(
     seed: Annotated[int | None, typer.Option(min=0, help="Of the environments.")] = None,
     checkpoint: Annotated[
         str | None,
-        typer.Option(metavar="best|last|STEP", help="Which one to play with; the best by default."),
+        typer.Option(metavar="best|last|STEP", help="Which one to play with; as the config says by default."),
     ] = None,
     policy: Annotated[
         str, typer.Option(metavar="trained|random|heuristic", help="Who plays: the trained one by default.")

@@ -87,7 +87,7 @@ class Assembly(Parts):
         self,
         episodes: int | None = None,
         seed: int | None = None,
-        checkpoint: str = "best",
+        checkpoint: str | None = None,
         on_step: Callable[[VectorEnvironment], None] | None = None,
         policy: Baseline | None = None,
     ) -> Evaluator:
@@ -96,7 +96,7 @@ class Assembly(Parts):
         Args:
             episodes: how many; the config's number by default.
             seed: of the environments; derived from the config's by default.
-            checkpoint: name of a directory in ``checkpoints/``.
+            checkpoint: name of a directory in ``checkpoints/``; the config's choice by default.
             on_step: called after each step; the environments can be rendered then.
             policy: plays in place of the checkpoint.
 
@@ -106,7 +106,8 @@ class Assembly(Parts):
         number = self._config.experiment.eval_episodes if episodes is None else episodes
         num_envs = 1 if on_step is not None else min(number, MAX_PARALLEL)
         seed = self.seed("evaluation") if seed is None else seed
-        trained = self._trained_agent(checkpoint, num_envs) if policy is None else None
+        name = checkpoint or self._config.experiment.eval_checkpoint
+        trained = self._trained_agent(name, num_envs) if policy is None else None
         environment = self.environment(num_envs, render=on_step is not None, evaluation=True)
         player = baseline(policy, environment, seed) if policy is not None else trained
         assert player is not None

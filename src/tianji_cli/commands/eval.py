@@ -44,7 +44,7 @@ def evaluate(
         run: path of the run, ``name/n``, or ``name`` for its newest.
         episodes: how many to play.
         seed: of the environments.
-        checkpoint: ``best``, ``last``, or a step that is kept; the best by default.
+        checkpoint: ``best``, ``last``, or a step that is kept; the config's choice by default.
         policy: ``trained``, ``random`` or ``heuristic``.
         render: file for an animation (GIF) of the first episode.
         out: directory of runs, in place of ``experiments``.
@@ -58,7 +58,8 @@ def evaluate(
     directory = RunDirectory.find(run, DEFAULT_OUT if out is None else out)
     config = load_config(str(directory.config))
     untrained = _baseline(policy, checkpoint)
-    name = _find_checkpoint(directory, checkpoint or "best") if untrained is None else ""
+    wanted = checkpoint or config.experiment.eval_checkpoint
+    name = _find_checkpoint(directory, wanted) if untrained is None else ""
     # torch is slow to import, and what the command line got wrong is known by now.
     from tianji_cli.cluster.assembly import Assembly  # noqa: PLC0415
     from tianji_cli.cluster.parts import Job  # noqa: PLC0415

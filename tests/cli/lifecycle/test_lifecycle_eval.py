@@ -40,6 +40,17 @@ def test_eval_plays_a_checkpoint_and_says_what_is_wrong(workplace: Any) -> None:
     assert json.loads((workplace.place / "figures.json").read_text())["episodes"] == 1
 
 
+def test_eval_plays_the_checkpoint_that_the_config_asks_for(workplace: Any) -> None:
+    run = workplace.train({"experiment": {"eval_checkpoint": "last"}})
+    run.finish()
+    shown = workplace.command("eval", str(run.path), "--episodes", "1")
+    shown.wait(0)
+    assert f"{run.path}, last: " in shown.stdout
+    shown = workplace.command("eval", str(run.path), "--episodes", "1", "--checkpoint", "best")
+    shown.wait(0)
+    assert f"{run.path}, best: " in shown.stdout
+
+
 def test_eval_renders_the_first_episode_and_no_other(workplace: Any) -> None:
     run = workplace.train()
     run.finish()
