@@ -2,7 +2,8 @@
 
 All play the same scenario with the same random actions, N battles at once, and take turns. `scan` is the loop
 that JAX compiles as a whole, so nothing leaves it; `calls` has one compiled call a step, as whoever acts from
-outside JAX must. Both use JaxMARL's own `step`, which begins ended battles anew.
+outside JAX must. Both use JaxMARL's own `step`, which begins ended battles anew, and its own
+limit, which ends them after 101 steps; tianji's end after 100.
 
     python benchmarks/smax.py [--scenario 3m] [--num-envs 32 64] [--repeats 5] [--seconds 2] [--json OUT]
 """

@@ -37,8 +37,9 @@ class Batch:
 class SequenceBatch:
     """Episodes for one gradient update, ``[B, ...]`` each, in memory that the next batch reuses.
 
-    A sequence begins with an episode, or where the sequence before it was full, and has up to L steps. What
-    follows its last observation repeats that.
+    A sequence has up to L steps. It begins with an episode, or in the middle of one: where the sequence
+    before it was full, or after steps that are not there, because a fragment was lost or the replay was
+    restored without what was under way. What follows its last observation repeats that.
 
     Attributes:
         observation: ``[B, L + 1, ...]``; row ``length`` is what the last step led to.

@@ -16,7 +16,7 @@ from tianji_algos.flat import flatten_parameters
 from tianji_algos.means import Means
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.through_time import RecurrentActorCritic
-from tianji_algos.optimizers import build_optimizer
+from tianji_algos.optimizer_choice import build_optimizer
 from tianji_algos.peers import ALONE, Peers
 from tianji_algos.policy_rollout import PolicyMinibatch, PolicyRollout
 from tianji_algos.policy_settings import PolicySettings

@@ -32,6 +32,7 @@ class _BuiltIn:
 
     Attributes:
         contract: class that a model derives from, and that agents and embryos ask for.
+        plays_in_team: of an agent: as its class has it.
     """
 
     target: str
@@ -39,6 +40,7 @@ class _BuiltIn:
     contract: str
     default_model: str = ""
     default_embryo: str = ""
+    plays_in_team: bool = False
 
 
 _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
@@ -73,6 +75,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             contract="TeamDeterministic",
             default_model="team_deterministic",
             default_embryo="maddpg",
+            plays_in_team=True,
         ),
         ("embryo", "maddpg"): _BuiltIn(
             target="tianji_algos.maddpg.embryo:MADDPGEmbryo",
@@ -85,6 +88,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             contract="TeamActorCritic",
             default_model="team_actor_critic",
             default_embryo="mappo",
+            plays_in_team=True,
         ),
         ("embryo", "mappo"): _BuiltIn(
             target="tianji_algos.mappo.embryo:MAPPOEmbryo",
@@ -109,6 +113,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             contract="TeamQ",
             default_model="team_q",
             default_embryo="qmix",
+            plays_in_team=True,
         ),
         ("embryo", "qmix"): _BuiltIn(
             target="tianji_algos.qmix.embryo:QMIXEmbryo",
@@ -243,6 +248,12 @@ def contract(kind: Kind, name: str) -> str | None:
     """Name the class of models that a built-in agent or embryo asks for, or a model is; else None."""
     built_in = _BUILT_IN.get((kind, name))
     return None if built_in is None else built_in.contract
+
+
+def plays_in_team(agent: str) -> bool | None:
+    """Say whether a built-in agent acts for a team; None of others, which would have to be imported."""
+    built_in = _BUILT_IN.get(("agent", agent))
+    return None if built_in is None else built_in.plays_in_team
 
 
 def built_in_names(kind: Kind, contract: str) -> list[str]:

@@ -9,7 +9,7 @@ where there is more of it than all observations.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -17,8 +17,12 @@ import numpy.typing as npt
 
 from tianji_algos.core import Spaces
 from tianji_algos.errors import UnsupportedSpaceError
+from tianji_algos.fields import FieldSpec
 
 Records = npt.NDArray[np.void]
+
+UNAVAILABLE: Final = float("-inf")
+"""Value, or logit, of an action that is not available: the least of all."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,7 @@ class Team:
         have are bounded by 0 and 0.
 
         Raises:
-            UnsupportedSpaceError: the environment shows no team.
+            UnsupportedSpaceError: the environment shows no team, or actions are not those of its agents.
         """
         dtype, action = spaces.observation.dtype, spaces.action
         if dtype is None or dtype.names is None:
@@ -65,13 +69,22 @@ class Team:
         agents, observation = dtype["observation"].shape
         has_state = "state" in dtype.names
         state = dtype["state"].shape[0] if has_state else agents * observation
-        if isinstance(action, gym.spaces.MultiDiscrete):
+        if isinstance(action, gym.spaces.MultiDiscrete) and action.shape == (agents,):
             sizes, discrete = tuple(action.nvec.tolist()), True
-        elif isinstance(action, gym.spaces.Box):
+        elif isinstance(action, gym.spaces.Box) and action.shape[:-1] == (agents,):
             sizes, discrete = tuple(np.count_nonzero(action.high > action.low, axis=1).tolist()), False
         else:
-            raise UnsupportedSpaceError(f"a team's actions are MultiDiscrete or a Box, not {action}")
+            raise UnsupportedSpaceError(
+                f"actions of {agents} agents are MultiDiscrete with a number, or a Box with a row, for each, "
+                f"not {action}"
+            )
         return cls(agents, observation, sizes, discrete, state, has_state)
+
+    def action_field(self) -> FieldSpec:
+        """Say how ``action`` is recorded: as numbers counted from 0, ``[M]``, or as it is, ``[M, A]``."""
+        if self.discrete:
+            return FieldSpec("action", np.min_scalar_type(self.most_actions - 1), (self.agents,))
+        return FieldSpec("action", np.dtype(np.float32), (self.agents, self.most_actions))
 
     def state_of(self, seen: Records) -> npt.NDArray[np.float32]:
         """Give the state ``[..., S]`` of records ``[...]``: their own, or all observations in a row."""

@@ -8,6 +8,7 @@ time is over. Of each update it reports what they would log to wandb.
     python benchmarks/peers/jaxmarl_qmix.py --jaxmarl CHECKOUT [--map 3m] [--minutes 30] [--env-steps N]
         [--set HIDDEN_SIZE=64 ...] [--json OUT]
 
+Their battles last 101 steps at most (JaxMARL ends them on the step after max_steps = 100), tianji's 100.
 Exploration falls over a share of --env-steps, so these should be about as many as fit into the time.
 """
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tianji_envs.atari_games import find_game, title
 from tianji_envs.atari_options import AtariOptions, read_options
@@ -23,11 +23,13 @@ _LIBRARIES: Final = {"ale": ("ale_py", "atari"), "envpool": ("envpool", "envpool
 class AtariFactory(EnvironmentFactory):
     """Atari games, with the preprocessing of Mnih et al. 2015 and Machado et al. 2018."""
 
+    makes_teams: ClassVar[bool | None] = False
+
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Look for the game; the libraries are not asked."""
         find_game(id)
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
+    def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002, ARG002 - all games' alike
         """Check names and values, and look for the library that is to emulate, without importing it."""
         backend = read_options(options).backend
         if importlib.util.find_spec(_LIBRARIES[backend][0]) is None:

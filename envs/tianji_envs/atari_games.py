@@ -5,11 +5,11 @@ The list stands here so that a config is checked without loading an emulator.
 
 from __future__ import annotations
 
-import difflib
 import re
 from typing import Final
 
 from tianji_envs.errors import UnknownEnvironmentError
+from tianji_envs.suggestions import nearest
 
 GAMES: Final = tuple(
     """
@@ -72,11 +72,9 @@ def find_game(id: str) -> str:  # noqa: A002 - the config's word for it
     name = _folded(_VERSION.sub("", id.removeprefix("ALE/")))
     if name in _BY_FOLDED:
         return _BY_FOLDED[name]
-    near = [title(_BY_FOLDED[match]) for match in difflib.get_close_matches(name, _BY_FOLDED, n=3)]
-    hint = (
-        f"did you mean {' or '.join(near)}?" if near else 'an id is a game such as "Pong" or "SpaceInvaders"'
-    )
-    raise UnknownEnvironmentError(f"there is no Atari game {id!r}; {hint}")
+    near = nearest(name, _BY_FOLDED, lambda folded: title(_BY_FOLDED[folded]), most=3)
+    hint = near or '; an id is a game such as "Pong" or "SpaceInvaders"'
+    raise UnknownEnvironmentError(f"there is no Atari game {id!r}{hint}")
 
 
 def title(game: str) -> str:

@@ -156,9 +156,11 @@ class EnvironmentFactory(ABC):
 
     Attributes:
         wants_fresh_process: its library must not be forked: processes that use it are started anew.
+        makes_teams: all its environments are teams, or none is; None: only an environment says so.
     """
 
     wants_fresh_process: ClassVar[bool] = False
+    makes_teams: ClassVar[bool | None] = None
 
     @abstractmethod
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
@@ -168,10 +170,15 @@ class EnvironmentFactory(ABC):
             UnknownEnvironmentError: names the nearest id.
         """
 
-    def check_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027 - many know only when built
+    def check_options(  # noqa: B027 - many know only when built
+        self,
+        id: str,  # noqa: A002 - the config's word for it
+        options: Mapping[str, Any],
+    ) -> None:
         """Refuse options that ``make`` would refuse, without building an environment.
 
         Args:
+            id: which environment; ``check_id`` accepts it.
             options: what the config says under ``environment.options``.
 
         Raises:

@@ -7,11 +7,10 @@ An environment's own vectorised implementation is used where there is one and it
 from __future__ import annotations
 
 import copy
-import difflib
 import importlib
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -34,6 +33,7 @@ from tianji_envs.errors import (
     UnknownEnvironmentError,
 )
 from tianji_envs.serial import GymnasiumEnv, SerialVectorEnvironment
+from tianji_envs.suggestions import nearest
 
 _OWN_EXTRAS = {"box2d"}
 """Extras of gymnasium that tianji passes on under the same name."""
@@ -68,12 +68,13 @@ def _nearest(name: str) -> str:
     else:
         return '; environment.type = "atari" has it'
     by_folded = {registered.lower(): registered for registered in gymnasium.registry}
-    near = difflib.get_close_matches(name.lower(), by_folded, n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(by_folded[match] for match in near)}?" if near else ""
+    return nearest(name.lower(), by_folded, by_folded.__getitem__, most=3)
 
 
 class GymFactory(EnvironmentFactory):
     """Makes environments from gymnasium's registry."""
+
+    makes_teams: ClassVar[bool | None] = False
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Look the id up in gymnasium's registry, and import what it leads to."""

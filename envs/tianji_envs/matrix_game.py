@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +12,7 @@ from gymnasium.spaces import MultiDiscrete
 
 from tianji_envs.core import Array, EnvironmentFactory, VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError, WrongOptionError
+from tianji_envs.suggestions import nearest_or_all
 from tianji_envs.team import ALIVE, AVAILABLE, OBSERVATION, REWARD, STATE, TeamSpace
 from tianji_envs.typed_options import read_typed
 
@@ -56,7 +56,7 @@ def _common(*payoffs: list[list[float]], follows: Array | None = None) -> Game:
 def find_game(id: str, options: MatrixGameOptions | None = None) -> Game:  # noqa: A002 - the config's word for it
     """Make the tables of a game.
 
-    - ``two_step`` (Rashid et al. 2018, section 6.1): agent 0 chooses which game both play next: one that
+    - ``two_step`` (Rashid et al. 2018, section 5): agent 0 chooses which game both play next: one that
       always gives 7, or one whose optimum of 8 they miss if either errs. Optimum: 8.
     - ``climbing`` and ``penalty`` (Claus and Boutilier 1998): the optimum lies beside costly mistakes.
       Optimum: 11 and 10.
@@ -81,21 +81,21 @@ def find_game(id: str, options: MatrixGameOptions | None = None) -> Game:  # noq
             return Game(
                 np.stack([first, first.T], axis=-1)[None], np.ones((1, 2, 2), np.int64), is_common=False
             )
-    near = difflib.get_close_matches(id, IDS, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"they are {', '.join(IDS)}"
-    raise UnknownEnvironmentError(f"no matrix game {id!r}; {hint}")
+    raise UnknownEnvironmentError(f"no matrix game {id!r}{nearest_or_all(id, IDS)}")
 
 
 class MatrixGameFactory(EnvironmentFactory):
     """Makes matrix games."""
 
+    makes_teams: ClassVar[bool | None] = True
+
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Look for the game."""
         find_game(id)
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
-        """Check names and values."""
-        _read_options(options)
+    def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002 - the config's word for it
+        """Check names and values, and whether the game has any."""
+        _read_options(id, options)
 
     def make(
         self,
@@ -109,15 +109,18 @@ class MatrixGameFactory(EnvironmentFactory):
         threads: int = 1,  # noqa: ARG002 - all are stepped by the caller's thread
     ) -> VectorEnvironment:
         """Build N; ``MatrixGameOptions`` says what the options are."""
-        read = _read_options(options)
-        if options and id != "penalty":
-            raise WrongOptionError(
-                "penalty", f"the game {id!r} has no option 'penalty'; the game 'penalty' has"
-            )
-        return MatrixGameVectorEnvironment(find_game(id, read), num_envs, max_episode_steps)
+        self.check_id(id)
+        return MatrixGameVectorEnvironment(
+            find_game(id, _read_options(id, options)), num_envs, max_episode_steps
+        )
 
 
-def _read_options(options: Mapping[str, Any] | None) -> MatrixGameOptions:
+def _read_options(id: str, options: Mapping[str, Any] | None) -> MatrixGameOptions:  # noqa: A002
+    if options and id != "penalty":
+        name = next(iter(options))
+        raise WrongOptionError(
+            name, f"the game {id!r} has no option {name!r}; only the game 'penalty' has one, 'penalty'"
+        )
     return read_typed(
         MatrixGameOptions, options, "a matrix game", lambda _, penalty: "" if penalty <= 0 else "at most 0"
     )

@@ -8,8 +8,8 @@ from __future__ import annotations
 import importlib.util
 import pkgutil
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -18,17 +18,26 @@ import numpy.typing as npt
 from tianji_envs.core import EnvironmentFactory, VectorEnvironment
 from tianji_envs.errors import UnknownEnvironmentError
 from tianji_envs.mpe_spread import spread_heuristic
-from tianji_envs.pettingzoo import check_keywords, create_team, find_parallel_env, missing, nearest
+from tianji_envs.pettingzoo import check_keywords, create_team, find_parallel_env, missing
 from tianji_envs.pettingzoo_team import ByAgent
 from tianji_envs.serial import SerialVectorEnvironment
+from tianji_envs.suggestions import nearest
 
 
 class MPEFactory(EnvironmentFactory):
     """Makes particle worlds; without options, as ``mpe2`` has them: 25 steps, discrete actions."""
 
+    makes_teams: ClassVar[bool | None] = True
+
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Look for the world; the library is not imported."""
         find_world(id)
+
+    def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002 - the config's word for it
+        """Check names; which values there are, only the world knows."""
+        name = find_world(id)
+        if options:
+            check_keywords(id, _raw(name), options)
 
     def make(
         self,
@@ -43,7 +52,7 @@ class MPEFactory(EnvironmentFactory):
     ) -> VectorEnvironment:
         """Build N with the options as keyword arguments of the world's ``parallel_env``."""
         name = find_world(id)
-        world = find_parallel_env(f"mpe2.{name}").raw_env
+        world = _raw(name)
         check_keywords(id, world, options)
         keywords = dict(options or {})
         if max_episode_steps is not None:
@@ -70,20 +79,32 @@ def find_world(id: str) -> str:  # noqa: A002 - the config's word for it
         UnknownEnvironmentError: no such world; names the nearest.
         MissingExtraError: ``mpe2`` is not installed.
     """
-    spec = importlib.util.find_spec("mpe2")
-    if spec is None:
+    worlds = installed_worlds()
+    if not worlds:
         raise missing(id, ModuleNotFoundError(name="mpe2"))
-    versions: dict[str, int] = {}
-    for module in pkgutil.iter_modules(spec.submodule_search_locations):
+    if id in worlds:
+        return f"{id}_v{max(worlds[id])}"
+    if id in (f"{world}_v{version}" for world, versions in worlds.items() for version in versions):
+        return id
+    hint = nearest(id, worlds) or f"; it has {', '.join(worlds)}"
+    raise UnknownEnvironmentError(f"mpe2 has no world {id!r}{hint}")
+
+
+def installed_worlds() -> dict[str, list[int]]:
+    """List the worlds of ``mpe2`` and their versions without importing it; none if it is not installed."""
+    spec = importlib.util.find_spec("mpe2")
+    worlds: dict[str, list[int]] = {}
+    for module in pkgutil.iter_modules(spec.submodule_search_locations if spec else []):
         versioned = re.fullmatch(r"(.+)_v(\d+)", module.name)
         if versioned is not None:
-            versions[versioned[1]] = max(int(versioned[2]), versions.get(versioned[1], 0))
-            if module.name == id:
-                return id
-    if id not in versions:
-        hint = nearest(id, versions) or f"; it has {', '.join(sorted(versions))}"
-        raise UnknownEnvironmentError(f"mpe2 has no world {id!r}{hint}")
-    return f"{id}_v{versions[id]}"
+            worlds.setdefault(versioned[1], []).append(int(versioned[2]))
+    return dict(sorted(worlds.items()))
+
+
+def _raw(name: str) -> Callable[..., Any]:
+    """Import a world of ``mpe2`` as it is without PettingZoo's wrappers."""
+    world: Callable[..., Any] = find_parallel_env(f"mpe2.{name}").raw_env
+    return world
 
 
 class ParticleWorld:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tianji_envs.core import EnvironmentFactory, VectorEnvironment
 from tianji_envs.errors import (
@@ -21,6 +20,7 @@ from tianji_envs.errors import (
 )
 from tianji_envs.pettingzoo_team import ParallelEnv, PettingZooTeam
 from tianji_envs.serial import SerialVectorEnvironment
+from tianji_envs.suggestions import nearest, nearest_or_all
 
 _OF_EXTRA: Final = ("pettingzoo", "mpe2")
 """Packages that tianji's extra ``marl`` brings."""
@@ -29,9 +29,15 @@ _OF_EXTRA: Final = ("pettingzoo", "mpe2")
 class PettingZooFactory(EnvironmentFactory):
     """Makes environments of modules that have a ``parallel_env``."""
 
+    makes_teams: ClassVar[bool | None] = True
+
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Import the module that the id names."""
         find_parallel_env(id)
+
+    def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002 - the config's word for it
+        """Check names; which values there are, only the environment knows."""
+        _check_keywords_of(id, find_parallel_env(id), options)
 
     def make(
         self,
@@ -46,7 +52,7 @@ class PettingZooFactory(EnvironmentFactory):
     ) -> VectorEnvironment:
         """Build N with the options as keyword arguments of ``parallel_env``."""
         module = find_parallel_env(id)
-        check_keywords(id, getattr(module, "raw_env", module.parallel_env), options)
+        _check_keywords_of(id, module, options)
         return SerialVectorEnvironment(
             id, lambda: create_team(id, module.parallel_env, options, render), num_envs, max_episode_steps
         )
@@ -98,14 +104,13 @@ def _nearest(id: str) -> str:  # noqa: A002 - the config's word for it
     except ModuleNotFoundError:
         return ""
     paths = spec.submodule_search_locations if spec else None
-    near = difflib.get_close_matches(name, [module.name for module in pkgutil.iter_modules(paths or [])], n=1)
-    return f"; did you mean '{package}.{near[0]}'?" if near else ""
+    names = [module.name for module in pkgutil.iter_modules(paths or [])]
+    return nearest(name, names, lambda near: f"'{package}.{near}'")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Name the nearest of what there is, as the end of an error's sentence; empty if nothing is near."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def _check_keywords_of(id: str, module: ModuleType, options: Mapping[str, Any] | None) -> None:  # noqa: A002
+    # Where parallel_env wraps a raw_env, it takes whatever that takes, and does not say what.
+    check_keywords(id, getattr(module, "raw_env", module.parallel_env), options)
 
 
 def check_keywords(name: str, create: Callable[..., object], options: Mapping[str, Any] | None) -> None:
@@ -120,8 +125,7 @@ def check_keywords(name: str, create: Callable[..., object], options: Mapping[st
     known = [parameter.name for parameter in parameters if parameter.name != "render_mode"]
     for option in options or {}:
         if option not in known:
-            hint = nearest(option, known) or f"; they are {', '.join(known)}"
-            raise WrongOptionError(option, f"{name} has no option {option!r}{hint}")
+            raise WrongOptionError(option, f"{name} has no option {option!r}{nearest_or_all(option, known)}")
 
 
 def create_team(

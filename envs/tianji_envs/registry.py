@@ -7,15 +7,15 @@ A type is a built-in's name, a name in the entry-point group ``tianji.environmen
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError
+from tianji_envs.suggestions import nearest
 
 if TYPE_CHECKING:
     from tianji_envs.core import EnvironmentFactory
@@ -52,7 +52,7 @@ def find(type: str) -> EnvironmentFactory:  # noqa: A002 - the config's word for
     if ":" not in target:
         entries = _entry_points()
         if target not in entries:
-            near = _nearest(type, {*BUILT_IN, *entries})
+            near = nearest(type, names())
             raise UnknownEnvironmentError(
                 f"no environment type {type!r}{near} (one of your own is named 'my_module:MyEnv')"
             )
@@ -64,16 +64,11 @@ def _entry_points() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
-def _nearest(name: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
 def _load(target: str) -> object:
     module_name, _, attribute = target.partition(":")
     module = _import(module_name)
     if not hasattr(module, attribute):
-        near = _nearest(attribute, vars(module))
+        near = nearest(attribute, vars(module))
         raise UnknownEnvironmentError(f"module {module_name!r} has no {attribute!r}{near}")
     found: object = getattr(module, attribute)
     return found
@@ -101,6 +96,7 @@ def _as_factory(type: str, found: object) -> EnvironmentFactory:  # noqa: A002 -
     if inspect.isclass(found):
         if issubclass(found, EnvironmentFactory):
             _check_make(type, found)
+            _check_check_options(type, found)
             return found()
         if issubclass(found, BaseEnv | gymnasium.Env):
             return UserFactory(type, found)
@@ -117,3 +113,13 @@ def _check_make(type: str, factory: type[EnvironmentFactory]) -> None:  # noqa: 
     lacking = [f"{name}=" for name in ("evaluation", "threads") if name not in parameters]
     if lacking:
         raise BrokenEnvironmentError(f"{type}: {factory.__name__}.make() should take {' and '.join(lacking)}")
+
+
+def _check_check_options(type: str, factory: type[EnvironmentFactory]) -> None:  # noqa: A002
+    """Refuse a factory whose ``check_options`` does not take an id beside the options."""
+    try:
+        inspect.signature(factory.check_options).bind(None, "", {})
+    except TypeError:
+        raise BrokenEnvironmentError(
+            f"{type}: {factory.__name__}.check_options() should take id and options"
+        ) from None

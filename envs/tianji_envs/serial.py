@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tianji_envs.core import Array, BaseEnv, VectorEnvironment, check_spaces, derive_seed
 from tianji_envs.errors import BrokenEnvironmentError
-from tianji_envs.team import TeamSpace
+from tianji_envs.team import AVAILABLE, TeamSpace
 
 
 class SerialVectorEnvironment(VectorEnvironment):
@@ -53,9 +53,25 @@ class SerialVectorEnvironment(VectorEnvironment):
                     f"{self._name}: reset() gave an observation of shape {np.shape(first)}, "
                     f"observation_space says {self.observation_space.shape}"
                 )
+            if isinstance(self.observation_space, TeamSpace):
+                self._check_record(self.observation_space, first)
             observation[i] = first
             self._ended[i] = False
             self._steps[i] = 0
+
+    def _check_record(self, space: TeamSpace, first: Any) -> None:
+        # numpy would take another record part by part in their order, whatever their names.
+        if not space.contains(first):
+            raise BrokenEnvironmentError(
+                f"{self._name}: reset() gave {getattr(first, 'dtype', type(first).__name__)}, "
+                f"a record of observation_space.dtype is wanted: {space.dtype}"
+            )
+        if AVAILABLE in (first.dtype.names or ()) and not first[AVAILABLE].any(axis=-1).all():
+            without = np.flatnonzero(~first[AVAILABLE].any(axis=-1)).tolist()
+            raise BrokenEnvironmentError(
+                f"{self._name}: reset() gave a record that leaves agents {without} no available action; "
+                "each should have one at least, those that are not alive too"
+            )
 
     def step(
         self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array

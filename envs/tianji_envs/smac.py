@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from tianji_envs.core import EnvironmentFactory, VectorEnvironment
 from tianji_envs.errors import (
@@ -44,12 +44,14 @@ class SMACFactory(EnvironmentFactory):
     package's environment.
     """
 
+    makes_teams: ClassVar[bool | None] = True
+
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Refuse an empty id; which maps there are, and users may add some, only the packages know."""
         if not id:
             raise UnknownEnvironmentError('SMAC needs the name of a map, such as id = "3m"')
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
+    def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002, ARG002 - alike in all
         """Check what TianJi knows of, and look for the package and the game without importing anything."""
         package, keywords = _split(options)
         for name in keywords:
@@ -73,7 +75,7 @@ class SMACFactory(EnvironmentFactory):
     ) -> VectorEnvironment:
         """Build N battles; the game itself begins with the first ``reset``."""
         self.check_id(id)
-        self.check_options(options or {})
+        self.check_options(id, options or {})
         package, keywords = _split(options or {})
         create = partial(PACKAGES[package], id, max_episode_steps, keywords)
         try:

@@ -7,7 +7,6 @@ section 4). All copies are stepped by one call that JAX has compiled.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import io
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from tianji_envs.core import EnvironmentFactory
 from tianji_envs.errors import BrokenEnvironmentError, MissingExtraError, UnknownEnvironmentError
 from tianji_envs.smax_options import read_options
+from tianji_envs.suggestions import nearest_or_all
 
 if TYPE_CHECKING:
     from tianji_envs.core import VectorEnvironment
@@ -42,6 +42,9 @@ SCENARIOS: Final = (
 )
 """Those of JaxMARL; importing it to ask would take seconds."""
 
+MAX_STEPS: Final = 100
+"""Of a battle, unless a config says otherwise."""
+
 _ONE_THREAD: Final = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 
@@ -49,15 +52,14 @@ class SMAXFactory(EnvironmentFactory):
     """Makes battles of JaxMARL's ``HeuristicEnemySMAX``."""
 
     wants_fresh_process: ClassVar[bool] = True
+    makes_teams: ClassVar[bool | None] = True
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Look the scenario up."""
         if id not in SCENARIOS:
-            near = difflib.get_close_matches(id, SCENARIOS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"they are {', '.join(SCENARIOS)}"
-            raise UnknownEnvironmentError(f"SMAX has no scenario {id!r}; {hint}")
+            raise UnknownEnvironmentError(f"SMAX has no scenario {id!r}{nearest_or_all(id, SCENARIOS)}")
 
-    def check_options(self, options: Mapping[str, Any]) -> None:
+    def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002, ARG002 - alike in all
         """Check names and values, and look for JaxMARL without importing it."""
         read_options(options)
         if importlib.util.find_spec("jaxmarl") is None:
@@ -76,9 +78,9 @@ class SMAXFactory(EnvironmentFactory):
     ) -> VectorEnvironment:
         """Build N battles; ``SMAXOptions`` says what the options are."""
         self.check_id(id)
-        keywords = asdict(read_options(options))
-        if max_episode_steps is not None:
-            keywords["max_steps"] = max_episode_steps - 1  # JaxMARL ends a battle on the step after these.
+        limit = MAX_STEPS if max_episode_steps is None else max_episode_steps
+        # JaxMARL ends a battle on the step after its max_steps: its own default of 100 makes battles of 101.
+        keywords = asdict(read_options(options)) | {"max_steps": limit - 1}
         _settle_jax(threads)
         try:
             battles = _import_battles()

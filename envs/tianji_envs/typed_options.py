@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
 from tianji_envs.errors import WrongOptionError
+from tianji_envs.suggestions import nearest_or_all
 
 OptionsT = TypeVar("OptionsT")
 
@@ -35,9 +35,7 @@ def read_typed(
     given = dict(options or {})
     for name, value in given.items():
         if name not in types:
-            near = difflib.get_close_matches(name, types, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"they are {', '.join(types)}"
-            raise WrongOptionError(name, f"{of} has no option {name!r}; {hint}")
+            raise WrongOptionError(name, f"{of} has no option {name!r}{nearest_or_all(name, types)}")
         should = wanted(name, value) if _has_type(value, types[name]) else _WANTED[types[name]]
         if should:
             raise WrongOptionError(name, f"{of}'s option {name} = {value!r}: it should be {should}")

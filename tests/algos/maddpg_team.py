@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+from algos.teams import bury, random_choices, random_records, team_spaces
 from algos.training import parameters
 
 from tianji_algos.batch import Batch
@@ -16,21 +17,16 @@ from tianji_algos.maddpg.agent import MADDPGAgent
 from tianji_algos.maddpg.embryo import MADDPGEmbryo
 from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings, TeamDeterministicSettings
 from tianji_algos.models.team_deterministic import TeamDeterministic
-from tianji_algos.team import Team
+from tianji_algos.team import Records
 from tianji_envs.core import VectorEnvironment
-from tianji_envs.team import TeamSpace
 
 Array = npt.NDArray[Any]
 
 SIZES = (2, 4, 3)
 """How many actions, or numbers of an action, each agent has."""
 
-OBSERVATION = 3
-
-DISCRETE = Spaces(TeamSpace(3, OBSERVATION, 4), gym.spaces.MultiDiscrete(SIZES))
-
-_HIGH = np.array([[2, 4, 0, 0], [1, 1, 1, 1], [3, 3, 3, 0]], np.float32)
-CONTINUOUS = Spaces(TeamSpace(3, OBSERVATION, None, state=5), gym.spaces.Box(-0.5 * _HIGH, _HIGH))
+DISCRETE = team_spaces(SIZES, observation=3)
+CONTINUOUS = team_spaces(SIZES, observation=3, state=5, continuous=True)
 
 SMALL: dict[str, Any] = {"hidden": (6,), "critic_hidden": (7, 5)}
 MODELS: Sequence[dict[str, Any]] = (
@@ -53,31 +49,20 @@ def build_embryo(
     return MADDPGEmbryo(spaces, build(spaces, **(model or {})), MADDPGSettings(**settings), seed)
 
 
-def records(spaces: Spaces, rows: int, seed: int = 0, alive: float = 1.0) -> Array:
+def records(spaces: Spaces, rows: int, seed: int = 0, alive: float = 1.0) -> Records:
     """Draw what a team sees; only a share of the agents is alive."""
-    rng, team = np.random.default_rng(seed), Team.of(spaces)
-    seen = np.zeros(rows, spaces.observation.dtype)
-    seen["alive"] = rng.random((rows, team.agents)) < alive
-    drawn = rng.standard_normal(seen["observation"].shape)
-    seen["observation"] = drawn * seen["alive"][..., None]
-    seen["reward"] = rng.standard_normal((rows, team.agents))
-    if team.has_state:
-        seen["state"] = rng.standard_normal((rows, team.state))
-    if team.discrete:
-        available = rng.random((rows, team.agents, team.most_actions)) < 0.6
-        available &= np.arange(team.most_actions) < np.array(team.actions)[:, None]
-        available &= seen["alive"][..., None]
-        available[..., 0] |= ~available.any(axis=2)
-        seen["available"] = available
+    rng = np.random.default_rng(seed)
+    seen = random_records(rng, (rows,), spaces)
+    bury(seen, rng.random(seen["alive"].shape) >= alive)
     return seen
 
 
-def actions(spaces: Spaces, seen: Array, seed: int = 0) -> Array:
+def actions(spaces: Spaces, seen: Records, seed: int = 0) -> Array:
     """Draw what a team does."""
     rng, space = np.random.default_rng(seed), spaces.action
     if isinstance(space, gym.spaces.Box):
         return rng.uniform(space.low, space.high, (len(seen), *space.shape)).astype(np.float32)
-    return (rng.random(seen["available"].shape) * seen["available"]).argmax(axis=2).astype(np.uint8)
+    return random_choices(rng, seen).astype(np.uint8)
 
 
 def make_batch(spaces: Spaces, rows: int = 12, seed: int = 0, alive: float = 0.8) -> Batch:
@@ -91,6 +76,14 @@ def make_batch(spaces: Spaces, rows: int = 12, seed: int = 0, alive: float = 0.8
         discount=rng.choice([0.0, 0.9], rows).astype(np.float32),
         weight=rng.random(rows).astype(np.float32),
     )
+
+
+def only_certain(batch: Batch) -> Batch:
+    """Leave agents no choice but one action each, so that nothing is drawn."""
+    for seen in (batch.observation, batch.next_observation):
+        if "available" in (seen.dtype.names or ()):
+            seen["available"] = np.arange(4) == (seen["available"].argmax(axis=2))[..., None]
+    return batch
 
 
 class Play:
@@ -138,10 +131,9 @@ class Play:
             if self._steps >= self.embryo.settings.warmup_steps:
                 self.embryo.update(self._drawn())
 
-    def greedy(self, seen: Array) -> Array:
-        """Do what is thought best."""
-        self.agent.adopt(parameters(self.embryo))
-        return self.agent.act_greedily(seen)
+    def evaluator(self, number: int) -> MADDPGAgent:
+        """Build an agent with what was learned, for so many environments."""
+        return MADDPGAgent(self.spaces, self.embryo.model, self.agent.settings, number, seed=0)
 
     def _step(self) -> None:
         number, gamma = self._environment.num_envs, self.embryo.settings.gamma

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -11,43 +10,46 @@ import numpy.typing as npt
 from algos.fragments import Fragment, random_fragment
 
 from tianji_algos.core import Spaces
-from tianji_algos.team import Team
-
-Records = npt.NDArray[Any]
+from tianji_algos.team import Records, Team
+from tianji_envs.team import TeamSpace
 
 
 def team_spaces(
     actions: Sequence[int] = (4, 3, 4), *, observation: int = 5, state: int = 0, continuous: bool = False
 ) -> Spaces:
-    """A team of as many agents as there are sizes; continuous actions are within 1.5 of 0."""
+    """A team of as many agents as there are sizes; the m-th one's continuous actions go from -m / 2 to m."""
     agents, most = len(actions), max(actions)
-    parts: list[Any] = [("observation", "f4", (agents, observation)), ("reward", "f4", (agents,))]
-    if state:
-        parts.append(("state", "f4", (state,)))
-    if not continuous:
-        parts.append(("available", "?", (agents, most)))
-    parts.append(("alive", "?", (agents,)))
-    seen: gym.Space[Any] = gym.Space((), np.dtype(parts, align=True))
+    seen = TeamSpace(agents, observation, None if continuous else most, state)
     if not continuous:
         return Spaces(seen, gym.spaces.MultiDiscrete(list(actions)))
-    bound = 1.5 * (np.arange(most) < np.array(actions)[:, None]).astype(np.float32)
-    return Spaces(seen, gym.spaces.Box(-bound, bound, dtype=np.float32))
+    high = np.arange(1, agents + 1, dtype=np.float32)[:, None] * exists(actions)
+    return Spaces(seen, gym.spaces.Box(-0.5 * high, high))
+
+
+def exists(actions: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Which of the most actions, or numbers, that an agent has each of them has, ``[M, A]``."""
+    return np.arange(max(actions)) < np.array(actions)[:, None]
 
 
 def random_records(rng: np.random.Generator, shape: tuple[int, ...], spaces: Spaces) -> Records:
     """Records of living agents, some of whose actions are not available."""
     team = Team.of(spaces)
     seen: Records = np.zeros(shape, spaces.observation.dtype)
-    assert seen.dtype.names is not None
-    for part in {"observation", "reward", "state"} & set(seen.dtype.names):
+    for part in ("observation", "reward", *(["state"] if team.has_state else [])):
         seen[part] = rng.standard_normal(seen[part].shape)
     seen["alive"] = True
     if team.discrete:
-        exists = np.arange(team.most_actions) < np.array(team.actions)[:, None]
-        seen["available"] = exists & (rng.random(seen["available"].shape) < 0.7)
+        seen["available"] = exists(team.actions) & (rng.random(seen["available"].shape) < 0.7)
         nothing = ~seen["available"].any(axis=-1)
         seen["available"][nothing, 1] = True
     return seen
+
+
+def random_choices(rng: np.random.Generator, seen: Records) -> npt.NDArray[np.int64]:
+    """Available actions of agents, ``[..., M]``."""
+    likes = rng.random(seen["available"].shape) * seen["available"]
+    choices: npt.NDArray[np.int64] = likes.argmax(axis=-1)
+    return choices
 
 
 def bury(seen: Records, dead: npt.NDArray[np.bool_]) -> None:
@@ -86,8 +88,7 @@ def random_team_fragment(
     fragment["log_prob"] = rng.normal(-1.1, 0.1, each).astype(np.float32)
     fragment["value"] = rng.standard_normal((steps + 1, *each[1:])).astype(np.float32)
     if team.discrete:
-        likes = rng.random(seen["available"][:-1].shape) * seen["available"][:-1]
-        fragment["action"] = likes.argmax(axis=-1)
+        fragment["action"] = random_choices(rng, seen[:-1])
     else:
         fragment["action"] = rng.standard_normal((*each, team.most_actions)).astype(np.float32)
     return fragment

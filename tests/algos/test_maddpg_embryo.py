@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from algos.maddpg_team import CONTINUOUS, DISCRETE, MODELS, build_embryo, make_batch
+from algos.maddpg_team import CONTINUOUS, DISCRETE, MODELS, build_embryo, make_batch, only_certain
 from algos.training import parameters
 from pydantic import ValidationError
 
@@ -19,34 +19,12 @@ from tianji_algos.errors import DivergedError, StateMismatchError
 from tianji_algos.maddpg.embryo import MADDPGEmbryo
 from tianji_algos.maddpg.settings import MADDPGSettings
 from tianji_algos.models.team_deterministic import TeamDeterministic
-from tianji_algos.peers import Peers
 
 Floats = npt.NDArray[np.float32]
 
 ROWS = 12
 BOTH = pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 EACH_MODEL = pytest.mark.parametrize("model", MODELS)
-
-
-class Partner(Peers):
-    """Another learner, whose gradient is known."""
-
-    number = 2
-    index = 0
-
-    def __init__(self, gradient: torch.Tensor) -> None:
-        self._gradient = gradient
-
-    def add_up(self, values: torch.Tensor) -> None:
-        values.add_(self._gradient, alpha=0.5)
-
-
-def only_certain(batch: Batch) -> Batch:
-    """Leave agents no choice but one action each, so that nothing is drawn."""
-    for seen in (batch.observation, batch.next_observation):
-        if "available" in (seen.dtype.names or ()):
-            seen["available"] = np.arange(4) == (seen["available"].argmax(axis=2))[..., None]
-    return batch
 
 
 def done(embryo: MADDPGEmbryo, batch: Batch) -> torch.Tensor:
@@ -365,24 +343,3 @@ def test_all_the_optimizers_remember_is_averaged() -> None:
         moment.fill_(3.0)
     assert not any((tensor == 3.0).all() for tensor in tensors.values())
     assert sum(bool((tensor == 3.0).all()) for tensor in embryo.state()[0].values()) == 4
-
-
-@EACH_MODEL
-def test_learners_in_step_make_the_update_of_the_whole_batch(model: dict[str, Any]) -> None:
-    whole = only_certain(make_batch(DISCRETE))
-    alone = build_embryo(DISCRETE, model, max_grad_norm=None)
-    alone.update(whole)
-
-    def share(index: int) -> Batch:
-        which = slice(index * ROWS // 2, (index + 1) * ROWS // 2)
-        fields = {"action": whole.fields["action"][which]}
-        others = ("observation", "reward", "next_observation", "discount", "weight")
-        return Batch(fields=fields, **{name: getattr(whole, name)[which] for name in others})
-
-    other = build_embryo(DISCRETE, model, max_grad_norm=None)
-    other.update(share(1))
-    embryo = build_embryo(DISCRETE, model, max_grad_norm=None)
-    embryo.join(Partner(other._gradient))
-    assert embryo.update(share(0)) == ROWS
-    torch.testing.assert_close(embryo._gradient, alone._gradient, rtol=1e-4, atol=1e-7)
-    np.testing.assert_allclose(parameters(embryo), parameters(alone), rtol=1e-3, atol=1e-5)

@@ -48,8 +48,9 @@ def best_return(play: Play, game: str) -> tuple[float, list[list[int]]]:
     seen = np.zeros(1, environment.observation_space.dtype)
     environment.reset(0, seen)
     reward, flags, total, actions = np.zeros(1, np.float32), np.zeros((2, 1), np.bool_), 0.0, []
+    agent = play.evaluator(1)
     while not flags.any():
-        chosen = play.greedy(seen)
+        chosen = agent.act_greedily(seen)
         actions.append(chosen[0].tolist())
         environment.step(chosen, seen, reward, *flags)
         total += float(reward[0])
@@ -121,5 +122,5 @@ def test_agents_with_unlike_bounds_learn_a_sum(model: dict[str, Any]) -> None:
     seen["alive"] = True
     wanted = np.linspace(0.0, 2.0, ENVS)
     seen["observation"][:, 0, 0] = wanted
-    missed = play.greedy(seen)[..., 0].sum(axis=1) - wanted
+    missed = play.evaluator(ENVS).act_greedily(seen)[..., 0].sum(axis=1) - wanted
     assert np.abs(missed).mean() < 0.15

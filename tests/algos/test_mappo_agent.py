@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from algos.teams import Records, bury, random_records, team_spaces
+from algos.teams import bury, random_records, team_spaces
 
 from tianji_algos.core import Fields, Spaces, build_model
 from tianji_algos.errors import UnsuitableModelError
@@ -18,6 +18,7 @@ from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.models.team_actor_critic import TeamActorCritic
 from tianji_algos.models.through_torch import TorchExecutor
+from tianji_algos.team import Records
 
 ENVS = 16
 SPACES = {
@@ -77,6 +78,21 @@ def test_what_is_recorded_is_what_the_network_says_of_each_agents_action(spaces:
     np.testing.assert_allclose(row["value"], value.reshape(ENVS, 3), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("name", "recorded", "given"), [("discrete", np.uint8, np.int64), ("continuous", np.float32, np.float32)]
+)
+def test_actions_are_recorded_in_the_smallest_type_and_given_in_the_environments(
+    name: str, recorded: type[np.generic], given: type[np.generic]
+) -> None:
+    spaces = SPACES[name]
+    _, agent = build(spaces)
+    row = row_of(spaces)
+    assert row["action"].dtype == recorded
+    actions = agent.act(seen_in(spaces), row)
+    assert actions.dtype == given
+    assert agent.act_greedily(seen_in(spaces)) is actions, "it is reused"
+
+
 def test_actions_that_are_not_available_are_never_chosen() -> None:
     spaces = SPACES["discrete"]
     _, agent = build(spaces, num_envs=500)
@@ -133,7 +149,7 @@ def test_a_model_of_another_kind_is_refused(cartpole_spaces: Spaces) -> None:
 
 
 class TwoStep:
-    """Sixteen copies of the two-step game (Rashid et al., 2018, section 6.1), which always go on."""
+    """Sixteen copies of the two-step game (Rashid et al., 2018, section 5), which always go on."""
 
     def __init__(self, spaces: Spaces) -> None:
         self._seen = np.zeros(ENVS, spaces.observation.dtype)

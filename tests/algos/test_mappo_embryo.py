@@ -8,9 +8,9 @@ import numpy.typing as npt
 import pytest
 import torch
 from algos.fragments import Fragment
-from algos.in_step import Outcome, assert_same, in_step
+from algos.in_step import Outcome, Table, assert_same, in_step
 from algos.in_step import train as train_one
-from algos.teams import random_team_fragment, random_team_rollout, team_spaces
+from algos.teams import bury, random_team_fragment, random_team_rollout, team_spaces
 from algos.training import parameters, train
 
 from tianji_algos.core import Spaces, build_model
@@ -278,14 +278,14 @@ def test_it_trains_through_torch_as_it_does_in_numpy(
 
 def learn_together(
     spaces: Spaces, fragments: list[Fragment], learners: int, **settings: Any
-) -> list[Outcome]:
+) -> tuple[list[Outcome], Table]:
     embryos = [build(spaces, seed=k, **settings) for k in range(learners)]
 
     def learn(peers: Peers) -> Outcome:
         embryos[peers.index].join(peers)
         return train_one(embryos[peers.index], fragments[peers.index :: learners])
 
-    return in_step(learners, learn)[0]
+    return in_step(learners, learn)
 
 
 @pytest.mark.parametrize("learners", [2, 3])
@@ -297,7 +297,7 @@ def test_learners_on_shares_of_a_rollout_make_the_update_of_one_on_all_of_it(
     settings: dict[str, Any] = {"minibatch_size": 10**4, "rollout_steps": 10**4, "epochs": 1}
     settings["normalize_advantage"] = normalize
     alone = train_one(build(spaces, **settings), fragments)
-    outcomes = learn_together(spaces, fragments, learners, **settings)
+    outcomes, _ = learn_together(spaces, fragments, learners, **settings)
     assert_same(outcomes)
     assert (outcomes[0].uses, outcomes[0].updates) == (alone.uses, alone.updates)
     np.testing.assert_allclose(outcomes[0].moments, alone.moments, rtol=1e-4, atol=1e-7)
@@ -307,7 +307,47 @@ def test_learners_with_unequal_shares_make_the_same_updates_with_the_same_bits(s
     fragments = random_team_rollout(spaces, seed=7, fragments=6)
     fragments[1]["mask"][:] = 0
     fragments[4]["mask"][2:] = 0
-    outcomes = learn_together(spaces, fragments, 3)
+    outcomes, _ = learn_together(spaces, fragments, 3)
     assert_same(outcomes)
     assert outcomes[0].uses == 3 * sum(int(fragment["mask"].sum()) for fragment in fragments)
     assert np.isfinite(outcomes[0].parameters).all()
+
+
+def mostly_dead(spaces: Spaces, fragments: int) -> tuple[list[Fragment], int]:
+    """Fragments of which only each third env step has one who lives, and how many of these are experience."""
+    rollout = random_team_rollout(spaces, seed=7, fragments=fragments, deaths=False)
+    for fragment in rollout:
+        dead = np.ones(fragment["observation"]["alive"].shape, bool)
+        dead[::3, :, 0] = False
+        bury(fragment["observation"], dead)
+    return rollout, sum(int(fragment["mask"][::3].sum()) for fragment in rollout)
+
+
+def test_minibatches_in_which_nobody_lives_are_left_out(spaces: Spaces) -> None:
+    fragments, steps = mostly_dead(spaces, 1)
+    embryo = build(spaces, minibatch_size=2, epochs=1)
+    batches = [(batch.total, len(batch.log_prob)) for batch in embryo.minibatches(fragments)]
+    assert 0 < len(batches) < round(int(fragments[0]["mask"].sum()) / 2)
+    assert all(total == own > 0 for total, own in batches)
+    assert sum(total for total, _ in batches) == steps
+
+
+def test_learners_leave_out_together_what_has_nobody_alive(spaces: Spaces) -> None:
+    fragments, _ = mostly_dead(spaces, 4)
+    far, near = (
+        learn_together(spaces, fragments, 2, minibatch_size=2, epochs=2, target_kl=limit)[0]
+        for limit in (1e6, 1e-4)
+    )
+    for outcomes in (far, near):
+        assert_same(outcomes)
+        assert np.isfinite(outcomes[0].parameters).all()
+    all_of_them = 2 * round(sum(int(fragment["mask"].sum()) for fragment in fragments) / 2)
+    assert 0 < near[0].updates < far[0].updates < all_of_them
+
+
+@pytest.mark.parametrize(("normalize", "each_epoch"), [("minibatch", 2), ("none", 1)])
+def test_learners_count_who_lives_once_an_epoch(spaces: Spaces, normalize: str, each_epoch: int) -> None:
+    fragments = random_team_rollout(spaces, seed=7, fragments=2)
+    outcomes, table = learn_together(spaces, fragments, 2, normalize_advantage=normalize)
+    assert outcomes[0].updates > 3
+    assert table.additions == 1 + 3 * each_epoch + outcomes[0].updates

@@ -9,7 +9,7 @@ import torch
 from tianji_algos.adam import Adam
 from tianji_algos.errors import DivergedError
 from tianji_algos.optimizer import Optimizer
-from tianji_algos.optimizers import build_optimizer
+from tianji_algos.optimizer_choice import build_optimizer
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_algos.rmsprop import RMSProp
 

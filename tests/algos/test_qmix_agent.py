@@ -5,15 +5,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from algos.team_episodes import empty_records, random_records, team_spaces
 from algos.training import flat_of
 
+from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.settings import MLPQSettings
-from tianji_algos.models.team_q import TeamQ
+from tianji_algos.models.team_q import AgentInputs, TeamQ
 from tianji_algos.qmix.agent import QMIXAgent
+from tianji_algos.qmix.packing import PackedEpisodes
 from tianji_algos.qmix.settings import QMIXAgentSettings, TeamQSettings
 from tianji_algos.team import Records
 
@@ -116,6 +119,59 @@ def test_a_new_policy_does_not_make_agents_forget() -> None:
     for one in (agent, other):
         one.act(records(1, 1), row(1))
     np.testing.assert_array_equal(agent._masked, other._masked)
+
+
+def play(agent: QMIXAgent, steps: int, seed: int) -> tuple[SequenceBatch, npt.NDArray[np.float32]]:
+    """Play episodes of random lengths, each followed by a step that resets, as an actor does.
+
+    Returns:
+        The episodes, and the values ``[T, N, M, A]`` that it acted by, -inf where an action was not
+        available. The first number that an agent sees in row t of environment n is t N + n.
+    """
+    rng, envs = np.random.default_rng(seed), agent._action.shape[0]
+    seen = random_records(SPACES, rng, steps, envs)
+    seen["observation"][..., 0] = np.arange(steps * envs).reshape(steps, envs, 1)
+    action = np.zeros((steps, envs, 3), np.uint8)
+    values, pieces, begins = [], [], np.zeros(envs, np.int64)
+    ended = np.zeros(envs, np.bool_)
+    for t in range(steps):
+        agent.act(seen[t], {"action": action[t]})
+        values.append(agent._masked.copy())
+        fresh = ended.copy()
+        if fresh.any():
+            agent.begin_episodes(fresh)
+            begins[fresh] = t + 1
+        ended = ~fresh & ((rng.random(envs) < 0.2) & (t < steps - 2) | (t == steps - 2))
+        pieces += [(n, int(begins[n]), t + 1) for n in np.flatnonzero(ended)]
+    batch = SequenceBatch(
+        np.zeros((len(pieces), steps), SPACES.observation.dtype),
+        {"action": np.zeros((len(pieces), steps - 1, 3), np.uint8)},
+        np.zeros((len(pieces), steps - 1), np.float32),
+        np.array([stop - begin for _, begin, stop in pieces], np.int32),
+        np.ones(len(pieces), np.bool_),
+    )
+    for piece, (n, begin, stop) in enumerate(pieces):
+        batch.observation[piece, : stop - begin + 1] = seen[begin : stop + 1, n]
+        batch.fields["action"][piece, : stop - begin] = action[begin:stop, n]
+    return batch, np.stack(values)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_episodes_are_learnt_from_with_the_values_that_were_acted_by(shared: bool) -> None:
+    model = build_model(TeamQ, SPACES, TeamQSettings(width=8, share_parameters=shared), 0)
+    assert isinstance(model, TeamQ)
+    with torch.no_grad():
+        model.encoder.weights[0][:, 0] = 0.0  # Does not see which row it is.
+    agent = QMIXAgent(SPACES, model, QMIXAgentSettings(epsilon_start=0.5), 6, 0)
+    batch, acted_by = play(agent, 24, seed=3)
+    episodes = PackedEpisodes(batch)
+    inputs = AgentInputs(model)(episodes.seen["observation"], episodes.last_action)
+    with torch.no_grad():
+        q = model(torch.from_numpy(inputs), episodes.sizes).numpy()
+    assert len(set(batch.length.tolist())) > 3
+    time, env = np.divmod(episodes.seen["observation"][:, 0, 0].astype(np.int64), 6)
+    expected, available = acted_by[time, env], episodes.seen["available"]
+    np.testing.assert_allclose(q[available], expected[available], rtol=1e-4, atol=1e-5)
 
 
 def test_exploration_follows_the_seed() -> None:

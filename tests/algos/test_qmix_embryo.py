@@ -11,7 +11,8 @@ import pytest
 import torch
 from algos.in_step import in_step
 from algos.team_episodes import random_batch, team_spaces
-from algos.training import parameters
+from algos.teams import bury
+from algos.training import flat_of, parameters
 
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import Spaces, build_model
@@ -45,8 +46,16 @@ def build(seed: int = 0, model: dict[str, Any] | None = None, **settings: Any) -
     return QMIXEmbryo(SPACES, network, QMIXSettings(**({"learning_rate": 1e-2} | settings)), seed)
 
 
-def make_batch(seed: int = 0) -> SequenceBatch:
-    return random_batch(SPACES, LENGTHS, TERMINATED, MOST, seed)
+def make_batch(seed: int = 0, *, deaths: bool = False) -> SequenceBatch:
+    """With deaths, agents have died one after another by times that differ from episode to episode."""
+    batch = random_batch(SPACES, LENGTHS, TERMINATED, MOST, seed)
+    if deaths:
+        died = np.array([[2, 9, 9], [9, 0, 4], [9, 1, 9], [0, 9, 3], [9, 5, 2]])
+        dead = np.arange(MOST + 1)[:, None] >= died[:, None]
+        bury(batch.observation, dead)
+        batch.observation["reward"][:, 1:][dead[:, :-1]] = 0.0
+        batch.fields["action"][dead[:, :-1]] = 0
+    return batch
 
 
 def share(batch: SequenceBatch, episodes: slice) -> SequenceBatch:
@@ -73,28 +82,32 @@ def q_of(model: TeamQ, batch: SequenceBatch, episode: int) -> torch.Tensor:
 
 def reference_loss(embryo: QMIXEmbryo, target: TeamQ, batch: SequenceBatch) -> float:
     """Go through episodes one by one and step by step, as the paper writes it."""
-    settings, total, count = embryo.settings, 0.0, 0
-    mixer = embryo.model.settings.mixer
+    settings, total, count = embryo.settings, 0.0, 0.0
+    mixer, agents = embryo.model.settings.mixer, torch.arange(3)
+    own = mixer == "none" and settings.rewards == "individual"
     for e, length in enumerate(batch.length.tolist()):
         seen = batch.observation[e]
         with torch.no_grad():
             online, later = q_of(embryo.model, batch, e), q_of(target, batch, e)
-        for t in range(length):
+        follows = torch.empty(0)
+        for t in reversed(range(length)):
             action = torch.from_numpy(batch.fields["action"][e, t].astype(np.int64))
             state = torch.from_numpy(seen["state"][t : t + 2].copy())
             available = torch.from_numpy(seen["available"][t + 1].copy())
             chooser = online[t + 1] if settings.double else later[t + 1]
             best = chooser.masked_fill(~available, -torch.inf).argmax(dim=1)
-            agents = torch.arange(3)
             with torch.no_grad():
                 value = embryo.model.mixer(online[t, agents, action][None], state[:1])[0]
-                following = target.mixer(later[t + 1, agents, best][None], state[1:])[0]
-            own = mixer == "none" and settings.rewards == "individual"
+                bootstrap = target.mixer(later[t + 1, agents, best][None], state[1:])[0]
             reward = torch.from_numpy(seen["reward"][t + 1].copy()) if own else float(batch.reward[e, t])
-            goes_on = not (t == length - 1 and batch.terminated[e])
-            aim = settings.reward_scale * reward + settings.gamma * goes_on * following
-            total += float(((value - aim) ** 2).mean()) / 2.0
-            count += 1
+            lived, lives = torch.from_numpy(seen["alive"][t : t + 2].copy()) if own else torch.ones(2, 1)
+            is_last = t == length - 1
+            share = 0.0 if is_last else settings.td_lambda
+            to_come = bootstrap if is_last else (1.0 - share) * bootstrap + share * follows
+            goes_on = lives * float(not (is_last and batch.terminated[e]))
+            follows = settings.reward_scale * reward + settings.gamma * goes_on * to_come
+            total += float((lived * (value - follows) ** 2).sum()) / 2.0
+            count += float(lived.expand_as(value).sum())
     return total / count
 
 
@@ -106,15 +119,19 @@ def reference_loss(embryo: QMIXEmbryo, target: TeamQ, batch: SequenceBatch) -> f
         ({"mixer": "vdn"}, {}),
         ({"mixer": "none"}, {}),
         ({"mixer": "none"}, {"rewards": "team"}),
+        ({}, {"td_lambda": 0.7}),
+        ({"mixer": "none"}, {"td_lambda": 0.7}),
         ({"share_parameters": False}, {}),
         ({"agent_id": False, "last_action": False}, {}),
     ],
 )
-def test_the_loss_is_the_naive_one(model: dict[str, Any], settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("deaths", [False, True])
+def test_the_loss_is_the_naive_one(model: dict[str, Any], settings: dict[str, Any], deaths: bool) -> None:
     embryo, twin = build(model=model, **settings), build(model=model)
     for seed in range(3):  # from the second update on the networks differ
-        expected = reference_loss(embryo, twin.model, make_batch(seed))
-        assert embryo.update(make_batch(seed)) == sum(LENGTHS)
+        batch = make_batch(seed, deaths=deaths)
+        expected = reference_loss(embryo, twin.model, batch)
+        assert embryo.update(batch) == sum(LENGTHS)
         assert embryo.metrics()["loss"] == pytest.approx(expected, rel=1e-3)
 
 
@@ -158,7 +175,7 @@ def test_an_unavailable_action_is_nothing_to_hope_for() -> None:
     batch.observation["available"][:, 1:] = [False, True, True, True, True]
     batch.fields["action"][...] = 1
     for embryo in (plain, tempted):
-        bias = embryo._target.get_parameter("head.biases.0")
+        bias = embryo._target.model.get_parameter("head.biases.0")
         with torch.no_grad():
             bias[..., 0] = 0.0 if embryo is plain else 1000.0
         embryo.update(batch)
@@ -201,30 +218,65 @@ def test_the_target_networks_are_copied_every_so_many_updates() -> None:
 
 def test_the_target_networks_follow_softly() -> None:
     embryo = build(target_update="soft", target_tau=0.25)
-    expected = embryo._target_flat.clone()
+    expected = parameters(embryo)
     for update in range(3):
         embryo.update(make_batch(update))
-        expected = 0.75 * expected + 0.25 * embryo._flat
-        torch.testing.assert_close(embryo._target_flat, expected)
+        expected = 0.75 * expected + 0.25 * parameters(embryo)
+        np.testing.assert_allclose(flat_of(embryo._target.model), expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("mixer", ["qmix", "none"])
-def test_learners_with_shares_of_a_batch_learn_what_one_would_of_all(mixer: str) -> None:
-    alone = build(model={"mixer": mixer}, td_lambda=0.5)
-    used = [alone.update(make_batch(seed)) for seed in range(3)]
+def test_an_agent_that_learns_for_itself_learns_nothing_while_it_is_dead() -> None:
+    def gradient(batch: SequenceBatch) -> torch.Tensor:
+        embryo = build(model={"mixer": "none", "share_parameters": False}, max_grad_norm=None)
+        embryo.update(batch)
+        found = embryo.model.get_parameter("encoder.weights.0").grad
+        assert found is not None
+        return found
+
+    batch = make_batch()
+    dead = np.zeros((*batch.observation.shape, 3), np.bool_)
+    dead[:, :, 1] = True
+    bury(batch.observation, dead)
+    batch.fields["action"][:, :, 1] = 0
+    alone = gradient(make_batch())
+    with_dead = gradient(batch)
+    assert alone[1].abs().max() > 0.0
+    assert with_dead[1].abs().max() == 0.0
+    # Each of the living is one of two now, and not of three.
+    torch.testing.assert_close(with_dead[[0, 2]], 1.5 * alone[[0, 2]])
+
+
+@pytest.mark.parametrize(("mixer", "deaths"), [("qmix", False), ("none", False), ("none", True)])
+def test_learners_with_shares_of_a_batch_learn_what_one_would_of_all(mixer: str, deaths: bool) -> None:
+    batches = [make_batch(seed, deaths=deaths) for seed in range(3)]
     cuts = (0, 2, 5)  # Of four steps and of seventeen: every step counts alike, wherever it is learnt from.
 
-    def learn(peers: Peers) -> tuple[Floats, list[int]]:
+    def learn(embryo: QMIXEmbryo, own: slice) -> tuple[Floats, list[int], list[float]]:
+        used, losses = [], []
+        for batch in batches:
+            used.append(embryo.update(share(batch, own)))
+            losses.append(embryo.metrics()["loss"])
+        return parameters(embryo), used, losses
+
+    def learn_together(peers: Peers) -> tuple[Floats, list[int], list[float]]:
         embryo = build(model={"mixer": mixer}, td_lambda=0.5)
         embryo.join(peers)
-        own = slice(*cuts[peers.index : peers.index + 2])
-        counts = [embryo.update(share(make_batch(seed), own)) for seed in range(3)]
-        return parameters(embryo), counts
+        return learn(embryo, slice(*cuts[peers.index : peers.index + 2]))
 
-    (first, second), _ = in_step(2, learn)
+    alone = learn(build(model={"mixer": mixer}, td_lambda=0.5), slice(None))
+    (first, second), _ = in_step(2, learn_together)
     np.testing.assert_array_equal(first[0], second[0])
-    np.testing.assert_allclose(first[0], parameters(alone), rtol=1e-3, atol=1e-4)
-    assert first[1] == second[1] == used == [sum(LENGTHS)] * 3
+    np.testing.assert_allclose(first[0], alone[0], rtol=1e-3, atol=1e-4)
+    assert first[1] == second[1] == alone[1] == [sum(LENGTHS)] * 3
+    for batch, *losses in zip(batches, first[2], second[2], alone[2], strict=True):
+        own = [counted(share(batch, slice(*cuts[k : k + 2])), deaths) for k in range(2)]
+        assert np.average(losses[:2], weights=own) == pytest.approx(losses[2], rel=1e-3)
+
+
+def counted(batch: SequenceBatch, deaths: bool) -> int:
+    """Steps of living agents, or steps."""
+    steps = np.arange(MOST) < batch.length[:, None]
+    return int(batch.observation["alive"][:, :-1][steps].sum()) if deaths else int(steps.sum())
 
 
 def test_metrics_are_means_since_the_last_call() -> None:
@@ -268,12 +320,12 @@ def test_a_state_that_went_through_files_continues_bit_for_bit(settings: dict[st
         for embryo in (straight, resumed):
             embryo.update(make_batch(seed))
         np.testing.assert_array_equal(parameters(straight), parameters(resumed))
-        assert torch.equal(straight._target_flat, resumed._target_flat)
+        np.testing.assert_array_equal(flat_of(straight._target.model), flat_of(resumed._target.model))
 
 
 def test_a_state_that_does_not_fit_is_refused() -> None:
     tensors, rest = build().state()
-    with pytest.raises(StateMismatchError, match=r"'adam\.mean' is \(10262,\), and \(565,\) in this model"):
+    with pytest.raises(StateMismatchError, match=r"'adam\.mean' is \(10646,\), and \(565,\) in this model"):
         build(model={"mixer": "vdn"}).load_state(tensors, rest)
     with pytest.raises(StateMismatchError, match="belongs to 'dqn', not to 'qmix'"):
         build().load_state(tensors, {**rest, "algorithm": "dqn"})
@@ -282,7 +334,7 @@ def test_a_state_that_does_not_fit_is_refused() -> None:
 def test_all_that_the_optimizer_remembers_may_be_averaged() -> None:
     embryo = build()
     embryo.update(make_batch())
-    assert [moment.shape for moment in embryo.averaged_state()] == [embryo._flat.shape] * 2
+    assert [moment.shape for moment in embryo.averaged_state()] == [(embryo.model.parameter_count,)] * 2
 
 
 def test_a_loss_that_diverged_is_an_error_and_changes_no_parameter() -> None:

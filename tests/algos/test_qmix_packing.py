@@ -42,7 +42,9 @@ def test_rows_are_time_first_and_end_with_their_episodes() -> None:
 def test_the_terminal_step_is_learnt_from_and_nothing_after_it() -> None:
     packed = PackedEpisodes(hand_made())
     assert packed.reward[:, 0].tolist() == [11, 1, 21, 12, 2, 13, 14]
-    assert packed.action.tolist() == [[0, 1], [0, 0], [0, 2], [1, 1], [1, 0], [2, 1], [3, 1]]
+    done = [[0, 1], [0, 0], [0, 2], [1, 1], [1, 0], [2, 1], [3, 1]]
+    assert packed.action[packed.origin].tolist() == done
+    assert (np.delete(packed.action, packed.origin, axis=0) == 0).all()
 
 
 def test_only_steps_that_terminated_an_episode_end_what_it_is_worth() -> None:
@@ -61,7 +63,7 @@ def test_a_step_leads_to_the_next_row_of_its_episode() -> None:
 def test_last_actions_are_those_of_the_step_before() -> None:
     packed = PackedEpisodes(hand_made())
     assert (packed.last_action[:3] == NO_ACTION).all()
-    np.testing.assert_array_equal(packed.last_action[3:], packed.action)
+    np.testing.assert_array_equal(packed.last_action[3:], packed.action[packed.origin])
 
 
 def test_a_batch_stays_as_it_is() -> None:
@@ -78,8 +80,8 @@ def test_a_batch_stays_as_it_is() -> None:
 def test_every_step_is_there_once(lengths: list[int]) -> None:
     batch = random_batch(SPACES, lengths, [True] * len(lengths), L)
     packed = PackedEpisodes(batch)
-    assert len(packed.reward) == len(packed.action) == len(packed.origin) == sum(lengths)
-    assert len(packed.seen) == sum(lengths) + len(lengths) == sum(packed.sizes)
+    assert len(packed.reward) == len(packed.origin) == sum(lengths)
+    assert len(packed.seen) == len(packed.action) == sum(lengths) + len(lengths) == sum(packed.sizes)
     valid = np.arange(L) < batch.length[:, None]
     np.testing.assert_array_equal(np.sort(packed.reward[:, 0]), np.sort(batch.reward[valid]))
     assert packed.goes_on.sum() == sum(lengths) - len(lengths)

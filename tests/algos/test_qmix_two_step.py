@@ -1,4 +1,4 @@
-"""The two-step game of Rashid et al. (2018, section 6.1), which only a mixer beyond sums solves."""
+"""The two-step game of Rashid et al. (2018, section 5), which only a mixer beyond sums solves."""
 
 from __future__ import annotations
 

@@ -56,7 +56,9 @@ def test_every_built_in_name_says_which_models_it_goes_with() -> None:
         defaults, contract = registry.agent_defaults(name), registry.contract("agent", name)
         assert contract == registry.contract("embryo", defaults.embryo) is not None
         assert defaults.model in registry.built_in_names("model", contract)
+        assert registry.plays_in_team(name) is registry.load("agent", name).plays_in_team
     assert registry.contract("model", "my_extension:Mine") is None
+    assert registry.plays_in_team("my_extension:Mine") is None
 
 
 def test_names_settings_and_defaults_need_no_torch() -> None:

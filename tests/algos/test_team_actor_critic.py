@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 import torch
 from algos.gradients import assert_gradients_are_autograds
-from algos.teams import Records, bury, random_records, team_spaces
+from algos.teams import bury, random_records, team_spaces
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.device import as_numbers
@@ -16,6 +16,7 @@ from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.mappo.settings import TeamActorCriticSettings
 from tianji_algos.models.team_actor_critic import IMPOSSIBLE, TeamActorCritic
 from tianji_algos.models.through_torch import TorchBackprop, TorchExecutor
+from tianji_algos.team import Records
 
 Floats = npt.NDArray[np.float32]
 

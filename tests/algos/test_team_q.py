@@ -15,6 +15,7 @@ from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.batched_gru import BatchedGRU
 from tianji_algos.models.team_q import NO_ACTION, AgentInputs, TeamQ
 from tianji_algos.qmix.settings import TeamQSettings
+from tianji_algos.team import Team
 
 Floats = npt.NDArray[np.float32]
 Actions = npt.NDArray[np.int64]
@@ -155,3 +156,19 @@ def test_one_agent_and_continuous_actions_are_refused(cartpole_spaces: Spaces) -
         build(cartpole_spaces)
     with pytest.raises(UnsupportedSpaceError, match="'maddpg', would be right"):
         build(Spaces(team_spaces().observation, gym.spaces.Box(-1.0, 1.0, (3, 2))))
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        gym.spaces.Box(-1.0, 1.0, (3,)),
+        gym.spaces.Box(-1.0, 1.0, (2, 3)),
+        gym.spaces.Box(-1.0, 1.0, (3, 2, 2)),
+        gym.spaces.MultiDiscrete([5, 5]),
+        gym.spaces.Discrete(5),
+    ],
+    ids=str,
+)
+def test_actions_that_are_not_those_of_the_teams_agents_are_refused(actions: gym.Space[Any]) -> None:
+    with pytest.raises(UnsupportedSpaceError, match="a row, for each, not"):
+        Team.of(Spaces(team_spaces(agents=3).observation, actions))

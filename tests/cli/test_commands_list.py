@@ -152,6 +152,25 @@ def test_environments_of_teams_are_listed_with_their_ids_and_what_is_missing(
     assert {name: entries[name] for name in listed} == listed
 
 
+def test_particle_worlds_are_those_of_the_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def worlds() -> list[str]:
+        return [entry.id for entry in listing.environment_types() if entry.name == "mpe" and entry.id]
+
+    assert {"simple_spread", "simple_crypto", "simple_world_comm"} <= set(worlds())
+    package = tmp_path / "mpe2"
+    package.mkdir()
+    for name in ("__init__", "simple_v3", "simple_spread_v3", "simple_spread_v4", "all_modules"):
+        (package / f"{name}.py").write_text('raise RuntimeError("listed, and not imported")')
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mpe2"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert worlds() == ["simple", "simple_spread"]
+    monkeypatch.setitem(sys.modules, "mpe2", None)
+    assert worlds() == ["simple_adversary", "simple_speaker_listener", "simple_spread", "simple_tag"]
+
+
 def test_battles_of_starcraft_come_with_the_steps_that_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
     for library in ("smac", "smaclite"):
         monkeypatch.setitem(sys.modules, library, None)

@@ -214,3 +214,36 @@ def test_an_end_that_leaves_a_group_no_update_is_refused(tmp_path: Path) -> None
     load_config(str(path))
     with pytest.raises(ConfigError, match=r"of each of 2 groups.*should be more than 2048"):
         load_config(str(path), ["distribution.groups=2"])
+
+
+TEAM = ["environment.type=matrix_game", "environment.id=two_step"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            TEAM,
+            "'ppo' acts for a single agent, and two_step shows a team; maddpg, mappo or qmix would be right",
+        ),
+        (
+            ["agent.type=mappo"],
+            "'mappo' acts for a team, and CartPole-v1 shows a single agent; dqn, impala or ppo would",
+        ),
+    ],
+)
+def test_an_agent_that_acts_for_others_than_the_environment_shows_is_refused(
+    tmp_path: Path, overrides: list[str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(write(tmp_path / "bad.toml", {}), overrides)
+    assert f"agent.type: {message}" in str(refused.value)
+
+
+def test_whether_one_s_own_agent_or_environment_goes_with_the_other_is_left_to_their_workers(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "good.toml", {})
+    own_environment = ['environment.type="cli.skirmish:SkirmishFactory"', 'environment.id=""']
+    assert load_config(path, own_environment).agent.type == "ppo"
+    load_config(path, [*TEAM, 'agent.type="cli.skirmish:Recruit"'])

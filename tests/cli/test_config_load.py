@@ -246,6 +246,24 @@ def test_a_wrong_option_of_atari_is_named_with_its_key(
     assert words in line
 
 
+@pytest.mark.parametrize(
+    ("type_name", "env_id", "option", "words"),
+    [
+        ("matrix_game", "two_step", "penalty", "only the game 'penalty' has one"),
+        ("mpe", "simple_spread", "local_ration", "did you mean 'local_ratio'?"),
+        ("pettingzoo", "mpe2.simple_spread_v3", "local_ration", "did you mean 'local_ratio'?"),
+    ],
+)
+def test_a_wrong_option_of_a_team_is_named_with_its_key(
+    good: Path, type_name: str, env_id: str, option: str, words: str
+) -> None:
+    settings = [f"environment.type={type_name}", f"environment.id={env_id}", "agent.type=mappo"]
+    load_config(str(good), settings)
+    line = only_problem(good, [*settings, f"environment.options={{ {option} = -1.0 }}"])
+    assert line.startswith(f"--set: environment.options.{option}: ")
+    assert words in line
+
+
 def test_a_missing_emulator_is_answered_with_the_pip_command(
     good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

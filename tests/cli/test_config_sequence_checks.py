@@ -130,6 +130,7 @@ def test_settings_that_fit_are_accepted(tmp_path: Path, settings: list[str]) -> 
             "out of range",
             "1 to 65535",
         ),
+        (["training.sequence_steps=70000"], "training.sequence_steps", "out of range", "1 to 65535"),
         (
             ["training.sequence_steps=400", "training.warmup_steps=12800", f"{BUFFER}.capacity=12799"],
             f"{BUFFER}.capacity",
@@ -139,8 +140,8 @@ def test_settings_that_fit_are_accepted(tmp_path: Path, settings: list[str]) -> 
         (
             ["training.batch_size=1", "training.sequence_steps=1000", "distribution.actor.num=2"],
             "training.sequence_steps",
-            "the 16384 that sequences under way may lie in",
-            "capacity = 16384",
+            "the 16640 that sequences under way may lie in",
+            "capacity = 16640",
         ),
         ([f"{TOLERANCE}=163"], TOLERANCE, "neither a fragment", "balance_tolerance = 164"),
         (["distribution.learner.num=3"], "distribution.learner.num", "cannot share 32 samples", "30 or 33"),

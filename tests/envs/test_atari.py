@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -78,7 +79,7 @@ def test_a_wrong_option_is_named_before_anything_is_loaded(
     for library in ("ale_py", "envpool"):
         monkeypatch.setitem(sys.modules, library, None)
     for refused in (
-        AtariFactory().check_options,
+        partial(AtariFactory().check_options, "Pong"),
         lambda options: AtariFactory().make("Pong", 1, options=options),
     ):
         with pytest.raises(WrongOptionError) as caught:
@@ -97,7 +98,7 @@ def test_a_missing_library_says_what_to_install(
     monkeypatch.delitem(sys.modules, f"tianji_envs.atari_{backend}", raising=False)
     options = {"backend": backend}
     for refused in (
-        AtariFactory().check_options,
+        partial(AtariFactory().check_options, "Pong"),
         lambda options: AtariFactory().make("Pong", 1, options=options),
     ):
         with pytest.raises(MissingExtraError) as caught:
@@ -109,17 +110,17 @@ def test_a_missing_library_says_what_to_install(
 
 def test_options_are_accepted_where_the_other_library_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "envpool", None)
-    AtariFactory().check_options({})
-    AtariFactory().check_options({"stack": 255})
+    AtariFactory().check_options("Pong", {})
+    AtariFactory().check_options("Pong", {"stack": 255})
     monkeypatch.setitem(sys.modules, "ale_py", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'tianji\[atari\]'"):
-        AtariFactory().check_options({})
+        AtariFactory().check_options("Pong", {})
 
 
 def test_checking_an_id_and_options_loads_no_emulator() -> None:
     code = (
         "import sys; from tianji_envs import registry; found = registry.find('atari');"
-        "found.check_id('Pong'); found.check_options({'backend': 'envpool'});"
+        "found.check_id('Pong'); found.check_options('Pong', {'backend': 'envpool'});"
         "assert not {'ale_py', 'envpool', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

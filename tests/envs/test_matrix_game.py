@@ -111,13 +111,18 @@ def test_an_unknown_game_names_the_nearest(env_id: str, words: str) -> None:
 )
 def test_a_wrong_option_says_what_would_be_right(options: dict[str, Any], words: str) -> None:
     with pytest.raises(WrongOptionError) as caught:
-        MatrixGameFactory().check_options(options)
+        MatrixGameFactory().check_options("penalty", options)
     assert words in str(caught.value)
 
 
 def test_only_the_penalty_game_has_a_penalty() -> None:
-    with pytest.raises(WrongOptionError, match="'climbing' has no option 'penalty'"):
-        MatrixGameFactory().make("climbing", 1, options={"penalty": -1.0})
+    options, words = {"penalty": -1.0}, "'two_step' has no option 'penalty'; only the game 'penalty' has one"
+    with pytest.raises(WrongOptionError, match=words):
+        MatrixGameFactory().check_options("two_step", options)
+    with pytest.raises(WrongOptionError, match=words):
+        MatrixGameFactory().make("two_step", 1, options=options)
+    MatrixGameFactory().check_options("penalty", options)
+    MatrixGameFactory().check_options("two_step", {})
 
 
 def test_a_matrix_game_has_no_picture() -> None:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from tianji_envs import registry
 from tianji_envs.errors import MissingExtraError, UnknownEnvironmentError, WrongOptionError
-from tianji_envs.mpe import find_world
+from tianji_envs.mpe import find_world, installed_worlds
 
 Roll = Callable[..., Any]
 
@@ -92,13 +92,16 @@ def test_a_missing_library_is_answered_with_the_pip_command(monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "mpe2", None)  # type: ignore[arg-type]  # how imports are made to fail
     with pytest.raises(MissingExtraError, match=r"pip install 'tianji\[marl\]'"):
         registry.find("mpe").check_id("simple_spread")
+    assert installed_worlds() == {}
 
 
-def test_an_option_that_the_world_does_not_have_is_named() -> None:
-    with pytest.raises(
-        WrongOptionError, match="simple_tag has no option 'num_goods'; did you mean 'num_good'"
-    ):
-        make("simple_tag", options={"num_goods": 2})
+def test_an_option_that_the_world_does_not_have_is_named_before_one_is_built_too() -> None:
+    words, wrong = "simple_tag has no option 'num_goods'; did you mean 'num_good'", {"num_goods": 2}
+    with pytest.raises(WrongOptionError, match=words):
+        make("simple_tag", options=wrong)
+    with pytest.raises(WrongOptionError, match=words):
+        registry.find("mpe").check_options("simple_tag", wrong)
+    registry.find("mpe").check_options("simple_tag", {"num_good": 2})
 
 
 def test_a_vector_made_for_rendering_draws_its_first_world(roll: Roll) -> None:

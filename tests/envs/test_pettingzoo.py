@@ -170,13 +170,15 @@ def test_a_library_that_lacks_only_when_an_environment_is_made_is_named(mine: st
         ("my_teams", {"lenght": 1}, "did you mean 'length'?"),
     ],
 )
-def test_an_option_that_does_not_exist_is_named(
+def test_an_option_that_does_not_exist_is_named_before_anything_is_built(
     mine: str, env_id: str, options: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(WrongOptionError) as caught:
-        make(env_id, options=options)
+        registry.find("pettingzoo").check_options(env_id, options)
     assert words in str(caught.value)
     assert caught.value.option == next(iter(options))
+    with pytest.raises(WrongOptionError):
+        make(env_id, options=options)
 
 
 @pytest.mark.parametrize(

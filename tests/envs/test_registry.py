@@ -104,6 +104,14 @@ class FactoryWithoutThreads(Factory):
         raise AssertionError("called with what it does not take")
 
 
+class FactoryWithoutIds(Factory):
+    def make(self, *arguments, **keywords):
+        raise AssertionError("refused before")
+
+    def check_options(self, options):
+        raise AssertionError("called with what it does not take")
+
+
 class FactoryOfAll(Factory):
     def make(self, *arguments, **keywords):
         return keywords
@@ -165,6 +173,11 @@ def test_an_entry_point_leads_to_a_factory_and_is_listed(mine: str, monkeypatch:
             "mine_envs:FactoryOfBefore: FactoryOfBefore.make() should take evaluation= and threads=",
         ),
         ("mine_envs:FactoryWithoutThreads", BrokenEnvironmentError, "make() should take threads="),
+        (
+            "mine_envs:FactoryWithoutIds",
+            BrokenEnvironmentError,
+            "FactoryWithoutIds.check_options() should take id and options",
+        ),
     ],
 )
 def test_a_wrong_type_says_what_would_be_right(
@@ -177,7 +190,7 @@ def test_a_wrong_type_says_what_would_be_right(
 
 def test_a_factory_of_ones_own_may_take_whatever_it_is_given_and_have_no_options_to_check(mine: str) -> None:
     factory = registry.find(f"{mine}:FactoryOfAll")
-    factory.check_options({"goal": 2})
+    factory.check_options("", {"goal": 2})
     assert factory.make("", 1, evaluation=True) == {"evaluation": True}  # type: ignore[comparison-overlap]
 
 
@@ -250,6 +263,15 @@ def test_an_unknown_id_names_the_nearest(env_id: str, words: str, monkeypatch: p
     with pytest.raises(UnknownEnvironmentError) as caught:
         registry.find("gym").check_id(env_id)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", registry.names())
+def test_a_built_in_type_says_whether_its_environments_are_teams(name: str) -> None:
+    assert registry.find(name).makes_teams is (name not in ("atari", "gym"))
+
+
+def test_of_an_environment_of_ones_own_only_it_says_whether_it_is_a_team(mine: str) -> None:
+    assert registry.find(f"{mine}:Walk").makes_teams is None
 
 
 def test_a_known_id_is_accepted() -> None:

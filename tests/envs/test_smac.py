@@ -259,7 +259,7 @@ def test_what_is_missing_is_said_with_the_steps_that_install_it(
 ) -> None:
     monkeypatch.setenv("SC2PATH", str(tmp_path / "game"))
     with pytest.raises(MissingExtraError) as refused:
-        SMACFactory().check_options({})
+        SMACFactory().check_options("3m", {})
     message = str(refused.value)
     assert "(1) pip install git+https://github.com/oxwhirl/smac.git; (2) unpack StarCraft II" in message
     assert (
@@ -278,7 +278,7 @@ def test_a_game_without_the_maps_is_told_from_no_game(packages: Path) -> None:
     with pytest.raises(
         MissingExtraError, match=r"smac needs what is not installed: \(1\) unpack .*SMAC_Maps.zip"
     ):
-        SMACFactory().check_options({})
+        SMACFactory().check_options("3m", {})
 
 
 @pytest.mark.parametrize(
@@ -291,7 +291,7 @@ def test_a_game_without_the_maps_is_told_from_no_game(packages: Path) -> None:
 )
 def test_a_wrong_option_is_refused(packages: Path, options: dict[str, Any], message: str) -> None:
     with pytest.raises(WrongOptionError, match=message) as refused:
-        SMACFactory().check_options(options)
+        SMACFactory().check_options("3m", options)
     assert refused.value.option == next(iter(options))
 
 

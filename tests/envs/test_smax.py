@@ -159,6 +159,12 @@ def test_a_battle_without_an_end_is_truncated_at_the_limit(roll: Roll) -> None:
     np.testing.assert_array_equal(rollout.truncated[:, 0], rollout.truncated[:, 1])
 
 
+def test_a_battle_lasts_100_steps_at_most_unless_the_config_says_otherwise(roll: Roll) -> None:
+    peaceful = SMAXFactory().make("3m", 1, options={"enemy_shoots": False})
+    rollout = roll(peaceful, 102, act=retreat)
+    assert np.flatnonzero(rollout.truncated[:, 0]).tolist() == [99]
+
+
 def test_a_seed_repeats_every_battle_and_no_two_share_a_stream(
     battles: VectorEnvironment, roll: Roll
 ) -> None:
@@ -206,14 +212,14 @@ def test_an_unknown_scenario_is_refused_with_the_nearest(wrong: str, nearest: st
 )
 def test_a_wrong_option_is_refused_before_anything_is_built(options: dict[str, Any], message: str) -> None:
     with pytest.raises(WrongOptionError, match=message) as refused:
-        SMAXFactory().check_options(options)
+        SMAXFactory().check_options("3m", options)
     assert refused.value.option == next(iter(options))
 
 
 def test_without_jaxmarl_the_message_is_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'tianji\[smax\]'"):
-        SMAXFactory().check_options({})
+        SMAXFactory().check_options("3m", {})
     monkeypatch.delitem(sys.modules, "tianji_envs.smax_vector", raising=False)
     monkeypatch.setitem(sys.modules, "jaxmarl", None)
     monkeypatch.setitem(sys.modules, "jaxmarl.environments.smax", None)

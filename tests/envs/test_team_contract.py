@@ -6,11 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from gymnasium import spaces
 
 from tianji_envs import registry
-from tianji_envs.core import VectorEnvironment
+from tianji_envs.core import BaseEnv, VectorEnvironment
+from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.serial import SerialVectorEnvironment
 from tianji_envs.team import TeamSpace
 
 Roll = Callable[..., Any]
@@ -102,6 +105,58 @@ def test_the_same_seed_repeats_all_records(
 def test_neither_environments_nor_seeds_share_a_stream(env_id: str, roll: Roll) -> None:
     firsts = [roll(make("mpe", env_id, {}), 0, seed=seed).observation["observation"][0] for seed in (1, 2)]
     assert len(np.unique(np.concatenate(firsts).reshape(6, -1), axis=0)) == 6
+
+
+class Pair(BaseEnv):
+    """A team of the user's own; ``change`` makes its first record wrong."""
+
+    agents = ("left", "right")
+
+    def __init__(self, change: Callable[[npt.NDArray[Any]], Any]) -> None:
+        self.observation_space = TeamSpace(2, 3, 4)
+        self.action_space = spaces.MultiDiscrete([4, 2])
+        self._change = change
+
+    def reset(self, seed: int | None = None) -> Any:  # noqa: ARG002 - nothing is left to chance
+        record = np.zeros((), self.observation_space.dtype)
+        record["available"] = [[True] * 4, [True, True, False, False]]
+        record["alive"] = [True, False]
+        return self._change(record)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:  # noqa: ARG002 - nothing comes of it
+        return self.reset(), 0.0, False, False
+
+
+def without_actions(record: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    record["available"][1] = False
+    return record
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (without_actions, r"pair: reset\(\) .* leaves agents \[1\] no available action; .* not alive too"),
+        (
+            lambda _: np.zeros((), TeamSpace(2, 3, 4, state=1).dtype),
+            r"pair: reset\(\) gave \{.*'state'.*a record of observation_space\.dtype is wanted: \{",
+        ),
+        (lambda _: np.float32(0), r"reset\(\) gave float32, a record of"),
+    ],
+    ids=["no action for the dead", "another record", "no record"],
+)
+def test_a_first_record_that_breaks_the_contract_is_refused(
+    change: Callable[[npt.NDArray[Any]], Any], words: str, roll: Roll
+) -> None:
+    with pytest.raises(BrokenEnvironmentError, match=words):
+        roll(SerialVectorEnvironment("pair", lambda: Pair(change), 2), 0)
+
+
+@pytest.mark.parametrize("kind", [np.array, lambda record: record[()]], ids=["an array", "an element"])
+def test_a_first_record_may_be_an_array_or_an_element_of_one(
+    kind: Callable[[npt.NDArray[Any]], Any], roll: Roll
+) -> None:
+    seen = roll(SerialVectorEnvironment("pair", lambda: Pair(kind), 2), 1).observation
+    assert seen["available"].any(axis=-1).all()
 
 
 def test_a_record_is_aligned_and_knows_whether_it_is_one() -> None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tianji_algos.core import Agent, Fields, Spaces, require_model
 from tianji_algos.dqn.loss import pick
 from tianji_algos.dqn.settings import DQNAgentSettings
+from tianji_algos.exploration import falling
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
 
@@ -86,9 +87,8 @@ class DQNAgent(Agent):
         """Set epsilon, where it falls over training."""
         settings = self.settings
         if settings.epsilon_schedule == "linear":
-            share = min(1.0, env_steps / settings.epsilon_steps)
-            self._epsilon[:] = settings.epsilon_start + share * (
-                settings.epsilon_end - settings.epsilon_start
+            self._epsilon[:] = falling(
+                settings.epsilon_start, settings.epsilon_end, settings.epsilon_steps, env_steps
             )
 
     def explore_as(self, first: int, of: int) -> None:

@@ -15,12 +15,12 @@ from tianji_algos.core import ReplayEmbryo, Spaces, require_model
 from tianji_algos.device import uploads_to
 from tianji_algos.dqn.loss import DIAGNOSTICS, DQNLoss, bootstrap
 from tianji_algos.dqn.settings import DQNSettings
-from tianji_algos.dqn.target import TargetNetwork
 from tianji_algos.flat import flatten_parameters
 from tianji_algos.means import Means
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.peers import ALONE, Peers
 from tianji_algos.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
+from tianji_algos.target_network import TargetNetwork
 
 Floats = npt.NDArray[np.float32]
 
@@ -57,6 +57,7 @@ class DQNEmbryo(ReplayEmbryo):
         self._backprop = model.backprop()
         self._online = model.evaluation()
         self._target = TargetNetwork(model, flat)
+        self._bootstrapped = self._target.model.evaluation()
         self._peers: Peers = ALONE
         self._adam = Adam(flat, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
         self._loss = DQNLoss(settings.huber_delta if settings.loss == "huber" else None)
@@ -127,7 +128,7 @@ class DQNEmbryo(ReplayEmbryo):
 
     def _targets(self, batch: Batch, next_observation: Any) -> Floats:
         """Compute ``reward + discount * Q(next observation)``, ``[B]``."""
-        next_q = self._target(next_observation)
+        (next_q,) = self._bootstrapped(next_observation)
         chooser = self._online(next_observation)[0] if self.settings.double else next_q
         target = bootstrap(next_q, chooser)
         target *= batch.discount

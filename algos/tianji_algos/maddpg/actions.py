@@ -7,7 +7,7 @@ alive is seen as zeros.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Final
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -16,12 +16,9 @@ import torch
 
 from tianji_algos.core import Spaces
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.team import Team
+from tianji_algos.team import UNAVAILABLE, Team
 
 Floats = npt.NDArray[np.float32]
-
-NEVER: Final = float("-inf")
-"""Logit of an action that is not available."""
 
 
 class TeamActions(ABC):
@@ -65,7 +62,7 @@ class DiscreteActions(TeamActions):
 
     def chosen(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
         """Draw one-hot actions, whose gradient is that of the softmax that they are the argmax of."""
-        noise = torch.from_numpy(gumbel(self._rng, tuple(outputs.shape))).to(outputs.device)
+        noise = torch.from_numpy(gumbel(self._rng, np.empty(outputs.shape, np.float32))).to(outputs.device)
         soft = torch.softmax(_masked((outputs + noise) / self._temperature, available), dim=2)
         hard = torch.zeros_like(soft).scatter_(2, soft.argmax(dim=2, keepdim=True), 1.0)
         return hard + (soft - soft.detach()) if soft.requires_grad else hard
@@ -154,15 +151,15 @@ def team_actions(
     return DiscreteActions(Team.of(spaces).most_actions, temperature, rng)
 
 
-def gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Floats:
-    """Draw from the standard Gumbel distribution.
+def gumbel(rng: np.random.Generator, into: Floats) -> Floats:
+    """Draw from the standard Gumbel distribution, in place.
 
     The largest of some logits, each with such noise added, is a draw from their softmax.
     """
-    noise: Floats = rng.standard_exponential(shape, dtype=np.float32)
-    np.maximum(noise, np.finfo(np.float32).tiny, out=noise)
-    return np.negative(np.log(noise, out=noise), out=noise)
+    rng.standard_exponential(dtype=np.float32, out=into)
+    np.maximum(into, np.finfo(np.float32).tiny, out=into)
+    return np.negative(np.log(into, out=into), out=into)
 
 
 def _masked(logits: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
-    return logits if available is None else logits.masked_fill(~available, NEVER)
+    return logits if available is None else logits.masked_fill(~available, UNAVAILABLE)

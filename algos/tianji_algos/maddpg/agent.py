@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.core import Agent, Fields, Spaces, require_model
+from tianji_algos.exploration import falling
 from tianji_algos.fields import FieldSpec
 from tianji_algos.maddpg.actions import ActionBounds, gumbel
 from tianji_algos.maddpg.settings import MADDPGAgentSettings
 from tianji_algos.models.team_deterministic import TeamDeterministic
-from tianji_algos.team import Records, Team
+from tianji_algos.team import UNAVAILABLE, Records, Team
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.float32]
@@ -52,19 +53,16 @@ class MADDPGAgent(Agent):
         self.settings = settings
         self._executor = model.executor(num_envs)
         self._choice: _Choice = (
-            _BoundedChoice(spaces.action, settings, seed)
+            _BoundedChoice(spaces.action, settings, num_envs, seed)
             if isinstance(spaces.action, gym.spaces.Box)
-            else _DiscreteChoice(settings, seed)
+            else _DiscreteChoice(model.team, settings, num_envs, seed)
         )
         self.schedule(0)
 
     @classmethod
     def fields(cls, spaces: Spaces, settings: MADDPGAgentSettings) -> tuple[FieldSpec, ...]:  # noqa: ARG003
         """Record ``action`` as the environment gets it: ``[M]`` numbers of actions, or ``[M, A]``."""
-        team = Team.of(spaces)
-        if team.discrete:
-            return (FieldSpec("action", np.min_scalar_type(team.most_actions - 1), (team.agents,)),)
-        return (FieldSpec("action", np.dtype(np.float32), (team.agents, team.most_actions)),)
+        return (Team.of(spaces).action_field(),)
 
     def act(self, observation: Records, into: Fields) -> Array:
         """Draw actions from the policies and add exploration; write ``action [N, M, ...]``."""
@@ -75,7 +73,7 @@ class MADDPGAgent(Agent):
 
     def schedule(self, env_steps: int) -> None:
         """Set how much is explored."""
-        self._choice.schedule(min(1.0, env_steps / self.settings.exploration_steps))
+        self._choice.schedule(env_steps)
 
     def act_greedily(self, observation: Records) -> Array:
         """Choose each policy's most probable action, or the action itself."""
@@ -92,7 +90,7 @@ class MADDPGAgent(Agent):
 
 
 class _Choice(ABC):
-    """Turns actors' outputs ``[N, M, A]`` into actions of the environment.
+    """Turns actors' outputs ``[N, M, A]`` into actions of the environment, which the next call reuses.
 
     Attributes:
         rng: where random numbers come from.
@@ -101,8 +99,8 @@ class _Choice(ABC):
     rng: np.random.Generator
 
     @abstractmethod
-    def schedule(self, share: float) -> None:
-        """Set how much is explored after a share, 0 to 1, of the steps over which that falls."""
+    def schedule(self, env_steps: int) -> None:
+        """Set how much is explored."""
 
     @abstractmethod
     def exploring(self, outputs: Floats, seen: Records) -> Array:
@@ -116,42 +114,57 @@ class _Choice(ABC):
 class _DiscreteChoice(_Choice):
     """Draws actions ``[N, M]`` from the policies, or with probability epsilon any that is available."""
 
-    def __init__(self, settings: MADDPGAgentSettings, seed: int) -> None:
+    def __init__(self, team: Team, settings: MADDPGAgentSettings, num_envs: int, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
-        self._start, self._end = settings.epsilon_start, settings.epsilon_end
-        self._epsilon = settings.epsilon_start
+        self._settings = settings
+        each = (num_envs, team.agents)
+        self._luck = np.empty(each, np.float32)
+        self._is_random = np.empty(each, np.bool_)
+        self._noise = np.empty((*each, team.most_actions), np.float32)
+        self._unavailable = np.empty(self._noise.shape, np.bool_)
+        self._action = np.empty(each, np.intp)
 
-    def schedule(self, share: float) -> None:
-        self._epsilon = self._start + share * (self._end - self._start)
+    def schedule(self, env_steps: int) -> None:
+        settings = self._settings
+        self._epsilon = falling(
+            settings.epsilon_start, settings.epsilon_end, settings.exploration_steps, env_steps
+        )
 
     def exploring(self, outputs: Floats, seen: Records) -> Array:
-        outputs[self.rng.random(outputs.shape[:2], dtype=np.float32) < self._epsilon] = 0.0
-        outputs += gumbel(self.rng, outputs.shape)
+        self.rng.random(dtype=np.float32, out=self._luck)
+        np.less(self._luck, self._epsilon, out=self._is_random)
+        np.copyto(outputs, np.float32(0.0), where=self._is_random[..., None])
+        outputs += gumbel(self.rng, self._noise)
         return self.greedy(outputs, seen)
 
     def greedy(self, outputs: Floats, seen: Records) -> Array:
-        np.copyto(outputs, -np.inf, where=~seen["available"])
-        best: Array = outputs.argmax(axis=2)
-        return best
+        np.logical_not(seen["available"], out=self._unavailable)
+        np.copyto(outputs, UNAVAILABLE, where=self._unavailable)
+        return outputs.argmax(axis=2, out=self._action)
 
 
 class _BoundedChoice(_Choice):
     """Gives actions ``[N, M, A]`` between bounds, with normally distributed noise."""
 
-    def __init__(self, space: gym.spaces.Box, settings: MADDPGAgentSettings, seed: int) -> None:
+    def __init__(
+        self, space: gym.spaces.Box, settings: MADDPGAgentSettings, num_envs: int, seed: int
+    ) -> None:
         self.rng = np.random.default_rng(seed)
+        self._settings = settings
         self._bounds = ActionBounds(space)
-        self._start, self._end = settings.noise_start, settings.noise_end
-        self._deviation = settings.noise_start
+        self._noise = np.empty((num_envs, *space.shape), np.float32)
 
-    def schedule(self, share: float) -> None:
-        self._deviation = self._start + share * (self._end - self._start)
+    def schedule(self, env_steps: int) -> None:
+        settings = self._settings
+        self._deviation = falling(
+            settings.noise_start, settings.noise_end, settings.exploration_steps, env_steps
+        )
 
     def exploring(self, outputs: Floats, seen: Records) -> Array:  # noqa: ARG002 - all numbers are available
-        noise = self.rng.standard_normal(outputs.shape, dtype=np.float32)
-        noise *= np.float32(self._deviation)
+        self.rng.standard_normal(dtype=np.float32, out=self._noise)
+        self._noise *= np.float32(self._deviation)
         np.tanh(outputs, out=outputs)
-        outputs += noise
+        outputs += self._noise
         return self._scaled(outputs)
 
     def greedy(self, outputs: Floats, seen: Records) -> Array:  # noqa: ARG002 - all numbers are available

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -22,6 +21,7 @@ from tianji_algos.means import Means
 from tianji_algos.models.team_deterministic import TeamDeterministic
 from tianji_algos.peers import ALONE, Peers
 from tianji_algos.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
+from tianji_algos.target_network import TargetNetwork
 from tianji_algos.team import Records
 
 Floats = npt.NDArray[np.float32]
@@ -69,9 +69,7 @@ class MADDPGEmbryo(ReplayEmbryo):
         self.model: TeamDeterministic = model
         self.settings = settings
         flat = flatten_parameters(model)
-        self._flat = flat.detach()
-        self._target: TeamDeterministic = copy.deepcopy(model).requires_grad_(requires_grad=False)
-        self._target_flat = flatten_parameters(self._target).detach()
+        self._target = TargetNetwork(model, flat)
         actors = model.actor_parameter_count
         self._actor_adam = self._adam(flat, slice(None, actors))
         self._critic_adam = self._adam(flat, slice(actors, None))
@@ -86,8 +84,15 @@ class MADDPGEmbryo(ReplayEmbryo):
         self.schedule(0)
 
     def join(self, peers: Peers) -> None:
-        """Learn from equal shares of one batch together: the update is the one that all of it would give."""
+        """Learn from equal shares of one batch together: the update is the one that all of it would give.
+
+        Learners that begin with the same state, as those of a resumed run do, draw different actions all
+        the same.
+        """
         self._peers = peers
+        if peers.index:
+            stream: Any = self._rng.bit_generator
+            stream.state = stream.jumped(peers.index).state
 
     def averaged_state(self) -> Sequence[torch.Tensor]:
         """Give Adam's moments."""
@@ -109,7 +114,7 @@ class MADDPGEmbryo(ReplayEmbryo):
             self._peers.add_up(self._gradient.mul_(1.0 / self._peers.number))
         critic_norm = self._critic_adam.step()
         self._means.add((*diagnostics.tolist(), critic_norm), self._actor_adam.step())
-        self._target_flat.lerp_(self._flat, self.settings.target_tau)
+        self._target.follow(self.settings.target_tau)
         return len(batch.reward) * self._peers.number
 
     @property
@@ -177,10 +182,10 @@ class MADDPGEmbryo(ReplayEmbryo):
         For an agent that is not alive any more there is nothing to come, where its rewards are its own.
         """
         to_device, records = self._exchange.to_device, batch.next_observation
-        after = self._seen(records)
+        after, networks = self._seen(records), self._target.model
         alive = after.alive[..., None]
-        chosen = self._actions.chosen(self._target.act(after.observation), after.available) * alive
-        target = self._target.value(after.state, _joint(chosen)) * to_device(batch.discount)
+        chosen = self._actions.chosen(networks.act(after.observation), after.available) * alive
+        target = networks.value(after.state, _joint(chosen)) * to_device(batch.discount)
         if self.model.has_team_critic:
             return target + to_device(batch.reward) * self.settings.reward_scale
         return target * after.alive + to_device(records["reward"]).T * self.settings.reward_scale
@@ -218,7 +223,7 @@ class MADDPGEmbryo(ReplayEmbryo):
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the state, in place."""
-        networks = tensors_of("model", self.model) | tensors_of("target", self._target)
+        networks = tensors_of("model", self.model) | tensors_of("target", self._target.model)
         moments = {
             f"{name}.{moment}": tensor
             for name, adam in (("actors", self._actor_adam), ("critics", self._critic_adam))

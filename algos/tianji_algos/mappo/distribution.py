@@ -31,17 +31,18 @@ class TeamDistribution(Distribution):
     def __init__(self, spaces: Spaces) -> None:
         team = Team.of(spaces)
         most = team.most_actions
-        self._clip: gym.spaces.Box | None = None
-        if isinstance(spaces.action, gym.spaces.Box):
-            self._agent: Distribution = Gaussian(gym.spaces.Box(-np.inf, np.inf, (most,), np.float32))
-            self._clip = spaces.action
+        recorded = team.action_field()
+        self._space = spaces.action
+        if team.discrete:
+            self._agent: Distribution = Categorical((most,), (0,), scalar=True, dtype=recorded.dtype)
         else:
-            self._agent = Categorical((most,), (0,), scalar=True, dtype=np.dtype(np.int64))
+            self._agent = Gaussian(gym.spaces.Box(-np.inf, np.inf, (most,), np.float32))
         self.agents = (team.agents,)
         self.outputs = self._agent.outputs
-        self.action_shape = (team.agents, *self._agent.action_shape)
-        self.action_dtype = self._agent.action_dtype
+        self.action_shape = recorded.shape
+        self.action_dtype = recorded.dtype
         self._log_prob = np.empty(0, np.float32)
+        self._given = np.empty(0, self._space.dtype)
 
     def sample(self, policy: Floats, rng: np.random.Generator, action: Actions, log_prob: Floats) -> None:
         """Draw ``action [N, M, ...]`` and write its ``log_prob [N, M]``; ``action`` is contiguous."""
@@ -55,10 +56,14 @@ class TeamDistribution(Distribution):
         return self._agent.mode(policy).reshape(-1, *self.action_shape)
 
     def for_environment(self, action: Actions) -> Actions:
-        """Clip to the space's bounds, which each agent has its own of."""
-        if self._clip is None:
-            return action
-        return np.clip(action, self._clip.low, self._clip.high)
+        """Give actions as the space's type, within each agent's own bounds; reused by the next call."""
+        if self._given.shape != action.shape:
+            self._given = np.empty(action.shape, self._space.dtype)
+        if isinstance(self._space, gym.spaces.Box):
+            np.clip(action, self._space.low, self._space.high, out=self._given)
+        else:
+            np.copyto(self._given, action)
+        return self._given
 
     def evaluate(self, policy: Floats, action: Actions) -> tuple[Floats, Floats]:
         """Give log-probabilities and entropies of agents' actions, ``[rows]``, whichever agents' they are."""

@@ -1,4 +1,8 @@
-"""MAPPO's update rule (Yu et al., 2022)."""
+"""MAPPO's update rule (Yu et al., 2022), from which this one departs in two things.
+
+Values are not normalised by running means of the returns: ``reward_scale`` brings these to a size that
+networks learn. And a dead agent's value is the mean of those of the living (see ``TeamRollout``).
+"""
 
 from __future__ import annotations
 

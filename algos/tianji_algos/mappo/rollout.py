@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from tianji_algos.core import Fields
 from tianji_algos.mappo.settings import MAPPOSettings
 from tianji_algos.ppo.advantage import estimate_advantages
 from tianji_algos.ppo.loss import PPOMinibatch
-from tianji_algos.ppo.rollout import SMALL, SampleRollout
+from tianji_algos.ppo.rollout import SampleRollout
+from tianji_algos.sequences import Indices
 
 Floats = npt.NDArray[np.float32]
 
@@ -38,42 +37,35 @@ class TeamRollout(SampleRollout):
     """
 
     _settings: MAPPOSettings
+    _env_steps: list[int]
+    """Of each minibatch of this epoch, over all learners."""
+
+    def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
+        """Shuffle env steps; minibatches have equally many of them, give or take one."""
+        order, edges = super()._deal(rng)
+        self._env_steps = np.diff(edges).sum(axis=0).tolist()
+        return order, edges
+
+    def _count(
+        self, columns: Mapping[str, npt.NDArray[Any]], edges: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Count the steps of living agents in each minibatch, over all learners."""
+        own = np.array([np.count_nonzero(columns["alive"][part]) for part in self._own(edges)], np.int64)
+        counts: npt.NDArray[np.int64] = self._peers.compare(own).sum(axis=0)
+        return counts
 
     def _minibatch(self, number: int, samples: slice, total: int) -> TeamMinibatch:
         """Put together what living agents did; the network sees the others with them."""
         observation, _ = self._input(number, samples)
         parts = {name: _of_agents(rows[samples]) for name, rows in self._ordered.items()}
-        is_alive = parts.pop("alive")
-        living = int(np.count_nonzero(is_alive))
-        outputs = None
-        if living < len(is_alive):
+        is_alive, outputs = parts.pop("alive"), None
+        if not is_alive.all():
             outputs = np.flatnonzero(is_alive)
             parts = {name: rows[outputs] for name, rows in parts.items()}
-        if self._peers.number > 1:
-            living = int(self._peers.compare(np.array([living])).sum())
-        return TeamMinibatch(observation=observation, total=living, outputs=outputs, env_steps=total, **parts)
-
-    def _normalize(self, columns: Mapping[str, npt.NDArray[Any]], edges: npt.NDArray[np.int64]) -> None:
-        """Shift and scale the advantages of living agents; those of the others come as zeros."""
-        advantage, alive = columns["advantage"], columns["alive"]
-        slices = [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
-        sums = np.array(
-            [
-                (
-                    np.count_nonzero(alive[own]),
-                    advantage[own].sum(dtype=np.float64),
-                    np.square(advantage[own], dtype=np.float64).sum(),
-                )
-                for own in slices
-            ]
+        env_steps = self._env_steps[number]
+        return TeamMinibatch(
+            observation=observation, total=total, outputs=outputs, env_steps=env_steps, **parts
         )
-        self._peers.add_up(torch.from_numpy(sums))
-        number, total, square = sums.T
-        mean = total / np.maximum(number, 1.0)
-        spread = np.sqrt(np.maximum(square / np.maximum(number, 1.0) - mean * mean, 0.0)) + SMALL
-        for own, shift, scale in zip(slices, mean.tolist(), spread.tolist(), strict=True):
-            advantage[own] -= shift
-            advantage[own] /= scale
 
     def _fields(self, fragment: Fields) -> dict[str, npt.NDArray[Any]]:
         """Compute what a minibatch has of each step, ``[T * N, M, ...]``."""
@@ -105,16 +97,17 @@ class TeamRollout(SampleRollout):
     ) -> tuple[Floats, Floats, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
         """Say what each agent's return consists of.
 
-        Rewards of the team go on when an agent has died, and those that live know what they are worth. An
-        agent's own end with it.
+        Rewards of the team go on when an agent has died, and those that live know what they are worth: the
+        value of who is dead is the mean of theirs. That is our own; Yu et al. (2022) show the value network
+        zeros in place of what a dead agent would see. An agent's own rewards end with it.
 
         Args:
             fragment: with ``terminated`` and ``mask``, ``[T, N]``.
             alive: ``[T + 1, N, M]``.
 
         Returns:
-            Reward ``[T, N, M]``; value ``[T + 1, N, M]``; and where nothing follows, and what is experience,
-            both ``[T, N, M]``, or ``[T, N, 1]`` where it is the same for all agents.
+            Reward; value ``[T + 1, N, M]``; where nothing follows; and what is experience. All but the value
+            are ``[T, N, M]``, or ``[T, N, 1]`` where they are the same for all agents.
         """
         value = fragment["value"]
         is_end = fragment["terminated"][..., None].astype(np.bool_)

@@ -15,7 +15,8 @@ Floats = npt.NDArray[np.float32]
 class BatchedGRU(nn.Module):
     """G networks of one layer of GRU cells (Cho et al., 2014), with orthogonal weights and zero biases.
 
-    The gates of a cell are in the order reset, update, new.
+    The gates of a cell are in the order reset, update, new. As in torch and cuDNN, and unlike in the paper,
+    the reset gate is applied after what is remembered was multiplied by its weights, and not before.
 
     Args:
         networks: G.
@@ -25,7 +26,7 @@ class BatchedGRU(nn.Module):
 
     def __init__(self, networks: int, inputs: int, width: int) -> None:
         super().__init__()
-        self.width = width
+        self._width = width
         self.input_weight = nn.Parameter(torch.empty(networks, inputs, 3 * width))
         self.state_weight = nn.Parameter(torch.empty(networks, width, 3 * width))
         self.bias = nn.Parameter(torch.zeros(networks, 1, 3 * width))
@@ -47,7 +48,7 @@ class BatchedGRU(nn.Module):
         Returns:
             What each gives after each step, ``[G, R, H]``.
         """
-        width = self.width
+        width = self._width
         gates = torch.baddbmm(self.bias, rows, self.input_weight)
         state = gates.new_zeros(len(gates), sizes[0], width)
         outputs: list[torch.Tensor] = []

@@ -17,6 +17,9 @@ Floats = npt.NDArray[np.float32]
 class BatchedLayers(nn.Module):
     """G networks with orthogonal weights and zero biases, an activation after each hidden layer.
 
+    Torch differentiates them: they stand in losses that go through several networks, or through time.
+    ``AgentNetworks`` and ``DenseNetwork`` are for losses simple enough to be differentiated by hand.
+
     Args:
         networks: G.
         inputs: width of the input.
@@ -36,7 +39,7 @@ class BatchedLayers(nn.Module):
         output_gain: float,
     ) -> None:
         super().__init__()
-        self.networks, self.inputs, self.outputs = networks, inputs, outputs
+        self.networks, self.inputs = networks, inputs
         widths = list(pairwise((inputs, *hidden, outputs)))
         self.weights = nn.ParameterList(nn.Parameter(torch.empty(networks, *width)) for width in widths)
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(networks, 1, width[1])) for width in widths)

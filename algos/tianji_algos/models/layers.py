@@ -47,17 +47,21 @@ def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
     return layer
 
 
-def flat_views(model: Model) -> tuple[Floats, dict[str, Floats]]:
-    """Allocate a model's parameters anew as one flat array, with the values that they have now.
+def flat_views(module: nn.Module, prefix: str = "") -> tuple[Floats, dict[str, Floats]]:
+    """Allocate parameters anew as one flat array, with the values that they have now.
+
+    Args:
+        module: a model, or a part of one.
+        prefix: what the names of a part begin with.
 
     Returns:
-        The array ``[parameter_count]`` and views of it by the parameters' names.
+        The array ``[P]``, all parameters and then all buffers; and views of it by the parameters' names.
     """
-    flat = np.empty(model.parameter_count, np.float32)
-    model.write_parameters(flat)
+    tensors = (*module.parameters(), *module.buffers())
+    flat: Floats = torch.cat([tensor.detach().reshape(-1).float() for tensor in tensors]).cpu().numpy()
     views: dict[str, Floats] = {}
     start = 0
-    for name, parameter in model.named_parameters():
+    for name, parameter in module.named_parameters(prefix):
         views[name] = flat[start : start + parameter.numel()].reshape(tuple(parameter.shape))
         start += parameter.numel()
     return flat, views

@@ -19,13 +19,17 @@ from tianji_algos.device import device_of, torch_type
 from tianji_algos.mappo.settings import TeamActorCriticSettings
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
 from tianji_algos.models.layers import NumpyExecutor, build_layers, gradient_views, value_views
-from tianji_algos.models.team_networks import AgentNetworks, AgentRows, CentralNetwork
+from tianji_algos.models.team_networks import AgentNetworks, CentralNetwork
+from tianji_algos.models.team_rows import AgentRows, append_identity
 from tianji_algos.team import Records, Team
 
 Floats = npt.NDArray[np.float32]
 
 IMPOSSIBLE: Final = -1e9
-"""Logit of an action that is not available: its probability is 0, and no gradient flows."""
+"""Logit of an action that is not available: its probability is 0, and no gradient flows.
+
+It is finite, since an entropy has products of probabilities with their logarithms.
+"""
 
 
 class TeamActorCritic(ActorCritic):
@@ -71,8 +75,7 @@ class TeamActorCritic(ActorCritic):
         own, state = seen["observation"], self._state(seen)
         batch, agents = own.shape[:2]
         if self.settings.share_parameters:
-            identity = torch.eye(agents, device=own.device).expand(batch, -1, -1)
-            own = torch.cat((own, identity), dim=2)
+            own = append_identity(own, 1)
         states = state[:, None].expand(-1, agents, -1)
         policy = _apply(self.policy, own)
         if self.settings.agent_specific_value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,8 @@ import torch
 from tianji_algos.core import Executor, Model, Spaces
 from tianji_algos.maddpg.settings import TeamDeterministicSettings
 from tianji_algos.models.batched_layers import BatchedLayers, NumpyBatchedLayers
+from tianji_algos.models.layers import flat_views
+from tianji_algos.models.team_rows import AgentRows, append_identity
 from tianji_algos.team import Records, Team
 
 Floats = npt.NDArray[np.float32]
@@ -71,7 +73,7 @@ class TeamDeterministic(Model):
     def act(self, observation: torch.Tensor) -> torch.Tensor:
         """Compute the actors' outputs ``[M, B, A]`` of what agents see, ``[M, B, O]``."""
         agents, batch, _ = observation.shape
-        rows = self._named(observation) if self.settings.share_parameters else observation
+        rows = append_identity(observation, 0) if self.settings.share_parameters else observation
         outputs: torch.Tensor = self.actors(rows.reshape(self.actors.networks, -1, self.actors.inputs))
         return outputs.reshape(agents, batch, -1)
 
@@ -91,20 +93,14 @@ class TeamDeterministic(Model):
         valued = actions.shape[0] if actions.ndim == 3 else (1 if self.has_team_critic else self.team.agents)
         rows = torch.cat((state.expand(valued, batch, -1), actions.expand(valued, batch, size)), dim=2)
         if self.settings.share_parameters and not self.has_team_critic:
-            rows = self._named(rows)
+            rows = append_identity(rows, 0)
         rows = rows.reshape(self.critics.networks, -1, self.critics.inputs)
         values: torch.Tensor = self.critics(rows, frozen=frozen)
         return values.reshape(valued, batch)
 
-    def executor(self, batch_size: int) -> Executor:
+    def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - it takes as many as come
         """Act in numpy with a copy of the actors alone."""
-        return _NumpyActors(self, batch_size)
-
-    def _named(self, rows: torch.Tensor) -> torch.Tensor:
-        """Append to rows ``[M, B, ...]`` which agent they are of."""
-        agents, batch, _ = rows.shape
-        names = torch.eye(agents, dtype=rows.dtype, device=rows.device)
-        return torch.cat((rows, names[:, None].expand(agents, batch, agents)), dim=2)
+        return _NumpyActors(self)
 
 
 class _NumpyActors(Executor):
@@ -112,22 +108,13 @@ class _NumpyActors(Executor):
 
     Args:
         model: whose actors.
-        num_envs: N.
     """
 
-    def __init__(self, model: TeamDeterministic, num_envs: int) -> None:
-        parameters = torch.cat([parameter.detach().reshape(-1) for parameter in model.actors.parameters()])
-        self._flat: Floats = parameters.cpu().numpy()
-        arrays: dict[str, Floats] = {}
-        start = 0
-        for name, parameter in model.actors.named_parameters():
-            values = self._flat[start : start + parameter.numel()]
-            arrays[f"actors.{name}"] = values.reshape(tuple(parameter.shape))
-            start += parameter.numel()
-        self._team = model.team
-        self._networks, self._inputs = model.actors.networks, model.actors.inputs
+    def __init__(self, model: TeamDeterministic) -> None:
+        self._flat, arrays = flat_views(model.actors, "actors")
+        self._rows = AgentRows(model.team, identity=model.settings.share_parameters, state=False)
+        self._shares = model.actors.networks == 1
         self._layers = NumpyBatchedLayers(arrays, "actors", model.settings.activation)
-        self._rows = self._allocate(num_envs)
 
     def adopt(self, parameters: Floats) -> None:
         """Copy the actors' part of ``parameters [parameter_count]`` in."""
@@ -135,16 +122,8 @@ class _NumpyActors(Executor):
 
     def __call__(self, observation: Records) -> tuple[Floats, ...]:
         """Give the actors' outputs ``[N, M, A]`` of records ``[N]``; they are reused by the next call."""
-        if self._rows.shape[1] != len(observation):
-            self._rows = self._allocate(len(observation))
-        seen: npt.NDArray[Any] = observation["observation"]
-        np.copyto(self._rows[:, :, : self._team.observation], seen.transpose(1, 0, 2))
-        outputs = self._layers(self._rows.reshape(self._networks, -1, self._inputs))
-        return (outputs.reshape(*self._rows.shape[:2], -1).transpose(1, 0, 2),)
-
-    def _allocate(self, num_envs: int) -> Floats:
-        """Allocate the input ``[M, N, ...]``; it ends with the agent's name where parameters are shared."""
-        rows = np.zeros((self._team.agents, num_envs, self._inputs), np.float32)
-        names = np.eye(self._team.agents, self._inputs - self._team.observation, dtype=np.float32)
-        rows[:, :, self._team.observation :] = names[:, None]
-        return rows
+        rows = self._rows(observation)
+        if self._shares:
+            outputs = self._layers(rows.reshape(1, -1, rows.shape[2]))
+            return (outputs.reshape(*rows.shape[:2], -1),)
+        return (self._layers(rows.transpose(1, 0, 2)).transpose(1, 0, 2),)

@@ -8,47 +8,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.models.layers import dense_network, select_layers
-from tianji_algos.team import Records, Team
 
 Floats = npt.NDArray[np.float32]
 
 
-class AgentRows:
-    """What a network sees of each agent: its observation, who it is, and the state, as asked.
-
-    Args:
-        team: sizes.
-        identity: say who the agent is.
-        state: give the state, too.
-    """
-
-    def __init__(self, team: Team, *, identity: bool, state: bool) -> None:
-        self._team = team
-        self._is_observation = not identity and not state
-        self._state = team.observation + (team.agents if identity else 0) if state else None
-        self._identity = np.eye(team.agents, dtype=np.float32) if identity else None
-        self._width = team.observation + identity * team.agents + state * team.state
-        self._rows = np.empty((0, team.agents, self._width), np.float32)
-
-    def __call__(self, seen: Records) -> Floats:
-        """Give ``[N, M, inputs]`` of records ``[N]``; reused by the next call."""
-        own: Floats = seen["observation"]
-        if self._is_observation:
-            return own
-        team = self._team
-        if len(self._rows) < len(seen):
-            self._rows = np.empty((len(seen), team.agents, self._width), np.float32)
-            if self._identity is not None:
-                self._rows[:, :, team.observation : team.observation + team.agents] = self._identity
-        rows = self._rows[: len(seen)]
-        rows[:, :, : team.observation] = own
-        if self._state is not None:
-            rows[:, :, self._state :] = team.state_of(seen)[:, None]
-        return rows
-
-
 class AgentNetworks:
     """One network for the rows of all agents, or a network for each.
+
+    They are differentiated by hand, as the single-agent actor-critics are; ``BatchedLayers``, which computes
+    all networks at once, leaves that to torch.
 
     Args:
         arrays: weights and biases by name.

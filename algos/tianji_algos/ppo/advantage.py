@@ -25,15 +25,16 @@ def estimate_advantages(
     bootstraps a truncated step as it does any other; a terminated step has nothing to bootstrap from.
 
     Args:
-        reward: ``[T, N]``.
-        value: ``[T + 1, N]``; the last row belongs to the observation after the last step.
-        terminated: ``[T, N]``, bool or uint8.
-        mask: ``[T, N]``; where it is False the advantage is 0 and nothing flows through.
+        reward: ``[T, N, ...]``: a team has a last axis, of its agents; it is 1 long in ``reward``,
+            ``terminated`` and ``mask`` where these are the same for all of them.
+        value: ``[T + 1, N, ...]``; the last row belongs to the observation after the last step.
+        terminated: ``[T, N, ...]``, bool or uint8.
+        mask: ``[T, N, ...]``; where it is False the advantage is 0 and nothing flows through.
         gamma: discount.
         gae_lambda: 0 is one-step temporal difference, 1 is Monte Carlo.
 
     Returns:
-        Advantages ``[T, N]``.
+        Advantages ``[T, N, ...]``, for every agent that there is a value of.
     """
     experience = mask.astype(bool)
     delta = np.where(terminated.astype(bool), np.float32(0.0), value[1:])

@@ -56,7 +56,8 @@ class PPORollout(PolicyRollout):
                 np.take(rows, steps, axis=0, out=self._samples[name][start:stop], mode="clip")
             start = stop
         if self._settings.normalize_advantage == "rollout":
-            self._normalize(self._samples, np.array([[0, size] for size in self._sizes]))
+            edges = np.array([[0, size] for size in self._sizes])
+            self._normalize(self._samples, edges, self._count(self._samples, edges))
 
     def minibatches(self, rng: np.random.Generator) -> Iterator[PPOMinibatch]:
         """Go through all samples once, in random order, in minibatches of about equal size.
@@ -66,11 +67,10 @@ class PPORollout(PolicyRollout):
         order, edges = self._deal(rng)
         for name, rows in self._samples.items():
             np.take(rows, order, axis=0, out=self._ordered[name][: self._size], mode="clip")
+        totals = self._count(self._ordered, edges)
         if self._settings.normalize_advantage == "minibatch":
-            self._normalize(self._ordered, edges)
-        totals = np.diff(edges).sum(axis=0).tolist()
-        own = [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
-        for number, (samples, total) in enumerate(zip(own, totals, strict=True)):
+            self._normalize(self._ordered, edges, totals)
+        for number, (samples, total) in enumerate(zip(self._own(edges), totals.tolist(), strict=True)):
             if total:
                 yield self._minibatch(number, samples, total)
 
@@ -113,16 +113,40 @@ class PPORollout(PolicyRollout):
             samples: where it is in that order.
         """
 
-    def _normalize(self, columns: Mapping[str, npt.NDArray[Any]], edges: npt.NDArray[np.int64]) -> None:
+    def _own(self, edges: npt.NDArray[np.int64]) -> list[slice]:
+        """Say where this learner's part of each minibatch is."""
+        return [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
+
+    def _count(
+        self,
+        columns: Mapping[str, npt.NDArray[Any]],  # noqa: ARG002 - all that is in them are samples here
+        edges: npt.NDArray[np.int64],
+    ) -> npt.NDArray[np.int64]:
+        """Count the samples of each minibatch over all learners.
+
+        Args:
+            columns: of this learner's samples.
+            edges: where each minibatch begins and the last ends, ``[learners, minibatches + 1]``.
+        """
+        counts: npt.NDArray[np.int64] = np.diff(edges).sum(axis=0)
+        return counts
+
+    def _normalize(
+        self,
+        columns: Mapping[str, npt.NDArray[Any]],
+        edges: npt.NDArray[np.int64],
+        totals: npt.NDArray[np.int64],
+    ) -> None:
         """Shift and scale advantages to mean 0 and standard deviation 1, each minibatch over all learners.
 
         Args:
-            columns: of this learner's samples; ``advantage`` is written in place.
+            columns: of this learner's samples; ``advantage`` is written in place. Where there is ``alive``,
+                those that are not are no samples, and their advantages come as zeros.
             edges: where each minibatch begins and the last ends, ``[learners, minibatches + 1]``.
+            totals: samples of each minibatch over all learners.
         """
-        advantage = columns["advantage"]
-        slices = [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
-        if self._peers.number == 1:
+        advantage, slices = columns["advantage"], self._own(edges)
+        if self._peers.number == 1 and "alive" not in columns:
             for own in slices:
                 if own.start < own.stop:
                     normalize(advantage[own])
@@ -131,7 +155,7 @@ class PPORollout(PolicyRollout):
             [(advantage[own].sum(dtype=np.float64), _square_sum(advantage[own])) for own in slices]
         )
         self._peers.add_up(torch.from_numpy(sums))
-        mean, mean_square = sums.T / np.maximum(np.diff(edges).sum(axis=0), 1)
+        mean, mean_square = sums.T / np.maximum(totals, 1)
         spread = np.sqrt(np.maximum(mean_square - mean * mean, 0.0)) + SMALL
         for own, shift, scale in zip(slices, mean.tolist(), spread.tolist(), strict=True):
             advantage[own] -= shift

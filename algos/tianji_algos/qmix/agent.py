@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.core import Agent, Fields, Spaces, require_model
+from tianji_algos.exploration import falling
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.team_q import TeamQ, team_that_chooses
 from tianji_algos.qmix.settings import QMIXAgentSettings
-from tianji_algos.team import Records
+from tianji_algos.team import UNAVAILABLE, Records
 
 Actions = npt.NDArray[np.int64]
 
@@ -46,14 +47,15 @@ class QMIXAgent(Agent):
         self._rng = np.random.default_rng(seed)
         self._draws = np.empty((2, num_envs, team.agents), np.float32)
         self._masked = np.empty((num_envs, team.agents, team.most_actions), np.float32)
+        self._number = np.empty(self._masked.shape, np.int32)
+        self._beyond = np.empty(self._masked.shape, np.bool_)
         self._action = np.empty((num_envs, team.agents), np.int64)
         self.schedule(0)
 
     @classmethod
     def fields(cls, spaces: Spaces, settings: QMIXAgentSettings) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - always the same
         """Record ``action [M]``, counted from 0."""
-        team = team_that_chooses(spaces)
-        return (FieldSpec("action", np.min_scalar_type(team.most_actions - 1), (team.agents,)),)
+        return (team_that_chooses(spaces).action_field(),)
 
     def act(self, observation: Records, into: Fields) -> Actions:
         """Choose the best available actions, each with probability epsilon any; write ``action [N, M]``."""
@@ -72,8 +74,9 @@ class QMIXAgent(Agent):
     def schedule(self, env_steps: int) -> None:
         """Set epsilon."""
         settings = self.settings
-        share = min(1.0, env_steps / settings.epsilon_steps)
-        self._epsilon = settings.epsilon_start + share * (settings.epsilon_end - settings.epsilon_start)
+        self._epsilon = falling(
+            settings.epsilon_start, settings.epsilon_end, settings.epsilon_steps, env_steps
+        )
 
     def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
         """Act with these parameters from now on."""
@@ -86,7 +89,7 @@ class QMIXAgent(Agent):
     def _act(self, observation: Records, epsilon: float) -> Actions:
         available: npt.NDArray[np.bool_] = observation["available"]
         (q,) = self._executor(observation)
-        self._masked.fill(-np.inf)
+        self._masked.fill(UNAVAILABLE)
         np.copyto(self._masked, q, where=available)
         self._masked.argmax(axis=2, out=self._action)
         if epsilon > 0.0:
@@ -98,7 +101,7 @@ class QMIXAgent(Agent):
         """Replace actions by random available ones, each with probability epsilon."""
         self._rng.random(dtype=np.float32, out=self._draws)
         luck, choice = self._draws
-        number: Actions = np.cumsum(available, axis=2)  # of each available action, from 1
-        choice *= number[..., -1]
-        drawn: Actions = (number > choice[..., None]).argmax(axis=2)
-        np.copyto(self._action, drawn, where=luck < epsilon)
+        np.cumsum(available, axis=2, dtype=np.int32, out=self._number)  # of each available action, from 1
+        choice *= self._number[..., -1]
+        np.greater(self._number, choice[..., None], out=self._beyond)
+        np.copyto(self._action, self._beyond.argmax(axis=2), where=luck < epsilon)

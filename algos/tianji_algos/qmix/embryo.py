@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import SequenceBatch
@@ -15,12 +15,15 @@ from tianji_algos.device import Exchange
 from tianji_algos.flat import flatten_parameters
 from tianji_algos.means import Means
 from tianji_algos.models.team_q import AgentInputs, TeamQ, team_that_chooses
-from tianji_algos.optimizers import build_optimizer
+from tianji_algos.optimizer_choice import build_optimizer
 from tianji_algos.peers import ALONE, Peers
 from tianji_algos.qmix.packing import PackedEpisodes
 from tianji_algos.qmix.settings import QMIXSettings
 from tianji_algos.qmix.targets import best_values, lambda_targets, value_of
 from tianji_algos.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
+from tianji_algos.target_network import TargetNetwork
+
+Counts = npt.NDArray[np.bool_]
 
 DIAGNOSTICS: Final = ("loss", "td_error", "mean_q", "mean_target")
 
@@ -28,8 +31,10 @@ DIAGNOSTICS: Final = ("loss", "td_error", "mean_q", "mean_target")
 class QMIXEmbryo(SequenceEmbryo):
     """Trains a team's value towards the rewards and what target networks make of what follows.
 
-    Every step of every episode counts alike, up to the terminal one; what a dead agent does, its only
-    available action, counts as any other.
+    Every step of every episode counts alike, up to the terminal one. For a mixer what a dead agent does, its
+    only available action, counts as any other, and so it does where agents learn from the team's rewards: its
+    value is what is still to come. Where each agent learns from its own rewards, every step of every living
+    agent counts alike, and for the dead there is nothing to come and nothing to learn.
 
     Args:
         spaces: of one environment.
@@ -56,12 +61,11 @@ class QMIXEmbryo(SequenceEmbryo):
         self.model: TeamQ = model
         self.settings = settings
         flat = flatten_parameters(model)
-        self._flat = flat.detach()
-        self._target: TeamQ = copy.deepcopy(model).requires_grad_(requires_grad=False)
-        self._target_flat = flatten_parameters(self._target).detach()
+        self._target = TargetNetwork(model, flat)
         self._optimizer = build_optimizer(flat, settings)
         self._inputs = AgentInputs(model)
         self._exchange = Exchange(flat.device)
+        self._values = self._team.agents if model.settings.mixer == "none" else 1
         self._each_for_itself = model.settings.mixer == "none" and settings.rewards == "individual"
         self._peers: Peers = ALONE
         self._means = Means((*DIAGNOSTICS, "gradient_norm"))
@@ -76,17 +80,20 @@ class QMIXEmbryo(SequenceEmbryo):
 
     def update(self, batch: SequenceBatch) -> int:
         """Make one step of the optimizer, and let the target networks follow when it is time."""
-        steps = int(self._peers.compare(np.array([batch.length.sum()], np.int64)).sum())
+        episodes = PackedEpisodes(batch)
+        counts = self._counts(episodes)
+        own = np.array([batch.length.sum(), np.count_nonzero(counts)], np.int64)
+        steps, total = self._peers.compare(own).sum(axis=0).tolist()
         self._optimizer.gradient.zero_()
-        diagnostics = self._differentiate(PackedEpisodes(batch), steps)
+        diagnostics = self._differentiate(episodes, counts, total)
         if self._peers.number > 1:
             self._peers.add_up(self._optimizer.gradient)
         self._means.add(diagnostics, self._optimizer.step())
         if self.settings.target_update == "soft":
-            self._target_flat.lerp_(self._flat, self.settings.target_tau)
+            self._target.follow(self.settings.target_tau)
         elif self._optimizer.steps % self.settings.target_every == 0:
-            self._target_flat.copy_(self._flat)
-        return steps
+            self._target.follow(1.0)
+        return int(steps)
 
     def metrics(self) -> dict[str, float]:
         """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
@@ -115,24 +122,36 @@ class QMIXEmbryo(SequenceEmbryo):
         restore_tensors(self._tensors(), tensors)
         self._optimizer.steps = rest[f"{self._optimizer.name}_steps"]
 
-    def _differentiate(self, episodes: PackedEpisodes, steps: int) -> Sequence[float]:
-        """Write the gradient of half the squared error, a mean over ``steps``; give the diagnostics."""
+    def _counts(self, episodes: PackedEpisodes) -> Counts:
+        """Say which values of all steps are learnt, ``[U, V]``."""
+        if self._each_for_itself:
+            alive: Counts = episodes.seen["alive"][episodes.origin]
+            return alive
+        return np.ones((len(episodes.origin), self._values), np.bool_)
+
+    def _differentiate(self, episodes: PackedEpisodes, counts: Counts, total: int) -> Sequence[float]:
+        """Write the gradient of half the squared error; give the diagnostics.
+
+        Args:
+            episodes: to learn from.
+            counts: which values are learnt, ``[U, V]``.
+            total: how many that are with all learners; the gradients of all add up to that of the mean.
+        """
         to_device = self._exchange.to_device
         inputs = to_device(self._inputs(episodes.seen["observation"], episodes.last_action))
         state = to_device(self._team.state_of(episodes.seen))
         origin = to_device(episodes.origin)
         q: torch.Tensor = self.model(inputs, episodes.sizes)
         target = self._targets(episodes, inputs, state, q.detach())
-        taken = value_of(q.index_select(0, origin), to_device(episodes.action))
+        taken = value_of(q, to_device(episodes.action)).index_select(0, origin)
         value: torch.Tensor = self.model.mixer(taken, state.index_select(0, origin))
-        error = value - target
-        loss = error.square().sum() * (0.5 / (steps * error.shape[1]))
-        torch.autograd.backward(loss)
-        means = torch.stack(
-            (loss.detach(), error.detach().abs().mean(), value.detach().mean(), target.mean())
-        )
-        diagnostics: list[float] = means.tolist()
-        return diagnostics
+        is_learnt = to_device(counts)
+        error = (value - target) * is_learnt
+        squares = error.square().sum()
+        torch.autograd.backward(squares * (0.5 / max(1, total)))
+        sums = (0.5 * squares, error.abs().sum(), (value * is_learnt).sum(), (target * is_learnt).sum())
+        means: list[float] = (torch.stack(sums).detach() / max(1, int(counts.sum()))).tolist()
+        return means
 
     @torch.no_grad()
     def _targets(
@@ -149,17 +168,20 @@ class QMIXEmbryo(SequenceEmbryo):
         settings, to_device = self.settings, self._exchange.to_device
         first = episodes.sizes[0]  # All rows after these are what a step led to, in the order of steps.
         led_to = episodes.seen[first:]
-        q = self._target(inputs, episodes.sizes)[first:]
+        q = self._target.model(inputs, episodes.sizes)[first:]
         chooser = online[first:] if settings.double else q
         best = best_values(q, chooser, to_device(led_to["available"]))
-        value = self._target.mixer(best, state[first:])
-        reward = to_device(led_to["reward"] if self._each_for_itself else episodes.reward)
+        value = self._target.model.mixer(best, state[first:])
         discount = to_device(episodes.goes_on) * settings.gamma
+        if self._each_for_itself:
+            reward, discount = to_device(led_to["reward"]), discount * to_device(led_to["alive"])
+        else:
+            reward = to_device(episodes.reward)
         return lambda_targets(
             reward * settings.reward_scale, discount, value, settings.td_lambda, episodes.sizes[1:]
         )
 
     def _tensors(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the state, in place."""
-        networks = tensors_of("model", self.model) | tensors_of("target", self._target)
+        networks = tensors_of("model", self.model) | tensors_of("target", self._target.model)
         return networks | self._optimizer.tensors()

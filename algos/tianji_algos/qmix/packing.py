@@ -30,7 +30,7 @@ class PackedEpisodes:
         seen: records ``[R]``.
         last_action: what was done before each row, ``[R, M]``; ``NO_ACTION`` in the first.
         origin: the row that each step begins in, ``[U]``.
-        action: of each step, ``[U, M]``.
+        action: of the step that begins in each row, ``[R, M]``; 0 where none does.
         reward: the team's for each step, ``[U, 1]``.
         goes_on: 0 for steps that terminated an episode, else 1; ``[U, 1]``.
     """
@@ -47,15 +47,16 @@ class PackedEpisodes:
         self.origin: Indices = np.flatnonzero(leads_on)
         time, place = time[self.origin], place[self.origin]
         steps = order[place] * most + time
-        action = batch.fields["action"]
-        self.action: npt.NDArray[np.int64] = _steps_of(action, steps).astype(np.int64)
+        action = _steps_of(batch.fields["action"], steps)
+        self.action = np.zeros((len(self.seen), *action.shape[1:]), np.int64)
+        self.action[self.origin] = action
         self.reward: Floats = _steps_of(batch.reward, steps)[:, None]
         is_last = time == length[place] - 1
         self.goes_on: Floats = np.where(is_last & batch.terminated[order][place], 0.0, 1.0)[:, None].astype(
             np.float32
         )
-        first = np.full((episodes, *action.shape[2:]), NO_ACTION, np.int64)
-        self.last_action = np.concatenate((first, self.action))
+        self.last_action = np.full_like(self.action, NO_ACTION)
+        self.last_action[episodes:] = action
 
 
 def _steps_of(field: npt.NDArray[Any], steps: Indices) -> npt.NDArray[Any]:

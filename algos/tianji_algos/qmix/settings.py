@@ -60,7 +60,9 @@ class QMIXSettings(AnyOptimizerSettings):
     Attributes:
         replay_ratio: rho, how often each step is used, on average.
         batch_size: episodes per gradient update.
-        sequence_steps: L, steps of an episode that are learnt from together; longer ones are cut.
+        sequence_steps: L, steps of an episode that are learnt from together; longer ones are cut. A piece
+            that follows a cut is learnt from as if agents remembered nothing and had done nothing before it,
+            while those that act do remember: as many steps as an episode may have are best.
         warmup_steps: env steps in the replay before the first update.
         gamma: discount.
         td_lambda: how much later values count in a target: 0 bootstraps after one step, 1 at the end.
@@ -69,7 +71,8 @@ class QMIXSettings(AnyOptimizerSettings):
         target_update: "hard" copies the online network now and then, "soft" follows it with every update.
         target_every: "hard": updates from one copy to the next.
         target_tau: "soft": share of the way that the target network goes with every update.
-        rewards: mixer "none": what agents learn from, "individual" rewards or the "team"'s.
+        rewards: mixer "none": what agents learn from, "individual" rewards up to their death, or the "team"'s
+            to the end of the episode.
         reward_scale: rewards are multiplied by it.
         publish_every: updates from one policy that actors get to the next.
     """

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from tianji_algos.team import UNAVAILABLE
+
 
 def value_of(q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
     """Take the values ``[R, M]`` of actions ``[R, M]`` from those of all, ``q [R, M, A]``."""
@@ -23,7 +25,7 @@ def best_values(q: torch.Tensor, chooser: torch.Tensor, available: torch.Tensor)
         chooser: by which the best actions are found, ``[R, M, A]``.
         available: which actions there are.
     """
-    return value_of(q, chooser.masked_fill(~available, float("-inf")).argmax(dim=2))
+    return value_of(q, chooser.masked_fill(~available, UNAVAILABLE).argmax(dim=2))
 
 
 def lambda_targets(
@@ -36,7 +38,7 @@ def lambda_targets(
 
     Args:
         reward: of each step, ``[U, 1]`` or ``[U, V]``, time first; the longest episodes come first.
-        discount: ``gamma``, or 0 for steps that terminated an episode, ``[U, 1]``.
+        discount: ``gamma``, or 0 for steps after which nothing counts, ``[U, 1]`` or ``[U, V]``.
         value: of what each step led to, ``[U, V]``.
         td_lambda: lambda.
         sizes: how many episodes have a step at each time.

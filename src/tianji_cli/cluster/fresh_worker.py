@@ -1,7 +1,7 @@
 """A worker that shares nothing with the fork server, where a job uses what must not be forked.
 
-The fork server's child turns into it, with its process id, as
-``python -m tianji_cli.cluster.fresh_worker ASSIGNMENT LIFELINE``, two descriptors.
+The fork server's child turns into it, with its process id, by ``python_command`` with the arguments
+ASSIGNMENT LIFELINE, two descriptors.
 """
 
 from __future__ import annotations
@@ -10,22 +10,26 @@ import os
 import sys
 from typing import NoReturn
 
-from tianji_cli.cluster.worker import Assignment, run_worker
+from tianji_cli.cluster.children import python_command
+from tianji_cli.cluster.worker import Assignment, run_worker, write_to
 
 
 def turn_into(assignment: Assignment, lifeline: int) -> NoReturn:
     """Begin this process anew, as a worker; blocked signals stay blocked until it says what they mean.
 
+    What keeps it from being one is in the worker's log.
+
     Args:
         assignment: what it is to do.
         lifeline: descriptor of the pipe that is cut when the root ends.
     """
+    write_to(assignment.log)
     carrier = os.memfd_create("assignment", 0)
     with open(carrier, "wb", closefd=False) as file:
         file.write(assignment.encode())
     os.set_inheritable(lifeline, True)
-    command = [sys.executable, "-P", "-m", __name__, str(carrier), str(lifeline)]
-    os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
+    command = python_command(__name__, str(carrier), str(lifeline))
+    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
 def main() -> None:

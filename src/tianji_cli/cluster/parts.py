@@ -18,6 +18,7 @@ from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_cli.cluster.plan import Plan, PlannedProcess
 from tianji_cli.cluster.saved import Saved
+from tianji_cli.config.checks import wrong_agent
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.fragment import FragmentLayout, common_fields
 from tianji_cli.data.progress import Progress
@@ -245,14 +246,9 @@ def check_agent(name: str, environment: str, team: Sequence[str]) -> None:
     Raises:
         UsageError: names the built-in agents that would be right.
     """
-    if algorithms.load("agent", name).plays_in_team == bool(team):
-        return
-    built_in = [other for other in algorithms.names("agent") if algorithms.contract("agent", other)]
-    *most, last = (other for other in built_in if algorithms.load("agent", other).plays_in_team == bool(team))
-    right = f"{', '.join(most)} or {last}" if most else last
-    acts = f"{name!r} acts for a {'single agent' if team else 'team'}"
-    shows = f"{environment} shows a {f'team of {len(team)}' if team else 'single agent'}"
-    raise UsageError(f"agent.type: {acts}, and {shows}: {right} would be right")
+    if algorithms.load("agent", name).plays_in_team != bool(team):
+        what, right = wrong_agent(name, environment, team=bool(team))
+        raise UsageError(f"agent.type: {what}; {right}")
 
 
 def spaces_of(environment: VectorEnvironment) -> Spaces:

@@ -46,7 +46,6 @@ from tianji_transports.core import EngineOptions, Transport
 from tianji_transports.wiring import Wiring
 
 REPORT_EVERY_S: Final = 0.2
-START_TIMEOUT_S: Final = 120.0
 DRAIN_S: Final = 1.0
 """How long a stopping worker waits for its last pushes to be claimed."""
 
@@ -137,15 +136,20 @@ def _prepare_process(assignment: Assignment) -> None:
     # A Ctrl-C reaches the whole foreground group; what it means for the job is the root's to say.
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    descriptor = os.open(assignment.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    write_to(assignment.log)
+    sys.path[:] = assignment.path
+    if process.cores:
+        os.sched_setaffinity(0, process.cores)
+
+
+def write_to(log: Path) -> None:
+    """Have a log file take what this process prints from now on, and what it prints as another program."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    sys.path[:] = assignment.path
-    if process.cores:
-        os.sched_setaffinity(0, process.cores)
 
 
 def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient) -> None:
@@ -291,13 +295,14 @@ class _Attendant:
         self._began = time.perf_counter()
 
     def wait_for_peers(self) -> bool:
-        """Sleep until the root says where everybody is; False if it says stop first."""
-        deadline = time.monotonic() + START_TIMEOUT_S
+        """Sleep until the root says where everybody is; False if it says stop first, or is gone.
+
+        However long the others take to start: the root hears of whoever ends before it is there, and then
+        stops everybody.
+        """
         while not self._peers_known:
             if not self.attend():
                 return False
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the root named no peers within {START_TIMEOUT_S:g} s")
             if not self._peers_known:
                 self._control.wait(0.2)
         return True

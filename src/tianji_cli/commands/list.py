@@ -178,7 +178,10 @@ def _matrix_games() -> Iterator[Entry]:
 
 
 def _particle_worlds() -> Iterator[Entry]:
-    for world in ("simple_adversary", "simple_speaker_listener", "simple_spread", "simple_tag"):
+    from tianji_envs.mpe import installed_worlds  # noqa: PLC0415 - only this list needs it
+
+    usual = ("simple_adversary", "simple_speaker_listener", "simple_spread", "simple_tag")
+    for world in installed_worlds() or usual:
         yield Entry("mpe", world, "", "mpe2", _lacking("mpe2", "marl"))
 
 
@@ -193,7 +196,7 @@ def _smac_maps() -> Iterator[Entry]:
 
     for package in PACKAGES:
         try:
-            SMACFactory().check_options({"package": package})
+            SMACFactory().check_options("", {"package": package})
             missing = ""
         except MissingExtraError as lacking:
             missing = str(lacking)

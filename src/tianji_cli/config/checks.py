@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Final
 
+from tianji_algos import registry as algorithms
 from tianji_cli.config.replay_checks import (
     check_replay,
     check_replay_end,
@@ -32,6 +33,8 @@ from tianji_cli.config.schema import (
 from tianji_cli.config.source import Tree
 from tianji_cli.config.update_rules import OnPolicySettings, ReplayLearnerSettings, replay_settings_of
 from tianji_cli.errors import UsageError
+from tianji_envs import registry as environments
+from tianji_envs.errors import EnvironmentFailure
 from tianji_transports import registry as transports
 from tianji_transports.composite import edge_capabilities
 from tianji_transports.errors import (
@@ -60,6 +63,9 @@ def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
     if isinstance(distribution, Distribution):
         _check_hosts(tree, distribution)
         _check_processes(tree, distribution)
+    agent, environment = sections.get("agent"), sections.get("environment")
+    if isinstance(agent, Component) and isinstance(environment, Environment):
+        _check_agent(tree, agent.type, environment)
     if not isinstance(training, Component):
         return
     settings = training.settings
@@ -113,6 +119,39 @@ def _check_with_replay(tree: Tree, settings: ReplayLearnerSettings, sections: Ma
             check_replay_sizes(tree, settings, distribution, environment)
     if isinstance(experiment, Experiment):
         check_replay_end(tree, settings, experiment.stop, _groups(distribution))
+
+
+def _check_agent(tree: Tree, agent: str, environment: Environment) -> None:
+    """Note a built-in agent that acts for a team where the type of environment has none, or the reverse.
+
+    Of users' own agents and environments it shows only when they are built.
+    """
+    try:
+        team = environments.find(environment.type).makes_teams
+    except EnvironmentFailure:
+        return  # Noted as a problem of its own.
+    plays = algorithms.plays_in_team(agent)
+    if team is not None and plays is not None and plays != team:
+        tree.problem(("agent", "type"), *wrong_agent(agent, environment.id or environment.type, team=team))
+
+
+def wrong_agent(name: str, environment: str, *, team: bool) -> tuple[str, str]:
+    """Say of an agent that it is none for an environment, and which of the built-in ones are.
+
+    Args:
+        name: of the agent, as a config names it.
+        environment: what users call it.
+        team: it shows a team, and the agent acts for one alone; or the other way round.
+
+    Returns:
+        what: what is wrong.
+        remedy: what would be right.
+    """
+    *most, last = (other for other in algorithms.names("agent") if algorithms.plays_in_team(other) == team)
+    single, many = "a single agent", "a team"
+    acts, shows = (single, many) if team else (many, single)
+    what = f"{name!r} acts for {acts}, and {environment} shows {shows}"
+    return what, f"{', '.join(most)} or {last} would be right"
 
 
 def _check_fragments(tree: Tree, rollout: int, environment: Environment, distribution: Distribution) -> None:

@@ -199,13 +199,13 @@ def check_environment(tree: Tree) -> None:
     except EnvironmentFailure as error:
         tree.problem(("environment", "type"), str(error))
         return
-    _check_environment_id(tree, factory, name, table.get("id"))
-    options = table.get("options", {})
-    if isinstance(options, dict):
-        _check_environment_options(tree, factory, options)
+    given, options = table.get("id"), table.get("options", {})
+    # What options there are may depend on the id.
+    if _check_environment_id(tree, factory, name, given) and isinstance(options, dict):
+        _check_environment_options(tree, factory, given if isinstance(given, str) else "", options)
 
 
-def _check_environment_id(tree: Tree, factory: EnvironmentFactory, type_name: str, given: object) -> None:
+def _check_environment_id(tree: Tree, factory: EnvironmentFactory, type_name: str, given: object) -> bool:
     path = ("environment", "id")
     try:
         factory.check_id(given if isinstance(given, str) else "")
@@ -217,12 +217,17 @@ def _check_environment_id(tree: Tree, factory: EnvironmentFactory, type_name: st
             tree.problem(path, str(error))
     except Exception as error:  # noqa: BLE001 - an id "module:Name-v0" imports a module of the user's
         tree.problem(path, f"{given!r} does not import: {type(error).__name__}: {error}")
+    else:
+        return True
+    return False
 
 
-def _check_environment_options(tree: Tree, factory: EnvironmentFactory, options: Mapping[str, Any]) -> None:
+def _check_environment_options(
+    tree: Tree, factory: EnvironmentFactory, env_id: str, options: Mapping[str, Any]
+) -> None:
     path = ("environment", "options")
     try:
-        factory.check_options(options)
+        factory.check_options(env_id, options)
     except WrongOptionError as error:
         tree.problem((*path, error.option), str(error))
     except EnvironmentFailure as error:

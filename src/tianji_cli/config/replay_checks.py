@@ -109,22 +109,23 @@ def check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSetti
     """
     of_sequences = sequence_steps_of(settings) is not None
     of_a_sample = ("sequence_steps", MOST_IN_SEQUENCE) if of_sequences else ("n_step", MOST_STEPS)
-    refused = False
+    refused = set[str]()
     for key, most in (("batch_size", None), of_a_sample, ("publish_every", None)):
         value = getattr(settings, key)
         if value < 1 or (most is not None and value > most):
             right = "at least 1" if most is None else f"1 to {most}"
             tree.problem(("training", key), f"{value} is out of range for {training!r}", f"{right} is right")
-            refused = True
+            refused.add(key)
     if settings.replay_ratio <= 0:
         what = f"{settings.replay_ratio} uses of each sample are no training"
         tree.problem(("training", "replay_ratio"), what, "more than 0 is right")
-        refused = True
-    if settings.warmup_steps < batch_steps_of(settings):
+        refused.add("replay_ratio")
+    # Of a batch that cannot be, nobody need know what would fill it.
+    if "sequence_steps" not in refused and settings.warmup_steps < batch_steps_of(settings):
         what = f"{settings.warmup_steps} env steps do not fill {_batch(settings)}"
         remedy = f"warmup_steps = {batch_steps_of(settings)} would be right"
         tree.problem(tree.latest([_WARMUP, _BATCH, _SEQUENCE]), what, remedy)
-        refused = True
+        refused.add("warmup_steps")
     return not refused
 
 
@@ -200,7 +201,7 @@ def check_replay_sizes(
         (batch_steps_of(settings), _batch(settings), (_BATCH, _SEQUENCE)),
         (settings.warmup_steps, f"the {settings.warmup_steps} of the warm-up", (_WARMUP,)),
         (in_flight, f"the {in_flight} that the actors may have in flight", _IN_FLIGHT),
-        (under_way, f"the {under_way} that sequences under way may lie in", (_SEQUENCE, *_IN_FLIGHT[:3])),
+        (under_way, f"the {under_way} that sequences under way may lie in", (_SEQUENCE, *_IN_FLIGHT)),
     )
     most, what, keys = max(needs, key=lambda need: need[0])
     if capacity < most:
@@ -222,12 +223,17 @@ def _batch(settings: ReplayLearnerSettings) -> str:
 def steps_under_way(
     settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment
 ) -> int:
-    """Env steps to be held so that no sequence begins in what is evicted before it ends; 0 of transitions."""
+    """Env steps to be held so that no sequence begins in what is evicted before it ends; 0 of transitions.
+
+    While an actor brings what its sequence lies in, each of the others brings as much, besides what it had in
+    flight already.
+    """
     steps, actor = sequence_steps_of(settings), distribution.actor
     if steps is None:
         return 0
     fragments = 1 + math.ceil((steps - 1) / actor.send_size)
-    return actor.num * fragments * actor.send_size * environment.num_envs
+    fragments += (actor.num - 1) * (fragments + actor.window)
+    return fragments * actor.send_size * environment.num_envs
 
 
 def check_replay_end(tree: Tree, settings: ReplayLearnerSettings, stop: Stop, groups: int) -> None:

@@ -85,6 +85,8 @@ class Experiment(Section):
         checkpoint_every_s: seconds between checkpoints.
         keep_checkpoints: how many stay under their step number.
         eval_episodes: episodes of the greedy evaluation at the end; 0 for none.
+        eval_checkpoint: which policy is evaluated: the "best" by mean training return, or the "last", where
+            such returns say little: opponents whose returns are added up, or actions that are all random.
         extensions: directories that ``module:attribute`` types are imported from, beside those of
             Python's own path.
     """
@@ -96,6 +98,7 @@ class Experiment(Section):
     checkpoint_every_s: Annotated[float, Field(gt=0)] = 60.0
     keep_checkpoints: Natural = 3
     eval_episodes: Natural = 100
+    eval_checkpoint: Literal["best", "last"] = "best"
     extensions: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("name")

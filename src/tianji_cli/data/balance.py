@@ -1,6 +1,6 @@
 """Balance of production and consumption (paper, section 3.3): who may go on, and when.
 
-Serial training that uses every sample ``rho`` times makes one step and then draws ``rho`` samples, again and
+Serial training that uses every env step ``rho`` times makes one step and then uses ``rho`` steps, again and
 again. Here both sides go on by themselves, and the *lead* of production over consumption,
 
     lead = received - warmup - consumed / rho
@@ -20,7 +20,7 @@ BATCHES_AHEAD: Final = 2
 """Batches that a buffer in a process of its own assembles before the learner asks for them."""
 
 
-def least_tolerance(fragment_steps: int, batch_size: int, rho: float) -> float:
+def least_tolerance(fragment_steps: int, batch_steps: int, rho: float) -> float:
     """The smallest tolerance, in env steps, with which one side may always go on.
 
     Both sides wait if ``lead + fragment > tolerance`` and ``lead - batch / rho < -tolerance``. There is no
@@ -28,15 +28,15 @@ def least_tolerance(fragment_steps: int, batch_size: int, rho: float) -> float:
 
     Args:
         fragment_steps: T x N, received at once.
-        batch_size: samples, drawn at once.
-        rho: uses of each sample.
+        batch_steps: env steps that are used at once, at most: B transitions, or the steps of B sequences.
+        rho: uses of each env step.
     """
-    return (fragment_steps + batch_size / rho) / 2
+    return (fragment_steps + batch_steps / rho) / 2
 
 
-def usual_tolerance(fragment_steps: int, batch_size: int, rho: float) -> float:
+def usual_tolerance(fragment_steps: int, batch_steps: int, rho: float) -> float:
     """Twice the least: neither side has to wait for the very moment at which the other is done."""
-    return 2 * least_tolerance(fragment_steps, batch_size, rho)
+    return 2 * least_tolerance(fragment_steps, batch_steps, rho)
 
 
 @dataclass
@@ -44,11 +44,11 @@ class Balance:
     """Who is ahead, and who may go on.
 
     Attributes:
-        rho: uses of each sample.
+        rho: uses of each env step.
         warmup: env steps to be received before the first batch.
         tolerance: env steps that one side may be ahead; None lets both go on (``balance = "free"``).
         received: env steps of experience so far.
-        consumed: samples drawn so far.
+        consumed: uses of env steps in the batches drawn so far.
     """
 
     rho: float
@@ -68,14 +68,14 @@ class Balance:
             return True  # Nothing is consumed yet: to hold reception back here would be for ever.
         return self.tolerance is None or self.lead + fragment_steps <= self.tolerance
 
-    def may_consume(self, batch_size: int) -> bool:
-        """Say whether a batch of so many samples may be drawn now."""
+    def may_consume(self, batch_steps: int) -> bool:
+        """Say whether a batch of up to so many env steps may be drawn now."""
         if self.received < self.warmup:
             return False
-        return self.tolerance is None or self.lead - batch_size / self.rho >= -self.tolerance
+        return self.tolerance is None or self.lead - batch_steps / self.rho >= -self.tolerance
 
     @property
     def actual(self) -> float | None:
-        """Uses of each sample since the warm-up, on average; None until there was a batch."""
+        """Uses of each env step since the warm-up, on average; None until there was a batch."""
         since = self.received - self.warmup
         return self.consumed / since if self.consumed and since > 0 else None

@@ -179,6 +179,11 @@ class Replay:
         return self.ring.nbytes + sum(parts) + sum(array.nbytes for array in per_slot)
 
     @property
+    def steps_given_up(self) -> int | None:
+        """Steps of sequences whose beginning was evicted before they ended; None of transitions."""
+        return self.index.steps_given_up if isinstance(self.index, Sequences) else None
+
+    @property
     def free(self) -> memoryview:
         """Memory of the next fragment; whatever it held has been evicted already."""
         return self.memory.slot(self.ring.slot(self.ring.next))
@@ -247,6 +252,7 @@ class Replay:
         accepted: int,
         env_steps: int,
         stale_updates: int,
+        steps_given_up: int,
         sampler: Mapping[str, Any],
     ) -> None:
         """Hold fragments, uses and priorities that lie in their places already; see ``replay_file``.
@@ -258,6 +264,7 @@ class Replay:
             accepted: samples ever accepted.
             env_steps: what the job had made.
             stale_updates: see the class.
+            steps_given_up: likewise; 0 of transitions.
             sampler: its state.
 
         Raises:
@@ -273,6 +280,8 @@ class Replay:
             self.accepted_by[slot] = accepted_by[birth - oldest]
         ring.samples = int(self._samples.sum())
         self.accepted, ring.env_steps, self.stale_updates = accepted, env_steps, stale_updates
+        if isinstance(self.index, Sequences):
+            self.index.steps_given_up = steps_given_up
         self.sampler.load_state(sampler)
 
     def use_summary(self) -> Spread | None:

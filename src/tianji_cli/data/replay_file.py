@@ -60,6 +60,7 @@ def save_replay(replay: Replay, directory: Path) -> None:
             "accepted": replay.accepted,
             "env_steps": ring.env_steps,
             "stale_updates": replay.stale_updates,
+            "steps_given_up": replay.steps_given_up or 0,
             "sampler": replay.sampler.state(),
             "uses": {"total": replay.uses.total, "histogram": replay.uses.histogram.tolist()},
             "checksums": {name: _write(_path(directory, name), pieces) for name, pieces in arrays.items()},
@@ -98,6 +99,7 @@ def restore_replay(replay: Replay, directory: Path) -> None:
             accepted=int(document["accepted"]),
             env_steps=int(document["env_steps"]),
             stale_updates=int(document["stale_updates"]),
+            steps_given_up=int(document.get("steps_given_up", 0)),
             sampler=document["sampler"],
         )
         replay.uses.total = int(document["uses"]["total"])

@@ -100,7 +100,7 @@ class ReplayStore:
     def report(self) -> dict[str, Any]:
         """The replay ratio as it is, how full the replay is and how its samples were used."""
         replay = self.replay
-        uses = replay.use_summary()
+        uses, given_up = replay.use_summary(), replay.steps_given_up
         return {
             "ratio": self._final_ratio if self._winding_down else self.balance.actual,
             "replay": {
@@ -110,4 +110,5 @@ class ReplayStore:
             },
             "uses": None if uses is None else asdict(uses),
             "stale_priorities": replay.stale_updates,
+            **({} if given_up is None else {"steps_given_up": given_up}),
         }

@@ -3,8 +3,9 @@
 A sequence begins with an episode, or with the step after another sequence if the episode goes on. It ends
 with the episode, with its L-th step, or where a fragment was lost or the actor began anew. It is a sample
 from then on, at the place of its first step, until that step's fragment is evicted; as fragments are
-evicted in the order in which they came, the others that it lies in are held as long. What an actor is in
-the middle of is no sample yet, and will be none in a replay that is restored.
+evicted in the order in which they came, the others that it lies in are held as long. One whose first step was
+evicted before it ended never is a sample. What an actor is in the middle of is no sample yet, and will be
+none in a replay that is restored.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Sequences(SampleIndex):
         spans: of each step of each slot: ``BEGINS`` if a sequence begins with it, plus ``TERMINATED`` if its
             last step terminated the episode.
         lengths: steps of the sequence that begins there.
+        steps_given_up: of sequences whose first step was evicted before they ended.
 
     Raises:
         ValueError: L is out of range, or fragments hold stacks of observations.
@@ -102,6 +104,7 @@ class Sequences(SampleIndex):
         if observation.history:
             raise ValueError("sequences are of single observations, and fragments hold stacks of them")
         self.lengths = np.zeros(self._ring.span, np.uint16)
+        self.steps_given_up = 0
         self._most = steps
         self._numbers = np.arange(steps + 1)
         self._observations = Rows(memory, observation)
@@ -181,9 +184,10 @@ class Sequences(SampleIndex):
         return after
 
     def _mark(self, begin: Numbers, length: Numbers, terminated: Flags) -> None:
-        """Make samples of sequences, but for those whose beginning was evicted meanwhile."""
+        """Make samples of sequences; those whose beginning was evicted meanwhile are given up."""
         held = begin >= self._ring.oldest * self._ring.steps_each
         places = begin[held] % self._ring.span
         self.spans[places] = np.where(terminated[held], BEGINS | TERMINATED, BEGINS)
         self.lengths[places] = length[held]
         self._ring.drawable += places.size
+        self.steps_given_up += int(length[~held].sum())

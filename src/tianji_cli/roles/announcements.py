@@ -1,14 +1,19 @@
-"""What the root tells the user of the workers: the first step, and who is silent and is heard of again."""
+"""What the root tells the user of the workers: who starts slowly, the first step, who is silent."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from tianji_cli.beginning import BEGAN_S
 from tianji_cli.cluster.plan import Plan
 from tianji_cli.roles.held_back import Receiver
 from tianji_cli.roles.silence import LATE_S, Silence
+
+SLOW_START_S: Final = 30.0
+"""Whoever is not ready after so long is named, once: a start that hangs is ended by nobody but the user."""
+MOST_NAMES: Final = 3
 
 
 class Announcements:
@@ -23,6 +28,8 @@ class Announcements:
         self._plan = plan
         self._event = event
         self._silence = Silence(range(len(plan.processes)))
+        self._began = time.monotonic()
+        self._slow_start_announced = False
         self._first_step_announced = False
         self._waited_for: set[Receiver] = set()
 
@@ -39,6 +46,15 @@ class Announcements:
         """Name those of the ranks that were not heard of for long."""
         for rank in self._silence.newly_late(ranks):
             self._event(f"nothing heard of {self._title(rank)} for {LATE_S:g} s")
+
+    def mind_start(self, missing: Iterable[int]) -> None:
+        """Name those of the ranks that all others wait for, if they take long to start."""
+        if not self._slow_start_announced and time.monotonic() - self._began > SLOW_START_S:
+            self._slow_start_announced = True
+            titles = [self._title(rank) for rank in sorted(missing)]
+            more = len(titles) - MOST_NAMES
+            named = ", ".join(titles[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+            self._event(f"not ready yet after {SLOW_START_S:g} s: {named}")
 
     def mind_first_step(self, trained_s: float) -> None:
         """Say how long it took until the first step, which was ``trained_s`` ago; 0 before it."""

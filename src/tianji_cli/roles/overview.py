@@ -230,6 +230,7 @@ class Overview:
             extra=extra_reports(self._plan, self.workers, self._config.roles),
             frames_per_step=self._frames_per_step,
             win_rate=learner.get("win_rate"),
+            steps_given_up=buffer.get("steps_given_up"),
         )
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:
@@ -271,6 +272,7 @@ class Overview:
                 learner.get("mean_100"),
                 learner.get("best_mean_100"),
                 learner.get("win_rate"),
+                int(learner.get("episodes_in_mean", 0)),
             ),
             time_to=dict(learner["time_to"]) if learner else dict.fromkeys(experiment.thresholds),
             evaluation=self.evaluation,
@@ -286,6 +288,7 @@ class Overview:
             averaging=self.averaging,
             by_group=self._standings(),
             extra=extra_reports(self._plan, self.workers, self._config.roles),
+            steps_given_up=buffer.get("steps_given_up"),
         )
 
     def _ratio(self, buffer: Said, consumed: int, produced: int) -> float | None:

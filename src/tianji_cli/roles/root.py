@@ -328,6 +328,8 @@ class Root:
         self._rejections.report()
         self._announcements.mind_first_step(self._overview.session_train_s)
         self._announcements.mind_waiting(self._overview.waits_for)
+        if self._phase is Phase.STARTING:
+            self._announcements.mind_start(self._crew.ranks - self._members.registered)
         if self._phase is Phase.TRAINING:
             self._announcements.mind_silence(self._crew.ranks)
         self._mind(self._rules.time_reached())

@@ -56,11 +56,13 @@ def of_buffers(said: Sequence[Said], uses: Sequence[float]) -> Said:
     received = [
         float(sum(samples for _actor, _incarnation, samples, *_ in one["receptions"])) for one in said
     ]
+    given_up = _known(one.get("steps_given_up") for one in said)
     return {
         "ratio": _ratio([one.get("ratio") for one in said], uses),
         "uses": _spread([one.get("uses") for one in said], received),
         "replay": _added([one.get("replay") for one in said]),
         "stale_priorities": sum(int(one.get("stale_priorities", 0)) for one in said),
+        **({"steps_given_up": sum(map(int, given_up))} if given_up else {}),
     }
 
 

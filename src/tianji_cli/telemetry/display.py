@@ -144,6 +144,8 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
         yield "uses", f"{spread(snapshot.uses)} of each sample"
     if snapshot.stale_priorities:
         yield "priorities", f"{count(snapshot.stale_priorities)} came after their samples had made room"
+    if snapshot.steps_given_up:
+        yield "given up", f"{count(snapshot.steps_given_up)} steps of episodes that had lost their beginning"
     lag = snapshot.lag
     yield "policy lag", "no update yet" if lag is None else f"{spread(lag)} versions"
     if snapshot.averaging is not None:

@@ -86,6 +86,8 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     if snapshot.replay is not None:
         yield "replay/size", snapshot.replay.size
         yield "replay/stale_priorities", snapshot.stale_priorities
+    if snapshot.steps_given_up is not None:
+        yield "replay/steps_given_up", snapshot.steps_given_up
     for name, loss in snapshot.losses.items():
         yield f"loss/{name}", loss
     yield from _of_groups(snapshot)
@@ -98,9 +100,10 @@ def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
 
 
 def _of_episodes(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
-    for name, known in (("mean_100", snapshot.mean_100), ("win_rate", snapshot.win_rate)):
-        if known is not None:
-            yield f"return/{name}", known
+    if snapshot.mean_100 is not None:
+        yield "return/mean_100", snapshot.mean_100
+    if snapshot.win_rate is not None:
+        yield "episodes/win_rate", snapshot.win_rate
     yield "return/episodes", snapshot.episodes
 
 

@@ -114,6 +114,8 @@ def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
         yield "uses_max", f"{snapshot.uses.max:.3g}"
     if snapshot.stale_priorities:
         yield "stale_priorities", str(snapshot.stale_priorities)
+    if snapshot.steps_given_up:
+        yield "steps_given_up", str(snapshot.steps_given_up)
     if snapshot.averaging is not None:
         yield "averaging_rounds", str(snapshot.averaging.rounds)
         yield "averaging_missed", ",".join(map(str, snapshot.averaging.missed))

@@ -79,8 +79,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
         best = "" if returns.best_mean_100 is None else f", best {number(returns.best_mean_100)}"
         yield "return", Text.assemble((number(returns.mean_100), "bold"), f"  {behind}{best}")
     if returns.win_rate is not None:
-        judged = min(returns.episodes, 100 * summary.groups)
-        yield "win rate", Text(f"{share(returns.win_rate)} of the last {several(judged, 'episode')}")
+        judged = several(returns.episodes_in_mean, "episode")
+        yield "win rate", Text(f"{share(returns.win_rate)} of the last {judged}")
     if summary.evaluation is not None:
         yield from _facts_of_evaluation(summary.evaluation)
     for threshold, seconds in summary.time_to.items():
@@ -192,6 +192,12 @@ def _warnings(summary: Summary) -> Iterator[tuple[str, Text]]:
             "rejected",
             Text(f"{summary.rejected_frames} messages that were no frames of this job", style="yellow"),
         )
+    if summary.steps_given_up:
+        what = (
+            f"{several(summary.steps_given_up, 'step')} belonged to episodes whose beginning had left the "
+            "replay before they ended: a larger distribution.buffer.capacity would be right"
+        )
+        yield "given up", Text(what, style="yellow")
     if summary.unaccounted:
         yield (
             "unaccounted",

@@ -6,13 +6,13 @@ metrics and plots read them. This module knows neither files nor terminals.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from tianji_cli.data.distribution import Spread
 from tianji_cli.telemetry.evaluation import Evaluation
+from tianji_cli.telemetry.json_numbers import finite
 from tianji_cli.telemetry.quantities import exact
 from tianji_cli.throughput.bottleneck import Bottleneck
 
@@ -23,6 +23,8 @@ Status = Literal["finished", "stopped", "failed"]
 
 _TABLES: Final = ("lag", "age", "uses", "replay", "bottleneck", "averaging")
 """Fields of a snapshot that are tables in a row of ``metrics.jsonl``, or null."""
+_ONLY_IF_KNOWN: Final = ("win_rate", "steps_given_up")
+"""Fields that are not mentioned where nothing is won, or no sequences are learnt from."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,8 @@ class Snapshot:
         frames_per_step: frames of the game that an environment step takes; None until an actor has said it.
         win_rate: share of the last 100 episodes that were won; None before any has ended, or where nothing
             is won.
+        steps_given_up: env steps of sequences whose beginning had left the replay before they ended; None
+            where no sequences are learnt from.
     """
 
     elapsed_s: float
@@ -208,6 +212,7 @@ class Snapshot:
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     frames_per_step: int | None = None
     win_rate: float | None = None
+    steps_given_up: int | None = None
 
     @property
     def frames(self) -> int | None:
@@ -236,10 +241,9 @@ class Snapshot:
         row: dict[str, Any] = {
             name: value
             for name, value in vars(self).items()
-            if name not in {*_TABLES, "losses", "roles", "stop", "by_group", "win_rate"}
+            if name not in {*_TABLES, "losses", "roles", "stop", "by_group"}
+            and (value is not None or name not in _ONLY_IF_KNOWN)
         }
-        if self.win_rate is not None:
-            row["win_rate"] = self.win_rate
         for name in _TABLES:
             table = getattr(self, name)
             row[name] = None if table is None else asdict(table)
@@ -279,12 +283,14 @@ class Returns:
         mean_100: mean return of the last 100.
         best_mean_100: highest of these means.
         win_rate: share of the last 100 that were won; None where nothing is won.
+        episodes_in_mean: how many are behind ``mean_100`` and ``win_rate``: of each group at most 100.
     """
 
     episodes: int
     mean_100: float | None
     best_mean_100: float | None
     win_rate: float | None = None
+    episodes_in_mean: int = 0
 
 
 @dataclass(frozen=True)
@@ -327,6 +333,8 @@ class Summary:
         extra: what roles of the user's own reported last, by name and rank.
         frames: frames of the game that ``env_steps`` took; None if no actor has said how many a step takes.
         frames_per_s: frames made per second; None likewise.
+        steps_given_up: env steps of sequences whose beginning had left the replay before they ended; None
+            where no sequences were learnt from.
     """
 
     experiment: str
@@ -367,6 +375,7 @@ class Summary:
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     frames: int | None = None
     frames_per_s: float | None = None
+    steps_given_up: int | None = None
 
     @property
     def unaccounted(self) -> int:
@@ -383,16 +392,6 @@ class Summary:
         for table, key in (("returns", "win_rate"), ("evaluation", "win_rate"), ("evaluation", "agents")):
             if document[table] is not None and document[table][key] is None:
                 del document[table][key]  # What an environment does not know of is not mentioned.
+        if self.steps_given_up is None:
+            del document["steps_given_up"]
         return {key: finite(value) for key, value in document.items()}
-
-
-def finite(value: Any) -> Any:
-    """Copy a JSON value with None for every float that JSON cannot hold (NaN and the infinities)."""
-    if isinstance(value, float):
-        # JSON knows plain floats only; NumPy's float64 is a float by inheritance.
-        return float(value) if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return value

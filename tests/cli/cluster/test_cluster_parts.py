@@ -107,7 +107,7 @@ def test_an_agent_for_one_is_refused_where_there_is_a_team() -> None:
     with pytest.raises(UsageError) as refused:
         _ = parts("ppo_cartpole", OfSkirmishes).layout
     assert str(refused.value) == (
-        "agent.type: 'ppo' acts for a single agent, and CartPole-v1 shows a team of 3: "
+        "agent.type: 'ppo' acts for a single agent, and CartPole-v1 shows a team; "
         "maddpg, mappo or qmix would be right"
     )
 
@@ -116,7 +116,7 @@ def test_an_agent_for_a_team_is_refused_where_there_is_none() -> None:
     with pytest.raises(UsageError) as refused:
         _ = parts("ppo_cartpole", OfFilms, TEAM).spaces
     assert str(refused.value) == (
-        "agent.type: 'cli.skirmish:Recruit' acts for a team, and CartPole-v1 shows a single agent: "
+        "agent.type: 'cli.skirmish:Recruit' acts for a team, and CartPole-v1 shows a single agent; "
         "dqn, impala or ppo would be right"
     )
 

@@ -29,6 +29,7 @@ class NaiveSequences:
     def __init__(self, layout: FragmentLayout, live: int, most: int) -> None:
         self.layout, self.live, self.most = layout, live, most
         self.accepted, self.births = 0, 0
+        self.given_up = 0
         self.accepted_by: list[int] = []
         self.masks: list[npt.NDArray[np.bool_]] = []
         self._complete: list[Sequence] = []
@@ -86,6 +87,8 @@ class NaiveSequences:
         if one is not None:
             one.terminated = terminated
             self._complete.append(one)
+            if one.handle not in self.complete:
+                self.given_up += len(one.actions)
 
 
 def open_sequences(layout: FragmentLayout, fragments: int, most: int, seed: int = 0) -> Replay:

@@ -242,6 +242,7 @@ def test_a_restored_replay_of_sequences_has_them_all(tmp_path: Path, accepted: i
     restore_replay(restored, tmp_path)
     assert (restored.size, restored.accepted) == (saved.size, saved.accepted)
     assert restored.ring.drawable == saved.ring.drawable
+    assert restored.steps_given_up == saved.steps_given_up == naive.given_up
     assert restored.use_summary() == saved.use_summary()
     for _ in range(5 if accepted else 0):
         mine, its = sequences_of(saved, 20), sequences_of(restored, 20)

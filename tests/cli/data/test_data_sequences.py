@@ -59,6 +59,7 @@ def test_every_sequence_is_what_its_steps_one_by_one_make_of_it(
         complete = naive.complete
         assert (replay.ring.drawable, replay.drawable) == (len(complete), bool(complete))
         assert (replay.size, replay.accepted) == (naive.size, naive.accepted)
+        assert replay.steps_given_up == naive.given_up
         if complete:
             into = sequences_of(replay, 8)
             check_sequences(into, naive)
@@ -125,6 +126,16 @@ def test_an_episode_may_lie_in_many_fragments_and_can_be_drawn_once_it_is_over()
     assert stage.replay.size == 6
     stage.send(".tr")
     assert stage.sequences == {(0, 8, True)}
+
+
+def test_steps_of_an_episode_that_outlives_its_beginning_are_counted_and_given_up() -> None:
+    stage = Stage(fragments=2)
+    for _ in range(3):
+        stage.send("...")
+    assert stage.replay.steps_given_up == 0
+    stage.send("..t")
+    assert stage.replay.steps_given_up == 10, "its first ten steps were full, and their beginning was evicted"
+    assert stage.sequences == {(10, 2, True)}
 
 
 def test_what_follows_a_sequence_s_end_repeats_its_last_observation() -> None:

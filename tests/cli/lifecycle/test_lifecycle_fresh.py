@@ -13,17 +13,24 @@ from cli.sessions import in_session
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 ORIGINS = """
-import os, sys
+import os, pathlib, sys
 from tianji_envs.gym import GymFactory
 
 class Forked(GymFactory):
     def make(self, *arguments, **keywords):
         with open(os.environ["ORIGINS"], "a") as file:
-            file.write(f"{os.getpid()} {sys.orig_argv[3]}\\n")
+            file.write(f"{os.getpid()} {pathlib.Path(sys.argv[0]).stem}\\n")
         return super().make(*arguments, **keywords)
 
 class Fresh(Forked):
     wants_fresh_process = True
+"""
+
+
+BROKEN_PYTHON = """
+import sys
+if "tianji_cli.cluster.fresh_worker" in sys.orig_argv:
+    sys.modules["pydantic"] = None
 """
 
 
@@ -50,7 +57,7 @@ def test_processes_are_started_anew_where_the_environment_says_so(
     assert summary["evaluation"]["episodes"] == 2
     found = origins()
     assert len(found) == 3  # the actor; buffer and learner; the evaluator
-    assert set(found.values()) == {f"tianji_cli.cluster.{module}"}
+    assert set(found.values()) == {module}
 
 
 def test_a_killed_worker_that_was_started_anew_is_replaced_by_another_one(
@@ -65,7 +72,7 @@ def test_a_killed_worker_that_was_started_anew_is_replaced_by_another_one(
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
     assert sum(role["restarts"] for role in summary["roles"]) == 1
-    assert set(origins().values()) == {"tianji_cli.cluster.fresh_worker"}
+    assert set(origins().values()) == {"fresh_worker"}
 
 
 @pytest.mark.parametrize("moment_steps", [0, 3000])
@@ -96,6 +103,22 @@ def test_nobody_started_anew_outlives_a_killed_root_and_the_learner_saves_first(
     assert run.saved_env_steps > saved
 
 
+def test_a_worker_that_cannot_even_begin_ends_the_job_and_its_log_says_why(
+    workplace: Any, origins: Callable[[], dict[int, str]]
+) -> None:
+    site: Path = workplace.place / "site"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(BROKEN_PYTHON)
+    workplace.environment["PYTHONPATH"] = str(site)
+    run = workplace.train(of_class("Fresh"), ENDLESS)
+    run.command.wait(1)
+    assert run.summary["reason"] in run.command.last_words
+    assert "exited with status 1" in run.command.last_words
+    log = Path(run.command.last_words.partition("(its output: ")[2].rstrip(")"))
+    assert "import of pydantic halted" in (workplace.place / log).read_text()
+    assert "Traceback" not in run.log
+
+
 def test_a_host_that_joins_starts_its_workers_anew_too(
     workplace: Any, origins: Callable[[], dict[int, str]]
 ) -> None:
@@ -110,4 +133,4 @@ def test_a_host_that_joins_starts_its_workers_anew_too(
     host.wait(0)
     found = origins()
     assert len(found) == 3  # an actor of each host; buffer and learner
-    assert set(found.values()) == {"tianji_cli.cluster.fresh_worker"}
+    assert set(found.values()) == {"fresh_worker"}

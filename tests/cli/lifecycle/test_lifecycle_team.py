@@ -127,22 +127,47 @@ def test_a_team_that_was_interrupted_goes_on_where_it_was(workplace: Any) -> Non
     [
         pytest.param(
             {"agent": {"type": "ppo"}, "model": {"type": "mlp_actor_critic"}},
-            "'ppo' acts for a single agent, and simple_spread shows a team of 3: maddpg, mappo or qmix",
+            "agent.type: 'ppo' acts for a single agent, and simple_spread shows a team; maddpg, mappo or",
             id="one for a team",
         ),
         pytest.param(
             {"environment": {"type": "gym", "id": "CartPole-v1"}},
-            "'mappo' acts for a team, and CartPole-v1 shows a single agent: dqn, impala or ppo",
+            "agent.type: 'mappo' acts for a team, and CartPole-v1 shows a single agent; dqn, impala or ppo",
             id="a team for one",
         ),
+        pytest.param(
+            {"environment": {"options": {"local_ration": 0.5}}},
+            "environment.options.local_ration: simple_spread has no option 'local_ration'",
+            id="an option that is misspelt",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused_before_there_is_a_run(
+    workplace: Any, change: dict[str, Any], words: str
+) -> None:
+    run = workplace.train(change)
+    run.command.wait(2)
+    assert words in run.command.last_words
+    assert len(run.command.stderr.splitlines()) == 1
+    assert not run.path.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
         pytest.param(
             {"experiment": {"stop": {"win_rate": 0.5}}},
             "experiment.stop.win_rate: simple_spread does not say whether an episode was won",
             id="a goal that nothing comes near to",
         ),
+        pytest.param(
+            {**SKIRMISH, "agent": {"type": "ppo"}, "model": {"type": "mlp_actor_critic"}},
+            "agent.type: 'ppo' acts for a single agent, and my_env:SkirmishFactory shows a team; maddpg,",
+            id="one for a team of one's own",
+        ),
     ],
 )
-def test_what_does_not_go_together_is_one_clear_line(
+def test_what_shows_only_in_a_worker_is_one_clear_line(
     workplace: Any, change: dict[str, Any], words: str
 ) -> None:
     run = workplace.train(change)

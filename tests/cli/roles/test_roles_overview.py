@@ -97,6 +97,17 @@ def test_what_is_reported_of_a_replay_is_shown_and_summed_up(colocate: bool) -> 
     assert snapshot.uses == summary.uses == Spread(3.9, 4, 8, 11)
     assert snapshot.replay == summary.replay == ReplayFill(1000, 1024, 50_000)
     assert snapshot.stale_priorities == summary.stale_priorities == 3
+    assert snapshot.steps_given_up is summary.steps_given_up is None
+
+
+def test_steps_given_up_of_sequences_are_shown_and_summed_up() -> None:
+    snapshot, summary = seen(ReplayRule(), OF_A_LEARNER, OF_A_REPLAY | {"steps_given_up": 40})
+    assert snapshot.steps_given_up == summary.steps_given_up == 40
+
+
+def test_the_summary_says_how_many_episodes_are_behind_the_means() -> None:
+    _, summary = seen(ReplayRule(), {"episodes": 150, "episodes_in_mean": 100}, OF_A_REPLAY)
+    assert (summary.returns.episodes, summary.returns.episodes_in_mean) == (150, 100)
 
 
 def test_the_share_of_a_batch_in_the_replay_is_that_of_equation_2() -> None:

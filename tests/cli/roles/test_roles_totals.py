@@ -124,6 +124,12 @@ def test_buffers_of_several_groups_are_put_together() -> None:
     }
 
 
+def test_steps_given_up_are_added_where_sequences_are_learnt_from() -> None:
+    assert "steps_given_up" not in of_buffers([buffer(10), buffer(10)], [1.0, 1.0])
+    both = [buffer(10, steps_given_up=3), buffer(10, steps_given_up=4)]
+    assert of_buffers(both, [1.0, 1.0])["steps_given_up"] == 7
+
+
 def test_buffers_without_a_replay_have_none_together() -> None:
     nothing: dict[str, Any] = {"receptions": [[0, 0, 10, 0, 0, 1, 0]]}
     both = of_buffers([nothing, nothing], [1.0, 1.0])

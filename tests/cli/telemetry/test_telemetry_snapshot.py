@@ -25,7 +25,7 @@ def test_the_summary_has_exactly_the_documented_keys(summary: Callable[..., Summ
     assert list(document) == SUMMARY_KEYS
     assert list(document["replay_ratio"]) == ["target", "actual"]
     assert list(document["staleness"]) == ["mean", "p50", "p95", "max"]
-    assert list(document["returns"]) == ["episodes", "mean_100", "best_mean_100"]
+    assert list(document["returns"]) == ["episodes", "mean_100", "best_mean_100", "episodes_in_mean"]
     assert list(document["evaluation"]) == ["episodes", "mean", "std"]
     assert all(
         list(role) == ["rank", "role", "group", "host", "cores", "restarts", "busy"]
@@ -64,7 +64,12 @@ def test_a_summary_without_episodes_updates_or_evaluation_keeps_its_keys(
     assert document["sample_age"] == document["uses"] == document["staleness"]
     assert document["replay"] is None
     assert document["evaluation"] is None
-    assert document["returns"] == {"episodes": 0, "mean_100": None, "best_mean_100": None}
+    assert document["returns"] == {
+        "episodes": 0,
+        "mean_100": None,
+        "best_mean_100": None,
+        "episodes_in_mean": 0,
+    }
 
 
 def test_the_summary_of_a_run_with_a_replay_has_its_ages_and_uses(

@@ -22,7 +22,7 @@ from tianji_cli.telemetry.snapshot import Returns, Snapshot, StopProgress, Summa
 from tianji_cli.telemetry.watching import MetricsFollower, read_summary
 
 WON: dict[str, Any] = {
-    "returns": Returns(412, 475.3, 476.1, 0.825),
+    "returns": Returns(170, 475.3, 476.1, 0.825, 120),
     "evaluation": Evaluation(100, 12.0, 2.3, 0.9, {"scout": 4.0, "tank": 8.0}),
 }
 
@@ -39,7 +39,7 @@ def test_a_row_and_the_events_have_the_win_rate_or_do_not_mention_it(
     snapshot: Callable[..., Snapshot],
 ) -> None:
     assert snapshot(win_rate=0.25).metrics()["win_rate"] == 0.25
-    assert dict(scalars(snapshot(win_rate=0.25)))["return/win_rate"] == 0.25
+    assert dict(scalars(snapshot(win_rate=0.25)))["episodes/win_rate"] == 0.25
     assert not any("win" in name for name in snapshot().metrics())
     assert not any("win" in name for name in dict(scalars(snapshot())))
 
@@ -95,7 +95,7 @@ def test_the_result_tells_wins_and_what_each_agent_got(
 ) -> None:
     print_result(summary(**WON), RunDirectory(Path("experiments/x/3")))
     shown = capsys.readouterr().out
-    assert "win rate        82 % of the last 100 episodes\n" in shown
+    assert "win rate        82 % of the last 120 episodes\n" in shown
     assert (
         "evaluation      12.0  mean of 100 greedy episodes, standard deviation 2.30, 90 % won\n"
         "of each agent   scout 4.00, tank 8.00\n"

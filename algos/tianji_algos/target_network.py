@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Generic, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
+from tianji_algos.core import Model
 from tianji_algos.flat import flatten_parameters
-from tianji_algos.models.q_network import QNetwork
+
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
-class TargetNetwork:
+class TargetNetwork(Generic[AnyModel]):
     """Follows an online network; is never trained.
 
     Args:
@@ -24,20 +24,14 @@ class TargetNetwork:
         model: the network with parameters of its own.
     """
 
-    def __init__(self, online: QNetwork, flat: torch.Tensor) -> None:
-        self.model: QNetwork = copy.deepcopy(online)
+    def __init__(self, online: AnyModel, flat: torch.Tensor) -> None:
+        self.model = copy.deepcopy(online)
         self._online = online
         self._online_flat = flat.detach()
         self._flat = flatten_parameters(self.model).detach()
         for parameter in self.model.parameters():
             parameter.grad = None
         self.model.requires_grad_(requires_grad=False)
-        self._evaluate = self.model.evaluation()
-
-    def __call__(self, observation: Any) -> npt.NDArray[np.float32]:
-        """Give ``Q [B, A]`` of an array, or a tensor on the device; reused by the next call."""
-        (q,) = self._evaluate(observation)
-        return q
 
     def follow(self, tau: float) -> None:
         """Go a share ``tau`` of the way to the online network; 1 copies it."""
