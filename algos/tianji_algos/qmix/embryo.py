@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from collections.abc import Sequence
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +15,12 @@ from tianji_algos.device import Exchange
 from tianji_algos.flat import flatten_parameters
 from tianji_algos.means import Means
 from tianji_algos.models.team_q import AgentInputs, TeamQ, team_that_chooses
+from tianji_algos.one_optimizer import OneOptimizer
 from tianji_algos.optimizer_choice import build_optimizer
-from tianji_algos.peers import ALONE, Peers
 from tianji_algos.qmix.packing import PackedEpisodes
 from tianji_algos.qmix.settings import QMIXSettings
 from tianji_algos.qmix.targets import best_values, lambda_targets, value_of
-from tianji_algos.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
+from tianji_algos.state import tensors_of
 from tianji_algos.target_network import TargetNetwork
 
 Counts = npt.NDArray[np.bool_]
@@ -28,7 +28,7 @@ Counts = npt.NDArray[np.bool_]
 DIAGNOSTICS: Final = ("loss", "td_error", "mean_q", "mean_target")
 
 
-class QMIXEmbryo(SequenceEmbryo):
+class QMIXEmbryo(OneOptimizer, SequenceEmbryo):
     """Trains a team's value towards the rewards and what target networks make of what follows.
 
     Every step of every episode counts alike, up to the terminal one. For a mixer what a dead agent does, its
@@ -47,7 +47,9 @@ class QMIXEmbryo(SequenceEmbryo):
         UnsuitableModelError: the model is no ``TeamQ``.
     """
 
+    algorithm: ClassVar[str] = "QMIX"
     settings_type: ClassVar[type[QMIXSettings]] = QMIXSettings
+    settings: QMIXSettings
 
     def __init__(
         self,
@@ -58,25 +60,14 @@ class QMIXEmbryo(SequenceEmbryo):
     ) -> None:
         require_model(model, TeamQ, "QMIX", "team_q")
         self._team = team_that_chooses(spaces)
-        self.model: TeamQ = model
-        self.settings = settings
         flat = flatten_parameters(model)
+        super().__init__(settings, build_optimizer(flat, settings), Means((*DIAGNOSTICS, "gradient_norm")))
+        self.model: TeamQ = model
         self._target = TargetNetwork(model, flat)
-        self._optimizer = build_optimizer(flat, settings)
         self._inputs = AgentInputs(model)
         self._exchange = Exchange(flat.device)
         self._values = self._team.agents if model.settings.mixer == "none" else 1
         self._each_for_itself = model.settings.mixer == "none" and settings.rewards == "individual"
-        self._peers: Peers = ALONE
-        self._means = Means((*DIAGNOSTICS, "gradient_norm"))
-
-    def join(self, peers: Peers) -> None:
-        """Learn from shares of one batch together: the update is the one that all of it would give."""
-        self._peers = peers
-
-    def averaged_state(self) -> Sequence[torch.Tensor]:
-        """Give what the optimizer remembers of gradients."""
-        return tuple(self._optimizer.tensors().values())
 
     def update(self, batch: SequenceBatch) -> int:
         """Make one step of the optimizer, and let the target networks follow when it is time."""
@@ -94,33 +85,6 @@ class QMIXEmbryo(SequenceEmbryo):
         elif self._optimizer.steps % self.settings.target_every == 0:
             self._target.follow(1.0)
         return int(steps)
-
-    def metrics(self) -> dict[str, float]:
-        """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
-        means = self._means.take()
-        return means and {**means, "learning_rate": self._optimizer.learning_rate}
-
-    def schedule(self, env_steps: int) -> None:
-        """Set the learning rate for so many env steps seen."""
-        settings = self.settings
-        remaining = settings.remaining(settings.learning_rate_schedule, env_steps)
-        self._optimizer.learning_rate = settings.learning_rate * remaining
-
-    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Give the parameters of all networks, what the optimizer remembers and what is counted."""
-        rest = {"algorithm": "qmix", f"{self._optimizer.name}_steps": self._optimizer.steps}
-        return copy_tensors(self._tensors()), rest
-
-    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned; the learning rate is the settings' business.
-
-        Raises:
-            StateMismatchError: the state is another algorithm's, or a tensor is missing, unknown or of
-                another shape.
-        """
-        check_algorithm(rest, "qmix")
-        restore_tensors(self._tensors(), tensors)
-        self._optimizer.steps = rest[f"{self._optimizer.name}_steps"]
 
     def _counts(self, episodes: PackedEpisodes) -> Counts:
         """Say which values of all steps are learnt, ``[U, V]``."""
@@ -181,7 +145,6 @@ class QMIXEmbryo(SequenceEmbryo):
             reward * settings.reward_scale, discount, value, settings.td_lambda, episodes.sizes[1:]
         )
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of the state, in place."""
-        networks = tensors_of("model", self.model) | tensors_of("target", self._target.model)
-        return networks | self._optimizer.tensors()
+    def _networks(self) -> dict[str, torch.Tensor]:
+        """Name every tensor of all networks, in place."""
+        return tensors_of("model", self.model) | tensors_of("target", self._target.model)
