@@ -78,7 +78,12 @@ def test_a_run_in_step_produces_what_the_config_says_and_its_resolved_config_run
     assert summary["consumed"] == 3 * 512 * 2
     assert summary["updates"] == 3 * 2 * 512 // 128
     assert summary["staleness"] == {"mean": 0.0, "p50": 0.0, "p95": 0.0, "max": 0.0}
-    assert summary["returns"] == {"episodes": 0, "mean_100": None, "best_mean_100": None}
+    assert summary["returns"] == {
+        "episodes": 0,
+        "episodes_in_mean": 0,
+        "mean_100": None,
+        "best_mean_100": None,
+    }
 
     resolved = (first.path / "config.toml").read_text()
     again = workplace.command("train", str(first.path / "config.toml"), "--out", "again", "--quiet")
