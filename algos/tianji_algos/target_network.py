@@ -9,6 +9,7 @@ import torch
 
 from tianji_algos.core import Model
 from tianji_algos.flat import flatten_parameters
+from tianji_algos.target_settings import TargetSettings
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 
@@ -32,6 +33,13 @@ class TargetNetwork(Generic[AnyModel]):
         for parameter in self.model.parameters():
             parameter.grad = None
         self.model.requires_grad_(requires_grad=False)
+
+    def keep_up(self, settings: TargetSettings, updates: int) -> None:
+        """Follow as the settings say, now that so many updates were made."""
+        if settings.target_update == "soft":
+            self.follow(settings.target_tau)
+        elif updates % settings.target_every == 0:
+            self.follow(1.0)
 
     def follow(self, tau: float) -> None:
         """Go a share ``tau`` of the way to the online network; 1 copies it."""

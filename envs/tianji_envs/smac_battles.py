@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -48,8 +49,8 @@ class Outcome(NamedTuple):
     won: bool
 
 
-class Battle(Protocol):
-    """One battle.
+class Battle(ABC):
+    """One battle; both packages show it alike.
 
     Args:
         name: of the map.
@@ -58,35 +59,38 @@ class Battle(Protocol):
     """
 
     sizes: Sizes
+    _env: Any
+    """The package's environment."""
 
+    @abstractmethod
     def __init__(self, name: str, limit: int | None, keywords: Mapping[str, Any]) -> None: ...
 
+    @abstractmethod
     def begin(self, seed: int | None) -> None:
         """Begin an episode; with a seed, a random stream, too."""
-        ...
 
+    @abstractmethod
     def step(self, actions: list[int]) -> Outcome:
         """Act once; the dead do nothing, which is action 0 and theirs alone."""
-        ...
 
     def observations(self) -> Any:
         """Give what each agent sees, ``[M, O]``; zeros where it is dead."""
-        ...
+        return self._env.get_obs()
 
     def state(self) -> npt.NDArray[Any]:
         """Give the state ``[S]``."""
-        ...
+        return np.asarray(self._env.get_state())
 
     def available(self) -> Any:
         """Give 1 for each action that is available, ``[M, A]``."""
-        ...
+        return self._env.get_avail_actions()
 
     def close(self) -> None:
         """End the game. Harmless when repeated."""
-        ...
+        self._env.close()
 
 
-class StarCraftBattle:
+class StarCraftBattle(Battle):
     """A battle of ``smac.env.StarCraft2Env``, which starts the game when the first episode begins."""
 
     def __init__(self, name: str, limit: int | None, keywords: Mapping[str, Any]) -> None:
@@ -94,7 +98,7 @@ class StarCraftBattle:
         # Told of the limit, it ends a battle itself; left in the middle of one, it would start another game.
         self._limit = limit
         self._keywords = {"map_name": name, "continuing_episode": True, **keywords}
-        self._env: Any = self._built(seed=None)
+        self._env = self._built(seed=None)
         info = self._env.get_env_info()
         self.sizes = Sizes(info["n_agents"], info["obs_shape"], info["n_actions"], info["state_shape"])
 
@@ -123,24 +127,8 @@ class StarCraftBattle:
         cut = ended and (info.get("episode_limit", False) or "battle_won" not in info)
         return Outcome(reward, ended and not cut, cut, ended and info.get("battle_won", False))
 
-    def observations(self) -> Any:
-        """Give what each agent sees."""
-        return self._env.get_obs()
 
-    def state(self) -> npt.NDArray[Any]:
-        """Give the state."""
-        return np.asarray(self._env.get_state())
-
-    def available(self) -> Any:
-        """Give the actions that are available."""
-        return self._env.get_avail_actions()
-
-    def close(self) -> None:
-        """End the game."""
-        self._env.close()
-
-
-class LiteBattle:
+class LiteBattle(Battle):
     """A battle of ``smaclite``, which gymnasium makes."""
 
     def __init__(self, name: str, limit: int | None, keywords: Mapping[str, Any]) -> None:
@@ -167,19 +155,3 @@ class LiteBattle:
         # ``enemies`` and ``agents`` have those who live.
         won = ended and not self._env.enemies and bool(self._env.agents)
         return Outcome(reward, ended, not ended and self._steps >= self._limit, won)
-
-    def observations(self) -> Any:
-        """Give what each agent sees."""
-        return self._env.get_obs()
-
-    def state(self) -> npt.NDArray[Any]:
-        """Give the state."""
-        return np.asarray(self._env.get_state())
-
-    def available(self) -> Any:
-        """Give the actions that are available."""
-        return self._env.get_avail_actions()
-
-    def close(self) -> None:
-        """Close the environment."""
-        self._env.close()

@@ -11,26 +11,15 @@ import numpy.typing as npt
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import Spaces
 from tianji_algos.team import Records
+from tianji_envs.team import TeamSpace
 
 Floats = npt.NDArray[np.float32]
 
 
-class Shown(gym.Space[Records]):
-    """What a team sees: a record of these sizes."""
-
-    def __init__(self, agents: int, observation: int, actions: int, state: int = 0) -> None:
-        parts: list[tuple[str, str, tuple[int, ...]]] = [
-            ("observation", "f4", (agents, observation)),
-            ("reward", "f4", (agents,)),
-            *([("state", "f4", (state,))] if state else []),
-            ("available", "?", (agents, actions)),
-            ("alive", "?", (agents,)),
-        ]
-        super().__init__((), np.dtype(parts, align=True))
-
-
 def team_spaces(agents: int = 3, observation: int = 4, actions: int = 5, state: int = 0) -> Spaces:
-    return Spaces(Shown(agents, observation, actions, state), gym.spaces.MultiDiscrete([actions] * agents))
+    return Spaces(
+        TeamSpace(agents, observation, actions, state), gym.spaces.MultiDiscrete([actions] * agents)
+    )
 
 
 def empty_records(spaces: Spaces, *shape: int) -> Records:

@@ -78,10 +78,7 @@ class DQNEmbryo(OneOptimizer, ReplayEmbryo):
         if self._peers.number > 1:
             self._peers.add_up(self._optimizer.gradient.mul_(1.0 / self._peers.number))
         self._means.add(self._latest, self._optimizer.step())
-        if self.settings.target_update == "soft":
-            self._target.follow(self.settings.target_tau)
-        elif self._optimizer.steps % self.settings.target_every == 0:
-            self._target.follow(1.0)
+        self._target.keep_up(self.settings, self._optimizer.steps)
         return len(target) * self._peers.number
 
     @property

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from tianji_algos.optimizer_settings import OptimizerSettings
 from tianji_algos.settings import Settings
+from tianji_algos.target_settings import TargetSettings
 
 
 class DQNAgentSettings(Settings):
@@ -45,11 +46,10 @@ class DQNAgentSettings(Settings):
     priority_reward_scale: float = Field(1.0, gt=0)
 
 
-class DQNSettings(OptimizerSettings):
-    """Hyperparameters of DQN, with those of its optimizer, Adam; section ``[training]`` of a config.
+class DQNSettings(OptimizerSettings, TargetSettings):
+    """Hyperparameters of DQN, its optimizer (Adam) and target network; section ``[training]`` of a config.
 
-    Settings of a loss or a target update that was not chosen may stand here, so that another can be chosen
-    with ``--set``.
+    Settings of a loss that was not chosen may stand here, so that another can be chosen with ``--set``.
 
     Attributes:
         replay_ratio: rho, how often each sample is used, on average.
@@ -59,9 +59,6 @@ class DQNSettings(OptimizerSettings):
         gamma: discount.
         double: the online network chooses the action that the target network values (van Hasselt et al.,
             2016).
-        target_update: "hard" copies the online network now and then, "soft" follows it with every update.
-        target_every: "hard": updates from one copy to the next.
-        target_tau: "soft": share of the way that the target network goes with every update.
         loss: "huber", or "mse" for half the squared error.
         huber_delta: "huber": TD error from which the Huber loss is linear.
         reward_scale: rewards are multiplied by it.
@@ -74,9 +71,6 @@ class DQNSettings(OptimizerSettings):
     n_step: int = Field(1, ge=1)
     gamma: float = Field(0.99, ge=0, le=1)
     double: bool = True
-    target_update: Literal["hard", "soft"] = "hard"
-    target_every: int = Field(200, ge=1)
-    target_tau: float = Field(0.005, gt=0, lt=1)
     loss: Literal["huber", "mse"] = "huber"
     huber_delta: float = Field(1.0, gt=0)
     reward_scale: float = Field(1.0, gt=0)

@@ -125,12 +125,14 @@ class _DiscreteChoice(_Choice):
         self._action = np.empty(each, np.intp)
 
     def schedule(self, env_steps: int) -> None:
+        """Set the share of random actions."""
         settings = self._settings
         self._epsilon = falling(
             settings.epsilon_start, settings.epsilon_end, settings.exploration_steps, env_steps
         )
 
     def exploring(self, outputs: Floats, seen: Records) -> Array:
+        """Draw by the Gumbel-max trick; with every logit 0 all actions are alike."""
         self.rng.random(dtype=np.float32, out=self._luck)
         np.less(self._luck, self._epsilon, out=self._is_random)
         np.copyto(outputs, np.float32(0.0), where=self._is_random[..., None])
@@ -138,6 +140,7 @@ class _DiscreteChoice(_Choice):
         return self.greedy(outputs, seen)
 
     def greedy(self, outputs: Floats, seen: Records) -> Array:
+        """Choose the most probable available action."""
         np.logical_not(seen["available"], out=self._unavailable)
         np.copyto(outputs, UNAVAILABLE, where=self._unavailable)
         return outputs.argmax(axis=2, out=self._action)
@@ -155,12 +158,14 @@ class _BoundedChoice(_Choice):
         self._noise = np.empty((num_envs, *space.shape), np.float32)
 
     def schedule(self, env_steps: int) -> None:
+        """Set the deviation of the noise."""
         settings = self._settings
         self._deviation = falling(
             settings.noise_start, settings.noise_end, settings.exploration_steps, env_steps
         )
 
     def exploring(self, outputs: Floats, seen: Records) -> Array:  # noqa: ARG002 - all numbers are available
+        """Add noise before the bounds are applied."""
         self.rng.standard_normal(dtype=np.float32, out=self._noise)
         self._noise *= np.float32(self._deviation)
         np.tanh(outputs, out=outputs)
@@ -168,6 +173,7 @@ class _BoundedChoice(_Choice):
         return self._scaled(outputs)
 
     def greedy(self, outputs: Floats, seen: Records) -> Array:  # noqa: ARG002 - all numbers are available
+        """Give what the policy says."""
         return self._scaled(np.tanh(outputs, out=outputs))
 
     def _scaled(self, actions: Floats) -> Floats:

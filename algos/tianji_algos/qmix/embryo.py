@@ -80,10 +80,7 @@ class QMIXEmbryo(OneOptimizer, SequenceEmbryo):
         if self._peers.number > 1:
             self._peers.add_up(self._optimizer.gradient)
         self._means.add(diagnostics, self._optimizer.step())
-        if self.settings.target_update == "soft":
-            self._target.follow(self.settings.target_tau)
-        elif self._optimizer.steps % self.settings.target_every == 0:
-            self._target.follow(1.0)
+        self._target.keep_up(self.settings, self._optimizer.steps)
         return int(steps)
 
     def _counts(self, episodes: PackedEpisodes) -> Counts:

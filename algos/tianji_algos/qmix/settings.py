@@ -8,6 +8,7 @@ from pydantic import Field
 
 from tianji_algos.optimizer_settings import AnyOptimizerSettings
 from tianji_algos.settings import Settings
+from tianji_algos.target_settings import TargetSettings
 
 
 class QMIXAgentSettings(Settings):
@@ -51,11 +52,8 @@ class TeamQSettings(Settings):
     hypernet_width: int = Field(64, ge=1)
 
 
-class QMIXSettings(AnyOptimizerSettings):
-    """Hyperparameters of QMIX, with those of its optimizer; section ``[training]`` of a config.
-
-    Settings of a target update that was not chosen may stand here, so that another can be chosen with
-    ``--set``.
+class QMIXSettings(AnyOptimizerSettings, TargetSettings):
+    """Hyperparameters of QMIX, its optimizer and its target networks; section ``[training]`` of a config.
 
     Attributes:
         replay_ratio: rho, how often each step is used, on average.
@@ -68,9 +66,6 @@ class QMIXSettings(AnyOptimizerSettings):
         td_lambda: how much later values count in a target: 0 bootstraps after one step, 1 at the end.
         double: the online network chooses the actions that the target network values (van Hasselt et al.,
             2016).
-        target_update: "hard" copies the online network now and then, "soft" follows it with every update.
-        target_every: "hard": updates from one copy to the next.
-        target_tau: "soft": share of the way that the target network goes with every update.
         rewards: mixer "none": what agents learn from, "individual" rewards up to their death, or the "team"'s
             to the end of the episode.
         reward_scale: rewards are multiplied by it.
@@ -84,9 +79,6 @@ class QMIXSettings(AnyOptimizerSettings):
     gamma: float = Field(0.99, ge=0, le=1)
     td_lambda: float = Field(0.0, ge=0, le=1)
     double: bool = True
-    target_update: Literal["hard", "soft"] = "hard"
-    target_every: int = Field(200, ge=1)
-    target_tau: float = Field(0.005, gt=0, lt=1)
     rewards: Literal["individual", "team"] = "individual"
     reward_scale: float = Field(1.0, gt=0)
     learning_rate: float = Field(5e-4, gt=0)
