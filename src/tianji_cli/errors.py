@@ -11,6 +11,7 @@ lines. ``main`` prints them; a traceback appears only with ``--debug``.
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -60,3 +61,19 @@ def describe(error: BaseException) -> str:
     if len(text) > MAX_DESCRIPTION:
         text = f"{text[:MAX_DESCRIPTION]} ..."
     return text if known and text else f"{type(error).__name__}: {text}".removesuffix(": ")
+
+
+def describe_exit(status: int | None) -> str:
+    """Say how a process ended: ``exited with status 1``, ``was killed by SIGKILL``.
+
+    Args:
+        status: minus a signal's number if one killed it; None if it is not known.
+    """
+    if status is None:
+        return "ended, and it is not known how"
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

@@ -22,9 +22,9 @@ from tianji_cli.bench.side import Side
 from tianji_cli.bench.stage import Stage
 from tianji_cli.bench.trial import LEAD, Close, Connect, Open, ReadClock, Step, Trial
 from tianji_cli.cluster.children import python_command
-from tianji_cli.cluster.control import ControlServer, RootAddress
+from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.interfaces import LOOPBACK, own_address
-from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.keys import JobKey, RootAddress
 from tianji_cli.cluster.messages import Answer, Arrive, Ask, Dismiss
 from tianji_cli.cluster.mpi_ranks import World
 from tianji_cli.cluster.plan import this_host

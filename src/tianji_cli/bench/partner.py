@@ -21,9 +21,9 @@ import setproctitle
 from tianji_cli.bench.contents import DamagedMessageError
 from tianji_cli.bench.side import Side
 from tianji_cli.bench.trial import STEP, Close, Connect, Enough, Open, Run, Step
-from tianji_cli.cluster.control import ControlClient, RootAddress
+from tianji_cli.cluster.control import ControlClient
 from tianji_cli.cluster.interfaces import LOOPBACK, address_towards, is_loopback, parse_address
-from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.keys import JobKey, RootAddress
 from tianji_cli.cluster.lifeline import Lifeline
 from tianji_cli.cluster.messages import Answer, Arrive, Ask, Dismiss
 from tianji_cli.cluster.plan import this_host

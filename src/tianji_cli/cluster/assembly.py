@@ -83,6 +83,18 @@ class Assembly(Parts):
         assert built, f"rank {process.rank} of {config.experiment.name} carries no role of a group"
         return built
 
+    def check(self) -> None:
+        """Build once what every process of the job builds, and make sure that this host can hold its replays.
+
+        Raises:
+            TianjiError, AlgorithmError, EnvironmentFailure: something cannot be built.
+        """
+        model = self.model()
+        self.agent(model, 1, seed=0)
+        self.embryo(model)
+        plan = self._job.plan
+        self.supply(0).check(sum(plan.is_local(process.rank) for process in plan.carrying("buffer")))
+
     def evaluator(
         self,
         episodes: int | None = None,

@@ -150,6 +150,15 @@ def last_lines(errors: IO[bytes]) -> list[str]:
     return errors.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
 
 
+def process_state(pid: int) -> str | None:
+    """Ask the kernel for the state of a process, as a letter: "T" if it is stopped; None if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+
+
 def _has_ended(process: subprocess.Popen[bytes], within_s: float | None) -> bool:
     """Wait for the end of a child without taking note of how it ended."""
     if process.returncode is not None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
@@ -18,7 +17,7 @@ from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from tianji_cli.cluster.interfaces import LOOPBACK
-from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.keys import JobKey, RootAddress
 from tianji_cli.cluster.messages import (
     Arrive,
     FromRoot,
@@ -44,19 +43,6 @@ MOST_WAITING: Final = 100
 
 Peer = int | str
 """A worker by its rank, or a station by its name."""
-
-
-@dataclass(frozen=True)
-class RootAddress:
-    """What a member needs to reach its root.
-
-    Attributes:
-        address: ``tcp://HOST:PORT``.
-        key: the job's.
-    """
-
-    address: str
-    key: JobKey
 
 
 class ControlServer:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tianji_cli.cluster.launcher import LocalLauncher, WorkerProcess
 from tianji_cli.cluster.messages import FromStation
+from tianji_cli.cluster.spec import JobSpec, ProcessSpec
 from tianji_cli.cluster.stations import StationLauncher
-from tianji_cli.cluster.worker import Assignment
-
-Assign = Callable[[int, int], Assignment]
-"""Makes the assignment of (rank, incarnation)."""
 
 KILL_LIMIT_S: Final = 5.0
 """How long to wait for a process that was sent SIGKILL; one deep in a driver may take its time."""
@@ -43,7 +40,7 @@ class Crew:
     """Owns the worker processes; ends every one of them when it is closed.
 
     Args:
-        assign: says what a process is to do.
+        job: what all processes are told.
         max_restarts_per_minute: over all ranks.
         local: starts processes on this host; whoever made it closes it. None if all run at stations.
         stations: start the processes of some ranks elsewhere, by rank.
@@ -51,18 +48,19 @@ class Crew:
 
     def __init__(
         self,
-        assign: Assign,
+        job: JobSpec,
         max_restarts_per_minute: int,
         local: LocalLauncher | None = None,
         stations: Mapping[int, StationLauncher] | None = None,
     ) -> None:
-        self._assign = assign
         self._max_restarts = max_restarts_per_minute
         self._local = local
         self._by_rank = stations or {}
         self._stations = {launcher.station.name: launcher for launcher in self._by_rank.values()}
         self._running: dict[int, WorkerProcess] = {}
         self._restarts: deque[float] = deque()
+        for launcher in (*self._stations.values(), *([local] if local is not None else ())):
+            launcher.begin(job)
 
     @property
     def ranks(self) -> set[int]:
@@ -77,12 +75,24 @@ class Crew:
     @property
     def descriptors(self) -> list[int]:
         """Readable when ``departures`` has something to do."""
-        return self._local.descriptors if self._local is not None else []
+        return [self._local.descriptor] if self._local is not None else []
 
     @property
-    def headless(self) -> bool:
-        """The fork server has died: no worker can be started, and of none is it known how it ended."""
-        return self._local is not None and self._local.lost and not self._local.dismissed
+    def fork_server_lost(self) -> str | None:
+        """Why no worker can be started here any more, nor be known how it ends; None if it is not so."""
+        if self._local is None or not self._local.lost or self._local.dismissed:
+            return None
+        return self._local.cause_of_loss()
+
+    @property
+    def suspended_server(self) -> int | None:
+        """Process id of the fork server if it is suspended; None if it is not, or there is none."""
+        return self._local.pid if self._local is not None and self._local.stopped else None
+
+    @property
+    def starts_no_more(self) -> bool:
+        """The fork server was ended."""
+        return self._local is not None and self._local.dismissed
 
     @property
     def doomed(self) -> bool:
@@ -91,13 +101,13 @@ class Crew:
 
     def start(self, rank: int, incarnation: int = 0) -> None:
         """Start a worker."""
-        self._running[rank] = self._launcher(rank).start(self._assign(rank, incarnation))
+        self._running[rank] = self._launcher(rank).start(ProcessSpec(rank, incarnation))
 
     def hear(self, message: FromStation) -> int | None:
         """Take note of what a station says; gives the rank whose worker it says has ended."""
         launcher = self._stations.get(message.station)
         ended = launcher.hear(message) if launcher is not None else None
-        return ended.assignment.rank if ended is not None else None
+        return ended.spec.rank if ended is not None else None
 
     def is_lost(self, rank: int) -> bool:
         """Say whether a rank ran at a station that is gone."""
@@ -116,7 +126,7 @@ class Crew:
                 departed.append(
                     Departure(
                         rank,
-                        worker.assignment.incarnation,
+                        worker.spec.incarnation,
                         worker.exit_status,
                         worker.killed,
                         worker.refusal,
@@ -132,15 +142,26 @@ class Crew:
             self._restarts.popleft()
         return len(self._restarts) <= self._max_restarts
 
-    def kill(self, ranks: set[int] | None = None) -> None:
-        """End processes at once: those of ``ranks``, or all."""
+    def kill(self, ranks: set[int]) -> None:
+        """End the processes of some ranks at once."""
         for rank, worker in self._running.items():
-            if ranks is None or rank in ranks:
+            if rank in ranks:
                 self._launcher(rank).kill(worker)
+
+    def kill_all(self) -> None:
+        """End all processes at once, and start none any more on this host."""
+        self.kill(set(self._by_rank))
+        if self._local is not None:
+            self._local.kill_all()
+
+    def start_no_more(self) -> None:
+        """Take back what was asked for on this host and has not begun."""
+        if self._local is not None:
+            self._local.start_no_more()
 
     def close(self) -> None:
         """End whatever still runs; stations see to it themselves when they are dismissed."""
-        self.kill()
+        self.kill_all()
         for launcher in self._stations.values():
             launcher.dismiss()
         deadline = time.monotonic() + KILL_LIMIT_S

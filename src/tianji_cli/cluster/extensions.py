@@ -60,13 +60,6 @@ def lay_down(sources: Mapping[str, str], directory: Path) -> None:
         file.write_text(source, encoding="utf-8")
 
 
-def config_for_hosts(config: JobConfig) -> JobConfig:
-    """Have a config look for the user's modules where ``lay_down`` puts them."""
-    directories = (DIRECTORY,) if config.experiment.extensions else ()
-    experiment = config.experiment.model_copy(update={"extensions": directories})
-    return config.model_copy(update={"experiment": experiment})
-
-
 def _modules_named(config: JobConfig) -> list[str]:
     transport = config.distribution.transport
     named = [

@@ -1,8 +1,9 @@
-"""The fork server of a job: imports once what is slow to import, then makes a worker of each assignment.
+"""The fork server of a job: imports once what is slow to import, then forks a worker at each request.
 
 Started by ``launcher`` as ``python -m tianji_cli.cluster.fork_server CHANNEL LIFELINE``, two descriptors.
-Lines of JSON go over the channel: assignments come in, ``Ready``, ``Started``, ``Refused`` and ``Ended``
-go out. The server ends as soon as the other end of the channel does, and so with its root.
+Lines of JSON go over the channel: requests come in, notices go out. The launcher never waits for the server
+to read; so the server may wait for the launcher. The server ends as soon as the channel's other end does, and
+so with its root.
 """
 
 from __future__ import annotations
@@ -14,15 +15,44 @@ import select
 import socket
 import sys
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Final, Literal
 
 import setproctitle
 from pydantic import BaseModel, Field, TypeAdapter
 
-from tianji_cli.cluster.fresh_worker import turn_into
-from tianji_cli.cluster.worker import Assignment, run_worker
+from tianji_cli.cluster.build_check import BuildOutput, BuildReport, check_build
+from tianji_cli.cluster.fresh_worker import turn_into_build, turn_into_worker
+from tianji_cli.cluster.spec import BuildSpec, JobSpec, ProcessSpec
+from tianji_cli.cluster.worker import run_worker
 
 PRELOAD: Final = "tianji_cli.cluster.preload"
+
+
+class Build(BaseModel):
+    """Build environment, model and layout once, in a process that ends with it."""
+
+    kind: Literal["build"] = "build"
+    spec: BuildSpec
+
+
+class Job(BaseModel):
+    """What all workers are told from now on."""
+
+    kind: Literal["job"] = "job"
+    spec: JobSpec
+
+
+class Start(BaseModel):
+    """Start a worker of the job; the ``number`` of a request counts these."""
+
+    kind: Literal["start"] = "start"
+    spec: ProcessSpec
+
+
+Request = Build | Job | Start
+REQUEST: Final[TypeAdapter[Request]] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
 
 
 class Ready(BaseModel):
@@ -31,8 +61,15 @@ class Ready(BaseModel):
     kind: Literal["ready"] = "ready"
 
 
+class Built(BaseModel):
+    """What was to be built once has been, or could not be."""
+
+    kind: Literal["built"] = "built"
+    report: BuildReport
+
+
 class Started(BaseModel):
-    """The worker of the ``number``-th assignment runs."""
+    """The ``number``-th worker runs."""
 
     kind: Literal["started"] = "started"
     number: int
@@ -55,12 +92,15 @@ class Ended(BaseModel):
     status: int
 
 
-Notice = Ready | Started | Refused | Ended
+Notice = Ready | Built | Started | Refused | Ended
 NOTICE: Final[TypeAdapter[Notice]] = TypeAdapter(Annotated[Notice, Field(discriminator="kind")])
+
+Work = Callable[[int], None]
+"""What a forked process is to do, given the descriptor of the pipe that is cut when the root ends."""
 
 
 class ForkServer:
-    """Makes workers and waits for their ends.
+    """Forks workers and waits for their ends.
 
     Args:
         channel: to the launcher.
@@ -70,33 +110,34 @@ class ForkServer:
         self._channel = channel
         self._received = b""
         self._requests: deque[bytes] = deque()
-        self._requested = 0
-        self._workers: dict[int, tuple[int, int]] = {}
+        self._job: JobSpec | None = None
+        self._started = 0
+        self._children: dict[int, tuple[int, Callable[[int], Notice]]] = {}
         self._poller = select.poll()
         self._poller.register(channel, select.POLLIN)
 
-    def run(self) -> Assignment | None:
+    def run(self) -> Work | None:
         """Serve until the launcher is gone.
 
         Returns:
-            In a worker its assignment; in the server, at its end, None.
+            In a forked process what it is to do; in the server, at its end, None.
         """
         try:
             self._say(Ready())
             while self._wait():
                 while self._requests:
-                    assignment = self._make_worker(self._requests.popleft())
-                    if assignment is not None:
-                        return assignment
+                    work = self._serve(REQUEST.validate_json(self._requests.popleft()))
+                    if work is not None:
+                        return work
         except (BrokenPipeError, ConnectionResetError):  # The root is dead.
             pass
         return None
 
     def _wait(self) -> bool:
-        """Wait for requests and for ends; False once nobody is there to ask for anything."""
+        """Wait for requests and for ends; False once no launcher is there to ask for anything."""
         for descriptor, _ in self._poller.poll():
-            if descriptor in self._workers:
-                self._bury(descriptor)
+            if descriptor in self._children:
+                self._reap(descriptor)
                 continue
             data = self._channel.recv(1 << 16)
             if not data:
@@ -105,38 +146,70 @@ class ForkServer:
             self._requests.extend(lines)
         return True
 
-    def _make_worker(self, request: bytes) -> Assignment | None:
-        number, self._requested = self._requested, self._requested + 1
+    def _serve(self, request: Request) -> Work | None:
+        match request:
+            case Job(spec=job):
+                self._job = job
+                return None
+            case Build(spec=spec):
+                return self._build(spec)
+            case Start(spec=own):
+                return self._start(own)
+
+    def _build(self, spec: BuildSpec) -> Work | None:
+        output = BuildOutput.new()
+        if self._fork(lambda status: Built(report=output.read(status))):
+            return None
+        return partial(turn_into_build if spec.fresh else check_build, spec, output)
+
+    def _start(self, own: ProcessSpec) -> Work | None:
+        job = self._job
+        assert job is not None, "a launcher says what the job is before it asks for a worker"
+        number, self._started = self._started, self._started + 1
         try:
-            pid = os.fork()
+            pid = self._fork(lambda status: Ended(number=number, status=status))
         except OSError as cause:
             self._say(Refused(number=number, cause=cause.strerror or str(cause)))
             return None
-        if pid == 0:
-            # A worker that held the channel would hide the server's end from the root.
-            self._channel.close()
-            for descriptor in self._workers:
-                os.close(descriptor)
-            return Assignment.decode(request)
-        descriptor = os.pidfd_open(pid)
-        self._workers[descriptor] = number, pid
-        self._poller.register(descriptor, select.POLLIN)
+        if not pid:
+            return partial(turn_into_worker, job, own) if job.fresh else partial(run_worker, job, own)
         self._say(Started(number=number, pid=pid))
         return None
 
-    def _bury(self, descriptor: int) -> None:
+    def _fork(self, ended: Callable[[int], Notice]) -> int:
+        """Fork; gives the child's process id, and 0 in the child.
+
+        Args:
+            ended: makes the notice of the child's end from its exit status.
+
+        Raises:
+            OSError: the system makes no further process.
+        """
+        pid = os.fork()
+        if pid == 0:
+            # A process that held the channel would hide the server's end from the root.
+            self._channel.close()
+            for descriptor in self._children:
+                os.close(descriptor)
+            return 0
+        descriptor = os.pidfd_open(pid)
+        self._children[descriptor] = pid, ended
+        self._poller.register(descriptor, select.POLLIN)
+        return pid
+
+    def _reap(self, descriptor: int) -> None:
         self._poller.unregister(descriptor)
         os.close(descriptor)
-        number, pid = self._workers.pop(descriptor)
+        pid, ended = self._children.pop(descriptor)
         _, status = os.waitpid(pid, 0)
-        self._say(Ended(number=number, status=os.waitstatus_to_exitcode(status)))
+        self._say(ended(os.waitstatus_to_exitcode(status)))
 
     def _say(self, notice: Notice) -> None:
         self._channel.sendall(notice.model_dump_json().encode() + b"\n")
 
 
 def main() -> None:
-    """Serve; in the workers that come of it, work."""
+    """Serve; in the processes that come of it, work."""
     channel, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     channel.set_inheritable(False)
     os.set_inheritable(lifeline, False)
@@ -145,12 +218,9 @@ def main() -> None:
     # Workers share what is imported, and need not take it apart when they end, which takes half a second.
     gc.collect()
     gc.freeze()
-    assignment = ForkServer(channel).run()
-    if assignment is None:
-        return
-    if assignment.fresh:
-        turn_into(assignment, lifeline)
-    run_worker(assignment, lifeline)
+    work = ForkServer(channel).run()
+    if work is not None:
+        work(lifeline)
 
 
 if __name__ == "__main__":

@@ -1,45 +1,68 @@
-"""A worker that shares nothing with the fork server, where a job uses what must not be forked.
+"""A process that shares nothing with the fork server, where a job uses what must not be forked.
 
 The fork server's child turns into it, with its process id, by ``python_command`` with the arguments
-ASSIGNMENT LIFELINE, two descriptors.
+SPECS LIFELINE (or SPECS LIFELINE REPORT PRINTED, for a build), all of them descriptors.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
 
+from pydantic import TypeAdapter
+
+from tianji_cli.cluster.build_check import BuildOutput, check_build
 from tianji_cli.cluster.children import python_command
-from tianji_cli.cluster.worker import Assignment, run_worker, write_to
+from tianji_cli.cluster.spec import BuildSpec, JobSpec, ProcessSpec
+from tianji_cli.cluster.worker import run_worker, write_to
+
+Specs = tuple[JobSpec, ProcessSpec] | BuildSpec
+_SPECS: Final[TypeAdapter[Specs]] = TypeAdapter(Specs)
 
 
-def turn_into(assignment: Assignment, lifeline: int) -> NoReturn:
+def turn_into_worker(job: JobSpec, own: ProcessSpec, lifeline: int) -> NoReturn:
     """Begin this process anew, as a worker; blocked signals stay blocked until it says what they mean.
 
     What keeps it from being one is in the worker's log.
 
     Args:
-        assignment: what it is to do.
+        job: what all processes of the job are told.
+        own: which of them this is.
         lifeline: descriptor of the pipe that is cut when the root ends.
     """
-    write_to(assignment.log)
-    carrier = os.memfd_create("assignment", 0)
+    write_to(job.log(own.rank))
+    _begin_anew((job, own), lifeline)
+
+
+def turn_into_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> NoReturn:
+    """Begin this process anew, to build environment and model once; see ``check_build``."""
+    output.take_prints()
+    _begin_anew(spec, lifeline, output.report, output.printed)
+
+
+def _begin_anew(specs: Specs, *descriptors: int) -> NoReturn:
+    carrier = os.memfd_create("specs", 0)
     with open(carrier, "wb", closefd=False) as file:
-        file.write(assignment.encode())
-    os.set_inheritable(lifeline, True)
-    command = python_command(__name__, str(carrier), str(lifeline))
+        file.write(_SPECS.dump_json(specs))
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
+    command = python_command(__name__, *map(str, (carrier, *descriptors)))
     os.execv(command[0], command)  # noqa: S606 - no shell is wanted
 
 
 def main() -> None:
-    """Work as assigned."""
-    carrier, lifeline = int(sys.argv[1]), int(sys.argv[2])
-    os.set_inheritable(lifeline, False)
+    """Do what the specs say."""
+    carrier, lifeline, *output = map(int, sys.argv[1:])
+    for descriptor in (lifeline, *output):
+        os.set_inheritable(descriptor, False)
     with open(carrier, "rb") as file:
         file.seek(0)
-        assignment = Assignment.decode(file.read())
-    run_worker(assignment, lifeline)
+        specs = _SPECS.validate_json(file.read())
+    if isinstance(specs, BuildSpec):
+        check_build(specs, BuildOutput(*output), lifeline)
+    else:
+        run_worker(*specs, lifeline)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from tianji_cli.cluster.control import ControlClient, RootAddress
+from tianji_cli.cluster.control import ControlClient
 from tianji_cli.cluster.extensions import DIRECTORY, lay_down
+from tianji_cli.cluster.keys import RootAddress
 from tianji_cli.cluster.launcher import LocalLauncher, WorkerProcess
 from tianji_cli.cluster.messages import (
     Arrive,
@@ -22,16 +23,17 @@ from tianji_cli.cluster.messages import (
     Ended,
     FromRoot,
     Kill,
+    Prepare,
     Present,
     Refuse,
     Terminate,
     Welcome,
 )
 from tianji_cli.cluster.pages import report_pages
-from tianji_cli.cluster.plan import Host
+from tianji_cli.cluster.plan import Host, PlannedProcess
 from tianji_cli.cluster.run_files import reaches_run
 from tianji_cli.cluster.signals import StopSignals
-from tianji_cli.cluster.worker import Assignment
+from tianji_cli.cluster.spec import JobSpec, ProcessSpec, log_name
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.interruption import Interruption
@@ -77,6 +79,7 @@ class JoinedHost:
         self._station = f"host-{os.urandom(8).hex()}"
         self._heard = self._told = time.monotonic()
         self._interruptions = 0
+        self._job: JobSpec | None = None
         self._workers: dict[int, WorkerProcess] = {}
         self._announced: set[int] = set()
         self._unheeded: list[FromRoot] = []
@@ -95,16 +98,12 @@ class JoinedHost:
             welcome = self._arrive(control)
             self._say(f"joined {welcome.experiment} at {self._root.address} as {welcome.host}")
             (self._directory / "logs").mkdir()
-            (self._directory / "config.toml").write_text(welcome.config, encoding="utf-8")
             lay_down(welcome.modules, self._directory)
             production = ProductionFile(self._directory / "production.bin", welcome.actors)
             self._reaches_run = reaches_run(Path(welcome.run), self._root.key)
             control.send(self._present())
-            launcher = LocalLauncher(self._directory / "logs" / "host.log")
-            try:
+            with LocalLauncher() as launcher:
                 self._serve(control, launcher, production)
-            finally:
-                launcher.close()
         self._say("the job is over")
 
     def _arrive(self, control: ControlClient) -> Welcome:
@@ -139,7 +138,7 @@ class JoinedHost:
         deadline = float("inf")
         while True:
             if not self._unheeded:
-                self._listen(control, (self._signals.descriptor, *launcher.descriptors))
+                self._listen(control, (self._signals.descriptor, launcher.descriptor))
             severed = control.severed  # Before looking for what the root may have said last.
             for message in (*self._unheeded, *control.receive()):
                 self._obey(message, launcher, production)
@@ -154,7 +153,7 @@ class JoinedHost:
             if (severed and not self._over) or now - self._heard > SILENT_S:
                 raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
             if launcher.lost and not launcher.dismissed and not self._over:
-                raise RunFailed("the fork server has ended; nothing can be started here any more")
+                raise RunFailed(launcher.cause_of_loss())
             if self._over:
                 deadline = min(deadline, now + END_LIMIT_S)
                 if now > deadline or all(worker.ended for worker in self._workers.values()):
@@ -167,35 +166,37 @@ class JoinedHost:
     def _obey(self, message: FromRoot, launcher: LocalLauncher, production: ProductionFile) -> None:
         self._heard = time.monotonic()
         match message:
-            case Begin(number=number):
-                assignment = self._adapted(Assignment.decode(message.assignment.encode()))
-                for actor in assignment.process.actors:
-                    production.begin(actor, assignment.incarnation)
-                self._workers[number] = launcher.start(assignment)
-                self._say(f"starting {assignment.process.title}")
+            case Prepare():
+                self._job = self._adapted(message.job)
+                launcher.begin(self._job)
+            case Begin(number=number, own=own):
+                process = self._process(own)
+                for actor in process.actors:
+                    production.begin(actor, own.incarnation)
+                self._workers[number] = launcher.start(own)
+                self._say(f"starting {process.title}")
             case Kill(number=number) if number in self._workers:
                 launcher.kill(self._workers[number])
             case Dismiss():
                 self._over = True
-                for worker in self._workers.values():
-                    if not worker.ended:
-                        launcher.kill(worker)
+                launcher.kill_all()
             case _:
                 pass  # A ping, or what is said to workers.
 
     def _present(self) -> Present:
         return Present(station=self._station, reaches_run=self._reaches_run)
 
-    def _adapted(self, assignment: Assignment) -> Assignment:
+    def _process(self, own: ProcessSpec) -> PlannedProcess:
+        assert self._job is not None, "a root says what the job is before it asks for a worker"
+        return self._job.plan.processes[own.rank]
+
+    def _adapted(self, job: JobSpec) -> JobSpec:
         """Name the places of this host in place of the root's."""
-        process = assignment.process
-        log = "-".join(dict.fromkeys(process.roles)) + f"-{process.rank}.log"
         return replace(
-            assignment,
+            job,
             directory=self._directory,
-            run=assignment.run if self._reaches_run else self._directory,
+            run=job.run if self._reaches_run else self._directory,
             root=self._root,
-            log=self._directory / "logs" / log,
             path=(*sys.path, str(self._directory / DIRECTORY)),
             production=self._directory / "production.bin",
             interface=self._interface,
@@ -208,15 +209,15 @@ class JoinedHost:
                 control.send(Began(station=self._station, number=number, pid=worker.pid))
             if worker.ended:
                 del self._workers[number]
-                actors = worker.assignment.process.actors
+                process = self._process(worker.spec)
                 control.send(
                     Ended(
                         station=self._station,
                         number=number,
                         status=worker.exit_status,
                         refusal=worker.refusal,
-                        pages=report_pages(production, actors),
-                        output=_tail(worker.assignment.log),
+                        pages=report_pages(production, process.actors),
+                        output=_tail(self._directory / "logs" / log_name(process)),
                     )
                 )
 
@@ -228,7 +229,7 @@ class JoinedHost:
         if self._interruptions > 1 or not self._workers:
             raise Interruption
         self._say(f"{self._signals.last}: asking the root to end the job")
-        control.send(Terminate(rank=next(iter(self._workers.values())).assignment.rank))
+        control.send(Terminate(rank=next(iter(self._workers.values())).spec.rank))
 
 
 def _tail(log: Path) -> str:

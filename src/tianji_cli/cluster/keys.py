@@ -62,6 +62,19 @@ class JobKey:
         return key
 
 
+@dataclass(frozen=True)
+class RootAddress:
+    """What a member needs to reach its root.
+
+    Attributes:
+        address: ``tcp://HOST:PORT``.
+        key: the job's.
+    """
+
+    address: str
+    key: JobKey
+
+
 def write_new_key(path: Path) -> JobKey:
     """Make a key for a job that is to begin later, and write it."""
     key = JobKey.new()

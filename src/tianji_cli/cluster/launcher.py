@@ -9,18 +9,39 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
+import time
+from collections.abc import Callable
+from tempfile import TemporaryFile
+from typing import Final, Self
 
-from tianji_cli.cluster.fork_server import NOTICE, Ended, Notice, Ready, Refused, Started
+from tianji_cli.cluster.build_check import BuildReport
+from tianji_cli.cluster.children import last_lines, process_state
+from tianji_cli.cluster.fork_server import (
+    NOTICE,
+    Build,
+    Built,
+    Ended,
+    Job,
+    Notice,
+    Ready,
+    Refused,
+    Request,
+    Start,
+    Started,
+)
 from tianji_cli.cluster.signals import STOP_SIGNALS
-from tianji_cli.cluster.worker import Assignment
+from tianji_cli.cluster.spec import BuildSpec, JobSpec, ProcessSpec
+from tianji_cli.errors import RunFailed, UsageError, describe_exit
+
+SLOW_BUILD_S: Final = 30.0
+"""A first build that takes so long is announced: one that hangs is ended by nobody but the user."""
 
 
 class WorkerProcess:
     """A worker, from the request for it until after its end.
 
     Attributes:
-        assignment: what it is to do.
+        spec: which process of the job it is.
         pid: None until it runs.
         ended: it runs no more.
         exit_status: once it has ended: minus the signal's number if one killed it; None if nobody knows.
@@ -28,8 +49,8 @@ class WorkerProcess:
         killed: by this program.
     """
 
-    def __init__(self, assignment: Assignment) -> None:
-        self.assignment = assignment
+    def __init__(self, spec: ProcessSpec) -> None:
+        self.spec = spec
         self.pid: int | None = None
         self.ended = False
         self.exit_status: int | None = None
@@ -51,72 +72,114 @@ class WorkerProcess:
 class LocalLauncher:
     """Owns the fork server of a job, and the lifeline whose cut tells workers that their root is dead.
 
+    Nothing here waits for the server to read: what it does not take at once is kept until it does.
+
     Attributes:
         lost: the fork server is gone. Workers live on; how they end is then not known any more.
-        dismissed: it is gone because it was to start nobody after all.
-
-    Args:
-        log: takes the output of the fork server, which has none unless an import fails.
+        dismissed: it is gone because it was to start no more.
 
     Raises:
         OSError: the server cannot be started.
     """
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self) -> None:
         self.lost = False
         self.dismissed = False
-        self._ready = False
+        self._outgoing = bytearray()
         self._received = b""
+        self._report: BuildReport | None = None
         self._workers: list[WorkerProcess] = []
         self._orphans: dict[int, WorkerProcess] = {}
+        self._output = TemporaryFile()  # noqa: SIM115 - open as long as the launcher
         self._channel, theirs = socket.socketpair()
+        self._channel.setblocking(False)
+        self._events = select.epoll()
+        self._events.register(self._channel, select.EPOLLIN)
         watched, self._lifeline = os.pipe()
         command = [sys.executable, "-P", "-m", "tianji_cli.cluster.fork_server"]
         # Blocked signals stay blocked over fork and exec: what stops the job reaches the whole process
-        # group, and must not end the server, without which nobody learns how workers end.
+        # group, and must not end the server, without which it is not known how workers end.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
-            with theirs, log.open("ab") as output:
+            with theirs:
                 self._server = subprocess.Popen(
                     [*command, str(theirs.fileno()), str(watched)],
                     stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
+                    stdout=self._output,
+                    stderr=self._output,
                     pass_fds=(theirs.fileno(), watched),
                 )
         except BaseException:
-            self._channel.close()
-            os.close(self._lifeline)
+            self._free()
             raise
         finally:
             os.close(watched)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     @property
-    def descriptors(self) -> list[int]:
+    def descriptor(self) -> int:
         """Readable when ``hear`` has something to do."""
-        return list(self._orphans) if self.lost else [self._channel.fileno()]
+        return self._events.fileno()
 
-    def start(self, assignment: Assignment) -> WorkerProcess:
+    @property
+    def stopped(self) -> bool:
+        """The server is suspended, as by SIGSTOP: it starts nothing, and does not say how workers end."""
+        return not self.lost and process_state(self._server.pid) in {"T", "t"}
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._server.pid
+
+    def build_once(self, spec: BuildSpec, say: Callable[[str], None]) -> None:
+        """Have environment, model and layout built in a process of its own, and wait for its end.
+
+        Args:
+            spec: what is to be built.
+            say: tells the user that it takes long.
+
+        Raises:
+            UsageError: it cannot be built.
+            RunFailed: there is no fork server.
+        """
+        self._ask(Build(spec=spec))
+        began, said = time.monotonic(), False
+        while self._report is None:
+            if self.lost:
+                raise RunFailed(self.cause_of_loss())
+            self.wait(SLOW_BUILD_S)
+            self.hear()
+            if not said and time.monotonic() - began >= SLOW_BUILD_S:
+                said = True
+                say(f"environment and model are still being built after {SLOW_BUILD_S:g} s; Ctrl-C ends this")
+        report, self._report = self._report, None
+        if report.error:
+            error = UsageError(report.error)
+            error.add_note(report.traceback)
+            raise error
+
+    def begin(self, job: JobSpec) -> None:
+        """Say what all workers from now on are told."""
+        self._ask(Job(spec=job))
+
+    def start(self, own: ProcessSpec) -> WorkerProcess:
         """Ask for a worker; returns at once."""
-        worker = WorkerProcess(assignment)
+        worker = WorkerProcess(own)
         self._workers.append(worker)
         if self.lost:
             worker.end(None)
-            return worker
-        try:
-            self._channel.sendall(assignment.encode() + b"\n")
-        except (BrokenPipeError, ConnectionResetError):
-            self._lose_server()
+        else:
+            self._ask(Start(spec=own))
         return worker
 
     def hear(self) -> None:
         """Take note of whatever happened to the workers; never waits."""
+        self._flush()
         while not self.lost:
             try:
-                data = self._channel.recv(1 << 16, socket.MSG_DONTWAIT)
+                data = self._channel.recv(1 << 16)
             except BlockingIOError:
-                return
+                break
             except ConnectionResetError:
                 data = b""
             if not data:
@@ -131,29 +194,67 @@ class LocalLauncher:
         """End a worker at once, or as soon as it begins."""
         self.hear()
         worker.send_kill()
-        if worker.pid is None and not self._ready and not self.lost:
-            # It would begin after seconds of imports: without the server it never does.
-            self.dismissed = True
-            self._server.kill()
-            self._lose_server()
+
+    def kill_all(self) -> None:
+        """End all workers at once, and the server, which would begin those that it was asked for."""
+        self.start_no_more()
+        for worker in self._workers:
+            worker.send_kill()
+
+    def start_no_more(self) -> None:
+        """End the server: what it was asked for and has not begun never begins."""
+        if self.lost:
+            return
+        self.dismissed = True
+        self._server.kill()
+        self._server.wait()
+        self.hear()  # What it had said before.
+        self._lose_server()
 
     def wait(self, timeout_s: float) -> None:
         """Wait until ``hear`` has something to do."""
-        select.select(self.descriptors, [], [], timeout_s)
+        self._events.poll(timeout_s)
+
+    def cause_of_loss(self) -> str:
+        """Say that the server is gone, and what it wrote last."""
+        said = "\n".join(last_lines(self._output))
+        return f"the fork server {describe_exit(self._server.wait())}" + (f":\n{said}" if said else "")
 
     def close(self) -> None:
         """End the server, and with the lifeline every worker that is left."""
         self._server.kill()
         self._server.wait()
-        self._channel.close()
-        os.close(self._lifeline)
-        for descriptor in self._orphans:
-            os.close(descriptor)
+        self._free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _ask(self, request: Request) -> None:
+        self._outgoing += request.model_dump_json().encode() + b"\n"
+        self._flush()
+
+    def _flush(self) -> None:
+        if self.lost or not self._outgoing:
+            return
+        try:
+            while self._outgoing:
+                del self._outgoing[: self._channel.send(self._outgoing)]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            self._lose_server()
+            return
+        self._events.modify(self._channel, select.EPOLLIN | (select.EPOLLOUT if self._outgoing else 0))
 
     def _note(self, notice: Notice) -> None:
         match notice:
             case Ready():
-                self._ready = True
+                pass
+            case Built():
+                self._report = notice.report
             case Started():
                 worker = self._workers[notice.number]
                 worker.pid = notice.pid
@@ -167,7 +268,10 @@ class LocalLauncher:
                 self._workers[notice.number].end(notice.status)
 
     def _lose_server(self) -> None:
+        if self.lost:
+            return
         self.lost = True
+        self._events.unregister(self._channel)
         for worker in self._workers:
             if worker.ended:
                 continue
@@ -175,25 +279,23 @@ class LocalLauncher:
                 if worker.pid is None:
                     worker.end(None)
                 else:
-                    self._orphans[os.pidfd_open(worker.pid)] = worker
+                    descriptor = os.pidfd_open(worker.pid)
+                    self._orphans[descriptor] = worker
+                    self._events.register(descriptor, select.EPOLLIN)
             except OSError:
                 worker.end(None)
 
     def _look_after_orphans(self) -> None:
         if not self._orphans:
             return
-        for descriptor in select.select(list(self._orphans), [], [], 0)[0]:
+        for descriptor, _ in self._events.poll(0):
             self._orphans.pop(descriptor).end(None)
             os.close(descriptor)
 
-
-def describe_exit(status: int | None) -> str:
-    """Say how a process ended, in words."""
-    if status is None:
-        return "ended, and nobody knows how"
-    if status >= 0:
-        return f"exited with status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"
+    def _free(self) -> None:
+        self._events.close()
+        self._channel.close()
+        self._output.close()
+        os.close(self._lifeline)
+        for descriptor in self._orphans:
+            os.close(descriptor)

@@ -8,8 +8,8 @@ has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent
 last word. Root to worker: ``addresses``, ``peer_lost``, ``wind_down``, ``stop``.
 
 Station to root: ``arrive``, ``present`` once a second, ``began`` and ``ended`` for each worker. Root to
-station: ``welcome`` or ``refuse``, ``begin`` and ``kill`` for each worker, ``ping`` from time to time,
-``dismiss``. The partners of a benchmark are stations too: the root may ``ask``, and they ``answer``.
+station: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping`` from time to
+time, ``dismiss``. The partners of a benchmark are stations too: the root may ``ask``, and they ``answer``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from tianji_cli.cluster.spec import JobSpec, ProcessSpec
 from tianji_cli.data.message import Message
 from tianji_transports.wiring import Wiring
 
@@ -186,7 +187,7 @@ class Stop(Message):
 
 
 class Welcome(Message):
-    """What a host needs to take part: its name in the job, the config, the user's own modules by path.
+    """What a host needs to take part: its name in the job, the user's own modules by path.
 
     ``run`` is the run directory, which it may reach under the same path.
     """
@@ -195,7 +196,6 @@ class Welcome(Message):
     host: Name
     experiment: str
     run: str
-    config: str
     modules: dict[str, str]
     actors: Natural
 
@@ -207,12 +207,19 @@ class Refuse(Message):
     reason: str
 
 
+class Prepare(Message):
+    """What all workers at this station are told from now on."""
+
+    kind: Literal["prepare"] = "prepare"
+    job: JobSpec
+
+
 class Begin(Message):
-    """Start the ``number``-th worker, with an assignment in JSON."""
+    """Start the ``number``-th worker."""
 
     kind: Literal["begin"] = "begin"
     number: Natural
-    assignment: str
+    own: ProcessSpec
 
 
 class Ask(Message):
@@ -248,7 +255,7 @@ FromWorker = Register | Report | Finished | Failed | Stopped | Terminate
 FromStation = Arrive | Present | Began | Ended | Answer
 ToRoot = FromWorker | FromStation
 ToWorker = Addresses | PeerLost | WindDown | Stop
-ToStation = Welcome | Refuse | Begin | Kill | Ping | Dismiss | Ask
+ToStation = Welcome | Refuse | Prepare | Begin | Kill | Ping | Dismiss | Ask
 FromRoot = ToWorker | ToStation
 
 _TO_ROOT: TypeAdapter[ToRoot] = TypeAdapter(Annotated[ToRoot, Field(discriminator="kind")])

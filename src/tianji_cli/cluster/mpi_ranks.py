@@ -15,13 +15,14 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any, Final, NoReturn, Self
 
-from tianji_cli.cluster.control import ControlClient, RootAddress
+from tianji_cli.cluster.control import ControlClient
 from tianji_cli.cluster.interfaces import LOOPBACK, address_towards, parse_address
-from tianji_cli.cluster.keys import JobKey
-from tianji_cli.cluster.messages import Arrive, Began, Begin, Dismiss, Ended, Present
+from tianji_cli.cluster.keys import JobKey, RootAddress
+from tianji_cli.cluster.messages import Arrive, Began, Begin, Dismiss, Ended, Prepare, Present
 from tianji_cli.cluster.plan import Host, this_host
 from tianji_cli.cluster.signals import STOP_SIGNALS
-from tianji_cli.cluster.worker import Assignment, run_worker
+from tianji_cli.cluster.spec import JobSpec, ProcessSpec
+from tianji_cli.cluster.worker import run_worker
 from tianji_cli.errors import UsageError
 
 PRESENT_EVERY_S: Final = 1.0
@@ -179,14 +180,18 @@ def _attend(control: ControlClient, station: str) -> bool:
     """Do what the root says until it is over; True if the root was lost."""
     told = time.monotonic()
     severed = False
+    job: JobSpec | None = None
     while not severed:
         control.wait(PRESENT_EVERY_S)
         severed = control.severed  # Before looking for what the root may have said last.
         for message in control.receive():
             match message:
-                case Begin(number=number, assignment=assignment):
+                case Prepare():
+                    job = message.job
+                case Begin(number=number, own=own):
+                    assert job is not None, "a root says what the job is before it asks for a worker"
                     control.send(Began(station=station, number=number, pid=os.getpid()))
-                    status = _work(Assignment.decode(assignment.encode()))
+                    status = _work(job, own)
                     control.send(Ended(station=station, number=number, status=status))
                 case Dismiss():
                     return False
@@ -198,9 +203,9 @@ def _attend(control: ControlClient, station: str) -> bool:
     return True
 
 
-def _work(assignment: Assignment) -> int:
+def _work(job: JobSpec, own: ProcessSpec) -> int:
     try:
-        run_worker(assignment)
+        run_worker(job, own)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 1
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,9 @@ from tianji_cli.interruption import INTERRUPTED
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_transports import registry
 from tianji_transports.errors import TransportError
+
+STARTED_AGAIN: Final = "TIANJI_STARTED_AGAIN"
+"""Environment variable that tells the ranks who started them."""
 
 EXIT_STATUS: Final = {"finished": 0, "failed": 1, "stopped": INTERRUPTED}
 
@@ -63,6 +67,7 @@ def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:
     Raises:
         UsageError: there is no mpiexec, or no mpi4py.
     """
+    os.environ[STARTED_AGAIN] = "1"
     again = python_command("tianji_cli", *sys.argv[1:], *more)
     command = [*_launcher(), "-n", str(processes), *again]
     sys.stdout.flush()
@@ -73,6 +78,11 @@ def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):  # A Ctrl-C reaches mpiexec through the terminal.
         signal.signal(number, lambda number, _frame: launcher.send_signal(number))
     return launcher.wait()
+
+
+def started_again() -> bool:
+    """Say whether this is a rank that ``run_again_under_mpiexec`` has started."""
+    return STARTED_AGAIN in os.environ
 
 
 def has_mpiexec() -> bool:

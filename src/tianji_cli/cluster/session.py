@@ -12,20 +12,21 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.cluster.cleanup import remove_stale
-from tianji_cli.cluster.control import ControlServer, RootAddress
+from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.crew import Crew
-from tianji_cli.cluster.extensions import collect_modules, config_for_hosts
+from tianji_cli.cluster.extensions import collect_modules
 from tianji_cli.cluster.gathering import Gathering
 from tianji_cli.cluster.interfaces import LOOPBACK, own_address
-from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.keys import JobKey, RootAddress
 from tianji_cli.cluster.launcher import LocalLauncher
 from tianji_cli.cluster.messages import Welcome
 from tianji_cli.cluster.mpi_ranks import World
-from tianji_cli.cluster.plan import ROOT_RANK, Plan, make_plan, plan_for_ranks, this_host
+from tianji_cli.cluster.plan import Plan, make_plan, plan_for_ranks, this_host
 from tianji_cli.cluster.run_files import files_elsewhere, saved_progress
 from tianji_cli.cluster.signals import StopSignals
+from tianji_cli.cluster.spec import BuildSpec, JobSpec
 from tianji_cli.cluster.stations import StationLauncher
-from tianji_cli.cluster.worker import Assignment, engine_options
+from tianji_cli.cluster.worker import engine_options
 from tianji_cli.config.checks import host_warnings
 from tianji_cli.config.loader import dump_config
 from tianji_cli.config.schema import JobConfig
@@ -57,6 +58,7 @@ class Order:
         quiet: show no progress.
         listen: host and port of the control channel; None chooses them.
         world: the ranks, if an MPI launcher has started them.
+        launcher: starts processes on this host; None if an MPI launcher has started them.
     """
 
     job: JobConfig
@@ -65,6 +67,7 @@ class Order:
     quiet: bool = False
     listen: tuple[str, int] | None = None
     world: World | None = None
+    launcher: LocalLauncher | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -111,9 +114,6 @@ def run_session(order: Order) -> Result:
         with _failures_to_start(run):
             if order.resumed:
                 point_best_at(run.checkpoints, 0)  # Each group goes on from the best of its own.
-            local = None if order.world is not None else LocalLauncher(run.log("root", ROOT_RANK))
-            if local is not None:
-                stack.callback(local.close)
             control = ControlServer(stack.enter_context(_key_file(run)), *order.address)
             stack.callback(control.close)
         plan, stations = _gather(order, control, signals, telemetry, stack)
@@ -121,9 +121,9 @@ def run_session(order: Order) -> Result:
         control.ranks = len(plan.processes)
         with _failures_to_start(run):
             production = stack.enter_context(_production_file(run, plan))
-        assigner = _Assigner(order, progress, plan, control.address)
+        spec = _job_spec(order, progress, plan, control.address)
         averaging = _averaging(order, plan, control.address, telemetry)
-        crew = Crew(assigner.assign, job.distribution.max_restarts_per_minute, local, stations)
+        crew = Crew(spec, job.distribution.max_restarts_per_minute, order.launcher, stations)
         stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
         stack.callback(averaging.close)
         stack.callback(_remove_lockstep_stores, run)
@@ -137,7 +137,7 @@ def run_session(order: Order) -> Result:
             overview=Overview(job, plan, production, earlier_env_steps),
             signals=signals,
             telemetry=telemetry,
-            log=assigner.log,
+            log=spec.log,
             averaging=averaging,
             losses=GroupLosses(plan, telemetry.event, bound=order.world is not None),
             checkpoints=run.checkpoints,
@@ -175,7 +175,6 @@ def _gather(
         host=here.name,
         experiment=job.experiment.name,
         run=str(order.run.path.absolute()),
-        config=dump_config(config_for_hosts(job)),
         modules=collect_modules(job),
         actors=job.distribution.actor.num * job.distribution.groups,
     )
@@ -212,40 +211,40 @@ def _averaging(order: Order, plan: Plan, root: RootAddress, telemetry: Telemetry
     return RootEndpoint(plan, order.job.distribution.sync_wait_s, options, telemetry.event)
 
 
-class _Assigner:
-    """Says what each process is to do, and where its output goes."""
+def _job_spec(order: Order, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> JobSpec:
+    run = order.run.path.absolute()
+    return JobSpec(
+        id=f"{os.getpid()}-{secrets.token_hex(4)}",
+        config=dump_config(order.job),
+        plan=plan,
+        directory=run,
+        run=run,
+        progress=progress,
+        root=root,
+        path=tuple(sys.path),
+        production=run / PRODUCTION_FILE,
+        interface=order.address[0],
+        fresh=_wants_fresh_process(order.job),
+    )
 
-    def __init__(self, order: Order, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> None:
-        self._job = f"{os.getpid()}-{secrets.token_hex(4)}"
-        self._order = order
-        self._progress = progress
-        self._plan = plan
-        self._root = root
-        # Each process builds an environment, be it to learn what a fragment looks like.
-        self._fresh = environments.find(order.job.environment.type).wants_fresh_process
 
-    def log(self, rank: int) -> Path:
-        """Find the log file of a rank."""
-        return self._order.run.log("-".join(dict.fromkeys(self._plan.processes[rank].roles)), rank)
+def build_spec(job: JobConfig, out: Path) -> BuildSpec:
+    """Say what is to be built once before the job starts.
 
-    def assign(self, rank: int, incarnation: int) -> Assignment:
-        """Make the assignment of a rank on this host, which stations elsewhere adapt to theirs."""
-        run = self._order.run
-        return Assignment(
-            self._job,
-            run.path.absolute(),
-            run.path.absolute(),
-            self._plan,
-            rank,
-            incarnation,
-            self._progress,
-            self._root,
-            self.log(rank).absolute(),
-            tuple(sys.path),
-            run.path.absolute() / PRODUCTION_FILE if self._plan.is_local(rank) else None,
-            self._order.address[0],
-            self._fresh,
-        )
+    Args:
+        job: the config.
+        out: directory for runs, which may have to be made yet.
+    """
+    there = next(place for place in (out.absolute(), *out.absolute().parents) if place.is_dir())
+    return BuildSpec(dump_config(job), tuple(sys.path), there, _wants_fresh_process(job))
+
+
+def _wants_fresh_process(job: JobConfig) -> bool:
+    """Say whether what the job's environment needs must not be forked: every process builds one.
+
+    It does so, if for nothing else, to learn what a fragment looks like.
+    """
+    return environments.find(job.environment.type).wants_fresh_process
 
 
 @contextmanager

@@ -18,11 +18,12 @@ from tianji_cli.cluster.messages import (
     FromStation,
     Kill,
     Ping,
+    Prepare,
     Present,
     Refuse,
 )
-from tianji_cli.cluster.plan import Host
-from tianji_cli.cluster.worker import Assignment
+from tianji_cli.cluster.plan import ROOT_RANK, Host
+from tianji_cli.cluster.spec import JobSpec, ProcessSpec
 
 PING_EVERY_S: Final = 0.5
 UNREACHABLE_S: Final = 2.0
@@ -96,11 +97,17 @@ class StationLauncher:
         """Workers that were started here, by number."""
         return self._workers
 
-    def start(self, assignment: Assignment) -> WorkerProcess:
+    def begin(self, job: JobSpec) -> None:
+        """Say what all workers from now on are told."""
+        here = job.plan.processes[ROOT_RANK].host == self.station.host.name
+        adapted = replace(job, interface=self.station.interface, production=job.production if here else None)
+        self._control.send(self.station.name, Prepare(job=adapted))
+
+    def start(self, own: ProcessSpec) -> WorkerProcess:
         """Ask for a worker; returns at once."""
-        worker = WorkerProcess(replace(assignment, interface=self.station.interface))
+        worker = WorkerProcess(own)
         self._workers.append(worker)
-        begin = Begin(number=len(self._workers) - 1, assignment=worker.assignment.encode().decode())
+        begin = Begin(number=len(self._workers) - 1, own=own)
         if self.lost or not self._control.send(self.station.name, begin):
             worker.refusal = f"could not be started: {self.station.host.name} is gone"
             worker.end(None)

@@ -25,7 +25,7 @@ from tianji_cli.data import priority_update
 from tianji_cli.data.arrival import Arrival
 from tianji_cli.data.balance import BATCHES_AHEAD, Balance
 from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.replay import PRIORITY, Replay, ReplaySettings
+from tianji_cli.data.replay import PRIORITY, Replay, ReplaySettings, bytes_of
 from tianji_cli.data.replay_keeper import ReplayKeeper
 from tianji_cli.data.replay_store import ReplayStore
 from tianji_cli.data.rollout import RolloutStore
@@ -62,6 +62,13 @@ class Supply(ABC):
     @abstractmethod
     def sizes(self, capabilities: Capabilities) -> dict[str, ChannelSize]:
         """Sizes of the group's channels by name, over engines of these capabilities."""
+
+    def check(self, buffers: int) -> None:  # noqa: B027 - rollouts take little
+        """Make sure that one host can hold so many buffers.
+
+        Raises:
+            ReplayMemoryError: it cannot; says how large they may be.
+        """
 
     @abstractmethod
     def buffer(self, transport: Transport) -> Buffer:
@@ -235,6 +242,12 @@ class ReplaySupply(Supply):
         """Size of a batch."""
         return self._batches.nbytes
 
+    def check(self, buffers: int) -> None:
+        """Make sure that one host can hold so many replays."""
+        settings = self._replay_settings
+        needed = bytes_of(self._terms.layout, settings, self._kept)
+        needed.place(settings, self._terms.directory, buffers)
+
     def buffer(self, transport: Transport) -> Buffer:
         """Build the replay and the buffer over it."""
         terms, section = self._terms, self._section
@@ -308,23 +321,31 @@ class ReplaySupply(Supply):
         every_s = self._terms.config.experiment.checkpoint_every_s
         return ReplayKeeper(replay, self._terms.checkpoints / "replay", every_s)
 
+    @property
+    def _kept(self) -> tuple[str, ...]:
+        """Names of the agent's fields that the replay holds."""
+        return tuple(spec.name for spec in self._batches.fields)
+
+    @property
+    def _replay_settings(self) -> ReplaySettings:
+        section, transitions = self._section, self._terms.config.transition_settings
+        return ReplaySettings(
+            capacity=section.capacity,
+            sampler=section.sampler,
+            n_step=1 if transitions is None else transitions.n_step,
+            gamma=1.0 if transitions is None else transitions.gamma,
+            sequence_steps=self._terms.config.sequence_steps,
+            priority_exponent=section.priority_exponent,
+            importance_exponent=section.importance_exponent,
+            importance_steps=_share(section.importance_steps, self._terms.config.distribution.groups),
+            memory=section.memory,
+        )
+
     def _replay(self) -> Replay:
-        section = self._section
-        transitions = self._terms.config.transition_settings
         return Replay(
             self._terms.layout,
-            ReplaySettings(
-                capacity=section.capacity,
-                sampler=section.sampler,
-                n_step=1 if transitions is None else transitions.n_step,
-                gamma=1.0 if transitions is None else transitions.gamma,
-                sequence_steps=self._terms.config.sequence_steps,
-                priority_exponent=section.priority_exponent,
-                importance_exponent=section.importance_exponent,
-                importance_steps=_share(section.importance_steps, self._terms.config.distribution.groups),
-                memory=section.memory,
-            ),
-            agent_fields=tuple(spec.name for spec in self._batches.fields),
+            self._replay_settings,
+            agent_fields=self._kept,
             seed=self._terms.seed("replay"),
             directory=self._terms.directory,
             env_steps=self._terms.env_steps,

@@ -9,15 +9,13 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import setproctitle
-from pydantic import TypeAdapter
 
-from tianji_cli.cluster.control import ControlClient, RootAddress
-from tianji_cli.cluster.interfaces import LOOPBACK, is_loopback
+from tianji_cli.cluster.control import ControlClient
+from tianji_cli.cluster.interfaces import is_loopback
 from tianji_cli.cluster.keys import JobKey
 from tianji_cli.cluster.lifeline import Lifeline
 from tianji_cli.cluster.messages import (
@@ -35,10 +33,11 @@ from tianji_cli.cluster.messages import (
 )
 from tianji_cli.cluster.occupation import occupied
 from tianji_cli.cluster.pages import report_pages
-from tianji_cli.cluster.plan import ROOT_RANK, Plan, PlannedProcess
+from tianji_cli.cluster.plan import ROOT_RANK, PlannedProcess
 from tianji_cli.cluster.signals import STOP_SIGNALS
+from tianji_cli.cluster.spec import JobSpec, ProcessSpec
+from tianji_cli.config.loader import parse_config
 from tianji_cli.data.production import ProductionFile
-from tianji_cli.data.progress import Progress
 from tianji_cli.errors import describe
 from tianji_cli.roles.loop import RoleError, run_in_turns
 from tianji_cli.roles.role import Role
@@ -50,77 +49,23 @@ DRAIN_S: Final = 1.0
 """How long a stopping worker waits for its last pushes to be claimed."""
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """What a worker process is told when it starts; the config is in its directory.
-
-    Attributes:
-        job: id of the job.
-        directory: has the config, and takes what the process needs while it runs: the run directory, or that
-            of a host that has joined.
-        run: takes what lasts: the run directory, wherever it can be reached.
-        plan: who carries what.
-        rank: which process of the plan this is.
-        incarnation: how often it was restarted.
-        progress: counters that this session goes on from, by group; empty in the first session.
-        root: how to reach the root.
-        log: file that takes the output of the process.
-        path: where Python modules are, as the root found them.
-        production: file of the actors' production pages; None keeps them in the process.
-        interface: address of this host that other hosts reach; loopback if there are none.
-        fresh: the process is started anew instead of forked with what it needs imported.
-    """
-
-    job: str
-    directory: Path
-    run: Path
-    plan: Plan
-    rank: int
-    incarnation: int
-    progress: tuple[Progress, ...]
-    root: RootAddress
-    log: Path
-    path: tuple[str, ...]
-    production: Path | None
-    interface: str = LOOPBACK
-    fresh: bool = False
-
-    @property
-    def process(self) -> PlannedProcess:
-        """What this process is to carry."""
-        return self.plan.processes[self.rank]
-
-    def encode(self) -> bytes:
-        """Write it as one line of JSON."""
-        return _ASSIGNMENT.dump_json(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> Assignment:
-        """Read what ``encode`` wrote."""
-        return _ASSIGNMENT.validate_json(data)
-
-
-_ASSIGNMENT: Final = TypeAdapter(Assignment)
-
-
-def run_worker(assignment: Assignment, lifeline: int | None = None) -> None:
-    """Carry the assigned roles until the root says stop; the exit status is 0 then, and 1 after an error.
+def run_worker(job: JobSpec, own: ProcessSpec, lifeline: int | None = None) -> None:
+    """Carry the planned roles until the root says stop; the exit status is 0 then, and 1 after an error.
 
     Args:
-        assignment: what to do.
+        job: what all processes of the job are told.
+        own: which of them this is.
         lifeline: descriptor of the pipe that is cut when the root ends; None if an MPI launcher ends this
             process with it.
     """
-    with ControlClient(assignment.root) as control:
+    with ControlClient(job.root) as control:
         try:
-            _prepare_process(assignment)
-            _work(assignment, _Attendant(assignment, control, lifeline), control)
+            _prepare_process(job, own.rank)
+            _work(job, own, _Attendant(job, own, control, lifeline), control)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
             cause = error.error if isinstance(error, RoleError) else error
             control.send(
-                Failed(
-                    rank=assignment.rank, cause=text(describe(cause)), traceback=text(traceback.format_exc())
-                )
+                Failed(rank=own.rank, cause=text(describe(cause)), traceback=text(traceback.format_exc()))
             )
             with contextlib.suppress(OSError):  # The disk may be what is full.
                 traceback.print_exc()
@@ -130,14 +75,14 @@ def run_worker(assignment: Assignment, lifeline: int | None = None) -> None:
             signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
-def _prepare_process(assignment: Assignment) -> None:
-    process = assignment.process
+def _prepare_process(job: JobSpec, rank: int) -> None:
+    process = job.plan.processes[rank]
     setproctitle.setproctitle(f"tianji: {process.title}")
     # A Ctrl-C reaches the whole foreground group; what it means for the job is the root's to say.
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    write_to(assignment.log)
-    sys.path[:] = assignment.path
+    write_to(job.log(rank))
+    sys.path[:] = job.path
     if process.cores:
         os.sched_setaffinity(0, process.cores)
 
@@ -152,41 +97,32 @@ def write_to(log: Path) -> None:
     os.close(descriptor)
 
 
-def _work(assignment: Assignment, attendant: _Attendant, control: ControlClient) -> None:
+def _work(job: JobSpec, own: ProcessSpec, attendant: _Attendant, control: ControlClient) -> None:
     # Imported here so that the process has its title and its log before the first slow or failing import.
     import torch  # noqa: PLC0415
 
     from tianji_cli.cluster.assembly import Assembly  # noqa: PLC0415
     from tianji_cli.cluster.parts import Job  # noqa: PLC0415
-    from tianji_cli.config.loader import load_config  # noqa: PLC0415
 
-    process = assignment.process
+    process = job.plan.processes[own.rank]
     torch.set_num_threads(process.threads)
-    config = load_config(str(assignment.directory / "config.toml"))
-    job = Job(
-        assignment.job,
-        config,
-        assignment.plan,
-        assignment.directory,
-        assignment.run,
-        assignment.progress,
-    )
-    assembly = Assembly(job, process, assignment.incarnation)
+    built_from = Job(job.id, parse_config(job.config), job.plan, job.directory, job.run, job.progress)
+    assembly = Assembly(built_from, process, own.incarnation)
     if "evaluator" in process.roles:
         _run_evaluator(assembly.evaluator(), attendant)
         return
     with contextlib.ExitStack() as stack:
         if "learner" in process.roles:
-            stack.enter_context(occupied(job.checkpoints))
-        options = engine_options(assignment.interface, assignment.root.key)
+            stack.enter_context(occupied(built_from.checkpoints))
+        options = engine_options(job.interface, job.root.key)
         transport = stack.enter_context(assembly.transport(options))
-        production = _production_file(assignment)
+        production = _production_file(job, own)
         roles = assembly.roles(transport, production)
         # Nobody begins before all have registered: what cannot be built ends the run before its first step.
         control.send(
             Register(
-                rank=assignment.rank,
-                incarnation=assignment.incarnation,
+                rank=own.rank,
+                incarnation=own.incarnation,
                 pid=os.getpid(),
                 address=transport.address,
                 wiring=_wiring_for_root(process, transport),
@@ -219,12 +155,12 @@ def _wiring_for_root(process: PlannedProcess, transport: Transport) -> Wiring | 
     return wiring if to_root and "learner" in process.roles and process.group == 0 else None
 
 
-def _production_file(assignment: Assignment) -> ProductionFile:
-    if assignment.production is not None:
-        return ProductionFile(assignment.production)
-    production = ProductionFile(None, assignment.plan.num_actors)
-    for actor in assignment.process.actors:
-        production.begin(actor, assignment.incarnation)
+def _production_file(job: JobSpec, own: ProcessSpec) -> ProductionFile:
+    if job.production is not None:
+        return ProductionFile(job.production)
+    production = ProductionFile(None, job.plan.num_actors)
+    for actor in job.plan.processes[own.rank].actors:
+        production.begin(actor, own.incarnation)
     return production
 
 
@@ -262,13 +198,13 @@ def _run_evaluator(evaluator: Role, attendant: _Attendant) -> None:
 class _Attendant:
     """Between two rounds of turns: hears the root, reports to it, and notices when it is gone."""
 
-    def __init__(self, assignment: Assignment, control: ControlClient, lifeline: int | None) -> None:
-        self._rank = assignment.rank
+    def __init__(self, job: JobSpec, own: ProcessSpec, control: ControlClient, lifeline: int | None) -> None:
+        process = job.plan.processes[own.rank]
+        self._rank, self._incarnation = own.rank, own.incarnation
         # Pages on the root's host it reads itself, even after a worker's end.
-        self._reported_actors = () if assignment.plan.is_local(self._rank) else assignment.process.actors
-        self._incarnation = assignment.incarnation
+        self._reported_actors = () if job.plan.is_local(own.rank) else process.actors
         self._control = control
-        saves = "learner" in assignment.process.roles
+        saves = "learner" in process.roles
         self._lifeline = None if lifeline is None else Lifeline(lifeline, saves=saves)
         self._terminated = False
         self._terminate_passed_on = False

@@ -7,10 +7,9 @@ import tempfile
 from pathlib import Path
 
 from tianji_cli.cluster.cleanup import HOST_DIRECTORY, remove_stale
-from tianji_cli.cluster.control import RootAddress
 from tianji_cli.cluster.host import JoinedHost
 from tianji_cli.cluster.interfaces import address_towards, parse_address, resolve
-from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.keys import JobKey, RootAddress
 from tianji_cli.cluster.occupation import occupied
 from tianji_cli.cluster.plan import this_host
 from tianji_cli.cluster.signals import StopSignals

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -12,12 +13,13 @@ from typing import Any
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.cluster.graph import RoleGraph, graph_of
 from tianji_cli.cluster.interfaces import parse_address, resolve
+from tianji_cli.cluster.launcher import LocalLauncher
 from tianji_cli.cluster.mpi_ranks import Launch, World, check_size, launched, serve
-from tianji_cli.cluster.mpiexec import run_under_mpiexec
+from tianji_cli.cluster.mpiexec import run_under_mpiexec, started_again
 from tianji_cli.cluster.occupation import is_occupied
 from tianji_cli.cluster.plan import Plan, expected_hosts, make_plan, plan_for_ranks
 from tianji_cli.cluster.run_files import files_elsewhere
-from tianji_cli.cluster.session import Order, run_session
+from tianji_cli.cluster.session import Order, build_spec, run_session
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
@@ -77,16 +79,22 @@ def train(  # noqa: PLR0913 - as many as the command has options
         earlier = RunDirectory.find(resume, place) if resume is not None else None
         job = load_config(str(earlier.config) if earlier else str(config), overrides)
         plan = make_plan(job, expected_hosts(job))
+        if not dry_run:
+            check_devices(job)
+        launcher = None
+        if not started_again():  # Else the command that started mpiexec has built everything already.
+            launcher = stack.enter_context(LocalLauncher())
+            launcher.build_once(build_spec(job, place), say)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0
-        check_devices(job)
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         by_mpiexec = _wants_mpiexec(job, plan, launch, world)
         run = _run_directory(job, place, earlier, run_in)
         if by_mpiexec:
+            stack.close()  # The ranks start by themselves.
             return run_under_mpiexec(len(plan.processes), run, resumed=earlier is not None)
-        order = Order(job, run, earlier is not None, quiet, address, world)
+        order = Order(job, run, earlier is not None, quiet, address, world, launcher)
         result = run_session(order)
         print_result(result.summary, run, json_to)
         if result.doomed and world is not None:
@@ -94,6 +102,12 @@ def train(  # noqa: PLR0913 - as many as the command has options
         if result.summary.status == "failed":
             raise RunFailed(result.summary.reason)
         return INTERRUPTED if result.summary.status == "stopped" else 0
+
+
+def say(what: str) -> None:
+    """Tell the user something before there is a display."""
+    sys.stderr.write(f"tianji: {what}\n")
+    sys.stderr.flush()
 
 
 def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: World | None) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import tomli_w
@@ -12,7 +14,7 @@ from tianji_cli.config import components
 from tianji_cli.config.checks import check_together
 from tianji_cli.config.problems import Problem
 from tianji_cli.config.schema import Distribution, Environment, Experiment, JobConfig
-from tianji_cli.config.source import read
+from tianji_cli.config.source import Tree, read
 from tianji_cli.config.validation import validated
 from tianji_cli.errors import ConfigError
 
@@ -38,8 +40,21 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
     tree.values.setdefault("experiment", {})
     if isinstance(tree.values["experiment"], dict):
         tree.values["experiment"].setdefault("name", tree.files[0].stem.strip())
-    components.known_sections(tree, list(JobConfig.model_fields))
     components.find_extensions(tree)
+    return _validated(tree)
+
+
+def parse_config(text: str) -> JobConfig:
+    """Read a config that ``dump_config`` has written, in a process that finds all modules it names.
+
+    Raises:
+        ConfigError: it cannot be run here.
+    """
+    return _validated(Tree(values=tomllib.loads(text), files=[Path("the job's config")]))
+
+
+def _validated(tree: Tree) -> JobConfig:
+    components.known_sections(tree, list(JobConfig.model_fields))
     named = components.find_components(tree)
     components.check_fit(tree, named)
     found: dict[str, Any] = {**named, "roles": components.find_roles(tree)}

@@ -38,7 +38,9 @@ def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     return max(0, min(available))
 
 
-def place_for(memory: str, in_ram: int, in_file: int, capacity: int, directory: Path | None) -> Path | None:
+def place_for(
+    memory: str, in_ram: int, in_file: int, capacity: int, directory: Path | None, replays: int = 1
+) -> Path | None:
     """Decide where a replay's fragments lie.
 
     Args:
@@ -47,6 +49,7 @@ def place_for(memory: str, in_ram: int, in_file: int, capacity: int, directory: 
         in_file: how many of them may lie in a file instead.
         capacity: env steps it holds, for the message.
         directory: where the file would lie, if there is a place.
+        replays: how many replays take so much together.
 
     Returns:
         The directory for the file, or None: RAM.
@@ -59,14 +62,17 @@ def place_for(memory: str, in_ram: int, in_file: int, capacity: int, directory: 
         raise ReplayMemoryError('memory = "mmap" needs a directory for the replay\'s file')
     if memory != "mmap" and in_ram <= ram:
         return None
+    what = f"a replay of {capacity} env steps takes"
+    if replays > 1:
+        what = f"{replays} replays of {capacity} env steps take"
     if memory == "ram" or directory is None:
         otherwise = ', or memory = "mmap",' if memory == "ram" else ""
-        raise _too_large(capacity, in_ram, ram, "of memory are", otherwise)
+        raise _too_large(what, capacity, in_ram, ram, "of memory are", otherwise)
     if bookkeeping > ram:
-        raise _too_large(capacity, bookkeeping, ram, "of memory are", "")
+        raise _too_large(what, capacity, bookkeeping, ram, "of memory are")
     disk = _disk_room(directory)
     if in_file > disk:
-        raise _too_large(capacity, in_file, disk, f"on the disk of {directory} are", "")
+        raise _too_large(what, capacity, in_file, disk, f"on the disk of {directory} are")
     return directory
 
 
@@ -75,9 +81,11 @@ def in_units(nbytes: int) -> str:
     return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
 
 
-def _too_large(capacity: int, needed: int, there: int, where: str, otherwise: str) -> ReplayMemoryError:
+def _too_large(
+    what: str, capacity: int, needed: int, there: int, where: str, otherwise: str = ""
+) -> ReplayMemoryError:
     return ReplayMemoryError(
-        f"a replay of {capacity} env steps takes {in_units(needed)}, but {in_units(there)} {where} free: "
+        f"distribution.buffer.capacity: {what} {in_units(needed)}, but {in_units(there)} {where} free: "
         f"a capacity of at most {int(capacity * there / needed)}{otherwise} would do"
     )
 

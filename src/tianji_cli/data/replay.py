@@ -81,13 +81,19 @@ class ReplayBytes:
         """Both together."""
         return self.memory + self.bookkeeping
 
-    def place(self, settings: ReplaySettings, directory: Path | None) -> Path | None:
+    def place(self, settings: ReplaySettings, directory: Path | None, replays: int = 1) -> Path | None:
         """Decide where the fragments lie: in a file in that directory, or, None, in RAM.
+
+        Args:
+            settings: of the replay.
+            directory: where the file would be.
+            replays: how many of them are to fit together.
 
         Raises:
             ReplayMemoryError: it fits nowhere, or not where the settings want it.
         """
-        return place_for(settings.memory, self.total, self.memory, settings.capacity, directory)
+        in_ram, in_file = replays * self.total, replays * self.memory
+        return place_for(settings.memory, in_ram, in_file, settings.capacity, directory, replays)
 
 
 def kept_first(fields: Iterable[FieldSpec]) -> tuple[FieldSpec, ...]:
@@ -95,19 +101,12 @@ def kept_first(fields: Iterable[FieldSpec]) -> tuple[FieldSpec, ...]:
     return tuple(sorted(fields, key=lambda field: field.name in READ_ONCE))
 
 
-def predict_bytes(
-    layout: FragmentLayout,
-    capacity: int,
-    sampler: SamplerName,
-    agent_fields: tuple[str, ...],
-    *,
-    of_sequences: bool = False,
-) -> ReplayBytes:
+def bytes_of(layout: FragmentLayout, settings: ReplaySettings, agent_fields: tuple[str, ...]) -> ReplayBytes:
     """Say what ``Replay`` will take, to the byte."""
-    ring = ReplayRing(layout, capacity, (*KEPT, *agent_fields))
-    index = Sequences if of_sequences else Transitions
+    ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
+    index = Transitions if settings.sequence_steps is None else Sequences
     bookkeeping = index.bookkeeping_bytes(layout, ring.slots) + ring.span + ring.slots * 24
-    if sampler == "prioritised":
+    if settings.sampler == "prioritised":
         bookkeeping += SumTree.bytes_for(ring.span)
     return ReplayBytes(ring.nbytes, bookkeeping)
 
@@ -146,15 +145,9 @@ class Replay:
         specs = {spec.name: spec for spec in layout.fields}
         self.layout, self.settings, self.agent_fields = layout, settings, agent_fields
         self.ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
-        needed = predict_bytes(
-            layout,
-            settings.capacity,
-            settings.sampler,
-            agent_fields,
-            of_sequences=settings.sequence_steps is not None,
-        )
         self.ring.env_steps = env_steps
-        self.memory = ReplayMemory(self.ring, needed.place(settings, directory))
+        place = bytes_of(layout, settings, agent_fields).place(settings, directory)
+        self.memory = ReplayMemory(self.ring, place)
         self.index = _index(settings, self.memory)
         self.sampler = _sampler(settings, self.ring, self.index.spans, seed)
         self.uses = UseCounts(self.ring.span)
@@ -173,7 +166,7 @@ class Replay:
 
     @property
     def nbytes(self) -> int:
-        """What it takes, as ``predict_bytes`` said."""
+        """What it takes, as ``bytes_of`` said."""
         per_slot = (self._samples, self._versions, self.accepted_by)
         parts = (self.index.nbytes, self.uses.counts.nbytes, self.sampler.nbytes)
         return self.ring.nbytes + sum(parts) + sum(array.nbytes for array in per_slot)

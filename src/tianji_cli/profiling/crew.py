@@ -19,8 +19,7 @@ from typing import IO, Final
 from pydantic import ValidationError
 
 from tianji_cli.cluster.children import end_groups, last_lines, python_command
-from tianji_cli.cluster.launcher import describe_exit
-from tianji_cli.errors import RunFailed
+from tianji_cli.errors import RunFailed, describe_exit
 from tianji_cli.profiling.protocol import (
     ANSWER,
     Acted,

@@ -32,6 +32,7 @@ class Announcements:
         self._slow_start_announced = False
         self._first_step_announced = False
         self._waited_for: set[Receiver] = set()
+        self._suspended_server: int | None = None
 
     def begin(self, rank: int) -> None:
         """A worker was started."""
@@ -62,6 +63,15 @@ class Announcements:
             self._first_step_announced = True
             start_up_s = time.monotonic() - BEGAN_S - trained_s
             self._event(f"first environment step {start_up_s:.2f} s after the command began")
+
+    def mind_server(self, suspended: int | None) -> None:
+        """Name a fork server that is suspended, by its process id."""
+        if suspended is not None and self._suspended_server is None:
+            self._event(
+                f"the fork server (process {suspended}) is stopped: no worker can be started, and it is not "
+                f"known how one ends; kill -CONT {suspended} lets it go on"
+            )
+        self._suspended_server = suspended
 
     def mind_waiting(self, waits_for: Receiver | None) -> None:
         """Name a role that holds actors back."""

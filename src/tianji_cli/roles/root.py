@@ -15,7 +15,6 @@ from typing import Final
 
 from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.crew import Crew, Departure
-from tianji_cli.cluster.launcher import describe_exit
 from tianji_cli.cluster.messages import (
     Arrive,
     Began,
@@ -31,11 +30,12 @@ from tianji_cli.cluster.messages import (
     Terminate,
     ToRoot,
 )
-from tianji_cli.cluster.plan import ROOT_RANK, Plan
+from tianji_cli.cluster.plan import Plan
 from tianji_cli.cluster.signals import StopSignals
 from tianji_cli.cluster.stations import refuse_late
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.production import ProductionFile
+from tianji_cli.errors import describe_exit
 from tianji_cli.roles.announcements import Announcements
 from tianji_cli.roles.best_group import choose_best
 from tianji_cli.roles.ending import Ending
@@ -53,6 +53,7 @@ TICK_S: Final = 1.0
 FIRST_TICKS_S: Final = 0.2
 FIRST_S: Final = 10.0
 """In the first ``FIRST_S`` ticks come every ``FIRST_TICKS_S``, for the learning curves of short runs."""
+ENDING: Final = frozenset({Phase.WINDING_DOWN, Phase.STOPPING})
 LAST_WORDS_S: Final = 1.0
 """How long what a worker sent before it ended may still be on its way."""
 
@@ -150,7 +151,7 @@ class Root:
             self._request_stop(self._signals.last)
         else:
             self._telemetry.event(f"{self._signals.last} again: ending at once, without a last checkpoint")
-            self._crew.kill()
+            self._crew.kill_all()
 
     def _request_stop(self, what: str) -> None:
         """End the run in order; if training is over, what remains to be ended is the evaluation."""
@@ -162,7 +163,7 @@ class Root:
         elif self._outcome.status == "finished" and self._plan.carrying("evaluator"):
             self._outcome = Outcome("stopped", f"{self._outcome.reason}; no evaluation because of {what}")
             if self._phase is Phase.EVALUATING:
-                self._crew.kill()
+                self._crew.kill_all()
 
     def _hear(self, message: ToRoot) -> None:
         match message:
@@ -246,8 +247,10 @@ class Root:
 
     def _mind_crew(self) -> None:
         departures = self._crew.departures()
-        if self._crew.headless:
-            self._end("failed", f"the fork server has ended (its output: {self._log(ROOT_RANK)})")
+        if self._crew.fork_server_lost is not None:
+            self._end("failed", self._crew.fork_server_lost)
+        elif self._phase in ENDING and self._crew.suspended_server is not None:
+            self._crew.start_no_more()  # It could not say how workers end.
         for departure in departures:
             self._take_leave(departure)
 
@@ -326,6 +329,7 @@ class Root:
         self._averaging.tell(self._overview, self._losses.causes)
         self._telemetry.update(self._overview.snapshot())
         self._rejections.report()
+        self._announcements.mind_server(self._crew.suspended_server)
         self._announcements.mind_first_step(self._overview.session_train_s)
         self._announcements.mind_waiting(self._overview.waits_for)
         if self._phase is Phase.STARTING:
@@ -346,6 +350,8 @@ class Root:
         if self._outcome is None or (status == "failed" and self._outcome.status != "failed"):
             self._outcome = Outcome(status, reason)
         if self._phase in {Phase.STARTING, Phase.TRAINING}:
+            if self._phase is Phase.STARTING:
+                self._crew.start_no_more()
             self._phase = Phase.WINDING_DOWN
             self._ending.begin()
             self._averaging.finish()
@@ -373,6 +379,11 @@ class Root:
             choose_best(self._checkpoints, learners, lost, self._telemetry.event)
         evaluators = self._plan.carrying("evaluator")
         if not evaluators or self._outcome is None or self._outcome.status != "finished":
+            return Phase.OVER
+        if self._crew.starts_no_more:
+            self._outcome = Outcome(
+                "finished", f"{self._outcome.reason}; no evaluation: the fork server was stopped"
+            )
             return Phase.OVER
         self._telemetry.event(f"training is over ({self._outcome.reason}); evaluating")
         self._start(evaluators[0].rank)

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 import zmq
 
-from tianji_cli.cluster.control import MOST_AT_ONCE, ControlClient, ControlServer, RootAddress
+from tianji_cli.cluster.control import MOST_AT_ONCE, ControlClient, ControlServer
 from tianji_cli.cluster.interfaces import parse_address
-from tianji_cli.cluster.keys import JobKey
+from tianji_cli.cluster.keys import JobKey, RootAddress
 from tianji_cli.cluster.messages import Addresses, Arrive, Finished, FromRoot, Ping, Register, Stop, ToRoot
 
 Hear = Callable[..., list[ToRoot]]

@@ -4,7 +4,7 @@ import pytest
 
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.cluster.extensions import collect_modules, config_for_hosts, lay_down
+from tianji_cli.cluster.extensions import collect_modules, lay_down
 from tianji_cli.config.schema import Component, JobConfig
 
 
@@ -57,7 +57,3 @@ def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, path: str) -> No
     with pytest.raises(ValueError, match="no path of a module"):
         lay_down({path: ""}, tmp_path / "host")
     assert not list(tmp_path.rglob("*evil*"))
-
-
-def test_a_host_s_config_finds_them_beside_itself(tmp_path: Path) -> None:
-    assert config_for_hosts(config(tmp_path, "maze:Maze")).experiment.extensions == ("extensions",)

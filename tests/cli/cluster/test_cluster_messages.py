@@ -1,5 +1,6 @@
 import math
 import typing
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -33,6 +34,7 @@ from tianji_cli.cluster.messages import (
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 RANKS = 8
+st.register_type_strategy(Path, st.sampled_from([Path("/runs/1"), Path("runs/2")]))
 ranks = st.integers(0, RANKS - 1)
 finite = st.floats(0, 1e12)
 json_values = st.recursive(

@@ -15,7 +15,7 @@ from tianji_cli.data.batches import BatchArrays, BatchLayout
 from tianji_cli.data.distribution import PENDING
 from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.data.memory_limits import ReplayMemoryError
-from tianji_cli.data.replay import Replay, ReplaySettings, kept_first, predict_bytes
+from tianji_cli.data.replay import Replay, ReplaySettings, bytes_of, kept_first
 from tianji_cli.data.samplers import SamplerName
 from tianji_cli.data.use_counts import MOST, UseCounts
 
@@ -159,15 +159,16 @@ def test_the_size_is_predicted_to_the_byte(
 ) -> None:
     layout = fragment_layout(5, 3, lean=lean, stack=stack)
     replay = Replay(layout, ReplaySettings(capacity, sampler, 3, 0.9), agent_fields=("action",), seed=0)
-    predicted = predict_bytes(layout, capacity, sampler, ("action",))
+    predicted = bytes_of(layout, replay.settings, ("action",))
     assert predicted.total == replay.nbytes
     assert predicted.memory == replay.memory.bytes.nbytes
 
 
 def test_what_is_read_once_takes_no_memory() -> None:
     spare = (FieldSpec("priority", np.dtype(np.float32)),)
-    lean = predict_bytes(fragment_layout(16, 16, *spare), 100_000, "uniform", ("action",))
-    full = predict_bytes(fragment_layout(16, 16, *spare, lean=False), 100_000, "uniform", ("action",))
+    settings = ReplaySettings(100_000, "uniform")
+    lean = bytes_of(fragment_layout(16, 16, *spare), settings, ("action",))
+    full = bytes_of(fragment_layout(16, 16, *spare, lean=False), settings, ("action",))
     assert full.total - lean.total > 6.9 * 100_000  # Three flags and the return lie before the action.
 
 
@@ -181,13 +182,13 @@ def test_a_million_cartpole_transitions_take_at_most_1_3_times_what_they_say(
     fields = tuple(action if spec == ACTION else spec for spec in layout.fields)
     layout = FragmentLayout(16, num_envs, fields)
     said = 4 * 4 + 1 + 4 + 3  # Observation, action, reward, three flags.
-    assert predict_bytes(layout, 1_000_000, sampler, ("action",)).total <= 1.3 * said * 1_000_000
+    assert bytes_of(layout, ReplaySettings(1_000_000, sampler), ("action",)).total <= 1.3 * said * 1_000_000
 
 
 def test_frames_are_held_once_and_not_once_a_stack() -> None:
     frames = common_fields(gym.spaces.Box(0, 255, (84, 84), np.uint8), stack=4)
     layout = FragmentLayout(64, 8, kept_first((*frames, ACTION)))
-    predicted = predict_bytes(layout, 1_000_000, "uniform", ("action",))
+    predicted = bytes_of(layout, ReplaySettings(1_000_000, "uniform"), ("action",))
     assert predicted.total < 1.1 * 84 * 84 * 1_000_000
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tianji_algos.fields import FieldSpec
 from tianji_cli.data.batches import BatchLayout
 from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.data.replay import Replay, ReplaySettings, kept_first, predict_bytes
+from tianji_cli.data.replay import Replay, ReplaySettings, bytes_of, kept_first
 from tianji_cli.data.replay_file import restore_replay, save_replay
 from tianji_cli.data.sequences import MOST_STEPS, TERMINATED
 from tianji_envs.team import TeamSpace
@@ -272,7 +272,7 @@ def test_uses_are_counted_by_step() -> None:
 def test_a_replay_of_sequences_takes_what_was_predicted() -> None:
     layout = fragment_layout(16, 4)
     replay = open_sequences(layout, 50, 20)
-    predicted = predict_bytes(layout, replay.settings.capacity, "uniform", ("action",), of_sequences=True)
+    predicted = bytes_of(layout, replay.settings, ("action",))
     assert replay.nbytes == predicted.total
 
 

@@ -1,0 +1,106 @@
+"""Builds environment, model and layout once: what cannot be built is said before anything runs.
+
+The fork server's first child does it. It reports through a descriptor that it shares with the server, and its
+output goes to another one: it has no log, for there is no run yet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from dataclasses import asdict, dataclass
+from typing import Final, Self
+
+import setproctitle
+
+from tianji_cli.cluster.lifeline import Lifeline
+from tianji_cli.cluster.plan import expected_hosts, make_plan
+from tianji_cli.cluster.spec import BuildSpec
+from tianji_cli.config.loader import parse_config
+from tianji_cli.errors import describe, describe_exit
+
+LAST_BYTES: Final = 2000
+"""Of the output of a process that was killed: the end is shown."""
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """What came of it.
+
+    Attributes:
+        error: why it cannot be built; empty if it can.
+        traceback: of the exception, for ``--debug``.
+    """
+
+    error: str = ""
+    traceback: str = ""
+
+
+@dataclass(frozen=True)
+class BuildOutput:
+    """Memory that a building process writes into, and that outlives it.
+
+    Attributes:
+        report: descriptor of its report.
+        printed: descriptor of what else it wrote.
+    """
+
+    report: int
+    printed: int
+
+    @classmethod
+    def new(cls) -> Self:
+        """Make the memory."""
+        return cls(os.memfd_create("build-report"), os.memfd_create("build-output"))
+
+    def take_prints(self) -> None:
+        """Have it take what this process prints from now on, and what it prints as another program."""
+        for descriptor in (1, 2):
+            os.dup2(self.printed, descriptor)
+
+    def read(self, status: int) -> BuildReport:
+        """Say what came of a process that exited with ``status``; the memory is gone then."""
+        with open(self.report, "rb") as report, open(self.printed, "rb") as printed:
+            report.seek(0)
+            said = report.read()
+            if said:
+                return BuildReport(**json.loads(said))
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
+            last = " ".join(printed.read().decode(errors="replace").split())
+        if status == 0:
+            return BuildReport()
+        how = f"the process that built environment and model {describe_exit(status)}"
+        return BuildReport(f"{how}; it wrote last: {last}" if last else how)
+
+
+def check_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> None:
+    """Build what every process of a job will build, and report why it cannot be; exits with status 1 then.
+
+    Args:
+        spec: the config, and where its modules are.
+        output: takes the report and whatever is printed.
+        lifeline: descriptor of the pipe that is cut when the command ends.
+    """
+    setproctitle.setproctitle("tianji: first build")
+    Lifeline(lifeline, saves=False)
+    output.take_prints()
+    sys.path[:] = spec.path
+    try:
+        _build(spec)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's own modules raise
+        report = BuildReport(describe(error), traceback.format_exc())
+        os.write(output.report, json.dumps(asdict(report)).encode())
+        sys.exit(1)
+
+
+def _build(spec: BuildSpec) -> None:
+    # Imported here: a process started anew has its title and its output before the first slow import.
+    from tianji_cli.cluster.assembly import Assembly  # noqa: PLC0415
+    from tianji_cli.cluster.parts import Job  # noqa: PLC0415
+
+    config = parse_config(spec.config)
+    plan = make_plan(config, expected_hosts(config))
+    learner = plan.carrying("learner")[0]
+    Assembly(Job("", config, plan, spec.directory), learner, 0).check()
