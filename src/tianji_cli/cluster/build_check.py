@@ -21,8 +21,8 @@ from tianji_cli.cluster.spec import BuildSpec
 from tianji_cli.config.loader import parse_config
 from tianji_cli.errors import describe, describe_exit
 
-LAST_BYTES: Final = 2000
-"""Of the output of a process that was killed: the end is shown."""
+LAST_BYTES: Final = 500
+"""How far back the last line is looked for that a process wrote before it was killed."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class BuildOutput:
             if said:
                 return BuildReport(**json.loads(said))
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
-            last = " ".join(printed.read().decode(errors="replace").split())
+            *_, last = printed.read().decode(errors="replace").strip().splitlines() or [""]
         if status == 0:
             return BuildReport()
         how = f"the process that built environment and model {describe_exit(status)}"
