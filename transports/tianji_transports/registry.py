@@ -10,7 +10,8 @@ import difflib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 
 from tianji_transports.core import Capabilities, EngineOptions, Transport
 from tianji_transports.errors import (
@@ -47,7 +48,13 @@ class Availability:
 
 def names() -> list[str]:
     """List the registered engines, without importing any."""
-    return sorted(entry_points(group=GROUP).names)
+    return sorted(_registered().names)
+
+
+@cache
+def _registered() -> EntryPoints:
+    """Ask all installed packages, which takes some 10 ms; processes that are forked later know it."""
+    return entry_points(group=GROUP)
 
 
 def load(name: str) -> type[Transport]:
@@ -63,12 +70,11 @@ def load(name: str) -> type[Transport]:
     """
     if ":" in name:
         return _import(EntryPoint(name, name, GROUP))
-    found = entry_points(group=GROUP, name=name)
-    if not found:
+    if name not in names():
         near = difflib.get_close_matches(name, names(), n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names())}"
         raise UnknownTransportError(f"no transport {name!r}; {hint}")
-    return _import(next(iter(found)))
+    return _import(_registered()[name])
 
 
 def create(

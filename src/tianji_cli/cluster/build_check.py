@@ -6,36 +6,42 @@ output goes to another one: it has no log, for there is no run yet.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final, Self
 
 import setproctitle
 
 from tianji_cli.cluster.lifeline import Lifeline
+from tianji_cli.cluster.messages import text
 from tianji_cli.cluster.plan import expected_hosts, make_plan
 from tianji_cli.cluster.spec import BuildSpec
 from tianji_cli.config.loader import parse_config
+from tianji_cli.data.message import Message
 from tianji_cli.errors import describe, describe_exit
 
 LAST_BYTES: Final = 500
 """How far back the last line is looked for that a process wrote before it was killed."""
 
 
-@dataclass(frozen=True)
-class BuildReport:
+FORKABLE: Final = ("tianji_algos.", "tianji_cli.")
+"""Packages of which a fork server may import everything: they start no threads and hold no files."""
+
+
+class BuildReport(Message):
     """What came of it.
 
     Attributes:
         error: why it cannot be built; empty if it can.
         traceback: of the exception, for ``--debug``.
+        imported: modules of TianJi's that it took and the fork server had not imported: algorithms, mostly.
     """
 
     error: str = ""
     traceback: str = ""
+    imported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,13 +72,13 @@ class BuildOutput:
             report.seek(0)
             said = report.read()
             if said:
-                return BuildReport(**json.loads(said))
+                return BuildReport.model_validate_json(said)
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
             *_, last = printed.read().decode(errors="replace").strip().splitlines() or [""]
         if status == 0:
             return BuildReport()
         how = f"the process that built environment and model {describe_exit(status)}"
-        return BuildReport(f"{how}; it wrote last: {last}" if last else how)
+        return BuildReport(error=f"{how}; it wrote last: {last}" if last else how)
 
 
 def check_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> None:
@@ -87,12 +93,15 @@ def check_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> None:
     Lifeline(lifeline, saves=False)
     output.take_prints()
     sys.path[:] = spec.path
+    before = set(sys.modules)
     try:
         _build(spec)
+        imported = sorted(name for name in sys.modules.keys() - before if name.startswith(FORKABLE))
+        report = BuildReport(imported=tuple(imported))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's own modules raise
-        report = BuildReport(describe(error), traceback.format_exc())
-        os.write(output.report, json.dumps(asdict(report)).encode())
-        sys.exit(1)
+        report = BuildReport(error=text(describe(error)), traceback=text(traceback.format_exc()))
+    os.write(output.report, report.model_dump_json().encode())
+    sys.exit(1 if report.error else 0)
 
 
 def _build(spec: BuildSpec) -> None:

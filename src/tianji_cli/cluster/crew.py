@@ -119,20 +119,22 @@ class Crew:
             self._local.hear()
         for launcher in self._stations.values():
             launcher.mind()
-        departed = []
-        for rank, worker in list(self._running.items()):
-            if worker.ended:
-                del self._running[rank]
-                departed.append(
+        launchers = (*self._stations.values(), *([self._local] if self._local is not None else ()))
+        departures = []
+        for launcher in launchers:
+            ended, launcher.departed[:] = list(launcher.departed), []
+            for worker in ended:
+                del self._running[worker.spec.rank]
+                departures.append(
                     Departure(
-                        rank,
+                        worker.spec.rank,
                         worker.spec.incarnation,
                         worker.exit_status,
                         worker.killed,
                         worker.refusal,
                     )
                 )
-        return departed
+        return departures
 
     def may_restart(self) -> bool:
         """Count one more restart; False if that is too many within a minute."""

@@ -158,7 +158,14 @@ class ForkServer:
 
     def _build(self, spec: BuildSpec) -> Work | None:
         output = BuildOutput.new()
-        if self._fork(lambda status: Built(report=output.read(status))):
+
+        def built(status: int) -> Notice:
+            report = output.read(status)
+            for name in report.imported:  # Workers need not do it one by one.
+                importlib.import_module(name)
+            return Built(report=report)
+
+        if self._fork(built):
             return None
         return partial(turn_into_build if spec.fresh else check_build, spec, output)
 
@@ -185,6 +192,8 @@ class ForkServer:
         Raises:
             OSError: the system makes no further process.
         """
+        # Workers share what there is, and need not take it apart when they end, which takes half a second.
+        gc.freeze()
         pid = os.fork()
         if pid == 0:
             # A process that held the channel would hide the server's end from the root.
@@ -215,9 +224,7 @@ def main() -> None:
     os.set_inheritable(lifeline, False)
     setproctitle.setproctitle("tianji: fork server")
     importlib.import_module(PRELOAD)
-    # Workers share what is imported, and need not take it apart when they end, which takes half a second.
     gc.collect()
-    gc.freeze()
     work = ForkServer(channel).run()
     if work is not None:
         work(lifeline)

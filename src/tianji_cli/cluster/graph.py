@@ -7,7 +7,7 @@ numbers. Edges are inside a group; only the root is outside of all groups. With 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -101,6 +101,22 @@ class RoleGraph:
 
     channels: tuple[ChannelEdge, ...]
     slots: tuple[SlotEdge, ...]
+
+    def neighbours(self, plan: Plan) -> Mapping[int, Set[int]]:
+        """Say of each rank which ranks it shares an edge with: whom it has to reach, or be reached by."""
+        found: dict[int, set[int]] = {process.rank: set() for process in plan.processes}
+        pairs = [(edge.sender, edge.receiver) for edge in self.channels]
+        pairs += [(edge.writer, reader) for edge in self.slots for reader in edge.readers]
+        for one, other in pairs:
+            for group in plan.groups:
+                ones, others = (
+                    [process.rank for process in _carrying(role, plan, group)] for role in (one, other)
+                )
+                for rank in ones:
+                    found[rank].update(others)
+                for rank in others:
+                    found[rank].update(ones)
+        return found
 
     def wiring(
         self,

@@ -41,16 +41,20 @@ class WorkerProcess:
     """A worker, from the request for it until after its end.
 
     Attributes:
-        spec: which process of the job it is.
         pid: None until it runs.
         ended: it runs no more.
         exit_status: once it has ended: minus the signal's number if one killed it; None if nobody knows.
         refusal: why the system did not make it, if so.
         killed: by this program.
+
+    Args:
+        spec: which process of the job it is.
+        departed: takes note of its end.
     """
 
-    def __init__(self, spec: ProcessSpec) -> None:
+    def __init__(self, spec: ProcessSpec, departed: list[WorkerProcess]) -> None:
         self.spec = spec
+        self._departed = departed
         self.pid: int | None = None
         self.ended = False
         self.exit_status: int | None = None
@@ -59,6 +63,8 @@ class WorkerProcess:
 
     def end(self, status: int | None) -> None:
         """Note that it runs no more."""
+        if not self.ended:
+            self._departed.append(self)
         self.ended, self.exit_status = True, status
 
     def send_kill(self) -> None:
@@ -77,6 +83,7 @@ class LocalLauncher:
     Attributes:
         lost: the fork server is gone. Workers live on; how they end is then not known any more.
         dismissed: it is gone because it was to start no more.
+        departed: workers that have ended, for the caller to take out.
 
     Raises:
         OSError: the server cannot be started.
@@ -85,6 +92,7 @@ class LocalLauncher:
     def __init__(self) -> None:
         self.lost = False
         self.dismissed = False
+        self.departed: list[WorkerProcess] = []
         self._outgoing = bytearray()
         self._received = b""
         self._report: BuildReport | None = None
@@ -164,7 +172,7 @@ class LocalLauncher:
 
     def start(self, own: ProcessSpec) -> WorkerProcess:
         """Ask for a worker; returns at once."""
-        worker = WorkerProcess(own)
+        worker = WorkerProcess(own, self.departed)
         self._workers.append(worker)
         if self.lost:
             worker.end(None)

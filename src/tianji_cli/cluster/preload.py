@@ -10,3 +10,6 @@ import torch  # noqa: F401
 import tianji_algos.ppo.agent
 import tianji_algos.ppo.embryo  # noqa: F401
 import tianji_cli.cluster.assembly  # noqa: F401
+from tianji_transports import registry
+
+registry.names()  # It asks all installed packages, once.

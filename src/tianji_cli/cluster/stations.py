@@ -79,6 +79,7 @@ class StationLauncher:
         lost: the station is gone, and with it whatever ran there.
         reaches_run: it has the run directory under the root's path; None until a host has said so.
         doomed: a worker was to be killed that cannot be killed alone, or is gone.
+        departed: workers that have ended, for the caller to take out.
     """
 
     def __init__(self, control: ControlServer, station: Station, *, can_kill: bool = True) -> None:
@@ -86,6 +87,7 @@ class StationLauncher:
         self.lost = False
         self.reaches_run: bool | None = None
         self.doomed = False
+        self.departed: list[WorkerProcess] = []
         self._control = control
         self._can_kill = can_kill
         self._workers: list[WorkerProcess] = []
@@ -105,7 +107,7 @@ class StationLauncher:
 
     def start(self, own: ProcessSpec) -> WorkerProcess:
         """Ask for a worker; returns at once."""
-        worker = WorkerProcess(own)
+        worker = WorkerProcess(own, self.departed)
         self._workers.append(worker)
         begin = Begin(number=len(self._workers) - 1, own=own)
         if self.lost or not self._control.send(self.station.name, begin):

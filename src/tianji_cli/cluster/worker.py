@@ -45,6 +45,8 @@ from tianji_transports.core import EngineOptions, Transport
 from tianji_transports.wiring import Wiring
 
 REPORT_EVERY_S: Final = 0.2
+REPORTS_PER_S: Final = 500
+"""Of many actors each reports less often, so that the root gets no more than so many reports."""
 DRAIN_S: Final = 1.0
 """How long a stopping worker waits for its last pushes to be claimed."""
 
@@ -215,6 +217,8 @@ class _Attendant:
         self._speechless: Role | None = None
         self._transport: Transport | None = None
         self._production: ProductionFile | None = None
+        alone = process.roles == ("actor",)
+        self._report_every_s = max(REPORT_EVERY_S, len(job.plan.processes) / REPORTS_PER_S if alone else 0.0)
         self._reported = 0.0
         self._began = time.perf_counter()
         signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -240,7 +244,7 @@ class _Attendant:
             if not self.attend():
                 return False
             if not self._peers_known:
-                self._control.wait(0.2)
+                self._control.wait(self._report_every_s)
         return True
 
     def attend(self) -> bool:
@@ -249,7 +253,7 @@ class _Attendant:
             return False
         self._pass_on_termination()
         now = time.monotonic()
-        if now - self._reported >= REPORT_EVERY_S:
+        if now - self._reported >= self._report_every_s:
             self._reported = now
             self._control.send(self._report())
         self._announce_finish()
@@ -267,9 +271,9 @@ class _Attendant:
         return not self._stopping
 
     def sleep(self, timeout_s: float) -> None:
-        """Sleep until a message, a credit or the root wants something."""
+        """Sleep until a message, a credit or the root wants something, or the next report is due."""
         assert self._transport is not None
-        self._transport.wait(timeout_s, (self._control.descriptor,))
+        self._transport.wait(max(timeout_s, self._report_every_s), (self._control.descriptor,))
 
     def say_goodbye(self) -> None:
         """Send the last report."""

@@ -91,7 +91,7 @@ def settle(
             in_flight += unclaimed
         if production.abandoned:
             dropped += production.unfinished
-        elif source in killed:
+        else:  # It was killed, or an exception ended it: all that stop in order abandon what is unfinished.
             lost += production.unfinished
     produced = sum(production.produced for production in productions.values())
     return Account(produced, received, in_flight, lost, dropped)

@@ -109,6 +109,20 @@ class ProductionFile:
             pushed=pushed,
         )
 
+    @property
+    def produced(self) -> int:
+        """Samples that all actors have produced in their present incarnations."""
+        pages = self.pages.copy()
+        filling = np.arange(len(pages)), pages["pushed"] % RING
+        return int((pages["before"][filling] + pages["samples"][filling]).sum())
+
+    @property
+    def first_step_ns(self) -> int | None:
+        """When the first step of all began, by ``time.monotonic_ns``; None before it."""
+        began = self.pages["first_step_ns"]
+        began = began[began > 0]
+        return int(began.min()) if len(began) else None
+
     def remove(self) -> None:
         """Delete the file; the mapping lives on until its last view is gone."""
         if self.path is not None:

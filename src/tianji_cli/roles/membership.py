@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tianji_cli.cluster.control import ControlServer
+from tianji_cli.cluster.graph import RoleGraph
 from tianji_cli.cluster.messages import Addresses, Register
 from tianji_cli.cluster.plan import Plan
 
 
 class Membership:
-    """Keeps the addresses of those who have registered, and tells everybody once all have.
+    """Keeps the addresses of those who have registered, and tells each rank those of its neighbours.
 
     Args:
         plan: of the job.
+        graph: which roles are connected.
         control: the root's end of the control channel.
     """
 
-    def __init__(self, plan: Plan, control: ControlServer) -> None:
+    def __init__(self, plan: Plan, graph: RoleGraph, control: ControlServer) -> None:
         self._control = control
         self._incarnations = dict.fromkeys(range(len(plan.processes)), 0)
+        self._neighbours = graph.neighbours(plan)
         self._addresses: dict[int, str] = {}
+        self._told: dict[int, Mapping[int, str]] = {}
 
     @property
     def registered(self) -> set[int]:
@@ -30,7 +34,7 @@ class Membership:
     def begin(self, rank: int, incarnation: int) -> None:
         """A rank is started, perhaps again."""
         self._incarnations[rank] = incarnation
-        self._addresses.pop(rank, None)
+        self.leave([rank])
 
     def is_current(self, rank: int, incarnation: int) -> bool:
         """Say whether this is the present life of a rank."""
@@ -44,20 +48,24 @@ class Membership:
         """Forget those who do not come back."""
         for rank in ranks:
             self._addresses.pop(rank, None)
+            self._told.pop(rank, None)
 
     def introduce(self, everyone: set[int], root: Mapping[int, str]) -> Mapping[int, str] | None:
-        """Tell everybody where everybody is; None if somebody is not there yet.
+        """Tell each rank where its neighbours are, unless it knows; None if somebody is not there yet.
 
         Args:
             everyone: who takes part.
             root: its own address by its rank, if it has one.
 
         Returns:
-            What they were told.
+            Where everybody is.
         """
-        if not everyone <= self.registered:
+        if not everyone <= self._addresses.keys():
             return None
         addresses = self._addresses | dict(root)
         for rank in everyone:
-            self._control.send(rank, Addresses(addresses=addresses))
+            known = {peer: addresses[peer] for peer in self._neighbours[rank] if peer in addresses}
+            if self._told.get(rank) != known:
+                self._told[rank] = known
+                self._control.send(rank, Addresses(addresses=known))
         return addresses

@@ -153,8 +153,14 @@ class Overview:
     @property
     def session_train_s(self) -> float:
         """Seconds since the first environment step of this session; 0 before it."""
-        started = [page.first_step_ns for page in self.productions().values() if page.first_step_ns]
-        return (time.monotonic_ns() - min(started)) / 1e9 if started else 0.0
+        began = [page.first_step_ns for page in self.ended.values()]
+        began = [ns for ns in (*began, self._production.first_step_ns) if ns]
+        return (time.monotonic_ns() - min(began)) / 1e9 if began else 0.0
+
+    @property
+    def produced(self) -> int:
+        """Samples that all actors have made in this session."""
+        return self._production.produced + sum(page.produced for page in self.ended.values())
 
     def rejections(self) -> list[tuple[str, int, str]]:
         """What was rejected: by whom, how many, and why the first of them. Nobody is listed for nothing."""
@@ -184,7 +190,7 @@ class Overview:
     def snapshot(self) -> Snapshot:
         """Describe the present moment; rates are over the time since the last snapshot."""
         learner, buffer = self._learner(), self._buffer()
-        produced = sum(page.produced for page in self.productions().values())
+        produced = self.produced
         received = self.received
         consumed = int(learner.get("session_consumed", 0))
         now = time.monotonic()

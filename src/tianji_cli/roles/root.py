@@ -15,6 +15,7 @@ from typing import Final
 
 from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.crew import Crew, Departure
+from tianji_cli.cluster.graph import graph_of
 from tianji_cli.cluster.messages import (
     Arrive,
     Began,
@@ -108,14 +109,16 @@ class Root:
         self._several = config.distribution.groups > 1
         self._phase = Phase.STARTING
         self._outcome: Outcome | None = None
-        self._members = Membership(plan, control)
+        self._members = Membership(plan, graph_of(config), control)
         self._announcements = Announcements(plan, telemetry.event)
         self._rules = StopRules(config, overview)
         self._said_last: set[int] = set()
         self._began = time.monotonic()
         self._next_tick = self._began
         saves_replay = config.distribution.buffer.save_with_checkpoint
-        self._ending = Ending(plan, control, crew, saves_replay=saves_replay, give_up=self._give_up)
+        self._ending = Ending(
+            plan, control, crew, saves_replay=saves_replay, give_up=self._give_up, event=telemetry.event
+        )
         self._interruptions = 0
         self._stop_requested = False
         self._learner_ranks = {process.rank for process in plan.carrying("learner")}

@@ -11,7 +11,7 @@ import pytest
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 BROKEN = """
-import os, signal
+import atexit, os, signal, time
 import gymnasium, numpy as np
 from tianji_envs.core import BaseEnv
 
@@ -40,6 +40,11 @@ class Leaver(Base):
 
 class Quitter(Base):
     def die(self):
+        raise SystemExit(0)
+
+class Lingerer(Base):
+    def die(self):
+        atexit.register(time.sleep, 60)
         raise SystemExit(0)
 
 class Suicide(Base):
@@ -127,6 +132,19 @@ def test_an_environment_that_cannot_go_on_ends_the_command_with_the_reason(
     assert cause in run.command.stderr
     if status == 1:
         assert cause in run.command.last_words
+    else:
+        assert not run.path.exists()
+
+
+def test_what_an_actor_left_unfinished_is_lost_though_it_was_killed_after_its_last_word(
+    workplace: Any,
+) -> None:
+    workplace.module(BROKEN)
+    run = workplace.train(of_class("Lingerer", actor={"send_size": 64}), ENDLESS)
+    summary = run.finish(1)
+    assert "SystemExit: 0" in run.command.last_words
+    assert summary["lost"] > 0
+    assert "in none of the accounts" not in run.log
 
 
 def test_an_actor_that_dies_again_and_again_ends_the_run(workplace: Any) -> None:

@@ -1,7 +1,7 @@
 """Who stops when: buffers, then those who hear from them; and nobody is named twice."""
 
 from tianji_cli.cluster.plan import Plan, PlannedProcess
-from tianji_cli.roles.stopping import StoppingOrder
+from tianji_cli.roles.ending import StoppingOrder
 
 
 def plan(*roles: tuple[str, ...], groups: tuple[int | None, ...] = ()) -> Plan:
@@ -36,13 +36,6 @@ def test_a_learner_whose_buffer_has_died_stops_too() -> None:
     assert order.next({2}, set()) == {2}
 
 
-def test_only_the_buffer_is_late_while_the_learner_waits_for_it() -> None:
-    order = StoppingOrder(PARTED)
-    assert order.late({1, 2}, set()) == {1}
-    assert order.late({1, 2}, {1}) == {2}
-    assert order.late({2}, set()) == {2}
-
-
 SEVERAL = plan(("root",), ("buffer", "learner"), ("follower",), ("recorder",), ("actor",))
 TWO_GROUPS = plan(
     ("root",), ("buffer",), ("learner",), ("actor",), ("buffer",), ("learner",), ("actor",),
@@ -50,17 +43,14 @@ TWO_GROUPS = plan(
 )  # fmt: skip
 
 
-def test_followers_stop_with_their_learner_and_whoever_of_them_has_not_is_late() -> None:
+def test_followers_and_roles_of_the_user_stop_with_their_learner() -> None:
     order = StoppingOrder(SEVERAL)
     assert order.next({1, 2, 3}, set()) == {1, 2, 3}
     assert order.next({1, 2, 3}, {3}) == set()
-    assert order.late({1, 2, 3}, {3}) == {1, 2}, "one of them may keep the other in an update"
-    assert order.late({2}, {1, 3}) == {2}
 
 
 def test_a_buffer_that_is_late_keeps_no_other_group_waiting() -> None:
     order = StoppingOrder(TWO_GROUPS)
     assert order.next({1, 2, 4, 5}, set()) == {1, 4}
     assert order.next({1, 2, 4, 5}, {1}) == {2}
-    assert order.late({1, 2, 4, 5}, {1}) == {2, 4}
     assert order.next({4, 5}, {1, 2, 4}) == {5}
