@@ -43,7 +43,7 @@ def windows(rows: Sequence[Row]) -> list[float]:
             last += 1
         if last == len(rows):
             break
-        received = rows[last]["received"] - first["received"]
+        received = rows[last]["env_steps"] - first["env_steps"]
         ratios.append((rows[last]["consumed"] - first["consumed"]) / received if received else 0.0)
     return ratios
 
@@ -75,7 +75,7 @@ def describe(case: str, rows: Sequence[Row]) -> Row:
         "lowest": min(ratios),
         "highest": max(ratios),
         "worst": max(abs(ratio / target - 1) for ratio in ratios),
-        "received_per_s": rate(rows, "received"),
+        "received_per_s": rate(rows, "env_steps"),
         "consumed_per_s": rate(rows, "consumed"),
         "busy_learner": busy(rows, "buffer", "learner"),
         "busy_actor": busy(rows, "actor"),

@@ -162,7 +162,7 @@ def read_progress(run: RunDirectory, summary: Row) -> Curve:
     points = [(summary["train_s"], float(summary["received"]), summary["returns"][name])]
     for row in reversed(read_metrics(run.metrics)):
         if row.get(name) is not None and row["train_s"] < points[-1][0]:
-            points.append((row["train_s"], row["received"], row[name]))
+            points.append((row["train_s"], row["env_steps"], row[name]))
     return Curve(*zip(*reversed(points), strict=True))
 
 

@@ -197,6 +197,6 @@ def read_curve(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) ->
     for row in rows:
         is_newer = row["train_s"] > (points[-1][0] if points else 0.0)
         if is_newer and row["mean_100"] is not None and row["train_s"] < last[0]:
-            points.append((row["train_s"], row["received"], row["mean_100"]))
+            points.append((row["train_s"], row["env_steps"], row["mean_100"]))
     train_s, env_steps, mean_100 = zip(*points, last, strict=True)
     return Curve(train_s, env_steps, mean_100)

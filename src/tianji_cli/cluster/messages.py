@@ -5,7 +5,7 @@ host that has joined (any number of workers), or a rank that an MPI launcher has
 
 Worker to root: ``register`` when its endpoint is open, ``report`` from time to time, ``finished`` when a role
 has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped`` as its
-last word. Root to worker: ``addresses``, ``peer_lost``, ``wind_down``, ``stop``.
+last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``wind_down``, ``stop``.
 
 Station to root: ``arrive``, ``present`` once a second, ``began`` and ``ended`` for each worker. Root to
 station: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping`` from time to
@@ -174,6 +174,13 @@ class PeerLost(Message):
     rank: int
 
 
+class Allow(Message):
+    """Each actor here may begin so many further fragments; null: any number."""
+
+    kind: Literal["allow"] = "allow"
+    fragments: Natural | None
+
+
 class WindDown(Message):
     """Training is over and actors are stopping: make no more updates, receive what still comes."""
 
@@ -254,7 +261,7 @@ T = TypeVar("T")
 FromWorker = Register | Report | Finished | Failed | Stopped | Terminate
 FromStation = Arrive | Present | Began | Ended | Answer
 ToRoot = FromWorker | FromStation
-ToWorker = Addresses | PeerLost | WindDown | Stop
+ToWorker = Addresses | PeerLost | Allow | WindDown | Stop
 ToStation = Welcome | Refuse | Prepare | Begin | Kill | Ping | Dismiss | Ask
 FromRoot = ToWorker | ToStation
 

@@ -20,6 +20,7 @@ from tianji_cli.cluster.keys import JobKey
 from tianji_cli.cluster.lifeline import Lifeline
 from tianji_cli.cluster.messages import (
     Addresses,
+    Allow,
     Failed,
     Finished,
     PeerLost,
@@ -263,6 +264,9 @@ class _Attendant:
                 self._peers_known = True
             elif isinstance(message, PeerLost) and self._transport is not None:
                 self._transport.peer_lost(message.rank)
+            elif isinstance(message, Allow):
+                for role in self._roles:
+                    role.allow(message.fragments)
             elif isinstance(message, WindDown):
                 for role in self._roles:
                     role.wind_down()

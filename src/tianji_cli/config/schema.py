@@ -57,7 +57,7 @@ class Stop(Section):
 
     Attributes:
         mean_return: mean return of the last 100 training episodes.
-        env_steps: steps of experience produced.
+        env_steps: steps of experience that the learners have received.
         wall_s: seconds since the first environment step.
         win_rate: share of the last 100 training episodes that were won.
     """

@@ -164,11 +164,11 @@ def rates_of(rows: Sequence[Mapping[str, Any]], *, is_balanced: bool) -> Rates:
     # Before the first update a replay warms up; after the last one what is still on its way is counted.
     training = [row for row in rows if 0 < row["updates"] < rows[-1]["updates"]]
     settled = [row for row in training if row["train_s"] >= training[0]["train_s"] + SETTLES_S]
-    if not settled or settled[-1]["received"] == settled[0]["received"]:
+    if not settled or settled[-1]["env_steps"] == settled[0]["env_steps"]:
         raise RunFailed("a training was too slow to be measured within its time, so there are no figures")
     first, last = settled[0], settled[-1]
     seconds = last["train_s"] - first["train_s"]
-    steps = last["received"] - first["received"]
+    steps = last["env_steps"] - first["env_steps"]
     uses = steps * last["replay_ratio_target"] if is_balanced else last["consumed"] - first["consumed"]
     return Rates(uses / seconds, steps / seconds)
 

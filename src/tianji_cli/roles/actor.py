@@ -91,6 +91,7 @@ class Actor(Role):
         self._made_with_version = 0
         self._sequence = 0
         self._sent = 0
+        self._allowed: int | None = None
         self._step = 0
         self._loan: Loan | None = None
         self._fragment: Fragment | None = None
@@ -207,6 +208,10 @@ class Actor(Role):
         claim.release()
         return True
 
+    def allow(self, fragments: int | None) -> None:
+        """Begin no more than so many further fragments; the one that was begun is finished and sent."""
+        self._allowed = fragments
+
     def report(self) -> dict[str, Any]:
         """What its endpoint, which other actors may share, has rejected, how long it waited for whom."""
         return {
@@ -231,10 +236,12 @@ class Actor(Role):
 
     def _begin_fragment(self) -> bool:
         waiting = self._per_version is not None and self._made_with_version >= self._per_version
-        if self._version < 0 or waiting:
+        if self._version < 0 or waiting or self._allowed == 0:
             return False
         if not self._take_memory():
             return False
+        if self._allowed is not None:
+            self._allowed -= 1
         assert self._loan is not None
         self._fragment = Fragment(self._layout, self._loan.memory)
         self._fragment.stamp(

@@ -55,7 +55,7 @@ class Overview:
         self._config = config
         self._plan = plan
         self._production = production
-        self._earlier_env_steps = earlier_env_steps
+        self.earlier_env_steps = earlier_env_steps
         self._began = time.monotonic()
         self._last: tuple[float, int, int, int] = (self._began, 0, 0, 0)
         self._local_actors = [
@@ -122,7 +122,7 @@ class Overview:
     @property
     def received(self) -> int:
         """Samples that all groups received in this session, as of their learners' last reports."""
-        return max(0, self._env_steps(self._learner()) - self._earlier_env_steps)
+        return max(0, self._env_steps(self._learner()) - self.earlier_env_steps)
 
     def learners(self) -> dict[int, Said]:
         """What the learner of each group said last, by group; those are missing that have said nothing."""
@@ -197,18 +197,18 @@ class Overview:
         then, produced_then, received_then, consumed_then = self._last
         interval = max(now - then, 1e-9)
         self._last = (now, produced, received, consumed)
-        env_steps = self._earlier_env_steps + produced
+        env_steps = self.earlier_env_steps + received
         values = {
             "mean_return": self._nearest("mean_100"),
             "win_rate": self._nearest("win_rate"),
-            "env_steps": float(self._earlier_env_steps + received),
+            "env_steps": float(env_steps),
             "wall_s": self.session_train_s,
         }
         return Snapshot(
             elapsed_s=self.elapsed_s,
             train_s=float(learner.get("train_s", 0.0)),
             env_steps=env_steps,
-            received=self._earlier_env_steps + received,
+            produced=self.earlier_env_steps + produced,
             consumed=int(learner.get("consumed", 0)),
             updates=int(learner.get("updates", 0)),
             version=int(learner.get("version", 0)),
@@ -247,6 +247,7 @@ class Overview:
         train_s = float(learner.get("session_train_s", 0.0))
         rate = 1.0 / train_s if train_s else 0.0
         env_steps, per_step = self._env_steps(learner), self._frames_per_step
+        goal = experiment.stop.env_steps
         return Summary(
             experiment=experiment.name,
             status=status,
@@ -254,6 +255,7 @@ class Overview:
             wall_s=self.elapsed_s,
             train_s=float(learner.get("train_s", 0.0)),
             env_steps=env_steps,
+            overshoot=None if goal is None else max(0, env_steps - goal),
             updates=int(learner.get("updates", 0)),
             transport=self._plan.transport,
             mode=distribution.mode,
@@ -330,7 +332,7 @@ class Overview:
 
     def _env_steps(self, learner: Said) -> int:
         """Count what was received in all sessions; no less than in the earlier ones, whoever has reported."""
-        return max(self._earlier_env_steps, int(learner.get("env_steps", 0)))
+        return max(self.earlier_env_steps, int(learner.get("env_steps", 0)))
 
     def _nearest(self, name: str) -> float | None:
         """What of all groups is nearest to a goal: the first of them there ends the job."""

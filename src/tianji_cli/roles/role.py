@@ -56,6 +56,9 @@ class Role(ABC):
         """Why this role ends the run, once it does."""
         return None
 
+    def allow(self, fragments: int | None) -> None:  # noqa: B027 - only actors begin fragments
+        """Begin no more than so many further fragments; None: any number."""
+
     def wind_down(self) -> None:  # noqa: B027 - most roles go on until they stop
         """Make ready for the end: training is over, and what is still on its way wants to be received."""
 

@@ -44,6 +44,7 @@ from tianji_cli.roles.group_losses import GroupLosses
 from tianji_cli.roles.membership import Membership
 from tianji_cli.roles.overview import Overview
 from tianji_cli.roles.phase import Outcome, Phase
+from tianji_cli.roles.production_goal import ProductionGoal
 from tianji_cli.roles.rejections import Rejections
 from tianji_cli.roles.root_endpoint import RootEndpoint
 from tianji_cli.roles.stop_rules import StopRules
@@ -112,6 +113,7 @@ class Root:
         self._members = Membership(plan, graph_of(config), control)
         self._announcements = Announcements(plan, telemetry.event)
         self._rules = StopRules(config, overview)
+        self._goal = ProductionGoal(config, plan, overview, control)
         self._said_last: set[int] = set()
         self._began = time.monotonic()
         self._next_tick = self._began
@@ -137,12 +139,15 @@ class Root:
                 self._end("failed", self._averaging.failure)
             self._mind_crew()
             self._tick()
+            if self._phase is Phase.TRAINING:
+                self._goal.mind(self._losses.killed)
             self._advance()
         self._telemetry.update(self._overview.snapshot())
         return self._summary()
 
     def _sleep(self) -> None:
-        until = min(self._next_tick, self._ending.deadline)
+        goal_at = self._goal.look_at if self._phase is Phase.TRAINING else float("inf")
+        until = min(self._next_tick, self._ending.deadline, goal_at)
         self._averaging.sleep(until, self._control, (self._signals.descriptor, *self._crew.descriptors))
         self._signals.clear()
 
@@ -203,6 +208,7 @@ class Root:
         if message.wiring is not None:
             self._averaging.open(message.wiring)
         self._introduce()
+        self._goal.register(message.rank)
         if self._phase not in {Phase.STARTING, Phase.TRAINING}:
             self._control.send(message.rank, Stop())
 

@@ -19,7 +19,7 @@ from tianji_cli.telemetry.rundir import RunDirectory
 SETTLES: Final = 0.25
 """Share of a training's time, from its first update on, that its throughput is not taken of: the pipeline has
 to fill, as in the simulation."""
-COUNTED: Final = ("elapsed_s", "train_s", "env_steps", "received", "consumed")
+COUNTED: Final = ("elapsed_s", "train_s", "env_steps", "produced", "consumed")
 """Of a report."""
 
 
@@ -186,13 +186,13 @@ def settled_rates(rows: Sequence[Mapping[str, Any]], run: RunDirectory) -> tuple
     if training:
         began, ended = training[0]["elapsed_s"], training[-1]["elapsed_s"]
         training = [row for row in training if row["elapsed_s"] >= began + SETTLES * (ended - began)]
-    if len(training) < 2 or training[-1]["received"] == training[0]["received"]:
+    if len(training) < 2 or training[-1]["env_steps"] == training[0]["env_steps"]:
         raise RunFailed(f"{run.path} was over before its throughput could be told; --seconds gives it longer")
     grown = {name: training[-1][name] - training[0][name] for name in COUNTED}
     # Steps made and uses go on all the time, and are as old as the row, or a report. Receptions are counted
     # together with ``train_s``, which stands still between them.
     seconds = grown["elapsed_s"]
-    return grown["env_steps"] / seconds, grown["received"] / grown["train_s"], grown["consumed"] / seconds
+    return grown["produced"] / seconds, grown["env_steps"] / grown["train_s"], grown["consumed"] / seconds
 
 
 def _said(training: Trained, threshold: float | None) -> str:

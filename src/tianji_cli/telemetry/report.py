@@ -136,7 +136,8 @@ def of_agents(means: Mapping[str, float]) -> str:
 def _env_steps(summary: Summary) -> str:
     frames = summary.frames or 0
     taken = f", {count(frames)} frames" if frames > summary.env_steps else ""
-    return f"{count(summary.env_steps)} env steps{taken}"
+    beyond = f" ({count(summary.overshoot)} beyond the goal)" if summary.overshoot else ""
+    return f"{count(summary.env_steps)} env steps{beyond}{taken}"
 
 
 def _facts_of_groups(summary: Summary) -> Iterator[tuple[str, Text]]:

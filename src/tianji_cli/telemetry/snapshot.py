@@ -145,8 +145,8 @@ class Snapshot:
     Attributes:
         elapsed_s: seconds since the command was started.
         train_s: seconds since the first environment step (0 before it), without interruptions.
-        env_steps: environment steps produced.
-        received: environment steps received by the buffers.
+        env_steps: environment steps of experience that learners have received.
+        produced: environment steps made by the actors.
         consumed: sample uses in updates.
         updates: gradient updates.
         version: newest policy version.
@@ -184,7 +184,7 @@ class Snapshot:
     elapsed_s: float
     train_s: float
     env_steps: int
-    received: int
+    produced: int
     consumed: int
     updates: int
     version: int
@@ -313,6 +313,8 @@ class Summary:
     Attributes:
         status: "finished" by a stop rule, "stopped" by the user, "failed".
         reason: what ended the run, in words.
+        env_steps: environment steps of experience that learners have received, over all sessions.
+        overshoot: how many of them came beyond ``experiment.stop.env_steps``; None without that rule.
         produced: environment steps made by the actors; each of them is one of the next four.
         received: by the buffers.
         in_flight: pushed and not received when the run stopped, or not pushed yet.
@@ -373,6 +375,7 @@ class Summary:
     averaging: Averaging | None = None
     by_group: tuple[GroupStanding, ...] = ()
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    overshoot: int | None = None
     frames: int | None = None
     frames_per_s: float | None = None
     steps_given_up: int | None = None

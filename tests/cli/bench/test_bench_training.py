@@ -43,7 +43,7 @@ def interrupt(_number: int, _frame: object) -> None:
 
 
 def row(train_s: float, received: int, mean_100: float | None) -> dict[str, Any]:
-    return {"train_s": train_s, "env_steps": received + 50, "received": received, "mean_100": mean_100}
+    return {"train_s": train_s, "env_steps": received, "produced": received + 50, "mean_100": mean_100}
 
 
 @pytest.fixture

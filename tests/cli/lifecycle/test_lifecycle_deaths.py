@@ -87,7 +87,7 @@ def test_a_run_goes_on_to_its_end_though_actors_are_killed_at_random_moments(
         kills += 1
         while victim in run.command.pids("actor"):
             time.sleep(0.01)
-    trained = run.rows[-1]["received"]
+    trained = run.rows[-1]["env_steps"]
     summary = run.finish()
 
     assert summary["status"] == "finished"

@@ -9,7 +9,7 @@ SUMMARY_KEYS = """
     schema experiment status reason wall_s train_s env_steps updates transport mode groups produced
     received consumed in_flight lost dropped produced_per_s received_per_s consumed_per_s replay_ratio
     staleness returns time_to evaluation rejected_frames roles last_report_only sample_age uses replay
-    staleness_p stale_priorities bottleneck averaging by_group extra frames frames_per_s
+    staleness_p stale_priorities bottleneck averaging by_group extra overshoot frames frames_per_s
 """
 
 
@@ -44,6 +44,42 @@ def test_a_finished_run_leaves_everything_the_design_names(workplace: Any, trans
     assert any(name.startswith("plots/") and name.endswith(".png") for name in files)
     assert "finished" in run.command.stdout
     assert not run.command.stderr
+
+
+SLOW = """
+import time
+import gymnasium, numpy as np
+from tianji_envs.core import BaseEnv
+
+class Slow(BaseEnv):
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, seed=None):
+        return np.zeros(2, np.float32)
+
+    def step(self, action):
+        time.sleep(0.005)
+        return np.zeros(2, np.float32), 1.0, False, False
+"""
+
+
+def test_many_actors_stop_producing_once_what_is_under_way_suffices(workplace: Any) -> None:
+    workplace.module(SLOW)
+    actors, fragment = 16, 8 * 16
+    goal = 2 * actors * fragment  # Two fragments of each actor.
+    run = workplace.train(
+        {"experiment": {"stop": {"env_steps": goal}}, "distribution": {"actor": {"num": actors}}},
+        {"environment": {"type": "my_env:Slow", "id": ""}},
+    )
+    summary = run.finish()
+    assert (summary["overshoot"], summary["env_steps"]) == (0, goal)
+    assert summary["produced"] == goal, "none began a fragment that was not needed"
+    rows = run.rows
+    assert [row["env_steps"] for row in rows] == sorted(row["env_steps"] for row in rows)
+    assert rows[-1]["env_steps"] == summary["env_steps"]
+    assert rows[-1]["reached"]["env_steps"] == summary["env_steps"]
 
 
 ENDLESS_EPISODE = """

@@ -87,7 +87,7 @@ def test_what_is_measured_is_what_a_training_says_of_itself(
 def row(train_s: float, received: int, *, updates: int, consumed: int = 0) -> dict[str, Any]:
     return {
         "train_s": train_s,
-        "received": received,
+        "env_steps": received,
         "updates": updates,
         "consumed": consumed,
         "replay_ratio_target": 4.0,
@@ -147,7 +147,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, str]]]
         counts = {"produced": 100 + lost, "received": 90, "in_flight": 10, "dropped": 0}
         run.summary.write_text(json.dumps(counts))
         pace = len(asked)
-        rows = [{**one, "env_steps": one["received"], "received": one["received"] * pace} for one in ROWS]
+        rows = [{**one, "produced": one["env_steps"], "env_steps": one["env_steps"] * pace} for one in ROWS]
         run.metrics.write_text("".join(f"{json.dumps(one)}\n" for one in rows))
         assert read_metrics(run.metrics)
         return run

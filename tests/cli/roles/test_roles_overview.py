@@ -163,4 +163,4 @@ def test_the_actors_say_how_many_frames_a_step_takes() -> None:
 
 def test_received_and_consumed_are_of_the_same_report() -> None:
     snapshot, _summary = seen(ReplayRule(), OF_A_LEARNER, OF_A_REPLAY)
-    assert (snapshot.received, snapshot.consumed) == (BASE["env_steps"], BASE["consumed"])
+    assert (snapshot.env_steps, snapshot.consumed) == (BASE["env_steps"], BASE["consumed"])

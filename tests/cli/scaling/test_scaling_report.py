@@ -230,7 +230,7 @@ def test_uses_go_on_while_the_clock_of_receptions_stands_still() -> None:
     rows = [report(second, 1000 * second, second) for second in range(1, 22)]
     for row in rows:  # A rollout begins every 4 s, and is learned from all the time.
         row["train_s"] = row["elapsed_s"] // 4 * 4.0
-        row["received"] = 1000 * row["train_s"]
+        row["env_steps"] = 1000 * row["train_s"]
     assert settled_rates(rows, RunDirectory(Path("run"))) == (1000.0, 1000.0, 4000.0)
 
 
@@ -239,7 +239,7 @@ def report(second: int, steps: int, updates: int) -> dict[str, Any]:
         "elapsed_s": float(second),
         "train_s": second - 0.5,
         "env_steps": steps,
-        "received": steps,
+        "produced": steps,
         "consumed": 4 * steps,
         "updates": updates,
     }

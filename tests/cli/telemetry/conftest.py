@@ -37,7 +37,7 @@ def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot
         "elapsed_s": second + 2.0,
         "train_s": float(second),
         "env_steps": 45_200 * second,
-        "received": 45_100 * second,
+        "produced": 45_300 * second,
         "consumed": 180_000 * second,
         "updates": 350 * second,
         "version": 44 * second,

@@ -15,7 +15,7 @@ SUMMARY_KEYS = [
     "mode", "groups", "produced", "received", "consumed", "in_flight", "lost", "dropped", "produced_per_s",
     "received_per_s", "consumed_per_s", "replay_ratio", "staleness", "returns", "time_to", "evaluation",
     "rejected_frames", "roles", "last_report_only", "sample_age", "uses", "replay", "staleness_p",
-    "stale_priorities", "bottleneck", "averaging", "by_group", "extra", "frames", "frames_per_s",
+    "stale_priorities", "bottleneck", "averaging", "by_group", "extra", "overshoot", "frames", "frames_per_s",
 ]
 # fmt: on
 

@@ -1,0 +1,143 @@
+"""Production is stopped once what is under way suffices, and asked for again if some of that is lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tianji_cli.cluster.messages import Allow, Report
+from tianji_cli.cluster.plan import Host, make_plan
+from tianji_cli.config.loader import load_config
+from tianji_cli.data.production import ProductionFile, ProductionPage
+from tianji_cli.roles import production_goal
+from tianji_cli.roles.overview import Overview
+from tianji_cli.roles.production_goal import ProductionGoal
+
+EACH = 64 * 64  # Env steps in a fragment.
+ROLLOUT = 2 * EACH
+ACTORS = 4
+
+
+class Told:
+    """In place of the control channel: what each rank was told last."""
+
+    def __init__(self) -> None:
+        self.fragments: dict[int, int | None] = {}
+
+    def send(self, rank: int, message: Any) -> bool:
+        assert isinstance(message, Allow)
+        self.fragments[rank] = message.fragments
+        return True
+
+
+class Job:
+    """Four actors whose counters a test moves, and a learner that receives what it says."""
+
+    def __init__(self, goal: int, *overrides: str) -> None:
+        settings = (f"experiment.stop={{env_steps={goal}}}", f"distribution.actor.num={ACTORS}", *overrides)
+        config = load_config("configs/ppo_cartpole.toml", [*settings, f"training.rollout_steps={ROLLOUT}"])
+        self.plan = make_plan(config, [Host("here", (0, 1))])
+        self.file = ProductionFile(None, ACTORS)
+        self.pages = [ProductionPage(self.file, actor) for actor in range(ACTORS)]
+        self.pushed = [0] * ACTORS
+        self.overview = Overview(config, self.plan, self.file, 0)
+        self.control = Told()
+        self.goal = ProductionGoal(config, self.plan, self.overview, self.control)  # type: ignore[arg-type]
+
+    def make(self, actor: int, fragments: int, begun: int = 0) -> None:
+        """Push fragments, and begin another one with so many samples."""
+        for _ in range(fragments):
+            self.pages[actor].begin(1)
+            self.pages[actor].count(EACH)
+            self.pages[actor].push()
+        self.pages[actor].count(begun)
+        self.pushed[actor] += fragments
+
+    def receive(self, actor: int, fragments: int) -> None:
+        counts = [fragments * EACH, 0, 0, fragments, fragments * EACH]
+        buffer = {"receptions": [[actor, 0, *counts]]}
+        learner = {"env_steps": fragments * EACH, "session_consumed": 0, "rho": 4.0, "version": 0}
+        report = Report(rank=1, incarnation=0, roles=[buffer, learner], busy_s=[0.0, 0.0], running_s=1.0)
+        self.overview.workers[1].update(report)
+
+    def look(self, killed: set[tuple[int, int]] = frozenset()) -> dict[int, int | None]:  # type: ignore[assignment]
+        self.goal.look_at = 0.0
+        self.goal.mind(killed)
+        return self.control.fragments
+
+
+ALL = range(2, 2 + ACTORS)  # Ranks of the actors.
+
+
+def test_nothing_is_said_before_enough_is_under_way() -> None:
+    job = Job(4 * EACH)
+    job.make(0, 1, begun=1)
+    job.make(1, 1)
+    assert job.look() == {}
+
+
+def test_all_are_told_to_begin_no_more_once_enough_has_begun_though_nothing_has_arrived() -> None:
+    job = Job(4 * EACH)
+    for actor in range(ACTORS):
+        job.make(actor, 0, begun=1)
+    assert job.look() == dict.fromkeys(ALL, 0)
+
+
+def test_what_does_not_fill_a_rollout_does_not_suffice() -> None:
+    job = Job(3 * EACH)
+    for actor in range(3):
+        job.make(actor, 1)
+    assert job.look() == {}
+    job.make(3, 0, begun=1)
+    assert job.look() == dict.fromkeys(ALL, 0)
+
+
+def test_as_many_go_on_as_make_up_for_what_a_killed_actor_had_begun() -> None:
+    job = Job(4 * EACH)
+    for actor in range(ACTORS):
+        job.make(actor, 0, begun=1)
+    job.look()
+    job.overview.ended[3, 0] = job.file.read(3)
+    job.file.begin(3, 1)
+    said = job.look(killed={(3, 0)})
+    assert sorted(fragments for fragments in said.values() if fragments is not None) == [0, 0, 1, 1]
+
+
+def test_what_was_received_of_a_killed_actor_counts() -> None:
+    job = Job(4 * EACH)
+    job.make(0, 2, begun=5)
+    job.receive(0, 2)
+    job.make(1, 1)
+    job.make(2, 1)
+    assert job.look(killed={(0, 0)}) == dict.fromkeys(ALL, 0)
+
+
+def test_an_actor_that_is_restarted_is_told_too() -> None:
+    job = Job(4 * EACH)
+    job.goal.register(2)
+    assert job.control.fragments == {}
+    for actor in range(ACTORS):
+        job.make(actor, 0, begun=1)
+    job.look()
+    job.control.fragments.clear()
+    job.goal.register(2)
+    job.goal.register(1)  # The learner makes no fragments.
+    assert job.control.fragments == {2: 0}
+
+
+def test_all_go_on_for_good_if_what_suffices_does_not_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(4 * EACH)
+    for actor in range(ACTORS):
+        job.make(actor, 1)
+    job.look()
+    monkeypatch.setattr(production_goal, "STALL_S", -1.0)
+    monkeypatch.setattr(Overview, "session_train_s", -1.0)
+    assert job.look() == dict.fromkeys(ALL)
+    assert job.goal.look_at == float("inf")
+
+
+def test_in_step_and_without_the_rule_nothing_is_counted() -> None:
+    in_step = Job(4 * EACH, 'distribution.mode="sync"', "distribution.actor.num=2")
+    assert in_step.goal.look_at == float("inf")
+    assert Job(4 * EACH, "experiment.stop={wall_s=5}").goal.look_at == float("inf")
