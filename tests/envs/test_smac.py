@@ -1,8 +1,8 @@
 """Battles of SMAC, against stand-ins for ``smac`` and ``smaclite``.
 
-Neither package is here, nor StarCraft II. The stand-in for ``smac`` has what it documents, that for ``smaclite``
-what its source has (commit 0d6abbe). They refuse what those refuse: an action that is not available, and the
-no-op of an agent that lives.
+Neither package is here, nor StarCraft II. The stand-in for ``smac`` has what it documents, that for
+``smaclite`` what its source has (commit 0d6abbe). They refuse what those refuse: an action that is not
+available, and the no-op of an agent that lives.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ def test_what_is_missing_is_said_with_the_steps_that_install_it(
     assert str(tmp_path / "game/Maps") in message
     with pytest.raises(
         MissingExtraError,
-        match=r"\(1\) pip install git\+https://github.com/uoe-agents/smaclite.git@\w+; \(2\) .*libspatialindex",
+        match=r"\(1\) pip install git\+https://github.com/uoe-agents/smaclite.git@\w+; \(2\) .*libspatial",
     ):
         SMACFactory().make("2s3z", 1, options={"package": "smaclite"})
 
@@ -289,7 +289,10 @@ def test_a_game_without_the_maps_is_told_from_no_game(packages: Path) -> None:
         ({"package": "smacv2"}, '"smac" or "smaclite"'),
         ({"seed": 3}, "experiment.seed says it"),
         ({"map_name": "3m"}, "environment.id says it"),
-        ({"step_mul": 8, "package": "smaclite"}, "smaclite has no option step_mul; it has map_file and use_cpp"),
+        (
+            {"step_mul": 8, "package": "smaclite"},
+            "smaclite has no option step_mul; it has map_file and use_cpp",
+        ),
     ],
 )
 def test_a_wrong_option_is_refused(packages: Path, options: dict[str, Any], message: str) -> None:

@@ -96,7 +96,7 @@ class JoinedHost:
             self._say(f"joined {welcome.experiment} at {self._root.address} as {welcome.host}")
             (self._directory / "logs").mkdir()
             (self._directory / "config.toml").write_text(welcome.config, encoding="utf-8")
-            lay_down(welcome.modules, self._directory)
+            lay_down(welcome.files, self._directory)
             production = ProductionFile(self._directory / "production.bin", welcome.actors)
             self._reaches_run = reaches_run(Path(welcome.run), self._root.key)
             control.send(self._present())

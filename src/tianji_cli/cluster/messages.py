@@ -186,7 +186,7 @@ class Stop(Message):
 
 
 class Welcome(Message):
-    """What a host needs to take part: its name in the job, the config, the user's own modules by path.
+    """What a host needs to take part: its name in the job, the config, the user's own files by path.
 
     ``run`` is the run directory, which it may reach under the same path.
     """
@@ -196,7 +196,7 @@ class Welcome(Message):
     experiment: str
     run: str
     config: str
-    modules: dict[str, str]
+    files: dict[str, bytes]
     actors: Natural
 
 

@@ -7,14 +7,14 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.cluster.control import ControlServer, RootAddress
 from tianji_cli.cluster.crew import Crew
-from tianji_cli.cluster.extensions import collect_modules, config_for_hosts
+from tianji_cli.cluster.extensions import config_for_hosts
 from tianji_cli.cluster.gathering import Gathering
 from tianji_cli.cluster.interfaces import LOOPBACK, own_address
 from tianji_cli.cluster.keys import JobKey
@@ -57,6 +57,7 @@ class Order:
         quiet: show no progress.
         listen: host and port of the control channel; None chooses them.
         world: the ranks, if an MPI launcher has started them.
+        files: of the user's, for hosts that join.
     """
 
     job: JobConfig
@@ -65,6 +66,7 @@ class Order:
     quiet: bool = False
     listen: tuple[str, int] | None = None
     world: World | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -176,7 +178,7 @@ def _gather(
         experiment=job.experiment.name,
         run=str(order.run.path.absolute()),
         config=dump_config(config_for_hosts(job)),
-        modules=collect_modules(job),
+        files=dict(order.files),
         actors=job.distribution.actor.num * job.distribution.groups,
     )
     joined = gathering.hosts(missing, here, welcome)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.cluster.extensions import collect_files
 from tianji_cli.cluster.graph import RoleGraph, graph_of
 from tianji_cli.cluster.interfaces import parse_address, resolve
 from tianji_cli.cluster.mpi_ranks import Launch, World, check_size, launched, serve
@@ -77,6 +78,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
         earlier = RunDirectory.find(resume, place) if resume is not None else None
         job = load_config(str(earlier.config) if earlier else str(config), overrides)
         plan = make_plan(job, expected_hosts(job))
+        files = collect_files(job) if job.distribution.hosts > 1 else {}
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0
@@ -86,7 +88,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
         run = _run_directory(job, place, earlier, run_in)
         if by_mpiexec:
             return run_under_mpiexec(len(plan.processes), run, resumed=earlier is not None)
-        order = Order(job, run, earlier is not None, quiet, address, world)
+        order = Order(job, run, earlier is not None, quiet, address, world, files)
         result = run_session(order)
         print_result(result.summary, run, json_to)
         if result.doomed and world is not None:
