@@ -13,6 +13,7 @@ from typing import Final
 
 from tianji_cli.cluster.control import ControlClient, RootAddress
 from tianji_cli.cluster.extensions import DIRECTORY, lay_down
+from tianji_cli.cluster.host_logs import HostLog
 from tianji_cli.cluster.launcher import LocalLauncher, WorkerProcess
 from tianji_cli.cluster.messages import (
     Arrive,
@@ -26,6 +27,7 @@ from tianji_cli.cluster.messages import (
     Refuse,
     Terminate,
     Welcome,
+    Wrote,
 )
 from tianji_cli.cluster.pages import report_pages
 from tianji_cli.cluster.plan import Host
@@ -43,8 +45,6 @@ ARRIVE_LIMIT_S: Final = 300.0
 """How long to wait for somebody to answer: the root may still be in Slurm's queue."""
 END_LIMIT_S: Final = 15.0
 """How long workers may take to end when the job is over."""
-OUTPUT_BYTES: Final = 64 << 10
-"""The root gets so much of the end of what a worker wrote."""
 
 
 class JoinedHost:
@@ -79,6 +79,7 @@ class JoinedHost:
         self._interruptions = 0
         self._workers: dict[int, WorkerProcess] = {}
         self._announced: set[int] = set()
+        self._logs: dict[Path, HostLog] = {}
         self._unheeded: list[FromRoot] = []
         self._reaches_run = False
         self._over = False
@@ -151,6 +152,8 @@ class JoinedHost:
             if now - self._told > PRESENT_EVERY_S:
                 self._told = now
                 control.send(self._present())
+                for number, worker in self._workers.items():
+                    self._pass_on(control, number, self._log_of(worker).piece())
             if (severed and not self._over) or now - self._heard > SILENT_S:
                 raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
             if launcher.lost and not launcher.dismissed and not self._over:
@@ -208,6 +211,8 @@ class JoinedHost:
                 control.send(Began(station=self._station, number=number, pid=worker.pid))
             if worker.ended:
                 del self._workers[number]
+                for piece in self._log_of(worker).rest():
+                    self._pass_on(control, number, piece)
                 actors = worker.assignment.process.actors
                 control.send(
                     Ended(
@@ -216,9 +221,18 @@ class JoinedHost:
                         status=worker.exit_status,
                         refusal=worker.refusal,
                         pages=report_pages(production, actors),
-                        output=_tail(worker.assignment.log),
                     )
                 )
+
+    def _log_of(self, worker: WorkerProcess) -> HostLog:
+        """Find the log of a worker: a later life of its rank goes on in the same file."""
+        path = worker.assignment.log
+        return self._logs.setdefault(path, HostLog(path))
+
+    def _pass_on(self, control: ControlClient, number: int, output: bytes) -> None:
+        """Send the root what a worker wrote, which this host will forget."""
+        if output:
+            control.send(Wrote(station=self._station, number=number, output=output))
 
     def _pass_on_signals(self, control: ControlClient) -> None:
         """Tell the root: a signal to one host means the whole job. A second one means right now."""
@@ -229,13 +243,3 @@ class JoinedHost:
             raise Interruption
         self._say(f"{self._signals.last}: asking the root to end the job")
         control.send(Terminate(rank=next(iter(self._workers.values())).assignment.rank))
-
-
-def _tail(log: Path) -> str:
-    """Read the end of a log."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - OUTPUT_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""
