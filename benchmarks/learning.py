@@ -1,12 +1,13 @@
 """Does it learn? Trains shipped configs over seeds and holds the evaluation against its target.
 
 python benchmarks/learning.py                                    # all, three seeds each
-python benchmarks/learning.py --config ppo_cartpole --seeds 1 2 3 4 5 6 7 8 9 10
+python benchmarks/learning.py --config impala_cartpole --seeds 1000-1029
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import platform
@@ -33,6 +34,12 @@ TARGETS = {
 """Mean return of 100 greedy episodes after training, at least."""
 
 
+def seeds(text: str) -> list[int]:
+    """Seeds from ``7`` or ``1000-1029``, both ends included."""
+    first, _, last = text.partition("-")
+    return list(range(int(first), int(last or first) + 1))
+
+
 def train(tianji: str, config: str, seed: int, out: Path) -> dict[str, Any]:
     """The summary of one run."""
     summary = out / f"{config}-{seed}.json"
@@ -46,7 +53,7 @@ def train(tianji: str, config: str, seed: int, out: Path) -> dict[str, Any]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--config", nargs="+", choices=sorted(TARGETS), default=list(TARGETS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--seeds", type=seeds, nargs="+", default=[[1, 2, 3]], metavar="N or N-M")
     parser.add_argument(
         "--tianji", default=shutil.which("tianji", path=str(Path(sys.executable).parent)) or "tianji"
     )
@@ -60,7 +67,7 @@ def main() -> int:
     rows, missed = [], 0
     with tempfile.TemporaryDirectory() as directory:
         for config in arguments.config:
-            for seed in arguments.seeds:
+            for seed in itertools.chain(*arguments.seeds):
                 run = train(arguments.tianji, config, seed, Path(directory))
                 mean, target = run["evaluation"]["mean"], TARGETS[config]
                 missed += mean < target
@@ -76,8 +83,10 @@ def main() -> int:
             of_config = [row["summary"] for row in rows if row["config"] == config]
             train_s = [run["train_s"] for run in of_config]
             means = [run["evaluation"]["mean"] for run in of_config]
+            reached = sum(mean >= TARGETS[config] for mean in means)
             print(
-                f"# {config}: evaluation median {statistics.median(means):.1f}, min {min(means):.1f}; "
+                f"# {config}: {reached} of {len(means)} reach {TARGETS[config]:.0f}; "
+                f"evaluation median {statistics.median(means):.1f}, min {min(means):.1f}; "
                 f"train_s median {statistics.median(train_s):.2f} ({min(train_s):.2f} to {max(train_s):.2f})"
             )
     if arguments.json:

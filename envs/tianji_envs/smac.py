@@ -27,8 +27,11 @@ PACKAGES: Final[Mapping[str, type[Battle]]] = {"smac": StarCraftBattle, "smaclit
 
 _SOURCES: Final = {
     "smac": "git+https://github.com/oxwhirl/smac.git",
-    "smaclite": "git+https://github.com/uoe-agents/smaclite.git",
+    # Its master of September 2024, after v2.0.0; LiteBattle is written against this source.
+    "smaclite": "git+https://github.com/uoe-agents/smaclite.git@0d6abbe",
 }
+_LITE_OPTIONS: Final = ("map_file", "use_cpp_rvo2")
+"""What smaclite's environment heeds of its keyword arguments; it takes any others, and says nothing."""
 _OWN_OPTIONS: Final = {
     "map_name": "environment.id",
     "seed": "experiment.seed",
@@ -57,6 +60,10 @@ class SMACFactory(EnvironmentFactory):
         for name in keywords:
             if name in _OWN_OPTIONS:
                 raise WrongOptionError(name, f"SMAC's {name} is no option; {_OWN_OPTIONS[name]} says it")
+            if package == "smaclite" and name not in _LITE_OPTIONS:
+                raise WrongOptionError(
+                    name, f"smaclite has no option {name}; it has {' and '.join(_LITE_OPTIONS)}"
+                )
         steps = _missing_steps(package)
         if steps:
             numbered = "; ".join(f"({i}) {step}" for i, step in enumerate(steps, 1))
@@ -102,6 +109,8 @@ def _missing_steps(package: str) -> list[str]:
     steps = []
     if importlib.util.find_spec(package) is None:
         steps.append(f"pip install {_SOURCES[package]}")
+        if package == "smaclite":
+            steps.append("install libspatialindex, which its Rtree loads (Debian: libspatialindex-c6)")
     if package == "smac":
         game = Path(os.environ.get("SC2PATH", "~/StarCraftII")).expanduser()
         if not game.is_dir():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, cast
@@ -134,7 +136,8 @@ class LiteBattle(Battle):
     def __init__(self, name: str, limit: int | None, keywords: Mapping[str, Any]) -> None:
         importlib.import_module("smaclite")  # It registers its maps.
         try:
-            made = gymnasium.make(f"smaclite/{name}-v0", disable_env_checker=True, **keywords)
+            with contextlib.redirect_stdout(sys.stderr):  # It tells which collision avoidance it has.
+                made = gymnasium.make(f"smaclite/{name}-v0", disable_env_checker=True, **keywords)
         except gymnasium.error.UnregisteredEnv as cause:
             raise UnknownEnvironmentError(f"smaclite has no map {name!r}: {cause}") from cause
         self._limit = LITE_LIMIT if limit is None else limit
@@ -150,8 +153,6 @@ class LiteBattle(Battle):
 
     def step(self, actions: list[int]) -> Outcome:
         """Act once."""
-        _, reward, ended, _, _ = self._env.step(actions)
+        _, reward, ended, _, info = self._env.step(actions)
         self._steps += 1
-        # ``enemies`` and ``agents`` have those who live.
-        won = ended and not self._env.enemies and bool(self._env.agents)
-        return Outcome(reward, ended, not ended and self._steps >= self._limit, won)
+        return Outcome(reward, ended, not ended and self._steps >= self._limit, info["battle_won"])

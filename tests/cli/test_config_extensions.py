@@ -164,3 +164,48 @@ def test_an_id_whose_module_does_not_import_is_refused_with_its_error(tmp_path: 
     with pytest.raises(ConfigError, match="ZeroDivisionError") as refused:
         load_config(str(path), ["environment.id=registers_a:Mine-v0"])
     assert [problem.key for problem in refused.value.problems] == ["environment.id"]
+
+
+def with_files(directory: Path, files: str, extensions: str = "") -> Path:
+    path = write(directory, environment="gym")
+    listed = f"{extensions}\nfiles = {files}\n[environment]"
+    path.write_text(path.read_text().replace("[environment]", listed))
+    return path
+
+
+def test_data_files_begin_where_the_config_lies_and_stay_where_they_are(tmp_path: Path) -> None:
+    mine = tmp_path / "mine"
+    (mine / "maps").mkdir(parents=True)
+    (mine / "table.csv").write_text("1\n")
+    config = load_config(str(with_files(mine, '["table.csv", "./maps", "maps"]')))
+    assert config.experiment.files == (str(mine / "table.csv"), str(mine / "maps"))
+    assert config.experiment.extensions == (str(mine),), "where hosts that join find them"
+    (tmp_path / "config.toml").write_text(dump_config(config))
+    assert load_config(str(tmp_path / "config.toml")) == config
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ('["tables.csv"]', r"there is no .*mine/tables\.csv"),
+        (
+            '["../outside.csv"]',
+            r"outside\.csv is not below .*mine, and would have no place on hosts that join",
+        ),
+        ('["leads_out/outside.csv"]', None),
+        ('"table.csv"', "does not fit; it should be a list"),
+        ("[1]", "1 does not fit; it should be a string"),
+    ],
+)
+def test_a_data_file_that_is_not_there_or_has_no_place_is_refused(
+    tmp_path: Path, files: str, said: str | None
+) -> None:
+    (tmp_path / "outside.csv").write_text("")
+    path = with_files(tmp_path / "mine", files)
+    (tmp_path / "mine/leads_out").symlink_to(tmp_path)
+    if said is None:
+        assert load_config(str(path)).experiment.files == (str(tmp_path / "mine/leads_out/outside.csv"),)
+        return
+    with pytest.raises(ConfigError, match=said) as refused:
+        load_config(str(path))
+    assert all(problem.key.startswith("experiment.files") for problem in refused.value.problems)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.cluster.extensions import collect_modules, config_for_hosts
+from tianji_cli.cluster.extensions import collect_files, config_for_hosts
 from tianji_cli.commands.list import list_things
 from tianji_cli.config import user_roles
 from tianji_cli.config.loader import dump_config, load_config
@@ -221,7 +221,7 @@ def test_roles_of_installed_packages_are_listed(
 def test_a_role_s_module_is_found_beside_the_config_and_travels_to_other_hosts(place: Path) -> None:
     config = loaded(place, TAPE)
     assert config.experiment.extensions[0] == str(place)
-    assert collect_modules(config) == {"tape_roles.py": ROLE}
+    assert collect_files(config) == {"tape_roles.py": ROLE.encode()}
     assert config_for_hosts(config).roles == config.roles
 
 

@@ -1,7 +1,8 @@
 """Battles of SMAC, against stand-ins for ``smac`` and ``smaclite``.
 
-Neither package is here, nor StarCraft II. The stand-ins have what those packages document and refuse what
-they refuse: an action that is not available, and the no-op of an agent that lives.
+Neither package is here, nor StarCraft II. The stand-in for ``smac`` has what it documents, that for
+``smaclite`` what its source has (commit 0d6abbe). They refuse what those refuse: an action that is not
+available, and the no-op of an agent that lives.
 """
 
 from __future__ import annotations
@@ -109,23 +110,23 @@ import gymnasium
 from battle import Battle
 
 class SMACliteEnv(gymnasium.Env, Battle):
-    def __init__(self, map_info=None, map_file=None, seed=None, use_cpp_rvo2=False):
+    def __init__(
+        self, map_info=None, map_file=None, seed=None, use_cpp_rvo2=False, render_mode="human", **kwargs
+    ):
+        print("Using the numpy RVO2 port")
         self.most_lives = map_info
         self.action_space = gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3)] * 2)
         self.observation_space = gymnasium.spaces.Tuple([gymnasium.spaces.Box(-1, 1, (4,))] * 2)
 
-    agents = property(lambda self: {i: None for i in range(2) if self.alive[i]})
-    enemies = property(lambda self: {0: None} if self.lives else {})
-
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
         self.begin()
-        return tuple(self.get_obs()), {"avail_actions": self.get_avail_actions(), "state": self.get_state()}
+        return tuple(self.get_obs()), {"battle_won": False}
 
     def step(self, actions):
         reward = self.act(actions)
-        return (tuple(self.get_obs()), reward, not self.enemies or not self.agents, False,
-                {"avail_actions": self.get_avail_actions(), "state": self.get_state()})
+        done = self.lives == 0 or not any(self.alive)
+        return tuple(self.get_obs()), reward, done, False, {"battle_won": self.lives == 0}
 
 for name, lives in (("short", 4), ("long", 1000)):
     gymnasium.register(f"smaclite/{name}-v0", entry_point=SMACliteEnv, kwargs={"map_info": lives})
@@ -268,7 +269,8 @@ def test_what_is_missing_is_said_with_the_steps_that_install_it(
     )
     assert str(tmp_path / "game/Maps") in message
     with pytest.raises(
-        MissingExtraError, match=r"\(1\) pip install git\+https://github.com/uoe-agents/smaclite.git$"
+        MissingExtraError,
+        match=r"\(1\) pip install git\+https://github.com/uoe-agents/smaclite.git@\w+; \(2\) .*libspatial",
     ):
         SMACFactory().make("2s3z", 1, options={"package": "smaclite"})
 
@@ -287,6 +289,10 @@ def test_a_game_without_the_maps_is_told_from_no_game(packages: Path) -> None:
         ({"package": "smacv2"}, '"smac" or "smaclite"'),
         ({"seed": 3}, "experiment.seed says it"),
         ({"map_name": "3m"}, "environment.id says it"),
+        (
+            {"step_mul": 8, "package": "smaclite"},
+            "smaclite has no option step_mul; it has map_file and use_cpp",
+        ),
     ],
 )
 def test_a_wrong_option_is_refused(packages: Path, options: dict[str, Any], message: str) -> None:
@@ -295,11 +301,22 @@ def test_a_wrong_option_is_refused(packages: Path, options: dict[str, Any], mess
     assert refused.value.option == next(iter(options))
 
 
-@PACKAGES
-def test_what_the_package_does_not_know_is_refused_in_its_own_words(packages: Path, package: str) -> None:
+def test_what_smac_does_not_know_is_refused_in_its_own_words(packages: Path) -> None:
     with pytest.raises(BrokenEnvironmentError, match="unexpected keyword argument 'step_mull'"):
-        SMACFactory().make("short", 1, options={"package": package, "step_mull": 8})
+        SMACFactory().make("short", 1, options={"step_mull": 8})
+
+
+@PACKAGES
+def test_a_map_that_the_package_does_not_know_is_refused(packages: Path, package: str) -> None:
     with pytest.raises(UnknownEnvironmentError, match="corridors"):
         SMACFactory().make("corridors", 1, options={"package": package})
     with pytest.raises(UnknownEnvironmentError, match='id = "3m"'):
         SMACFactory().check_id("")
+
+
+def test_what_smaclite_prints_is_not_the_command_s_output(
+    packages: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    SMACFactory().make("short", 1, options={"package": "smaclite"}).close()
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "Using the numpy RVO2 port\n")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +25,8 @@ from tianji_cli.telemetry.rundir import write_whole
 from tianji_cli.telemetry.table import print_table
 
 SCHEMA: Final = 1
+VERDICT_SEEDS: Final = 5
+"""With fewer trainings of a setting, whether two intervals overlap says nothing."""
 Found = Mapping[Setting, Sequence[Training]]
 
 
@@ -44,12 +46,9 @@ class Interval:
     high: float
     at_least: bool = False
 
-    def overlaps(self, other: Interval) -> bool | None:
-        """Say whether the true intervals have a value in common; None if that is not known."""
-        for below, above in ((self, other), (other, self)):
-            if below.high < above.low and not below.at_least:
-                return False
-        return None if self.at_least or other.at_least else True
+    def overlaps(self, other: Interval) -> bool:
+        """Say whether the intervals have a value in common."""
+        return self.low <= other.high and other.low <= self.high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +70,8 @@ class Row:
         produced_per_s: environment steps made per second.
         consumed_per_s: sample uses per second.
         times_the_first: ``time_to_s`` over that of the first setting; None if of that one a least is known.
-        overlaps_first: the intervals of the two have times in common; None if that is not known.
+        overlaps_first: the intervals of the two have times in common; None for no verdict.
+        no_verdict: why there is none, "" if there is one.
     """
 
     mapping: str
@@ -87,7 +87,8 @@ class Row:
     produced_per_s: Interval
     consumed_per_s: Interval
     times_the_first: float | None
-    overlaps_first: bool | None
+    overlaps_first: bool | None = None
+    no_verdict: str = ""
 
 
 def rows_of(found: Found) -> list[Row]:
@@ -118,10 +119,36 @@ def rows_of(found: Found) -> list[Row]:
                 produced_per_s=_interval(trainings, "produced_per_s"),
                 consumed_per_s=_interval(trainings, "consumed_per_s"),
                 times_the_first=None if first.at_least else time_to_s.iqm / first.iqm,
-                overlaps_first=time_to_s.overlaps(first),
             )
         )
     return rows
+
+
+def judged(rows: Sequence[Row], warnings: Sequence[str]) -> list[Row]:
+    """Say of each setting whether its interval overlaps that of the first, or why there is no verdict.
+
+    Args:
+        rows: of the settings.
+        warnings: what speaks against the figures.
+    """
+    first = rows[0]
+    return [
+        replace(row, no_verdict=why)
+        if (why := _no_verdict(row, first, warnings))
+        else replace(row, overlaps_first=row.time_to_s.overlaps(first.time_to_s))
+        for row in rows
+    ]
+
+
+def _no_verdict(row: Row, first: Row, warnings: Sequence[str]) -> str:
+    if row.seeds < VERDICT_SEEDS:
+        return f"{row.seeds} seeds, and {VERDICT_SEEDS} are the least"
+    if warnings:
+        return "see the warnings above"
+    for one in (first, row):
+        if one.time_to_s.low == one.time_to_s.high:
+            return f"the interval of {_name(one)} has no width"
+    return ""
 
 
 def _interval(trainings: Sequence[Training], name: str, *, at_least: bool = False) -> Interval:
@@ -182,13 +209,13 @@ def print_rows(rows: Sequence[Row], comparison: Comparison) -> None:
 def _against(row: Row, first: Row, threshold: str) -> str:
     """Say how a setting lies to the first, as far as that is known."""
     if row.times_the_first is None:
-        times = f"how many times as long to {threshold} as {_name(first)} {_name(row)} takes is not known"
+        times = f"how many times as long to {threshold} as {_name(first)} {_name(row)} took is not known"
     else:
         about = "at least " if row.time_to_s.at_least else ""
         factor = f"{about}{row.times_the_first:.2f} times as long"
-        times = f"{_name(row)} takes {factor} to {threshold} as {_name(first)}"
-    if row.overlaps_first is None:
-        return f"{times}; whether the intervals overlap is not known"
+        times = f"{_name(row)} took {factor} to {threshold} as {_name(first)}"
+    if row.no_verdict:
+        return f"{times}; no verdict: {row.no_verdict}"
     return f"{times}; the intervals {'overlap' if row.overlaps_first else 'do not overlap'}"
 
 
@@ -229,7 +256,9 @@ def document(
     }
 
 
-def write_all(out: Path, found_document: Mapping[str, Any], comparison: Comparison, found: Found) -> None:
+def write_all(
+    out: Path, found_document: Mapping[str, Any], comparison: Comparison, rows: Sequence[Row], found: Found
+) -> None:
     """Write ``figure-12a.json`` and ``figure-12a.png``, or 6d's, into a directory.
 
     Raises:
@@ -241,7 +270,7 @@ def write_all(out: Path, found_document: Mapping[str, Any], comparison: Comparis
     text = json.dumps(found_document, indent=2, allow_nan=False) + "\n"
     try:
         write_whole(out / f"{name}.json", text.encode())
-        draw(found, rows_of(found), comparison.threshold, out / f"{name}.png")
+        draw(found, rows, comparison.threshold, out / f"{name}.png")
     except OSError as cause:
         raise TianjiError(
             f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"

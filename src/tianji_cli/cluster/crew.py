@@ -104,10 +104,10 @@ class Crew:
         self._running[rank] = self._launcher(rank).start(ProcessSpec(rank, incarnation))
 
     def hear(self, message: FromStation) -> int | None:
-        """Take note of what a station says; gives the rank whose worker it says has ended."""
+        """Take note of what a station says; gives the rank whose worker it says has written or ended."""
         launcher = self._stations.get(message.station)
-        ended = launcher.hear(message) if launcher is not None else None
-        return ended.spec.rank if ended is not None else None
+        worker = launcher.hear(message) if launcher is not None else None
+        return worker.spec.rank if worker is not None else None
 
     def is_lost(self, rank: int) -> bool:
         """Say whether a rank ran at a station that is gone."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from tianji_cli.cluster.control import ControlClient
 from tianji_cli.cluster.extensions import DIRECTORY, lay_down
+from tianji_cli.cluster.host_logs import HostLog
 from tianji_cli.cluster.keys import RootAddress
 from tianji_cli.cluster.launcher import LocalLauncher, WorkerProcess
 from tianji_cli.cluster.messages import (
@@ -28,12 +29,13 @@ from tianji_cli.cluster.messages import (
     Refuse,
     Terminate,
     Welcome,
+    Wrote,
 )
 from tianji_cli.cluster.pages import report_pages
 from tianji_cli.cluster.plan import Host, PlannedProcess
 from tianji_cli.cluster.run_files import reaches_run
 from tianji_cli.cluster.signals import StopSignals
-from tianji_cli.cluster.spec import JobSpec, ProcessSpec, log_name
+from tianji_cli.cluster.spec import JobSpec, ProcessSpec
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.interruption import Interruption
@@ -45,8 +47,6 @@ ARRIVE_LIMIT_S: Final = 300.0
 """How long to wait for somebody to answer: the root may still be in Slurm's queue."""
 END_LIMIT_S: Final = 15.0
 """How long workers may take to end when the job is over."""
-OUTPUT_BYTES: Final = 64 << 10
-"""The root gets so much of the end of what a worker wrote."""
 
 
 class JoinedHost:
@@ -82,6 +82,7 @@ class JoinedHost:
         self._job: JobSpec | None = None
         self._workers: dict[int, WorkerProcess] = {}
         self._announced: set[int] = set()
+        self._logs: dict[Path, HostLog] = {}
         self._unheeded: list[FromRoot] = []
         self._reaches_run = False
         self._over = False
@@ -98,7 +99,7 @@ class JoinedHost:
             welcome = self._arrive(control)
             self._say(f"joined {welcome.experiment} at {self._root.address} as {welcome.host}")
             (self._directory / "logs").mkdir()
-            lay_down(welcome.modules, self._directory)
+            lay_down(welcome.files, self._directory)
             production = ProductionFile(self._directory / "production.bin", welcome.actors)
             self._reaches_run = reaches_run(Path(welcome.run), self._root.key)
             control.send(self._present())
@@ -150,6 +151,8 @@ class JoinedHost:
             if now - self._told > PRESENT_EVERY_S:
                 self._told = now
                 control.send(self._present())
+                for number, worker in self._workers.items():
+                    self._pass_on(control, number, self._log_of(worker).piece())
             if (severed and not self._over) or now - self._heard > SILENT_S:
                 raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
             if launcher.lost and not launcher.dismissed and not self._over:
@@ -210,6 +213,8 @@ class JoinedHost:
             if worker.ended:
                 del self._workers[number]
                 process = self._process(worker.spec)
+                for piece in self._log_of(worker).rest():
+                    self._pass_on(control, number, piece)
                 control.send(
                     Ended(
                         station=self._station,
@@ -217,9 +222,19 @@ class JoinedHost:
                         status=worker.exit_status,
                         refusal=worker.refusal,
                         pages=report_pages(production, process.actors),
-                        output=_tail(self._directory / "logs" / log_name(process)),
                     )
                 )
+
+    def _log_of(self, worker: WorkerProcess) -> HostLog:
+        """Find the log of a worker: a later life of its rank goes on in the same file."""
+        assert self._job is not None
+        path = self._job.log(worker.spec.rank)
+        return self._logs.setdefault(path, HostLog(path))
+
+    def _pass_on(self, control: ControlClient, number: int, output: bytes) -> None:
+        """Send the root what a worker wrote, which this host will forget."""
+        if output:
+            control.send(Wrote(station=self._station, number=number, output=output))
 
     def _pass_on_signals(self, control: ControlClient) -> None:
         """Tell the root: a signal to one host means the whole job. A second one means right now."""
@@ -230,13 +245,3 @@ class JoinedHost:
             raise Interruption
         self._say(f"{self._signals.last}: asking the root to end the job")
         control.send(Terminate(rank=next(iter(self._workers.values())).spec.rank))
-
-
-def _tail(log: Path) -> str:
-    """Read the end of a log."""
-    try:
-        with log.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - OUTPUT_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""

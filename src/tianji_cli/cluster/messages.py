@@ -7,9 +7,10 @@ Worker to root: ``register`` when its endpoint is open, ``report`` from time to 
 has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped`` as its
 last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``wind_down``, ``stop``.
 
-Station to root: ``arrive``, ``present`` once a second, ``began`` and ``ended`` for each worker. Root to
-station: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping`` from time to
-time, ``dismiss``. The partners of a benchmark are stations too: the root may ``ask``, and they ``answer``.
+Station to root: ``arrive``, ``present`` once a second, ``began``, ``wrote`` and ``ended`` for each worker.
+Root to station: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping`` from
+time to time, ``dismiss``. The partners of a benchmark are stations too: the root may ``ask``, and they
+``answer``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tianji_cli.data.message import Message
 from tianji_transports.wiring import Wiring
 
 MOST_TEXT: Final = 64 << 10
-"""Characters of a traceback or of a log's end that are worth sending."""
+"""Characters of a traceback that are worth sending."""
 MOST_SHOWN: Final = 100
 MOST_BYTES: Final = 1 << 20
 """Nothing that is said to the root is longer."""
@@ -131,6 +132,15 @@ class Began(Message):
     pid: Natural
 
 
+class Wrote(Message):
+    """The station's ``number``-th worker has written more to its log."""
+
+    kind: Literal["wrote"] = "wrote"
+    station: Name
+    number: Natural
+    output: bytes
+
+
 class Ended(Message):
     """The station's ``number``-th worker has ended.
 
@@ -138,7 +148,6 @@ class Ended(Message):
         status: exit status, minus a signal's number if one killed it; None if nobody knows.
         refusal: why the system did not even make it, if so.
         pages: of its actors, as they were after its end.
-        output: the end of what it wrote to its log.
     """
 
     kind: Literal["ended"] = "ended"
@@ -147,7 +156,6 @@ class Ended(Message):
     status: int | None
     refusal: str = ""
     pages: list[PageReport] = Field(default_factory=list)
-    output: str = ""
 
 
 class Answer(Message):
@@ -194,7 +202,7 @@ class Stop(Message):
 
 
 class Welcome(Message):
-    """What a host needs to take part: its name in the job, the user's own modules by path.
+    """What a host needs to take part: its name in the job, the user's own files by path.
 
     ``run`` is the run directory, which it may reach under the same path.
     """
@@ -203,7 +211,7 @@ class Welcome(Message):
     host: Name
     experiment: str
     run: str
-    modules: dict[str, str]
+    files: dict[str, bytes]
     actors: Natural
 
 
@@ -259,7 +267,7 @@ class Dismiss(Message):
 T = TypeVar("T")
 
 FromWorker = Register | Report | Finished | Failed | Stopped | Terminate
-FromStation = Arrive | Present | Began | Ended | Answer
+FromStation = Arrive | Present | Began | Wrote | Ended | Answer
 ToRoot = FromWorker | FromStation
 ToWorker = Addresses | PeerLost | Allow | WindDown | Stop
 ToStation = Welcome | Refuse | Prepare | Begin | Kill | Ping | Dismiss | Ask

@@ -7,14 +7,13 @@ import secrets
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.crew import Crew
-from tianji_cli.cluster.extensions import collect_modules
 from tianji_cli.cluster.gathering import Gathering
 from tianji_cli.cluster.interfaces import LOOPBACK, own_address
 from tianji_cli.cluster.keys import JobKey, RootAddress
@@ -59,6 +58,7 @@ class Order:
         listen: host and port of the control channel; None chooses them.
         world: the ranks, if an MPI launcher has started them.
         launcher: starts processes on this host; None if an MPI launcher has started them.
+        files: of the user's, for hosts that join.
     """
 
     job: JobConfig
@@ -68,6 +68,7 @@ class Order:
     listen: tuple[str, int] | None = None
     world: World | None = None
     launcher: LocalLauncher | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -175,7 +176,7 @@ def _gather(
         host=here.name,
         experiment=job.experiment.name,
         run=str(order.run.path.absolute()),
-        modules=collect_modules(job),
+        files=dict(order.files),
         actors=job.distribution.actor.num * job.distribution.groups,
     )
     joined = gathering.hosts(missing, here, welcome)

@@ -21,6 +21,7 @@ from tianji_cli.cluster.messages import (
     Prepare,
     Present,
     Refuse,
+    Wrote,
 )
 from tianji_cli.cluster.plan import ROOT_RANK, Host
 from tianji_cli.cluster.spec import JobSpec, ProcessSpec
@@ -125,7 +126,7 @@ class StationLauncher:
             worker.end(None)
 
     def hear(self, message: FromStation) -> WorkerProcess | None:
-        """Take note of what the station says; gives the worker that it says has ended."""
+        """Take note of what the station says; gives the worker that it says has written or ended."""
         self._heard = time.monotonic()
         match message:
             case Began(number=number, pid=pid) if number < len(self._workers):
@@ -135,9 +136,11 @@ class StationLauncher:
                 worker.refusal = message.refusal
                 worker.end(message.status)
                 return worker
+            case Wrote(number=number) if number < len(self._workers):
+                return self._workers[number]
             case Present():
                 self.reaches_run = message.reaches_run
-            case Arrive() | Began() | Ended():
+            case Arrive() | Began() | Wrote() | Ended():
                 pass
         return None
 

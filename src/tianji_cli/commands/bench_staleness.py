@@ -80,6 +80,7 @@ def _compare(comparison: Comparison, *, out: Path | None, json_to: str | None, q
     rows = report.rows_of(found)
     environment = describe([comparison.job.distribution.transport.local], ["here"], None, busy)
     cautions = [*warnings(busy, ()), *report.cautions(rows, comparison.threshold)]
+    rows = report.judged(rows, cautions)
     if json_to != "-":
         print_header(environment, cautions)
         report.print_rows(rows, comparison)
@@ -87,4 +88,4 @@ def _compare(comparison: Comparison, *, out: Path | None, json_to: str | None, q
     if json_to is not None:
         write_json(document, json_to)
     if out is not None:
-        report.write_all(out, document, comparison, found)
+        report.write_all(out, document, comparison, rows, found)

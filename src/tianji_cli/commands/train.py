@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.cluster.extensions import collect_files
 from tianji_cli.cluster.graph import RoleGraph, graph_of
 from tianji_cli.cluster.interfaces import parse_address, resolve
 from tianji_cli.cluster.launcher import LocalLauncher
@@ -79,6 +80,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
         earlier = RunDirectory.find(resume, place) if resume is not None else None
         job = load_config(str(earlier.config) if earlier else str(config), overrides)
         plan = make_plan(job, expected_hosts(job))
+        files = collect_files(job) if job.distribution.hosts > 1 else {}
         if not dry_run:
             check_devices(job)
         launcher = None
@@ -94,7 +96,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
         if by_mpiexec:
             stack.close()  # The ranks start by themselves.
             return run_under_mpiexec(len(plan.processes), run, resumed=earlier is not None)
-        order = Order(job, run, earlier is not None, quiet, address, world, launcher)
+        order = Order(job, run, earlier is not None, quiet, address, world, launcher, files)
         result = run_session(order)
         print_result(result.summary, run, json_to)
         if result.doomed and world is not None:

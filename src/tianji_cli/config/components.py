@@ -6,10 +6,11 @@ looking an environment up.
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
@@ -35,29 +36,53 @@ _IDS: Final[Mapping[str, str]] = {"atari": "Pong", "gym": "CartPole-v1"}
 
 
 def find_extensions(tree: Tree) -> None:
-    """Make the user's own modules importable, and write their directories into the config.
+    """Make the user's own modules importable, and write their directories and data files into the config.
 
     A module that a config names lies beside one of its files, unless ``experiment.extensions`` says
-    where. The directories are absolute in the resolved config, which may be run from anywhere.
+    where. Directories and files are absolute in the resolved config, which may be run from anywhere.
     """
     experiment = tree.values.get("experiment", {})
     if not isinstance(experiment, dict):
         return
     directories = experiment.get("extensions")
-    if directories is None and _names_a_module(tree.values):
-        directories = ["."]
-        bases = tree.files
-    elif isinstance(directories, list) and all(isinstance(directory, str) for directory in directories):
-        origin = tree.origin(("experiment", "extensions"))
-        bases = [file for file in tree.files if file.samefile(origin)] if Path(origin).is_file() else []
+    if directories is None and ("files" in experiment or _names_a_module(tree.values)):
+        absolute = [file.resolve().parent for file in tree.files]
+    elif _are_strings(directories):
+        absolute = [path.resolve() for path in _paths(tree, "extensions", directories)]
     else:
         return
-    parents = [file.resolve().parent for file in bases] or [Path.cwd()]
-    absolute = [str((parent / directory).resolve()) for parent in parents for directory in directories]
     experiment = tree.values.setdefault("experiment", {})
-    experiment["extensions"] = list(dict.fromkeys(absolute))
+    experiment["extensions"] = list(dict.fromkeys(map(str, absolute)))
     # Behind everything else: a user's random.py must not stand in for Python's own.
     sys.path.extend(directory for directory in experiment["extensions"] if directory not in sys.path)
+    if _are_strings(experiment.get("files")):
+        found = [_data_file(tree, path, absolute) for path in _paths(tree, "files", experiment["files"])]
+        experiment["files"] = list(dict.fromkeys(map(str, found)))
+
+
+def _are_strings(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _paths(tree: Tree, key: str, names: Sequence[str]) -> list[Path]:
+    """Begin paths of ``[experiment]`` where the config that names them lies, or where the command runs."""
+    origin = tree.origin(("experiment", key))
+    bases = [file for file in tree.files if file.samefile(origin)] if Path(origin).is_file() else []
+    parent = bases[0].resolve().parent if bases else Path.cwd()
+    return [Path(os.path.normpath(parent / name)) for name in names]
+
+
+def _data_file(tree: Tree, path: Path, directories: Sequence[Path]) -> Path:
+    """Find a data file, or note as a problem that it is not there, or nowhere on hosts that join."""
+    if not path.exists():
+        tree.problem(("experiment", "files"), f"there is no {path}")
+    elif not any(path.is_relative_to(directory) for directory in directories):
+        path = path.resolve()
+        if not any(path.is_relative_to(directory) for directory in directories):
+            known = " and ".join(map(str, directories))
+            what = f"{path} is not below {known}, and would have no place on hosts that join"
+            tree.problem(("experiment", "files"), what, "experiment.extensions names the directories")
+    return path
 
 
 def _names_a_module(values: Mapping[str, Any]) -> bool:

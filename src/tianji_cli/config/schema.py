@@ -89,6 +89,8 @@ class Experiment(Section):
             such returns say little: opponents whose returns are added up, or actions that are all random.
         extensions: directories that ``module:attribute`` types are imported from, beside those of
             Python's own path.
+        files: data files of the user's, or directories of them, below ``extensions``: hosts that join get
+            them at the same places beside the modules.
     """
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
@@ -100,6 +102,7 @@ class Experiment(Section):
     eval_episodes: Natural = 100
     eval_checkpoint: Literal["best", "last"] = "best"
     extensions: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    files: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("name")
     @classmethod

@@ -21,7 +21,8 @@ from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.telemetry.rundir import write_whole
 
 EXTENDS: Final = "extends"
-EXTENSIONS: Final = ("experiment", "extensions")
+PLACES: Final = ("extensions", "files")
+"""Keys of ``[experiment]`` whose paths begin where the config lies."""
 SET: Final = "--set"
 
 DEFAULTS: Final[Mapping[str, Any]] = {
@@ -108,14 +109,16 @@ def _of_place(
         extends = tomlkit.parse(own.read_bytes().decode())[EXTENDS]
         found = find_config(str(extends), directory)
         if found is None or not found.samefile(bases[0]):
-            yield (EXTENDS,), _from(directory, bases[0])
-    origin = after.origins.get(EXTENSIONS)
-    if meant.experiment.extensions and (origin == SET or (moved and origin in {None, shown(own)})):
-        yield EXTENSIONS, [_from(directory, Path(of_user)) for of_user in meant.experiment.extensions]
+            yield (EXTENDS,), _from(directory, bases[0].resolve())
+    for key in PLACES:
+        origin = after.origins.get(("experiment", key))
+        paths = getattr(meant.experiment, key)
+        if paths and (origin == SET or (moved and origin in {None, shown(own)})):
+            yield ("experiment", key), [_from(directory, Path(path)) for path in paths]
 
 
 def _from(directory: Path, path: Path) -> str:
-    return os.path.relpath(path.resolve(), directory.resolve())
+    return os.path.relpath(path, directory.resolve())
 
 
 def _means(content: bytes, directory: Path) -> JobConfig:

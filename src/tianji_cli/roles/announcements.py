@@ -1,4 +1,4 @@
-"""What the root tells the user of the workers: who starts slowly, the first step, who is silent."""
+"""What the root tells the user of workers: who starts slowly or is silent, the first step, lost output."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class Announcements:
         self._first_step_announced = False
         self._waited_for: set[Receiver] = set()
         self._suspended_server: int | None = None
+        self._without_output: set[int] = set()
 
     def begin(self, rank: int) -> None:
         """A worker was started."""
@@ -78,6 +79,12 @@ class Announcements:
         if waits_for is not None and waits_for not in self._waited_for:
             self._waited_for.add(waits_for)
             self._event(f"actors wait for {waits_for}, which claims its fragments too slowly or not at all")
+
+    def lose_output(self, rank: int, cause: OSError) -> None:
+        """Say that what a worker on another host writes cannot be kept."""
+        if rank not in self._without_output:
+            self._without_output.add(rank)
+            self._event(f"what {self._title(rank)} writes to its log is lost: {cause}")
 
     def _title(self, rank: int) -> str:
         return self._plan.processes[rank].title

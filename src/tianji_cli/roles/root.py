@@ -30,6 +30,7 @@ from tianji_cli.cluster.messages import (
     Stopped,
     Terminate,
     ToRoot,
+    Wrote,
 )
 from tianji_cli.cluster.plan import Plan
 from tianji_cli.cluster.signals import StopSignals
@@ -107,7 +108,6 @@ class Root:
         self._averaging = averaging
         self._losses = losses
         self._checkpoints = checkpoints
-        self._several = config.distribution.groups > 1
         self._phase = Phase.STARTING
         self._outcome: Outcome | None = None
         self._members = Membership(plan, graph_of(config), control)
@@ -178,7 +178,10 @@ class Root:
             case Arrive():
                 self._telemetry.event(refuse_late(self._control, message))
             case Ended():
-                self._hear_end(message)
+                self._overview.note_pages(message.pages)
+                self._crew.hear(message)
+            case Wrote():
+                self._keep_output(message)
             case Began() | Present():
                 self._crew.hear(message)
             case Register():
@@ -230,13 +233,15 @@ class Root:
         if report.rank in self._learner_ranks:
             self._mind(self._rules.steps_reached())
 
-    def _hear_end(self, message: Ended) -> None:
-        """Note how a worker on another host has ended, and keep what it wrote: that host forgets it."""
-        self._overview.note_pages(message.pages)
-        rank = self._crew.hear(message)
-        if rank is not None and message.output:
-            with self._log(rank).open("a", encoding="utf-8") as log:
+    def _keep_output(self, message: Wrote) -> None:
+        """Keep what a worker on another host wrote: that host forgets it."""
+        if (rank := self._crew.hear(message)) is None:
+            return
+        try:
+            with self._log(rank).open("ab") as log:
                 log.write(message.output)
+        except OSError as cause:
+            self._announcements.lose_output(rank, cause)
 
     def _finish(self, message: Finished) -> None:
         group = self._plan.processes[message.rank].group
@@ -383,7 +388,7 @@ class Root:
             self._end("failed", cause)
 
     def _evaluation_or_over(self) -> Phase:
-        if self._several:
+        if self._config.distribution.groups > 1:
             learners, lost = self._overview.learners(), self._losses.causes
             choose_best(self._checkpoints, learners, lost, self._telemetry.event)
         evaluators = self._plan.carrying("evaluator")

@@ -258,7 +258,9 @@ def plan_study(config: str, request: Request) -> Study:
 
 
 def batch_settings(job: JobConfig, split: Split) -> list[str]:
-    """Make a group's batch larger in proportion to the cores of its learners.
+    """Make a group's batch larger in proportion to the cores of its learners, and a replay with it.
+
+    So P, the batch's share of the buffer (Equation 2), stays what the config says.
 
     Args:
         job: the config.
@@ -270,7 +272,10 @@ def batch_settings(job: JobConfig, split: Split) -> list[str]:
     if times == 1:
         return []
     if not isinstance(job.training.settings, OnPolicySettings):
-        return [f"training.batch_size={round(times * values['batch_size'])}"]
+        return [
+            f"training.batch_size={round(times * values['batch_size'])}",
+            f"distribution.buffer.capacity={round(times * job.distribution.buffer.capacity)}",
+        ]
     rollout, minibatch = values["rollout_steps"], values.get("minibatch_size")
     if minibatch is None:
         return [f"training.rollout_steps={round(times * rollout)}"]

@@ -1,4 +1,4 @@
-"""Equations 3 and 4: what a split gives, from what its parts cost."""
+"""Equations 1 and 3: what a split gives, from what its parts cost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Prediction:
 
 
 def predict(split: Split, workload: Workload, costs: Costs, cores: int | None = None) -> Prediction:
-    """Reckon what a split gives: Equations 1, 3 and 4 of the paper.
+    """Reckon what a split gives: Equations 1 and 3 of the paper.
 
     Args:
         split: the split.

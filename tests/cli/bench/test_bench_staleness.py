@@ -56,7 +56,9 @@ def test_lags_are_trained_in_turns_and_their_figures_written(
         for name in ("time_to_s", "steps_to", "mean_100"):
             assert 0 < row[name]["low"] <= row[name]["iqm"] <= row[name]["high"]
         assert row["steps_to"]["high"] < 12_000
-    assert "Lag2 takes" in said
+    assert "Lag2 took" in said
+    assert "no verdict: 2 seeds, and 5 are the least" in said
+    assert (new["overlaps_first"], lag2["overlaps_first"]) == (None, None)
     trained = [(training["lag"], training["seed"]) for training in found["trainings"]]
     assert trained == [(1, 7), (1, 8), (2, 7), (2, 8)]
     ended = {}

@@ -1,59 +1,192 @@
+"""Claims about which files of the user's go to hosts that join, and where they lie there."""
+
+from __future__ import annotations
+
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.cluster.extensions import collect_modules, lay_down
+from tianji_cli.cluster.control import MAX_MESSAGE_BYTES
+from tianji_cli.cluster.extensions import MOST_BYTES, collect_files, lay_down
+from tianji_cli.cluster.messages import Welcome, decode_from_root, encode
 from tianji_cli.config.schema import Component, JobConfig
+from tianji_cli.errors import UsageError
 
 
-def config(place: Path, environment: str) -> JobConfig:
+def config(
+    *directories: Path, environment: str = "gym", env_id: str | None = None, files: tuple[Path, ...] = ()
+) -> JobConfig:
+    experiment: dict[str, Any] = {"name": "x", "stop": {"env_steps": 10}}
+    experiment["extensions"] = [str(directory) for directory in directories]
+    experiment["files"] = [str(file) for file in files]
     return JobConfig(
-        experiment={"name": "x", "stop": {"env_steps": 10}, "extensions": [str(place)]},
-        environment={"type": environment},
+        experiment=experiment,
+        environment={"type": environment, "id": env_id},
         agent=Component(type="ppo", settings=PPOAgentSettings()),
         model=Component(type="mlp_actor_critic", settings=MLPActorCriticSettings()),
         training=Component(type="ppo", settings=PPOSettings()),
     )
 
 
+def sources(place: Path, **named: str) -> Path:
+    """Write modules; a dot in a name is written as two underscores."""
+    for name, source in named.items():
+        file = place / f"{name.replace('__', '/')}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source)
+    return place
+
+
 def test_a_module_goes_with_what_it_imports_from_the_same_directory(tmp_path: Path) -> None:
-    (tmp_path / "maze.py").write_text("import json\nimport numpy\n\ndef late():\n    import rules\n")
-    (tmp_path / "rules.py").write_text("from shapes.round import circle\n")
-    (tmp_path / "unrelated.py").write_text("")
+    sources(
+        tmp_path,
+        maze="import json\nimport numpy\n\ndef late():\n    import rules\n",
+        rules="from shapes.round import circle\n",
+        unrelated="",
+    )
     package = tmp_path / "shapes"
     package.mkdir()
     for name in ("__init__", "round", "by_a_name_made_up_at_run_time"):
         (package / f"{name}.py").write_text(f"name = {name!r}\n")
-    sources = collect_modules(config(tmp_path, "maze:Maze"))
-    assert sorted(sources) == [
+    found = collect_files(config(tmp_path, environment="maze:Maze"))
+    assert sorted(found) == [
         "maze.py",
         "rules.py",
         "shapes/__init__.py",
         "shapes/by_a_name_made_up_at_run_time.py",
         "shapes/round.py",
     ]
-    assert sources["rules.py"] == "from shapes.round import circle\n"
+    assert found["rules.py"] == b"from shapes.round import circle\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import importlib\nrules = importlib.import_module('rules')\n",
+        "from importlib import import_module\nrules = import_module('rules.parts', None)\n",
+        "rules = __import__('rules')\n",
+        "import gymnasium\ngymnasium.register('Maze-v0', entry_point='rules:Maze')\n",
+        "try:\n    import fast_rules as rules\nexcept ImportError:\n    import rules\n",
+        "def f():\n    def g():\n        from rules import x\n",
+        "import helpers\n",
+        "from space import part\n",
+        "import space.part\n",
+    ],
+)
+def test_an_import_is_followed_in_whatever_form(tmp_path: Path, source: str) -> None:
+    sources(
+        tmp_path,
+        maze=source,
+        rules="",
+        helpers____init__="from . import inner\n",
+        helpers__inner="",
+        helpers__unforeseen="import rules\n",
+        space__part="import rules\n",
+    )
+    assert "rules.py" in collect_files(config(tmp_path, environment="maze:Maze"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "env_id"),
+    [
+        ("pettingzoo", "maze"),
+        ("pettingzoo", "worlds.maze"),
+        ("gym", "maze:Maze-v0"),
+        ("mine:Factory", "maze"),
+    ],
+)
+def test_a_module_named_by_the_environment_s_id_goes_too(
+    tmp_path: Path, environment: str, env_id: str
+) -> None:
+    sources(tmp_path, maze="import rules\n", rules="", worlds__maze="import rules\n", mine="")
+    found = collect_files(config(tmp_path, environment=environment, env_id=env_id))
+    assert {"rules.py", f"{env_id.partition(':')[0].replace('.', '/')}.py"} <= found.keys()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "ALE/Pong-v5", "", "3m", "..maze", None])
+def test_an_id_that_is_no_module_names_none(tmp_path: Path, env_id: str | None) -> None:
+    sources(tmp_path, maze="", CartPole="")
+    assert collect_files(config(tmp_path, env_id=env_id)) == {}
 
 
 def test_an_installed_module_stays_where_it_is(tmp_path: Path) -> None:
-    assert collect_modules(config(tmp_path, "numpy:ndarray")) == {}
-    assert collect_modules(config(tmp_path, "gym")) == {}
+    assert collect_files(config(tmp_path, environment="numpy:ndarray")) == {}
+    assert collect_files(config(tmp_path)) == {}
+    sources(tmp_path, maze="import random, yaml_of_mine, tomli_w\n", random="", tomli_w="", yaml_of_mine="")
+    found = collect_files(config(tmp_path, environment="maze:Maze"))
+    assert sorted(found) == ["maze.py", "yaml_of_mine.py"], "Python would not take the user's random.py"
 
 
-def test_what_was_collected_is_laid_down_as_it_was(tmp_path: Path) -> None:
-    sources = {"maze.py": "a = 1\n", "shapes/__init__.py": "", "shapes/round.py": "b = 'é'\n"}
-    lay_down(sources, tmp_path)
-    found = {
-        str(path.relative_to(tmp_path / "extensions")): path.read_text(encoding="utf-8")
-        for path in (tmp_path / "extensions").rglob("*.py")
+def test_a_module_of_two_directories_is_the_first_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    sources(first, maze="import rules\n")
+    sources(second, maze="1 / 0\n", rules="")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(first), str(second)])
+    found = collect_files(config(first, second, environment="maze:Maze"))
+    assert found == {"maze.py": b"import rules\n", "rules.py": b""}
+
+
+def test_data_files_go_as_they_are_and_keep_their_places(tmp_path: Path) -> None:
+    sources(tmp_path, maze="# -*- coding: latin-1 -*-\n", lib__rules="")
+    (tmp_path / "maze.py").write_bytes(b"# -*- coding: latin-1 -*-\nname = '\xe9'\n")
+    table = bytes(range(256)) * 3
+    (tmp_path / "lib/table.bin").write_bytes(table)
+    (tmp_path / "maps/deep").mkdir(parents=True)
+    (tmp_path / "maps/deep/a.map").write_bytes(b"\0")
+    (tmp_path / "maps/b.map").symlink_to(tmp_path / "lib/table.bin")
+    files = (tmp_path / "lib/table.bin", tmp_path / "maps")
+    found = collect_files(config(tmp_path, tmp_path / "lib", environment="maze:Maze", files=files))
+    assert found == {
+        "maze.py": b"# -*- coding: latin-1 -*-\nname = '\xe9'\n",
+        "lib/table.bin": table,
+        "table.bin": table,  # Beside modules of lib, which are imported from there.
+        "maps/b.map": table,
+        "maps/deep/a.map": b"\0",
     }
-    assert found == sources
+    welcome = Welcome(host="b", experiment="x", run="/r", files=found, actors=1)
+    received = decode_from_root(encode(welcome))
+    assert isinstance(received, Welcome)
+    lay_down(received.files, tmp_path / "host")
+    laid = tmp_path / "host/extensions"
+    assert {
+        path.relative_to(laid).as_posix(): path.read_bytes() for path in laid.rglob("*") if path.is_file()
+    } == found
 
 
-@pytest.mark.parametrize("path", ["../evil.py", "/etc/evil.py", "a/../../evil.py", "evil.sh", ".bashrc"])
+def test_two_data_files_of_one_place_are_refused(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for place in (first, second):
+        place.mkdir()
+        (place / "table").write_text(place.name)
+    files = (first / "table", second / "table")
+    with pytest.raises(UsageError, match="would both be table on hosts that join"):
+        collect_files(config(first, second, files=files))
+
+
+def test_more_than_a_message_takes_is_refused_with_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "small").write_bytes(b"x")
+    (tmp_path / "table").write_bytes(bytes(MOST_BYTES - 1))
+    files = (tmp_path / "table", tmp_path / "small")
+    found = collect_files(config(tmp_path, files=files))
+    welcome = Welcome(host="b", experiment="x", run="/r", files=found, actors=1)
+    assert len(encode(welcome)) < MAX_MESSAGE_BYTES
+    (tmp_path / "small").write_bytes(b"xx")
+    with pytest.raises(UsageError, match=r"8\.00 MB is the most") as refused:
+        collect_files(config(tmp_path, files=files))
+    assert "table has" in str(refused.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"gone cannot be sent to hosts that join: No such file"):
+        collect_files(config(tmp_path, files=(tmp_path / "gone",)))
+
+
+@pytest.mark.parametrize("path", ["../evil.py", "/etc/evil.py", "a/../../evil.py", "..", "", "."])
 def test_a_path_that_leads_elsewhere_is_refused(tmp_path: Path, path: str) -> None:
-    with pytest.raises(ValueError, match="no path of a module"):
-        lay_down({path: ""}, tmp_path / "host")
+    with pytest.raises(ValueError, match="no path below extensions"):
+        lay_down({path: b""}, tmp_path / "host")
     assert not list(tmp_path.rglob("*evil*"))

@@ -144,6 +144,58 @@ def test_what_raises_on_another_host_ends_the_run_with_its_cause(workplace: Any,
     assert "RuntimeError: the boom" in log, "the root keeps what the other host's worker wrote"
 
 
+TALKATIVE = """
+import gymnasium, numpy as np, sys
+from tianji_envs.core import BaseEnv
+
+class Talker(BaseEnv):
+    def __init__(self):
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(2)
+        self.steps = 0
+
+    def reset(self, seed=None):
+        return np.zeros(2, np.float32)
+
+    def step(self, action):
+        self.steps += 1
+        sys.stdout.buffer.write(b"step %d \\xe9 %s\\n" % (self.steps, b"." * 80))
+        sys.stdout.buffer.flush()
+        return np.zeros(2, np.float32), 1.0, self.steps % 20 == 0, False
+"""
+
+
+def lines_said(log: Path) -> list[bytes]:
+    return [line for line in log.read_bytes().splitlines() if line.startswith(b"step ")]
+
+
+def test_all_that_a_worker_on_another_host_writes_comes_back(workplace: Any, start: Start) -> None:
+    (workplace.place / "talker.py").write_text(TALKATIVE)
+    run, host = start(
+        {"environment": {"type": "talker:Talker", "id": "", "num_envs": 1}},
+        {"experiment": {"stop": {"env_steps": 10_000}}, "distribution": {"mode": "sync"}},
+    )
+    run.finish()
+    host.wait(0)
+    log = run.path / "logs/actor-3.log"
+    assert log.stat().st_size > 200_000
+    said = lines_said(log)
+    numbers = [int(line.split()[1]) for line in said]
+    assert numbers == list(range(1, len(said) + 1)), "each line once, from the first to the last"
+    assert said[0] == b"step 1 \xe9 " + b"." * 80
+
+
+def test_what_a_lost_host_s_workers_wrote_before_is_kept(workplace: Any, start: Start) -> None:
+    (workplace.place / "talker.py").write_text(TALKATIVE)
+    run, host = start({"environment": {"type": "talker:Talker", "id": "", "num_envs": 1}}, ENDLESS)
+    log = run.path / "logs/actor-3.log"
+    workplace.until(lambda: log.exists() and lines_said(log), "the root has some of it")
+    os.kill(host.pid, signal.SIGKILL)
+    run.finish(1)
+    host.wait_for_all()
+    assert lines_said(log)[0].startswith(b"step 1 ")
+
+
 def test_a_lost_host_ends_the_run_and_its_last_report_counts(workplace: Any, start: Start) -> None:
     run, host = start(ENDLESS)
     run.train_until(5000)

@@ -35,7 +35,7 @@ from tianji_cli.throughput.split import Split
 def at(
     consumption: float = 5700.0, each: float = 1450.0, reception: float = 1e6, rho: float = 1.0
 ) -> Callable[[int], Prediction]:
-    """The paper's Table 1: actors make 1,450 steps a second each, a learner of 4 cores uses 5,700."""
+    """About the paper's L2A8: an actor makes 1,450 steps a second, a learner of 4 cores uses 5,700."""
 
     def predicted(actors: int) -> Prediction:
         production = each * actors

@@ -219,6 +219,17 @@ def test_modules_of_the_user_are_found_from_another_directory(
     assert same(load_config(str(to)), before)
 
 
+def test_data_files_of_the_user_are_found_from_another_directory(own: Path, tmp_path: Path) -> None:
+    (own.parent / "table.csv").write_text("1\n")
+    (own.parent / "linked.csv").symlink_to(own.parent / "table.csv")
+    own.write_text(OWN.replace("[environment]", 'files = ["table.csv", "linked.csv"]\n\n[environment]'))
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    before = load_config(str(own), WANTED)
+    write(str(own), (), WANTED, to := elsewhere / "new.toml")
+    assert tomllib.loads(to.read_text())["experiment"]["files"] == ["../own/table.csv", "../own/linked.csv"]
+    assert same(load_config(str(to)), before)
+
+
 def test_neither_the_config_nor_its_base_is_overwritten(own: Path) -> None:
     config = extended(own, 'extends = "mine.toml"\n')
     (link := own.parent / "link.toml").symlink_to(config)

@@ -16,6 +16,7 @@ from cli.boom import BOOM
 from cli.sessions import commands
 
 from tianji_cli.config.loader import load_config
+from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.profiling.settings import split_of
 from tianji_cli.scaling.hosts import Others
@@ -159,7 +160,20 @@ def test_the_batch_of_a_replay_grows_with_its_learner() -> None:
     job = load_config("dqn_cartpole", ["training.batch_size=100"])
     assert batch_settings(job, split_of(job)) == []
     wider = load_config("dqn_cartpole", ["distribution.learner.cores=4"])
-    assert batch_settings(job, split_of(wider)) == ["training.batch_size=400"]
+    assert batch_settings(job, split_of(wider))[0] == "training.batch_size=400"
+
+
+def test_a_larger_batch_is_the_same_share_of_its_replay() -> None:
+    def share(job: JobConfig) -> float:
+        """P of Equation 2."""
+        return float(job.training.settings.model_dump()["batch_size"] / job.distribution.buffer.capacity)
+
+    study = plan_study("dqn_cartpole", Request(figure="6b", learner_cores=3))
+    assert study.job.training.settings.model_dump()["batch_size"] == 3 * 512
+    assert share(study.job) == share(load_config("dqn_cartpole"))
+    smaller = ("distribution.buffer.capacity=20_480",)
+    study = plan_study("dqn_cartpole", Request(figure="6b", overrides=smaller))
+    assert share(study.job) == 512 / 20_480, "the user's own capacity grows, too"
 
 
 @pytest.mark.usefixtures("two_cores")

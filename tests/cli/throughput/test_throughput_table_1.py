@@ -1,7 +1,9 @@
-"""The model, fed the paper's own figures of single roles, gives its Table 1 (section D.2).
+"""The model, fitted to one row of the paper's Table 1 (section D.2), predicts the other four.
 
 DQN on CartPole with two learners of four cores each: production rises with the actors, consumption with it
-until both are in balance at L2A8. Production runs free there, so what is made beyond L2A8 is never used.
+until both are in balance at L2A8. Production runs free there, so what is made beyond L2A8 is never used. The
+paper measures no role by itself. In balance actors and learners are both busy, so that row shows what one of
+each can do; all that is known of the other rows is their number of actors.
 """
 
 from __future__ import annotations
@@ -15,8 +17,6 @@ from tianji_cli.throughput.prediction import Prediction, predict
 from tianji_cli.throughput.split import Split
 from tianji_cli.throughput.workload import Workload
 
-PRODUCED_PER_ACTOR = 1450.0
-CONSUMED_PER_LEARNER = 5700.0
 FRAGMENT_STEPS = 16.0
 BATCH = 64.0
 
@@ -28,13 +28,18 @@ ROWS = [
     (24, "training-bound", (31190.68, 32251.47, 32814.92), (10189.90, 10508.93, 10671.10)),
 ]
 """Actors; what section D.2 says of it; steps/s produced and consumed in three runs."""
+LEARNERS, BALANCED = 2, 8
+_, _, _PRODUCED, _CONSUMED = next(row for row in ROWS if row[0] == BALANCED)
+PRODUCED_PER_ACTOR = mean(_PRODUCED) / BALANCED
+CONSUMED_PER_LEARNER = mean(_CONSUMED) / LEARNERS
+"""Fitted to L2A8: 1,450 and 5,665 steps/s."""
 
 
 def table_1(actors: int) -> Prediction:
     """Predict a row."""
-    split = Split(learners=2, learner_cores=4, actors=actors, num_envs=1)
+    split = Split(learners=LEARNERS, learner_cores=4, actors=actors, num_envs=1)
     workload = Workload(
-        rho=1.0, uses_per_update=2 * BATCH, updates_per_version=1.0, send_size=16, rollout_steps=None
+        rho=1.0, uses_per_update=LEARNERS * BATCH, updates_per_version=1.0, send_size=16, rollout_steps=None
     )
     costs = Costs(
         actor=ActorCosts(FRAGMENT_STEPS, Cost.fixed(FRAGMENT_STEPS / PRODUCED_PER_ACTOR), send_s=0.0),
@@ -45,16 +50,22 @@ def table_1(actors: int) -> Prediction:
     return predict(split, workload, costs)
 
 
-@pytest.mark.parametrize(("actors", "regime", "produced", "consumed"), ROWS)
-def test_a_row_of_table_1_has_its_regime_and_its_throughputs_within_15_percent(
+def test_the_row_that_the_model_is_fitted_to_is_in_balance() -> None:
+    assert table_1(BALANCED).bottleneck.kind == "balanced"
+
+
+@pytest.mark.parametrize(
+    ("actors", "regime", "produced", "consumed"), [row for row in ROWS if row[0] != BALANCED]
+)
+def test_another_row_of_table_1_is_predicted_with_its_regime_and_its_throughputs_within_12_percent(
     actors: int, regime: str, produced: tuple[float, ...], consumed: tuple[float, ...]
 ) -> None:
     prediction = table_1(actors)
     assert prediction.split.name == f"L2A{actors}"
     assert prediction.bottleneck.kind == regime
-    assert prediction.production == pytest.approx(mean(produced), rel=0.15)
-    assert prediction.throughput == pytest.approx(mean(consumed), rel=0.15)
+    assert prediction.production == pytest.approx(mean(produced), rel=0.12)
+    assert prediction.throughput == pytest.approx(mean(consumed), rel=0.12)
 
 
 def test_beyond_the_balance_of_table_1_more_actors_change_nothing() -> None:
-    assert table_1(16).throughput == table_1(24).throughput == 2 * CONSUMED_PER_LEARNER
+    assert table_1(16).throughput == table_1(24).throughput == LEARNERS * CONSUMED_PER_LEARNER
