@@ -81,3 +81,75 @@ def test_a_learner_that_hung_and_was_killed_ends_the_job(waiting: Callable[[str]
     run.command.wait(1)
     assert "was killed by SIGKILL" in run.command.last_words
     run.command.wait_for_all()
+
+
+MEDDLED = """
+import pathlib
+pathlib.Path(__file__).with_name("meddled").touch()
+"""
+
+
+def test_a_config_that_is_replaced_while_the_job_runs_is_read_by_no_process(workplace: Any) -> None:
+    workplace.module(MEDDLED)
+    run = workplace.train({"experiment": {"stop": {"wall_s": 4.0}, "eval_episodes": 3}})
+    run.train_until(1000)
+    config = run.path / "config.toml"
+    config.write_text(config.read_text().replace('type = "gym"', 'type = "my_env:Theirs"'))
+    run.command.kill("actor 0")  # Its successor begins after the change, as the evaluator does.
+    summary = run.finish()
+    assert sum(role["restarts"] for role in summary["roles"]) == 1
+    assert summary["evaluation"]["episodes"] == 3
+    assert not (workplace.place / "meddled").exists()
+
+
+UNFIT = {
+    "Image": "a convolutional one would be right",
+    "Tuple": "Box, Discrete, MultiBinary and MultiDiscrete",
+    "Crash": "was killed by SIGSEGV; it wrote last: the last line",
+}
+
+ODD = """
+import os, signal
+import gymnasium as gym, numpy as np
+from gymnasium.spaces import Box, Discrete, Tuple
+
+class Image(gym.Env):
+    observation_space, action_space = Box(0, 255, (84, 84, 3), np.uint8), Discrete(2)
+
+class Odd(gym.Env):
+    observation_space, action_space = Box(-1, 1, (4,)), Tuple((Discrete(2), Discrete(2)))
+
+class Crash(gym.Env):
+    def __init__(self):
+        print("the last line", flush=True)
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+for name, kind in {"Image": Image, "Tuple": Odd, "Crash": Crash}.items():
+    gym.register(f"{name}-v0", kind)
+"""
+
+
+@pytest.mark.parametrize("what", UNFIT)
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["train", "dry-run"])
+def test_what_cannot_be_built_is_the_only_error_and_leaves_no_run(
+    workplace: Any, what: str, options: tuple[str, ...]
+) -> None:
+    (workplace.place / "odd.py").write_text(ODD)
+    run = workplace.train({"environment": {"id": f"odd:{what}-v0"}}, options=options)
+    run.command.wait(2)
+    assert UNFIT[what] in run.command.stderr
+    assert len(run.command.stderr.splitlines()) == 1
+    assert not run.command.stdout
+    assert not run.path.exists()
+
+
+def test_a_replay_that_cannot_fit_is_refused_before_anything_starts(workplace: Any) -> None:
+    learner = {"agent": {"type": "dqn"}, "model": {"type": "mlp_q", "hidden": [16]}}
+    workplace.base = {**learner, "experiment": {"name": "run", "stop": {"wall_s": 5.0}}}
+    changes = {"distribution": {"groups": 2, "buffer": {"capacity": 10**9, "memory": "ram"}}}
+    run = workplace.train(
+        {"environment": {"type": "gym", "id": "CartPole-v1"}}, changes, options=("--dry-run",)
+    )
+    run.command.wait(2)
+    assert "distribution.buffer.capacity: 2 replays of 1000000000 env steps take" in run.command.last_words
+    assert "a capacity of at most" in run.command.last_words
