@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -29,14 +28,10 @@ from tianji_envs.core import (
 from tianji_envs.errors import (
     BrokenEnvironmentError,
     EnvironmentFailure,
-    MissingExtraError,
     UnknownEnvironmentError,
 )
-from tianji_envs.serial import GymnasiumEnv, SerialVectorEnvironment
+from tianji_envs.serial import MISSING, GymnasiumEnv, SerialVectorEnvironment, missing
 from tianji_envs.suggestions import nearest
-
-_OWN_EXTRAS = {"box2d"}
-"""Extras of gymnasium that tianji passes on under the same name."""
 
 
 def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
@@ -82,10 +77,8 @@ class GymFactory(EnvironmentFactory):
         try:
             if isinstance(spec.entry_point, str):
                 load_env_creator(spec.entry_point)
-        except gymnasium.error.DependencyNotInstalled as cause:
-            raise MissingExtraError(f"{id} needs more than is installed: {_pip_command(cause)}") from cause
-        except ModuleNotFoundError as cause:
-            raise MissingExtraError(f"{id} needs {cause.name!r}: pip install {cause.name}") from cause
+        except MISSING as cause:
+            raise missing(id, cause) from cause
 
     def make(
         self,
@@ -106,20 +99,10 @@ class GymFactory(EnvironmentFactory):
             return own or _serial(spec, num_envs, max_episode_steps, keywords)
         except EnvironmentFailure:
             raise
-        except gymnasium.error.DependencyNotInstalled as cause:
-            raise MissingExtraError(f"{id} needs more than is installed: {_pip_command(cause)}") from cause
-        except ModuleNotFoundError as cause:
-            raise MissingExtraError(f"{id} needs {cause.name!r}: pip install {cause.name}") from cause
+        except MISSING as cause:
+            raise missing(id, cause) from cause
         except Exception as cause:
             raise BrokenEnvironmentError(f"{id} cannot be built with options {keywords}: {cause}") from cause
-
-
-def _pip_command(missing: gymnasium.error.DependencyNotInstalled) -> str:
-    extra = re.search(r"gymnasium\[([\w-]+)\]", str(missing))
-    if extra is None:
-        return str(missing)
-    package = "tianji" if extra[1] in _OWN_EXTRAS else "gymnasium"
-    return f"pip install '{package}[{extra[1]}]'"
 
 
 def _own_vector(
@@ -159,6 +142,7 @@ class OwnVectorEnvironment(VectorEnvironment):
     """An environment's own vectorised implementation with ``AutoresetMode.NEXT_STEP``."""
 
     def __init__(self, name: str, vector: VectorEnv[Any, Any, Any]) -> None:
+        self._name = name
         self._vector = vector
         self.num_envs = vector.num_envs
         self.observation_space = vector.single_observation_space
@@ -179,7 +163,10 @@ class OwnVectorEnvironment(VectorEnvironment):
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the first environment."""
-        frames = self._vector.render()
+        try:
+            frames = self._vector.render()
+        except MISSING as cause:
+            raise missing(f"drawing {self._name}", cause) from cause
         if not frames:
             raise BrokenEnvironmentError(f"{self._vector} draws nothing: make it with render=True")
         return np.asarray(frames[0], dtype=np.uint8)

@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
 from tianji_envs.core import Array, BaseEnv, VectorEnvironment, check_spaces, derive_seed
-from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.errors import BrokenEnvironmentError, MissingExtraError
 from tianji_envs.team import AVAILABLE, TeamSpace
+
+MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
+"""What environments raise whose library is not installed."""
+
+_OWN_EXTRAS: Final = frozenset({"box2d"})
+"""Extras of gymnasium that tianji passes on under the same name."""
+
+
+def missing(what: str, cause: Exception) -> MissingExtraError:
+    """Name the library that something needs and that is not installed.
+
+    Args:
+        what: needs it.
+        cause: one of ``MISSING``.
+    """
+    text = str(cause)
+    library = cause.name if isinstance(cause, ModuleNotFoundError) else text.partition(" is not installed")[0]
+    extra = re.search(r"gymnasium\[([\w-]+)\]", text)
+    if extra is not None:
+        package = "tianji" if extra[1] in _OWN_EXTRAS else "gymnasium"
+        return MissingExtraError(f"{what} needs {library}: pip install '{package}[{extra[1]}]'")
+    if isinstance(cause, ModuleNotFoundError):
+        return MissingExtraError(f"{what} needs {library!r}: pip install {library}")
+    return MissingExtraError(f"{what} needs more than is installed: {text}")
 
 
 class SerialVectorEnvironment(VectorEnvironment):
@@ -139,7 +164,10 @@ class GymnasiumEnv(BaseEnv):
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the current state."""
-        frame = self._env.render()
+        try:
+            frame = self._env.render()
+        except MISSING as cause:
+            raise missing(f"drawing {self._env}", cause) from cause
         if frame is None:
             raise BrokenEnvironmentError(f"{self._env} draws nothing: make it with render=True")
         return np.asarray(frame, dtype=np.uint8)

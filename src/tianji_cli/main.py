@@ -107,7 +107,7 @@ def train(  # noqa: PLR0913, PLR0917 - the options of a command are its paramete
 
 
 @app.command(name="eval")
-def evaluate(
+def evaluate(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
     run: Annotated[str, typer.Argument(metavar="RUN", help="Path of a run, NAME/N, or NAME for its newest.")],
     episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes to play.")] = 100,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the environments.")] = None,
@@ -118,8 +118,16 @@ def evaluate(
     policy: Annotated[
         str, typer.Option(metavar="trained|random|heuristic", help="Who plays: the trained one by default.")
     ] = "trained",
+    max_s: Annotated[
+        float | None,
+        typer.Option(metavar="S", min=0.001, help="Longest time; the config's eval_max_s by default."),
+    ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Most env steps; the config's eval_max_steps by default."),
+    ] = None,
     render: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Save an animated GIF of the first episode.")
+        Path | None, typer.Option(metavar="X.gif", help="Save an animated GIF of the first episode.")
     ] = None,
     out: OutOption = None,
     json: JsonOption = None,
@@ -134,6 +142,8 @@ def evaluate(
             seed=seed,
             checkpoint=checkpoint,
             policy=policy,
+            max_s=max_s,
+            max_steps=max_steps,
             render=render,
             out=out,
             json_to=json,

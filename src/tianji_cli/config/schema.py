@@ -87,6 +87,8 @@ class Experiment(Section):
         eval_episodes: episodes of the greedy evaluation at the end; 0 for none.
         eval_checkpoint: which policy is evaluated: the "best" by mean training return, or the "last", where
             such returns say little: opponents whose returns are added up, or actions that are all random.
+        eval_max_s: seconds that the evaluation may take; episodes that have not ended by then are left out.
+        eval_max_steps: env steps that it may take, of all its episodes together.
         extensions: directories that ``module:attribute`` types are imported from, beside those of
             Python's own path.
     """
@@ -99,6 +101,8 @@ class Experiment(Section):
     keep_checkpoints: Natural = 3
     eval_episodes: Natural = 100
     eval_checkpoint: Literal["best", "last"] = "best"
+    eval_max_s: Annotated[float, Field(gt=0)] = 120.0
+    eval_max_steps: Count = 10_000_000
     extensions: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     @field_validator("name")

@@ -18,7 +18,7 @@ from tianji_cli.roles.held_back import Receiver
 from tianji_cli.roles.totals import Said, of_buffers, of_learners
 from tianji_cli.roles.work import WorkLog
 from tianji_cli.roles.worker_view import WorkerView, extra_reports, role_states, role_summaries
-from tianji_cli.telemetry.evaluation import Evaluation
+from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
 from tianji_cli.telemetry.forecast import StopForecast
 from tianji_cli.telemetry.snapshot import (
     Averaging,
@@ -138,12 +138,26 @@ class Overview:
         """
         self.averaging = Averaging(rounds, tuple(missed), tuple(lost))
 
-    def note_evaluation(self) -> None:
-        """Take in how the greedy evaluation went, if it was played to its end."""
-        for report in self._role_reports("evaluator"):
-            returns = report["returns"]
-            if len(returns) == self._config.experiment.eval_episodes:
-                self.evaluation = Evaluation.of(returns, report.get("win_rate"), report.get("agents"))
+    def note_evaluation(self, ended_by: str | None) -> None:
+        """Take in how the greedy evaluation went.
+
+        Args:
+            ended_by: why the root has ended it; None if it has ended by itself.
+        """
+        said = next(iter(self._role_reports("evaluator")), {})
+        self.evaluation = Evaluation.of(
+            said.get("returns", ()),
+            self._config.experiment.eval_episodes,
+            said.get("cut_off", ended_by),
+            said.get("win_rate"),
+            said.get("agents"),
+        )
+
+    @property
+    def evaluating(self) -> Evaluating | None:
+        """How far the evaluation is; None before the evaluator has said so."""
+        said = next(iter(self._role_reports("evaluator")), None)
+        return None if said is None else Evaluating(**said["progress"])
 
     @property
     def elapsed_s(self) -> float:
@@ -231,6 +245,7 @@ class Overview:
             frames_per_step=self._frames_per_step,
             win_rate=learner.get("win_rate"),
             steps_given_up=buffer.get("steps_given_up"),
+            evaluating=self.evaluating,
         )
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:

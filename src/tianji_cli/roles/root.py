@@ -39,6 +39,7 @@ from tianji_cli.data.production import ProductionFile
 from tianji_cli.roles.announcements import Announcements
 from tianji_cli.roles.best_group import choose_best
 from tianji_cli.roles.ending import Ending
+from tianji_cli.roles.evaluation_watch import EvaluationWatch
 from tianji_cli.roles.group_losses import GroupLosses
 from tianji_cli.roles.membership import Membership
 from tianji_cli.roles.overview import Overview
@@ -110,6 +111,7 @@ class Root:
         self._members = Membership(plan, control)
         self._announcements = Announcements(plan, telemetry.event)
         self._rules = StopRules(config, overview)
+        self._evaluation = EvaluationWatch(config.experiment.eval_max_s, telemetry.event)
         self._said_last: set[int] = set()
         self._began = time.monotonic()
         self._next_tick = self._began
@@ -332,6 +334,8 @@ class Root:
             self._announcements.mind_start(self._crew.ranks - self._members.registered)
         if self._phase is Phase.TRAINING:
             self._announcements.mind_silence(self._crew.ranks)
+        if self._phase is Phase.EVALUATING and self._evaluation.is_late(self._overview.evaluating):
+            self._crew.kill()
         self._mind(self._rules.time_reached())
 
     def _mind(self, reached: str | None) -> None:
@@ -358,7 +362,6 @@ class Root:
         if self._phase is Phase.STOPPING and self._ending.all_are_gone():
             self._phase = self._evaluation_or_over()
         elif self._phase is Phase.EVALUATING and not self._crew.ranks:
-            self._overview.note_evaluation()
             self._phase = Phase.OVER
 
     def _give_up(self, late: set[int]) -> None:
@@ -380,6 +383,8 @@ class Root:
 
     def _summary(self) -> Summary:
         assert self._outcome is not None
+        if self._outcome.status == "finished" and self._plan.carrying("evaluator"):
+            self._overview.note_evaluation(self._evaluation.ended_by)
         account = self._losses.account(self._overview)
         if account.unaccounted:
             self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")

@@ -120,10 +120,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
 
 
 def _facts_of_evaluation(evaluation: Evaluation) -> Iterator[tuple[str, Text]]:
-    mean, std = number(evaluation.mean), number(evaluation.std)
-    behind = f"mean of {evaluation.episodes} greedy episodes, standard deviation {std}"
-    behind += "" if evaluation.win_rate is None else f", {share(evaluation.win_rate)} won"
-    yield "evaluation", Text.assemble((mean, "bold"), f"  {behind}")
+    said = evaluation.described("greedy episodes", "experiment.eval_max_s, eval_max_steps")
+    yield "evaluation", Text(said, style="yellow" if evaluation.left_out else "")
     if evaluation.agents is not None:
         yield "of each agent", Text(of_agents(evaluation.agents))
 
