@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.cluster.graph import RoleGraph, graph_of
@@ -15,7 +16,7 @@ from tianji_cli.cluster.interfaces import parse_address, resolve
 from tianji_cli.cluster.mpi_ranks import Launch, World, check_size, launched, serve
 from tianji_cli.cluster.mpiexec import run_under_mpiexec
 from tianji_cli.cluster.occupation import is_occupied
-from tianji_cli.cluster.plan import Plan, expected_hosts, make_plan, plan_for_ranks
+from tianji_cli.cluster.plan import Plan, PlannedProcess, expected_hosts, make_plan, plan_for_ranks
 from tianji_cli.cluster.run_files import files_elsewhere
 from tianji_cli.cluster.session import Order, run_session
 from tianji_cli.config.checks import check_devices, crosses_hosts
@@ -23,8 +24,15 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.interruption import INTERRUPTED
+from tianji_cli.telemetry.quantities import ranges
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
+
+MAX_ROWS: Final = 64
+"""Rows of a plan on the screen; more processes are summed up, and whole with --json."""
+
+MOST_SPANS: Final = 4
+"""Ranges of numbers in a cell."""
 
 
 def train(  # noqa: PLR0913 - as many as the command has options
@@ -165,20 +173,59 @@ def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: st
     table = Table(title=f"{len(rows)} processes, transport {plan.transport}", title_justify="left")
     for heading in ("rank", "roles", "group", "host", "cores", "device"):
         table.add_column(heading)
-    for row in rows:
-        cores = ",".join(map(str, row["cores"])) or "any"
-        group = "-" if row["group"] is None else str(row["group"])
-        table.add_row(str(row["rank"]), " + ".join(row["roles"]), group, row["host"], cores, row["device"])
-    console = Console()
+    for alike in _alike(plan.processes):
+        table.add_row(*_cells(alike))
+    console = Console(highlight=False, markup=False)
     console.print(table)
+    for line in _below_table(plan, graph, roles):
+        console.print(line, soft_wrap=True)
+
+
+def _below_table(plan: Plan, graph: RoleGraph, roles: Collection[str]) -> Iterator[str]:
     if any(process.device.startswith("cuda:") for process in plan.processes):
-        console.print("cuda:N where a host has fewer GPUs: they go round", highlight=False)
+        yield "cuda:N where a host has fewer GPUs: they go round"
     for channel in graph.channels:
-        console.print(f"{channel.sender} -> {channel.receiver}: {channel.name}", highlight=False)
+        yield f"{channel.sender} -> {channel.receiver}: {channel.name}"
     for slot in graph.slots:
-        console.print(f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest", highlight=False)
-    for elsewhere in files_elsewhere(plan, roles):
-        console.print(
-            f"{elsewhere.what} are kept only if {elsewhere.host} reaches the run directory by its path",
-            highlight=False,
-        )
+        yield f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest"
+    cut_off = list(files_elsewhere(plan, roles))
+    for elsewhere in cut_off[:MAX_ROWS]:
+        yield f"{elsewhere.what} are kept only if {elsewhere.host} reaches the run directory by its path"
+    if len(cut_off) > MAX_ROWS:
+        yield f"and so on, {len(cut_off)} in all"
+
+
+def _alike(processes: Sequence[PlannedProcess]) -> Iterable[Sequence[PlannedProcess]]:
+    """Sort processes into rows of a table: one each if there are few, else one for all of the same roles."""
+    if len(processes) <= MAX_ROWS:
+        return [[process] for process in processes]
+    rows: dict[tuple[Any, ...], list[PlannedProcess]] = {}
+    for process in processes:
+        kind = process.device.partition(":")[0]
+        rows.setdefault((process.roles, kind), []).append(process)
+    return rows.values()
+
+
+def _cells(alike: Sequence[PlannedProcess]) -> tuple[str, ...]:
+    counted = Counter(alike[0].roles).items()
+    roles = " + ".join(role if number == 1 else f"{number} {role}s" for role, number in counted)
+    if len(alike) > 1:
+        roles = f"{len(alike)} times {roles}"
+    groups = sorted({process.group for process in alike if process.group is not None})
+    cores = sorted({core for process in alike for core in process.cores})
+    hosts = list(dict.fromkeys(process.host for process in alike))
+    devices = list(dict.fromkeys(process.device for process in alike))
+    return (
+        _spans([process.rank for process in alike]),
+        roles,
+        _spans(groups) or "-",
+        hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts",
+        (ranges(cores) if len(alike) > 1 else ",".join(map(str, cores))) or "any",
+        devices[0] if len(devices) == 1 else f"{devices[0]} to {devices[-1]}",
+    )
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Write ascending numbers shortly, whatever they are."""
+    text = ranges(numbers)
+    return text if text.count(",") < MOST_SPANS else f"{numbers[0]} to {numbers[-1]}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -32,8 +32,34 @@ from tianji_cli.config.update_rules import (
 )
 from tianji_cli.data.balance import usual_tolerance
 
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
+
+def _at_most(most: int, because: str) -> AfterValidator:
+    """Refuse larger numbers, and say why."""
+
+    def check(number: int) -> int:
+        if number > most:
+            raise ValueError(f"{number} is more than {most:,}: {because}")
+        return number
+
+    return AfterValidator(check)
+
+
+_64_BITS: Final = _at_most(2**63 - 1, "whole numbers have 64 bits here, as TOML's have")
+Count = Annotated[int, Field(ge=1), _64_BITS]
+Natural = Annotated[int, Field(ge=0), _64_BITS]
+
+MAX_PROCESSES: Final = 32_768
+"""Processes of a job: the root keeps a connection to each."""
+
+MAX_ROLES: Final = 64
+"""Roles of the user's own: each is a process in every group, and may get a copy of every fragment."""
+
+Processes = Annotated[Count, _at_most(MAX_PROCESSES, "each is a process that the root is connected to")]
+Groups = Annotated[Count, _at_most(1024, "the root averages the parameters of all of them, one by one")]
+Learners = Annotated[Count, _at_most(1024, "each keeps a connection to every other one of its group")]
+Hosts = Annotated[Count, _at_most(4096, "the root is connected to each, and waits for all of them")]
+Environments = Annotated[Count, _at_most(1_000_000, "each actor builds all of them, and steps them in turn")]
+Cores = Annotated[Natural, _at_most(4096, "each is a thread, and no host has so many cores")]
 
 
 def _check_is_a_device(device: str) -> str:
@@ -128,7 +154,7 @@ class Environment(Section):
 
     type: str
     id: str | None = None
-    num_envs: Count = 32
+    num_envs: Environments = 32
     max_episode_steps: Count | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 
@@ -182,8 +208,8 @@ class Learner(Section):
         cores: cores, and threads, of each.
     """
 
-    num: Count = 1
-    cores: Count = 1
+    num: Learners = 1
+    cores: Annotated[Cores, Field(ge=1)] = 1
 
 
 class UserRoleSection(Component):
@@ -197,7 +223,7 @@ class UserRoleSection(Component):
 
     receives: Annotated[tuple[Literal["fragments"], ...], Field(strict=False)] = ()
     reads: Annotated[tuple[Literal["policy"], ...], Field(strict=False)] = ()
-    cores: Natural = 0
+    cores: Cores = 0
 
     @model_serializer
     def _as_one_table(self) -> dict[str, Any]:
@@ -216,8 +242,8 @@ class Actor(Section):
         device: where policies act, the evaluator's too; several actors may share a GPU.
     """
 
-    num: Count = 1
-    cores: Count = 1
+    num: Processes = 1
+    cores: Annotated[Cores, Field(ge=1)] = 1
     send_size: Count = 32
     window: Count = 2
     device: Device = "cpu"
@@ -248,7 +274,7 @@ class Buffer(Section):
 
     num: Count = 1
     colocate: bool = True
-    cores: Count = 1
+    cores: Annotated[Cores, Field(ge=1)] = 1
     rollouts: Count = 1
     capacity: Count = 100_000
     sampler: Literal["uniform", "prioritised", "fresh"] = "uniform"
@@ -291,8 +317,8 @@ class Distribution(Section):
     mode: Literal["async", "sync"] = "async"
     balance: Literal["held", "free"] = "held"
     balance_tolerance: Count | None = None
-    hosts: Count = 1
-    groups: Count = 1
+    hosts: Hosts = 1
+    groups: Groups = 1
     sync_interval: Count = 100
     sync_wait_s: Annotated[float, Field(gt=0)] = 1.0
     sync_optimizer: bool = False
