@@ -30,7 +30,8 @@ from tianji_envs.errors import (
     EnvironmentFailure,
     UnknownEnvironmentError,
 )
-from tianji_envs.serial import MISSING, GymnasiumEnv, SerialVectorEnvironment, missing
+from tianji_envs.other_packages import how_to_install, registered_elsewhere, well_known
+from tianji_envs.serial import MISSING, GymnasiumEnv, SerialVectorEnvironment, missing, not_five
 from tianji_envs.suggestions import nearest
 
 
@@ -48,14 +49,18 @@ def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
         try:
             importlib.import_module(module)
         except ImportError as cause:
-            raise UnknownEnvironmentError(f"{id!r}: cannot import {module!r}: {cause}") from cause
+            how = how_to_install(module) if isinstance(cause, ModuleNotFoundError) else ""
+            raise UnknownEnvironmentError(f"{id!r}: cannot import {module!r}: {cause}{how}") from cause
     spec = gymnasium.registry.get(name)
     if spec is None:
-        raise UnknownEnvironmentError(f"gymnasium has no environment {name!r}{_nearest(name)}")
+        # Reading what other packages register costs a quarter of a second.
+        hint = "" if module else well_known(name)
+        hint = hint or _nearest(name, f"{module}:" if module else "") or registered_elsewhere(name)
+        raise UnknownEnvironmentError(f"gymnasium has no environment {name!r}{hint}")
     return spec
 
 
-def _nearest(name: str) -> str:
+def _nearest(name: str, prefix: str) -> str:
     try:
         find_game(name)
     except UnknownEnvironmentError:
@@ -63,7 +68,7 @@ def _nearest(name: str) -> str:
     else:
         return '; environment.type = "atari" has it'
     by_folded = {registered.lower(): registered for registered in gymnasium.registry}
-    return nearest(name.lower(), by_folded, by_folded.__getitem__, most=3)
+    return nearest(name.lower(), by_folded, lambda folded: prefix + by_folded[folded], most=3)
 
 
 class GymFactory(EnvironmentFactory):
@@ -159,7 +164,11 @@ class OwnVectorEnvironment(VectorEnvironment):
         self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
     ) -> None:
         """Act once in every environment."""
-        observation[...], reward[...], terminated[...], truncated[...], _ = self._vector.step(actions)
+        result = self._vector.step(actions)
+        try:
+            observation[...], reward[...], terminated[...], truncated[...], _ = result
+        except (TypeError, ValueError) as cause:
+            raise BrokenEnvironmentError(not_five(self._name, result)) from cause
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the first environment."""

@@ -259,9 +259,9 @@ class Root:
             self._overview.unsure.add(rank)
         elif not departure.killed and (status is None or status >= 0):
             self._await_last_words(rank)
-        # Whatever befalls a process after its last report, all that it had to do was done.
-        in_order = rank in self._ending.stopped and (status is None or status <= 0)
         view = self._overview.workers[rank]
+        # Whatever befalls a process after its last report, all that it had to do was done; unless it failed.
+        in_order = view.state != "failed" and rank in self._ending.stopped and (status is None or status <= 0)
         view.pid, view.state = None, "done" if in_order else describe_exit(status)
         if in_order and self._phase not in {Phase.STARTING, Phase.TRAINING}:
             return
