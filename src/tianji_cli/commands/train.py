@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ from tianji_cli.cluster.mpi_ranks import Launch, World, check_size, launched, se
 from tianji_cli.cluster.mpiexec import run_under_mpiexec
 from tianji_cli.cluster.occupation import is_occupied
 from tianji_cli.cluster.plan import Plan, PlannedProcess, expected_hosts, make_plan, plan_for_ranks
-from tianji_cli.cluster.run_files import files_elsewhere
+from tianji_cli.cluster.run_files import files_elsewhere, goals_reached
 from tianji_cli.cluster.session import Order, run_session
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
@@ -25,7 +26,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.interruption import INTERRUPTED
 from tianji_cli.telemetry.quantities import ranges
-from tianji_cli.telemetry.report import print_result
+from tianji_cli.telemetry.report import print_result, write_json
 from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
 
 MAX_ROWS: Final = 64
@@ -92,6 +93,8 @@ def train(  # noqa: PLR0913 - as many as the command has options
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         by_mpiexec = _wants_mpiexec(job, plan, launch, world)
         run = _run_directory(job, place, earlier, run_in)
+        if earlier is not None and _is_at_its_goal(job, run, json_to):
+            return 0
         if by_mpiexec:
             return run_under_mpiexec(len(plan.processes), run, resumed=earlier is not None)
         order = Order(job, run, earlier is not None, quiet, address, world)
@@ -141,6 +144,29 @@ def _run_directory(
     return earlier
 
 
+def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None) -> bool:
+    """Say whether there is nothing to train for; if so, print it and how to go on, and touch nothing."""
+    reached = goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups)
+    if not reached:
+        return False
+    if json_to is not None and run.summary.exists():
+        write_json(json.loads(run.summary.read_text(encoding="utf-8")), json_to)
+    if json_to == "-":
+        return True
+    goals = job.experiment.stop.model_dump()
+    said = "; ".join(
+        f"{where}, and experiment.stop.{rule} is {goals[rule]}" for rule, where in reached.items()
+    )
+    path = shlex.quote(str(run.path))
+    moved = "".join(f" --set experiment.stop.{rule}=..." for rule in reached)
+    print(  # noqa: T201 - the command's result
+        f"{run.path} has reached its goal, and nothing was changed: {said}\n"
+        f"move the goal to go on: tianji train --resume {path}{moved}\n"
+        f"evaluate it:            tianji eval {path}"
+    )
+    return True
+
+
 def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: str | None) -> None:
     """Print who would run where, and who would be connected to whom.
 
@@ -162,8 +188,6 @@ def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: st
         for process in plan.processes
     ]
     if json_to is not None:
-        from tianji_cli.telemetry.report import write_json  # noqa: PLC0415
-
         write_json({"transport": plan.transport, "processes": rows, **asdict(graph)}, json_to)
     if json_to == "-":
         return
