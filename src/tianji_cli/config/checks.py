@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import Final
 
 from tianji_algos import registry as algorithms
+from tianji_cli.config.counts import MAX_PROCESSES
 from tianji_cli.config.replay_checks import (
     check_replay,
     check_replay_end,
@@ -22,7 +23,6 @@ from tianji_cli.config.replay_checks import (
     check_rollouts,
 )
 from tianji_cli.config.schema import (
-    MAX_PROCESSES,
     Component,
     Distribution,
     Environment,

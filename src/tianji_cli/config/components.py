@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Final
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
 from tianji_cli.config import user_roles
+from tianji_cli.config.counts import MAX_ROLES
 from tianji_cli.config.problems import did_you_mean, nearest
-from tianji_cli.config.schema import MAX_ROLES, Component, Distribution, UserRoleSection
+from tianji_cli.config.schema import Component, Distribution, UserRoleSection
 from tianji_cli.config.source import Tree
 from tianji_cli.config.validation import shown_value, validated
 from tianji_cli.errors import UsageError

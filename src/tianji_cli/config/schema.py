@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -21,6 +21,16 @@ from pydantic import (
     model_validator,
 )
 
+from tianji_cli.config.counts import (
+    Cores,
+    Count,
+    Environments,
+    Groups,
+    Hosts,
+    Learners,
+    Natural,
+    Processes,
+)
 from tianji_cli.config.update_rules import (
     OnPolicySettings,
     ReplayLearnerSettings,
@@ -31,35 +41,6 @@ from tianji_cli.config.update_rules import (
     sequence_steps_of,
 )
 from tianji_cli.data.balance import usual_tolerance
-
-
-def _at_most(most: int, because: str) -> AfterValidator:
-    """Refuse larger numbers, and say why."""
-
-    def check(number: int) -> int:
-        if number > most:
-            raise ValueError(f"{number} is more than {most:,}: {because}")
-        return number
-
-    return AfterValidator(check)
-
-
-_64_BITS: Final = _at_most(2**63 - 1, "whole numbers have 64 bits here, as TOML's have")
-Count = Annotated[int, Field(ge=1), _64_BITS]
-Natural = Annotated[int, Field(ge=0), _64_BITS]
-
-MAX_PROCESSES: Final = 32_768
-"""Processes of a job: the root keeps a connection to each."""
-
-MAX_ROLES: Final = 64
-"""Roles of the user's own: each is a process in every group, and may get a copy of every fragment."""
-
-Processes = Annotated[Count, _at_most(MAX_PROCESSES, "each is a process that the root is connected to")]
-Groups = Annotated[Count, _at_most(1024, "the root averages the parameters of all of them, one by one")]
-Learners = Annotated[Count, _at_most(1024, "each keeps a connection to every other one of its group")]
-Hosts = Annotated[Count, _at_most(4096, "the root is connected to each, and waits for all of them")]
-Environments = Annotated[Count, _at_most(1_000_000, "each actor builds all of them, and steps them in turn")]
-Cores = Annotated[Natural, _at_most(4096, "each is a thread, and no host has so many cores")]
 
 
 def _check_is_a_device(device: str) -> str:
@@ -75,7 +56,9 @@ Device = Annotated[str, AfterValidator(_check_is_a_device)]
 class Section(BaseModel):
     """A table of the config: frozen, every key known, no value of another type taken for granted."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
 
 class Stop(Section):
