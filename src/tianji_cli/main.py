@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from json import dumps
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Annotated
 
 import typer
@@ -324,6 +326,13 @@ def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
 
 
 def _complain(message: str) -> None:
+    """Write to stderr: on a terminal long lines break between words, in a pipe they stay whole."""
+    if sys.stderr.isatty():
+        width = max(20, get_terminal_size().columns)
+        lines = [
+            wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in message.split("\n")
+        ]
+        message = "\n".join("\n".join(parts) for parts in lines)
     sys.stderr.write(f"{message}\n")
 
 

@@ -22,7 +22,7 @@ from tianji_cli.roles.evaluator import EvaluationLimits
 from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
 from tianji_cli.telemetry.json_numbers import finite
 from tianji_cli.telemetry.quantities import number, several
-from tianji_cli.telemetry.report import of_agents, write_json
+from tianji_cli.telemetry.report import of_agents, print_lines, write_json
 from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
 
 if TYPE_CHECKING:
@@ -257,4 +257,4 @@ def _show(
     if animation is not None:
         part = "the first episode" if returns else "the first episode as far as it was played"
         lines.append(f"{animation.path}: {part}, {several(animation.pictures, 'picture')}")
-    print("\n".join(lines))  # noqa: T201 - the command's result
+    print_lines(lines)

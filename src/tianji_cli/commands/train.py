@@ -26,7 +26,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.interruption import INTERRUPTED
 from tianji_cli.telemetry.quantities import ranges
-from tianji_cli.telemetry.report import print_result, write_json
+from tianji_cli.telemetry.report import print_lines, print_result, write_json
 from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
 
 MAX_ROWS: Final = 64
@@ -159,10 +159,12 @@ def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None) -> b
     )
     path = shlex.quote(str(run.path))
     moved = "".join(f" --set experiment.stop.{rule}=..." for rule in reached)
-    print(  # noqa: T201 - the command's result
-        f"{run.path} has reached its goal, and nothing was changed: {said}\n"
-        f"move the goal to go on: tianji train --resume {path}{moved}\n"
-        f"evaluate it:            tianji eval {path}"
+    print_lines(
+        [
+            f"{run.path} has reached its goal, and nothing was changed: {said}",
+            f"move the goal to go on: tianji train --resume {path}{moved}",
+            f"evaluate it:            tianji eval {path}",
+        ]
     )
     return True
 
@@ -199,10 +201,8 @@ def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: st
         table.add_column(heading)
     for alike in _alike(plan.processes):
         table.add_row(*_cells(alike))
-    console = Console(highlight=False, markup=False)
-    console.print(table)
-    for line in _below_table(plan, graph, roles):
-        console.print(line, soft_wrap=True)
+    Console().print(table)
+    print_lines(_below_table(plan, graph, roles))
 
 
 def _below_table(plan: Plan, graph: RoleGraph, roles: Collection[str]) -> Iterator[str]:

@@ -206,14 +206,16 @@ class Overview:
         interval = max(now - then, 1e-9)
         self._last = (now, produced, received, consumed)
         env_steps = self._earlier_env_steps + produced
+        train_s, elapsed_s = self.session_train_s, self.elapsed_s
         values = {
             "mean_return": self._nearest("mean_100"),
             "win_rate": self._nearest("win_rate"),
             "env_steps": float(self._earlier_env_steps + received),
-            "wall_s": self.session_train_s,
+            "wall_s": train_s,
         }
+        bottleneck = self._work.current(elapsed_s)
         return Snapshot(
-            elapsed_s=self.elapsed_s,
+            elapsed_s=elapsed_s,
             train_s=float(learner.get("train_s", 0.0)),
             env_steps=env_steps,
             received=self._earlier_env_steps + received,
@@ -231,14 +233,14 @@ class Overview:
             mean_100=learner.get("mean_100"),
             best_mean_100=learner.get("best_mean_100"),
             losses=learner.get("losses", {}),
-            roles=role_states(self._plan, self.workers),
-            stop=self._forecast.update(self.elapsed_s, values),
+            roles=role_states(self._plan, self.workers, elapsed_s, self._work.window_began(elapsed_s)),
+            stop=self._forecast.update(train_s, values),
             age=_spread(learner, "age"),
             uses=_spread(buffer, "uses"),
             replay=_replay(buffer),
             staleness_p=self._staleness_p(buffer),
             stale_priorities=int(buffer.get("stale_priorities", 0)),
-            bottleneck=self._work.current(self.elapsed_s),
+            bottleneck=bottleneck,
             averaging=self.averaging,
             by_group=self._standings(),
             extra=extra_reports(self._plan, self.workers, self._config.roles),

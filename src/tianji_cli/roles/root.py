@@ -105,7 +105,6 @@ class Root:
         self._averaging = averaging
         self._losses = losses
         self._checkpoints = checkpoints
-        self._several = config.distribution.groups > 1
         self._phase = Phase.STARTING
         self._outcome: Outcome | None = None
         self._members = Membership(plan, control)
@@ -326,14 +325,15 @@ class Root:
         for rank, pid in self._crew.pids.items():
             self._overview.workers[rank].pid = pid
         self._averaging.tell(self._overview, self._losses.causes)
-        self._telemetry.update(self._overview.snapshot())
+        snapshot = self._overview.snapshot()
+        self._telemetry.update(snapshot)
         self._rejections.report()
         self._announcements.mind_first_step(self._overview.session_train_s)
         self._announcements.mind_waiting(self._overview.waits_for)
         if self._phase is Phase.STARTING:
             self._announcements.mind_start(self._crew.ranks - self._members.registered)
         if self._phase is Phase.TRAINING:
-            self._announcements.mind_silence(self._crew.ranks)
+            self._announcements.mind_training(self._crew.ranks, snapshot)
         if self._phase is Phase.EVALUATING and self._evaluation.is_late(self._overview.evaluating):
             self._crew.kill()
         self._mind(self._rules.time_reached())
@@ -371,7 +371,7 @@ class Root:
             self._end("failed", cause)
 
     def _evaluation_or_over(self) -> Phase:
-        if self._several:
+        if self._config.distribution.groups > 1:
             learners, lost = self._overview.learners(), self._losses.causes
             choose_best(self._checkpoints, learners, lost, self._telemetry.event)
         evaluators = self._plan.carrying("evaluator")

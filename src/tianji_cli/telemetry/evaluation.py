@@ -39,19 +39,19 @@ class Evaluation:
         episodes: how many were played to their end; only these count.
         mean: of their returns; not a number if none has ended.
         std: of their returns; likewise.
-        left_out: episodes that were wanted, and had not ended at the limit.
-        cut_off: the limit that was reached, in words; None if all episodes were played.
         win_rate: share of them that were won; None where nothing is won.
         agents: mean return of each agent of a team, by name; None of a single agent.
+        left_out: episodes that were wanted, and had not ended at the limit.
+        cut_off: the limit that was reached, in words; None if all episodes were played.
     """
 
     episodes: int
     mean: float
     std: float
-    left_out: int = 0
-    cut_off: str | None = None
     win_rate: float | None = None
     agents: Mapping[str, float] | None = None
+    left_out: int = 0
+    cut_off: str | None = None
 
     @classmethod
     def of(
@@ -66,7 +66,7 @@ class Evaluation:
         mean = statistics.fmean(returns) if returns else math.nan
         std = statistics.pstdev(returns) if returns else math.nan
         left_out = wanted - len(returns)
-        return cls(len(returns), mean, std, left_out, cut_off if left_out else None, win_rate, agents)
+        return cls(len(returns), mean, std, win_rate, agents, left_out, cut_off if left_out else None)
 
     def described(self, kind: str, limits: str) -> str:
         """Say what came of it, and what was left out.
