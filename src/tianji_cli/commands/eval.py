@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -83,9 +84,10 @@ def evaluate(  # noqa: PLR0913 - as many as the command has options
     wanted = checkpoint or config.experiment.eval_checkpoint
     name = _find_checkpoint(directory, wanted) if untrained is None else ""
     animation = None if render is None else Animation(render)
-    limits = EvaluationLimits(
-        max_s or config.experiment.eval_max_s, max_steps or config.experiment.eval_max_steps
-    )
+    experiment = config.experiment
+    limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
+    if math.isnan(limits.max_s):
+        raise UsageError("--max-s: nan is no number of seconds")
     # torch is slow to import, and what the command line got wrong is known by now.
     from tianji_cli.cluster.assembly import Assembly  # noqa: PLC0415
     from tianji_cli.cluster.parts import Job  # noqa: PLC0415

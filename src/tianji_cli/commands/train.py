@@ -250,6 +250,6 @@ def _cells(alike: Sequence[PlannedProcess]) -> tuple[str, ...]:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Write ascending numbers shortly, whatever they are."""
+    """Write ascending numbers shortly; of many gaps only the ends are told."""
     text = ranges(numbers)
     return text if text.count(",") < MOST_SPANS else f"{numbers[0]} to {numbers[-1]}"

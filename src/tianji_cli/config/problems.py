@@ -40,7 +40,7 @@ class Problem:
 
 
 def _cut(text: str) -> str:
-    """Shorten the values in a message: whatever stands in quotes, or without a blank in it."""
+    """Shorten the values in a message: a value stands in quotes, or has no blank in it."""
     return _LONG.sub(lambda value: f"{value[0][: LONGEST - 4]}...{value[1] or ''}", text)
 
 

@@ -199,3 +199,19 @@ def test_errors_of_environments_and_models_are_one_line_in_eval(workplace: Any) 
         assert broken.wait() in {1, 2}
         assert word in broken.stderr
         assert len(broken.stderr.splitlines()) <= 5
+
+
+def test_an_environment_that_another_package_registers_is_trained_in_and_evaluated(workplace: Any) -> None:
+    package = workplace.place / "installed"
+    package.mkdir()
+    (package / "far_grid.py").write_text(
+        "import gymnasium\n"
+        'cart_pole = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"\n'
+        'gymnasium.register(id="FarGrid-v0", entry_point=cart_pole, max_episode_steps=100)\n'
+    )
+    workplace.environment = {"PYTHONPATH": str(package)}
+    run = workplace.train({"environment": {"id": "far_grid:FarGrid-v0"}, "experiment": {"eval_episodes": 5}})
+    assert run.finish()["evaluation"]["episodes"] == 5
+    played = workplace.command("eval", str(run.path), "--episodes", "2")
+    played.wait(0)
+    assert "mean of 2 greedy episodes" in played.stdout
