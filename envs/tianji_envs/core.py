@@ -239,5 +239,8 @@ def check_spaces(name: str, observation: object, action: object) -> None:
             continue
         if not isinstance(space, supported):
             raise UnsupportedSpaceError(
-                f"{name}: {role}_space is {space}; Box, Discrete, MultiBinary and MultiDiscrete are supported"
+                f"{name}: {role}_space is {space}; "
+                "Box, Discrete, MultiBinary and MultiDiscrete are supported. "
+                f"A gymnasium.{role.title()}Wrapper of your own can show one of these: name its class as "
+                "environment.type = 'my_module:MyEnv' (docs/extending.md)"
             )

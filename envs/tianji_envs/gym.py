@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -29,14 +28,11 @@ from tianji_envs.core import (
 from tianji_envs.errors import (
     BrokenEnvironmentError,
     EnvironmentFailure,
-    MissingExtraError,
     UnknownEnvironmentError,
 )
-from tianji_envs.serial import GymnasiumEnv, SerialVectorEnvironment
+from tianji_envs.other_packages import how_to_install, registered_elsewhere, well_known
+from tianji_envs.serial import MISSING, GymnasiumEnv, SerialVectorEnvironment, missing, not_five
 from tianji_envs.suggestions import nearest
-
-_OWN_EXTRAS = {"box2d"}
-"""Extras of gymnasium that tianji passes on under the same name."""
 
 
 def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
@@ -53,14 +49,18 @@ def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
         try:
             importlib.import_module(module)
         except ImportError as cause:
-            raise UnknownEnvironmentError(f"{id!r}: cannot import {module!r}: {cause}") from cause
+            how = how_to_install(module) if isinstance(cause, ModuleNotFoundError) else ""
+            raise UnknownEnvironmentError(f"{id!r}: cannot import {module!r}: {cause}{how}") from cause
     spec = gymnasium.registry.get(name)
     if spec is None:
-        raise UnknownEnvironmentError(f"gymnasium has no environment {name!r}{_nearest(name)}")
+        # Reading what other packages register costs a quarter of a second.
+        hint = "" if module else well_known(name)
+        hint = hint or _nearest(name, f"{module}:" if module else "") or registered_elsewhere(name)
+        raise UnknownEnvironmentError(f"gymnasium has no environment {name!r}{hint}")
     return spec
 
 
-def _nearest(name: str) -> str:
+def _nearest(name: str, prefix: str) -> str:
     try:
         find_game(name)
     except UnknownEnvironmentError:
@@ -68,7 +68,7 @@ def _nearest(name: str) -> str:
     else:
         return '; environment.type = "atari" has it'
     by_folded = {registered.lower(): registered for registered in gymnasium.registry}
-    return nearest(name.lower(), by_folded, by_folded.__getitem__, most=3)
+    return nearest(name.lower(), by_folded, lambda folded: prefix + by_folded[folded], most=3)
 
 
 class GymFactory(EnvironmentFactory):
@@ -82,10 +82,8 @@ class GymFactory(EnvironmentFactory):
         try:
             if isinstance(spec.entry_point, str):
                 load_env_creator(spec.entry_point)
-        except gymnasium.error.DependencyNotInstalled as cause:
-            raise MissingExtraError(f"{id} needs more than is installed: {_pip_command(cause)}") from cause
-        except ModuleNotFoundError as cause:
-            raise MissingExtraError(f"{id} needs {cause.name!r}: pip install {cause.name}") from cause
+        except MISSING as cause:
+            raise missing(id, cause) from cause
 
     def make(
         self,
@@ -106,20 +104,10 @@ class GymFactory(EnvironmentFactory):
             return own or _serial(spec, num_envs, max_episode_steps, keywords)
         except EnvironmentFailure:
             raise
-        except gymnasium.error.DependencyNotInstalled as cause:
-            raise MissingExtraError(f"{id} needs more than is installed: {_pip_command(cause)}") from cause
-        except ModuleNotFoundError as cause:
-            raise MissingExtraError(f"{id} needs {cause.name!r}: pip install {cause.name}") from cause
+        except MISSING as cause:
+            raise missing(id, cause) from cause
         except Exception as cause:
             raise BrokenEnvironmentError(f"{id} cannot be built with options {keywords}: {cause}") from cause
-
-
-def _pip_command(missing: gymnasium.error.DependencyNotInstalled) -> str:
-    extra = re.search(r"gymnasium\[([\w-]+)\]", str(missing))
-    if extra is None:
-        return str(missing)
-    package = "tianji" if extra[1] in _OWN_EXTRAS else "gymnasium"
-    return f"pip install '{package}[{extra[1]}]'"
 
 
 def _own_vector(
@@ -159,6 +147,7 @@ class OwnVectorEnvironment(VectorEnvironment):
     """An environment's own vectorised implementation with ``AutoresetMode.NEXT_STEP``."""
 
     def __init__(self, name: str, vector: VectorEnv[Any, Any, Any]) -> None:
+        self._name = name
         self._vector = vector
         self.num_envs = vector.num_envs
         self.observation_space = vector.single_observation_space
@@ -175,11 +164,18 @@ class OwnVectorEnvironment(VectorEnvironment):
         self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
     ) -> None:
         """Act once in every environment."""
-        observation[...], reward[...], terminated[...], truncated[...], _ = self._vector.step(actions)
+        result = self._vector.step(actions)
+        try:
+            observation[...], reward[...], terminated[...], truncated[...], _ = result
+        except (TypeError, ValueError) as cause:
+            raise BrokenEnvironmentError(not_five(self._name, result)) from cause
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the first environment."""
-        frames = self._vector.render()
+        try:
+            frames = self._vector.render()
+        except MISSING as cause:
+            raise missing(f"drawing {self._name}", cause) from cause
         if not frames:
             raise BrokenEnvironmentError(f"{self._vector} draws nothing: make it with render=True")
         return np.asarray(frames[0], dtype=np.uint8)

@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 
 from tianji_envs.core import Array, BaseEnv, VectorEnvironment, check_spaces, derive_seed
-from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.errors import BrokenEnvironmentError, MissingExtraError
 from tianji_envs.team import AVAILABLE, TeamSpace
+
+MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
+"""What environments raise whose library is not installed."""
+
+_OWN_EXTRAS: Final = frozenset({"box2d"})
+"""Extras of gymnasium that tianji passes on under the same name."""
+
+
+def missing(what: str, cause: Exception) -> MissingExtraError:
+    """Name the library that something needs and that is not installed.
+
+    Args:
+        what: needs it.
+        cause: one of ``MISSING``.
+    """
+    text = str(cause)
+    library = cause.name if isinstance(cause, ModuleNotFoundError) else text.partition(" is not installed")[0]
+    extra = re.search(r"gymnasium\[([\w-]+)\]", text)
+    if extra is not None:
+        package = "tianji" if extra[1] in _OWN_EXTRAS else "gymnasium"
+        return MissingExtraError(f"{what} needs {library}: pip install '{package}[{extra[1]}]'")
+    if isinstance(cause, ModuleNotFoundError):
+        return MissingExtraError(f"{what} needs {library!r}: pip install {library}")
+    return MissingExtraError(f"{what} needs more than is installed: {text}")
+
+
+def not_five(name: str, result: Any) -> str:
+    """Say of what a gymnasium environment's ``step`` gave that it is not what gymnasium says.
+
+    Args:
+        name: of the environment.
+        result: what it gave.
+    """
+    found = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
+    return (
+        f"{name}: step() gave {found}; "
+        "gymnasium's (observation, reward, terminated, truncated, info) is wanted: "
+        "of a single done, terminated is the end of an episode and truncated that it was only cut off"
+    )
 
 
 class SerialVectorEnvironment(VectorEnvironment):
@@ -43,6 +83,7 @@ class SerialVectorEnvironment(VectorEnvironment):
         # Lists, because reading and writing single elements of an array costs several times as much.
         self._ended = [False] * num_envs
         self._steps = [0] * num_envs
+        self._unproven = True  # No step was looked at yet: what gives an info for a flag gives it always.
 
     def reset(self, seed: int, observation: Array) -> None:
         """Begin an episode in every environment."""
@@ -80,6 +121,7 @@ class SerialVectorEnvironment(VectorEnvironment):
         # An environment may keep its action; the caller's array is written again before the next step.
         chosen = actions.tolist() if self._acts_are_ints else actions.copy()
         ended, steps, limit = self._ended, self._steps, self._limit
+        unproven, self._unproven = self._unproven, False
         for i, env in enumerate(self._envs):
             if ended[i]:
                 observation[i] = env.reset(None)
@@ -87,11 +129,13 @@ class SerialVectorEnvironment(VectorEnvironment):
                 terminated[i] = truncated[i] = ended[i] = False
                 steps[i] = 0
                 continue
-            result = env.step(chosen[i])
+            result: Any = env.step(chosen[i])
             try:
                 observation[i], reward[i], over, cut = result
             except (TypeError, ValueError) as cause:
                 raise BrokenEnvironmentError(self._not_a_step(result)) from cause
+            if unproven and isinstance(cut, dict):  # Of gym's old (observation, reward, done, info).
+                raise BrokenEnvironmentError(self._not_a_step(result))
             steps[i] += 1
             cut = cut or steps[i] >= limit
             terminated[i] = over
@@ -106,7 +150,7 @@ class SerialVectorEnvironment(VectorEnvironment):
         )
         return (
             f"{self._name}: step() gave {found}; (observation, reward, terminated, truncated) is wanted, "
-            f"with an observation of shape {self.observation_space.shape}"
+            f"with an observation of shape {self.observation_space.shape} and no info"
         )
 
     def render(self) -> npt.NDArray[np.uint8]:
@@ -131,15 +175,29 @@ class GymnasiumEnv(BaseEnv):
 
     def reset(self, seed: int | None = None) -> Any:
         """Begin an episode; drops gymnasium's info."""
-        return self._env.reset(seed=seed)[0]
+        result: Any = self._env.reset(seed=seed)
+        if not (isinstance(result, tuple) and len(result) == 2):
+            found = f"{type(result).__name__} of shape {np.shape(result)}"
+            raise BrokenEnvironmentError(
+                f"{self._env}: reset() gave {found}; gymnasium's (observation, info) is wanted"
+            )
+        return result[0]
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool]:
         """Act once; drops gymnasium's info."""
-        return self._step(action)[:4]  # type: ignore[return-value]  # gymnasium says SupportsFloat
+        result = self._step(action)
+        try:
+            observation, reward, terminated, truncated, _info = result
+        except (TypeError, ValueError) as cause:
+            raise BrokenEnvironmentError(not_five(str(self._env), result)) from cause
+        return observation, reward, terminated, truncated  # type: ignore[return-value]  # SupportsFloat
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the current state."""
-        frame = self._env.render()
+        try:
+            frame = self._env.render()
+        except MISSING as cause:
+            raise missing(f"drawing {self._env}", cause) from cause
         if frame is None:
             raise BrokenEnvironmentError(f"{self._env} draws nothing: make it with render=True")
         return np.asarray(frame, dtype=np.uint8)

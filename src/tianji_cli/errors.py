@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MAX_DESCRIPTION: Final = 600
 """Characters of a foreign exception's message that a user is shown."""
 
+MAX_PROBLEMS: Final = 20
+"""Problems of a config that a user is shown at once."""
+
 
 class TianjiError(Exception):
     """An error that a user can cause or should read without a traceback."""
@@ -47,7 +50,9 @@ class ConfigError(UsageError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__("\n".join(str(problem) for problem in self.problems))
+        lines = [str(problem) for problem in self.problems[:MAX_PROBLEMS]]
+        more = len(self.problems) - len(lines)
+        super().__init__("\n".join([*lines, *([f"and {more} more problems"] if more else [])]))
 
 
 class RunFailed(TianjiError):  # noqa: N818 - it is an outcome, named as the summary's status names it

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from json import dumps
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
 from typing import Annotated
 
 import typer
@@ -107,7 +109,7 @@ def train(  # noqa: PLR0913, PLR0917 - the options of a command are its paramete
 
 
 @app.command(name="eval")
-def evaluate(
+def evaluate(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
     run: Annotated[str, typer.Argument(metavar="RUN", help="Path of a run, NAME/N, or NAME for its newest.")],
     episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes to play.")] = 100,
     seed: Annotated[int | None, typer.Option(min=0, help="Of the environments.")] = None,
@@ -118,8 +120,16 @@ def evaluate(
     policy: Annotated[
         str, typer.Option(metavar="trained|random|heuristic", help="Who plays: the trained one by default.")
     ] = "trained",
+    max_s: Annotated[
+        float | None,
+        typer.Option(metavar="S", min=0.001, help="Longest time; the config's eval_max_s by default."),
+    ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Most env steps; the config's eval_max_steps by default."),
+    ] = None,
     render: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Save an animated GIF of the first episode.")
+        Path | None, typer.Option(metavar="X.gif", help="Save an animated GIF of the first episode.")
     ] = None,
     out: OutOption = None,
     json: JsonOption = None,
@@ -134,6 +144,8 @@ def evaluate(
             seed=seed,
             checkpoint=checkpoint,
             policy=policy,
+            max_s=max_s,
+            max_steps=max_steps,
             render=render,
             out=out,
             json_to=json,
@@ -314,6 +326,13 @@ def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
 
 
 def _complain(message: str) -> None:
+    """Write to stderr: on a terminal long lines break between words, in a pipe they stay whole."""
+    if sys.stderr.isatty():
+        width = max(20, get_terminal_size().columns)
+        lines = [
+            wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in message.split("\n")
+        ]
+        message = "\n".join("\n".join(parts) for parts in lines)
     sys.stderr.write(f"{message}\n")
 
 

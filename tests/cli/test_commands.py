@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import pty
+import struct
 import subprocess
 import sys
+import termios
 from importlib.metadata import version
 from pathlib import Path
 
@@ -155,3 +161,26 @@ def test_a_missing_library_of_an_environment_is_answered_with_the_pip_command(tm
     assert done.returncode == 2
     assert "environment.id: " in done.stderr
     assert "pip install 'tianji[box2d]'" in done.stderr
+
+
+def test_an_error_breaks_between_words_on_a_terminal_and_nowhere_in_a_pipe(tmp_path: Path) -> None:
+    arguments = ("train", "configs/ppo_cartpole.toml", "--set", "training.zzz=1")
+    in_pipe = tianji(*arguments, cwd=tmp_path).stderr
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    without_size = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES"}}
+    command = [sys.executable, "-c", IMPORTS, *arguments]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, env=without_size
+    ) as shown:
+        os.close(theirs)
+        on_terminal = b""
+        with contextlib.suppress(OSError):  # Linux answers EIO once the other side has closed.
+            while data := os.read(ours, 1 << 16):
+                on_terminal += data
+        os.close(ours)
+        assert shown.wait(60) == 2
+    lines = on_terminal.decode().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines).split() == in_pipe.split()
+    assert max(map(len, in_pipe.splitlines())) > 200

@@ -46,10 +46,21 @@ def test_without_a_picture_there_is_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_that_cannot_be_written_is_named_with_the_first_picture(tmp_path: Path) -> None:
-    animation = Animation(tmp_path / "missing" / "play.gif")
-    with pytest.raises(UsageError, match=r"cannot write .*missing/play\.gif"):
-        animation.add(np.zeros((4, 4, 3), np.uint8))
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("missing/play.gif", r"cannot write .*missing/play\.gif: there is no directory"),
+        ("folder.gif", r"cannot write .*folder\.gif: it is a directory"),
+        ("play.mp4", r"animated GIF, which .*play\.mp4 is no name for; .*play\.gif is"),
+        ("play", r"animated GIF, which .*play is no name for; .*play\.gif is"),
+    ],
+)
+def test_a_name_that_cannot_be_honoured_is_refused_before_anything_is_played(
+    tmp_path: Path, name: str, why: str
+) -> None:
+    (tmp_path / "folder.gif").mkdir()
+    with pytest.raises(UsageError, match=why):
+        Animation(tmp_path / name)
 
 
 def test_a_full_disk_is_named(small_disk: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 import tomllib
 from pathlib import Path
@@ -180,3 +181,11 @@ def test_a_dump_has_its_sections_in_the_order_of_a_config() -> None:
     text = dump_config(load_config("configs/ppo_cartpole_sync.toml"))
     order = ["experiment", "environment", "agent", "model", "training", "distribution"]
     assert list(tomllib.loads(text)) == order
+
+
+def test_infinite_options_survive_a_dump(tmp_path: Path) -> None:
+    options = "environment.options={ gravity = inf, masses = [1.0, -inf] }"
+    config = load_config("configs/ppo_cartpole.toml", [options])
+    (tmp_path / "again.toml").write_text(dump_config(config))
+    again = load_config(str(tmp_path / "again.toml"))
+    assert again.environment.options == {"gravity": math.inf, "masses": [1.0, -math.inf]}

@@ -84,9 +84,40 @@ class FiveValues(Walk):
         return (*super().step(action), {})
 
 
+class OldWalk(Walk):
+    def step(self, action):
+        return (*super().step(action)[:3], {"TimeLimit.truncated": False})
+
+
+class OldGymnasiumWalk(GymnasiumWalk):
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, True, {"TimeLimit.truncated": False}
+
+
+class OldReset(GymnasiumWalk):
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32)
+
+
 class Raises(Walk):
     def step(self, action):
         raise ZeroDivisionError("mine")
+
+
+class OldVector(gymnasium.vector.VectorEnv):
+    metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
+
+    def __init__(self, num_envs):
+        self.num_envs = num_envs
+        self.single_observation_space = GymnasiumWalk.observation_space
+        self.single_action_space = GymnasiumWalk.action_space
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros((self.num_envs, 2), np.float32), {}
+
+    def step(self, actions):
+        ended = np.ones(self.num_envs, bool)
+        return np.zeros((self.num_envs, 2), np.float32), np.ones(self.num_envs), ended, {}
 
 
 class Factory(EnvironmentFactory):
@@ -216,6 +247,17 @@ def test_an_environment_that_does_not_fit_is_refused_when_built(
     [
         ("WrongShape", BrokenEnvironmentError, "reset() gave an observation of shape (2,)"),
         ("FiveValues", BrokenEnvironmentError, "step() gave 5 values"),
+        ("OldWalk", BrokenEnvironmentError, "step() gave 4 values, the first of shape (1,); (observation, "),
+        (
+            "OldGymnasiumWalk",
+            BrokenEnvironmentError,
+            "step() gave 4 values; gymnasium's (observation, reward, ",
+        ),
+        (
+            "OldReset",
+            BrokenEnvironmentError,
+            "reset() gave ndarray of shape (2,); gymnasium's (observation, info)",
+        ),
         ("Raises", ZeroDivisionError, "mine"),
     ],
 )
@@ -226,6 +268,15 @@ def test_a_step_that_breaks_the_contract_says_how(
     with pytest.raises(error) as caught:
         roll(vector, 1)
     assert words in str(caught.value)
+
+
+def test_so_does_that_of_a_vector_of_its_own(mine: str, roll: Callable[..., Any]) -> None:
+    gymnasium.register("OldVector-v0", vector_entry_point=f"{mine}:OldVector")
+    try:
+        with pytest.raises(BrokenEnvironmentError, match=r"OldVector-v0: step\(\) gave 4 values"):
+            roll(GymFactory().make("OldVector-v0", 2), 1)
+    finally:
+        del gymnasium.registry["OldVector-v0"]
 
 
 def test_options_that_the_constructor_does_not_take_are_named(mine: str) -> None:

@@ -36,7 +36,7 @@ from tianji_cli.errors import UsageError, describe
 from tianji_cli.roles.actor import Actor, Outbox
 from tianji_cli.roles.baselines import Baseline, baseline
 from tianji_cli.roles.copies import Destination
-from tianji_cli.roles.evaluator import MAX_PARALLEL, Evaluator
+from tianji_cli.roles.evaluator import MAX_PARALLEL, EvaluationLimits, Evaluator
 from tianji_cli.roles.feed import Feed
 from tianji_cli.roles.follower import Follower
 from tianji_cli.roles.group_average import GroupAverage
@@ -102,6 +102,7 @@ class Assembly(Parts):
         checkpoint: str | None = None,
         on_step: Callable[[VectorEnvironment], None] | None = None,
         policy: Baseline | None = None,
+        limits: EvaluationLimits | None = None,
     ) -> Evaluator:
         """Build what plays greedy episodes with a checkpoint of the run.
 
@@ -111,19 +112,22 @@ class Assembly(Parts):
             checkpoint: name of a directory in ``checkpoints/``; the config's choice by default.
             on_step: called after each step; the environments can be rendered then.
             policy: plays in place of the checkpoint.
+            limits: how long it may take; the config's by default.
 
         Raises:
             UsageError: the environment knows no such policy.
         """
-        number = self._config.experiment.eval_episodes if episodes is None else episodes
+        experiment = self._config.experiment
+        number = experiment.eval_episodes if episodes is None else episodes
+        limits = limits or EvaluationLimits(experiment.eval_max_s, experiment.eval_max_steps)
         num_envs = 1 if on_step is not None else min(number, MAX_PARALLEL)
         seed = self.seed("evaluation") if seed is None else seed
-        name = checkpoint or self._config.experiment.eval_checkpoint
+        name = checkpoint or experiment.eval_checkpoint
         trained = self._trained_agent(name, num_envs) if policy is None else None
         environment = self.environment(num_envs, render=on_step is not None, evaluation=True)
         player = baseline(policy, environment, seed) if policy is not None else trained
         assert player is not None
-        return Evaluator(player, environment, number, seed, on_step)
+        return Evaluator(player, environment, number, seed, on_step, limits)
 
     def _trained_agent(self, checkpoint: str, num_envs: int) -> Agent:
         """Build an agent that acts as a checkpoint of the run does."""

@@ -12,6 +12,7 @@ its actors are spread in blocks, by the cores that are left.
 
 from __future__ import annotations
 
+import heapq
 import os
 import socket
 from collections import Counter
@@ -306,12 +307,13 @@ class _Planner:
 def _shares(number: int, weights: Sequence[int]) -> list[int]:
     """Divide a number in whole parts, as near to the weights as can be; the first of equals gets more."""
     shares = [0] * len(weights)
+    # The one that would still be the least loaded with one more is first.
+    loads = [(1 / weight, i) for i, weight in enumerate(weights) if weight]
+    heapq.heapify(loads)
     for _ in range(number):
-        # Whoever would still be the least loaded with one more.
-        best = min(
-            (i for i, weight in enumerate(weights) if weight), key=lambda i: (shares[i] + 1) / weights[i]
-        )
-        shares[best] += 1
+        _, i = loads[0]
+        shares[i] += 1
+        heapq.heapreplace(loads, ((shares[i] + 1) / weights[i], i))
     return shares
 
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tianji_cli.cluster.keys import JobKey
 from tianji_cli.cluster.plan import Plan
+from tianji_cli.config.schema import Stop
 from tianji_cli.data.checkpoint_places import LAST, checkpoints_of
 from tianji_cli.data.progress import Progress
 from tianji_cli.errors import UsageError
@@ -36,11 +39,52 @@ def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
     return tuple(replace(progress, sessions=progress.sessions + 1) for progress in found)
 
 
+def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
+    """Say which stop rules hold already of what a run has saved, over all its sessions.
+
+    ``wall_s`` is none of them: it is a limit of each session, which begins anew.
+
+    Args:
+        checkpoints: of the run.
+        stop: the rules.
+        groups: of the session that would go on.
+
+    Returns:
+        Where the run is, in words, by the name of the rule.
+
+    Raises:
+        UsageError: there is no checkpoint that can be read.
+    """
+    progress = saved_progress(checkpoints, groups)
+    places = [checkpoints_of(checkpoints, group) for group in range(groups)]
+    episodes = [_read(place, "episodes") for place in places if (place / LAST).exists()]
+    means, win_rates = (
+        [float(of_group[key]) for of_group in episodes if of_group.get(key) is not None]
+        for key in ("best_mean", "best_win_rate")
+    )
+    env_steps = sum(of_group.env_steps for of_group in progress)
+    reached = {}
+    if stop.env_steps is not None and env_steps >= stop.env_steps:
+        reached["env_steps"] = f"{env_steps} environment steps"
+    if stop.mean_return is not None and max(means, default=-math.inf) >= stop.mean_return:
+        reached["mean_return"] = f"the best mean return of 100 episodes was {max(means):.1f}"
+    if stop.win_rate is not None and max(win_rates, default=0.0) >= stop.win_rate:
+        reached["win_rate"] = f"{100 * max(win_rates):.0f} % of 100 episodes were won"
+    return reached
+
+
 def _saved(place: Path) -> Progress:
     try:
-        state = json.loads((place / LAST / "state.json").read_text(encoding="utf-8"))
-        saved = Progress(**state["progress"])
+        saved = Progress(**_read(place, "progress"))
         return replace(saved, env_steps=int(saved.env_steps), sessions=int(saved.sessions))
+    except (ValueError, TypeError) as cause:
+        raise UsageError(f"{place.parent} has no readable checkpoint to go on from: {cause}") from cause
+
+
+def _read(place: Path, part: str) -> dict[str, Any]:
+    try:
+        state = json.loads((place / LAST / "state.json").read_text(encoding="utf-8"))
+        return dict(state[part])
     except (OSError, ValueError, TypeError, KeyError) as cause:
         raise UsageError(f"{place.parent} has no readable checkpoint to go on from: {cause}") from cause
 

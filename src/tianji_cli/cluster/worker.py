@@ -192,7 +192,9 @@ def _run_evaluator(evaluator: Role, attendant: _Attendant) -> None:
     attendant.begin([evaluator])
     try:
         while evaluator.finished is None and attendant.attend():
+            began = time.perf_counter()
             evaluator.turn()
+            evaluator.busy_s += time.perf_counter() - began
         attendant.say_goodbye()
     finally:
         evaluator.close()

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn, Self, TextIO
 
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.commands.animation import Animation
@@ -13,32 +19,47 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.problems import did_you_mean
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.roles.baselines import BASELINES, Baseline
-from tianji_cli.telemetry.evaluation import Evaluation
-from tianji_cli.telemetry.quantities import share
-from tianji_cli.telemetry.report import of_agents, write_json
+from tianji_cli.roles.evaluator import EvaluationLimits
+from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
+from tianji_cli.telemetry.json_numbers import finite
+from tianji_cli.telemetry.quantities import number, several
+from tianji_cli.telemetry.report import of_agents, print_lines, write_json
 from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
 
 if TYPE_CHECKING:
-    from tianji_cli.cluster.assembly import Assembly
     from tianji_cli.roles.evaluator import Evaluator
     from tianji_envs.core import VectorEnvironment
 
 TRAINED: Final = "trained"
 """The policy that a run has saved."""
 
+INTERVAL_S: Final = 1.0
+IDLE_S: Final = 10.0
+"""Between two lines of progress; and where no episode has ended since the last, in a pipe."""
 
-def evaluate(
+GRACE_S: Final = 2.0
+"""Beyond its limit, for the step that the evaluation is in."""
+
+MOST_S: Final = 1e8
+"""Longest time that a timer is set to; three years."""
+
+
+def evaluate(  # noqa: PLR0913 - as many as the command has options
     run: str,
     *,
     episodes: int = 100,
     seed: int | None = None,
     checkpoint: str | None = None,
     policy: str = TRAINED,
+    max_s: float | None = None,
+    max_steps: int | None = None,
     render: Path | None = None,
     out: Path | None = None,
     json_to: str | None = None,
 ) -> int:
     """Evaluate a checkpoint, or a baseline in the same environments, and print what came of it.
+
+    Episodes that have not ended when a limit is reached are left out, and counted.
 
     Args:
         run: path of the run, ``name/n``, or ``name`` for its newest.
@@ -46,6 +67,8 @@ def evaluate(
         seed: of the environments.
         checkpoint: ``best``, ``last``, or a step that is kept; the config's choice by default.
         policy: ``trained``, ``random`` or ``heuristic``.
+        max_s: seconds that it may take from its first step; the config's ``eval_max_s`` by default.
+        max_steps: env steps of all episodes together; the config's ``eval_max_steps`` by default.
         render: file for an animation (GIF) of the first episode.
         out: directory of runs, in place of ``experiments``.
         json_to: file for the figures, ``-`` for stdout.
@@ -60,6 +83,11 @@ def evaluate(
     untrained = _baseline(policy, checkpoint)
     wanted = checkpoint or config.experiment.eval_checkpoint
     name = _find_checkpoint(directory, wanted) if untrained is None else ""
+    animation = None if render is None else Animation(render)
+    experiment = config.experiment
+    limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
+    if math.isnan(limits.max_s):
+        raise UsageError("--max-s: nan is no number of seconds")
     # torch is slow to import, and what the command line got wrong is known by now.
     from tianji_cli.cluster.assembly import Assembly  # noqa: PLC0415
     from tianji_cli.cluster.parts import Job  # noqa: PLC0415
@@ -68,13 +96,15 @@ def evaluate(
     plan = make_plan(config)
     # As the root, which computes on a CPU: a run that used GPUs may be judged where there is none.
     assembly = Assembly(Job("", config, plan, directory.path), plan.processes[0], 0)
+    build = partial(assembly.evaluator, episodes, seed, name, policy=untrained, limits=limits)
     try:
-        evaluator = _play(assembly, episodes, seed, name, untrained, render)
+        evaluator = _play(build, limits, animation)
     except TianjiError:
         raise
     except Exception as cause:  # Whatever the user's own environment or agent may raise.
         raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
-    _show(evaluator, f"{directory.path}, {name or f'{untrained} policy'}", untrained, json_to)
+    who = f"{directory.path}, {name or f'{untrained} policy'}"
+    _show(evaluator, episodes, who, untrained, animation, json_to)
     return 0
 
 
@@ -96,15 +126,9 @@ def _baseline(policy: str, checkpoint: str | None) -> Baseline | None:
 
 
 def _play(
-    assembly: Assembly,
-    episodes: int,
-    seed: int | None,
-    checkpoint: str,
-    untrained: Baseline | None,
-    render: Path | None,
+    build: Callable[..., Evaluator], limits: EvaluationLimits, animation: Animation | None
 ) -> Evaluator:
     """Play all episodes, and draw the first of them if that is wanted."""
-    animation = None if render is None else Animation(render)
 
     def draw(environment: VectorEnvironment) -> None:
         if animation is not None and not animation.closed:
@@ -113,14 +137,82 @@ def _play(
     with ExitStack() as stack:
         if animation is not None:
             stack.callback(animation.close)
-        on_step = None if animation is None else draw
-        evaluator = assembly.evaluator(episodes, seed, checkpoint, on_step, untrained)
+        evaluator = build(on_step=None if animation is None else draw)
         stack.callback(evaluator.close)
-        while evaluator.finished is None:
-            evaluator.turn()
-            if animation is not None and evaluator.returns:
-                animation.close()
+        progress = stack.enter_context(_ProgressLine(sys.stderr))
+        try:
+            with _alarm(limits.max_s + GRACE_S):
+                while evaluator.finished is None:
+                    evaluator.turn()
+                    progress.show(Evaluating(**evaluator.progress))
+                    if animation is not None and evaluator.returns:
+                        animation.close()
+        except _HangsError:
+            evaluator.cut_off = f"{limits.max_s:g} s, in a step or an action that did not return"
         return evaluator
+
+
+class _HangsError(BaseException):
+    """A step or an action does not return. Environments and agents may catch any Exception."""
+
+
+@contextmanager
+def _alarm(after_s: float) -> Iterator[None]:
+    """Interrupt what is within, as Ctrl-C does, after so many seconds: between two steps it ends by itself.
+
+    Raises:
+        _HangsError: the time is up.
+    """
+
+    def ring(_number: int, _frame: object) -> NoReturn:
+        raise _HangsError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, min(after_s, MOST_S))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+class _ProgressLine:
+    """Says how far the evaluation is: a line on a terminal, which the result takes the place of.
+
+    In a pipe it is a line a second while episodes end.
+
+    Args:
+        stream: where it goes.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream: TextIO | None = stream
+        self._is_live = stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+        self._shown = Evaluating(0, 0, 0, 0.0)
+
+    def show(self, progress: Evaluating) -> None:
+        """Say it, unless the last line is too young, or nothing has changed since."""
+        idle = self._shown.seconds and progress.episodes == self._shown.episodes and not self._is_live
+        wait_s = IDLE_S if idle else INTERVAL_S
+        if progress.seconds - self._shown.seconds >= wait_s:
+            self._shown = progress
+            self._write(f"\r\x1b[Kevaluating: {progress}" if self._is_live else f"evaluating: {progress}\n")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._is_live and self._shown.seconds:
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        if self._stream is None:
+            return
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            self._stream = None  # The terminal or pipe has gone: it goes on unseen.
 
 
 def _find_checkpoint(directory: RunDirectory, checkpoint: str) -> str:
@@ -139,22 +231,32 @@ def _find_checkpoint(directory: RunDirectory, checkpoint: str) -> str:
     return name
 
 
-def _show(evaluator: Evaluator, who: str, untrained: Baseline | None, json_to: str | None) -> None:
+def _show(
+    evaluator: Evaluator,
+    wanted: int,
+    who: str,
+    untrained: Baseline | None,
+    animation: Animation | None,
+    json_to: str | None,
+) -> None:
     """Print what came of it, for people or programs. Of wins and agents only where there are any."""
     returns = evaluator.returns
-    evaluation = Evaluation.of(returns, evaluator.win_rate, evaluator.agents)
+    evaluation = Evaluation.of(returns, wanted, evaluator.cut_off, evaluator.win_rate, evaluator.agents)
     if json_to is not None:
         figures = {"policy": untrained, **asdict(evaluation)}
-        known = {name: value for name, value in figures.items() if value is not None}
-        write_json({**known, "min": min(returns), "max": max(returns), "returns": returns}, json_to)
+        known = {name: value for name, value in figures.items() if value is not None or name == "cut_off"}
+        extremes = {"min": min(returns, default=None), "max": max(returns, default=None)}
+        drawn = {} if animation is None else {"render": str(animation.path), "pictures": animation.pictures}
+        write_json(finite({**known, **extremes, "returns": returns, **drawn}), json_to)
     if json_to == "-":
         return
     kind = "greedy episodes" if untrained is None else "episodes"
-    won = "" if evaluation.win_rate is None else f", {share(evaluation.win_rate)} won"
-    lines = [
-        f"{who}: mean {evaluation.mean:.1f} +- {evaluation.std:.1f} over "
-        f"{len(returns)} {kind}{won} (min {min(returns):.1f}, max {max(returns):.1f})"
-    ]
+    lines = [f"{who}: {evaluation.described(kind, '--max-s, --max-steps')}"]
+    if returns:
+        lines[0] += f" (min {number(min(returns))}, max {number(max(returns))})"
     if evaluation.agents is not None:
         lines.append(f"mean of each agent: {of_agents(evaluation.agents)}")
-    print("\n".join(lines))  # noqa: T201 - the command's result
+    if animation is not None:
+        part = "the first episode" if returns else "the first episode as far as it was played"
+        lines.append(f"{animation.path}: {part}, {several(animation.pictures, 'picture')}")
+    print_lines(lines)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.cluster.extensions import collect_files
@@ -18,16 +20,23 @@ from tianji_cli.cluster.launcher import LocalLauncher
 from tianji_cli.cluster.mpi_ranks import Launch, World, check_size, launched, serve
 from tianji_cli.cluster.mpiexec import run_under_mpiexec, started_again
 from tianji_cli.cluster.occupation import is_occupied
-from tianji_cli.cluster.plan import Plan, expected_hosts, make_plan, plan_for_ranks
-from tianji_cli.cluster.run_files import files_elsewhere
+from tianji_cli.cluster.plan import Plan, PlannedProcess, expected_hosts, make_plan, plan_for_ranks
+from tianji_cli.cluster.run_files import files_elsewhere, goals_reached
 from tianji_cli.cluster.session import Order, build_spec, run_session
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.interruption import INTERRUPTED
-from tianji_cli.telemetry.report import print_result
+from tianji_cli.telemetry.quantities import ranges
+from tianji_cli.telemetry.report import print_lines, print_result, write_json
 from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
+
+MAX_ROWS: Final = 64
+"""Rows of a plan on the screen; more processes are summed up, and whole with --json."""
+
+MOST_SPANS: Final = 4
+"""Ranges of numbers in a cell."""
 
 
 def train(  # noqa: PLR0913 - as many as the command has options
@@ -93,6 +102,8 @@ def train(  # noqa: PLR0913 - as many as the command has options
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         by_mpiexec = _wants_mpiexec(job, plan, launch, world)
         run = _run_directory(job, place, earlier, run_in)
+        if earlier is not None and _is_at_its_goal(job, run, json_to):
+            return 0
         if by_mpiexec:
             stack.close()  # The ranks start by themselves.
             return run_under_mpiexec(len(plan.processes), run, resumed=earlier is not None)
@@ -149,6 +160,31 @@ def _run_directory(
     return earlier
 
 
+def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None) -> bool:
+    """Say whether there is nothing to train for; if so, print it and how to go on, and touch nothing."""
+    reached = goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups)
+    if not reached:
+        return False
+    if json_to is not None and run.summary.exists():
+        write_json(json.loads(run.summary.read_text(encoding="utf-8")), json_to)
+    if json_to == "-":
+        return True
+    goals = job.experiment.stop.model_dump()
+    said = "; ".join(
+        f"{where}, and experiment.stop.{rule} is {goals[rule]}" for rule, where in reached.items()
+    )
+    path = shlex.quote(str(run.path))
+    moved = "".join(f" --set experiment.stop.{rule}=..." for rule in reached)
+    print_lines(
+        [
+            f"{run.path} has reached its goal, and nothing was changed: {said}",
+            f"move the goal to go on: tianji train --resume {path}{moved}",
+            f"evaluate it:            tianji eval {path}",
+        ]
+    )
+    return True
+
+
 def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: str | None) -> None:
     """Print who would run where, and who would be connected to whom.
 
@@ -170,8 +206,6 @@ def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: st
         for process in plan.processes
     ]
     if json_to is not None:
-        from tianji_cli.telemetry.report import write_json  # noqa: PLC0415
-
         write_json({"transport": plan.transport, "processes": rows, **asdict(graph)}, json_to)
     if json_to == "-":
         return
@@ -181,20 +215,57 @@ def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: st
     table = Table(title=f"{len(rows)} processes, transport {plan.transport}", title_justify="left")
     for heading in ("rank", "roles", "group", "host", "cores", "device"):
         table.add_column(heading)
-    for row in rows:
-        cores = ",".join(map(str, row["cores"])) or "any"
-        group = "-" if row["group"] is None else str(row["group"])
-        table.add_row(str(row["rank"]), " + ".join(row["roles"]), group, row["host"], cores, row["device"])
-    console = Console()
-    console.print(table)
+    for alike in _alike(plan.processes):
+        table.add_row(*_cells(alike))
+    Console().print(table)
+    print_lines(_below_table(plan, graph, roles))
+
+
+def _below_table(plan: Plan, graph: RoleGraph, roles: Collection[str]) -> Iterator[str]:
     if any(process.device.startswith("cuda:") for process in plan.processes):
-        console.print("cuda:N where a host has fewer GPUs: they go round", highlight=False)
+        yield "cuda:N where a host has fewer GPUs: they go round"
     for channel in graph.channels:
-        console.print(f"{channel.sender} -> {channel.receiver}: {channel.name}", highlight=False)
+        yield f"{channel.sender} -> {channel.receiver}: {channel.name}"
     for slot in graph.slots:
-        console.print(f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest", highlight=False)
-    for elsewhere in files_elsewhere(plan, roles):
-        console.print(
-            f"{elsewhere.what} are kept only if {elsewhere.host} reaches the run directory by its path",
-            highlight=False,
-        )
+        yield f"{slot.writer} => {', '.join(slot.readers)}: {slot.name}, the newest"
+    cut_off = list(files_elsewhere(plan, roles))
+    for elsewhere in cut_off[:MAX_ROWS]:
+        yield f"{elsewhere.what} are kept only if {elsewhere.host} reaches the run directory by its path"
+    if len(cut_off) > MAX_ROWS:
+        yield f"and so on, {len(cut_off)} in all"
+
+
+def _alike(processes: Sequence[PlannedProcess]) -> Iterable[Sequence[PlannedProcess]]:
+    """Sort processes into rows of a table: one each if there are few, else one for all of the same roles."""
+    if len(processes) <= MAX_ROWS:
+        return [[process] for process in processes]
+    rows: dict[tuple[Any, ...], list[PlannedProcess]] = {}
+    for process in processes:
+        kind = process.device.partition(":")[0]
+        rows.setdefault((process.roles, kind), []).append(process)
+    return rows.values()
+
+
+def _cells(alike: Sequence[PlannedProcess]) -> tuple[str, ...]:
+    counted = Counter(alike[0].roles).items()
+    roles = " + ".join(role if number == 1 else f"{number} {role}s" for role, number in counted)
+    if len(alike) > 1:
+        roles = f"{len(alike)} times {roles}"
+    groups = sorted({process.group for process in alike if process.group is not None})
+    cores = sorted({core for process in alike for core in process.cores})
+    hosts = list(dict.fromkeys(process.host for process in alike))
+    devices = list(dict.fromkeys(process.device for process in alike))
+    return (
+        _spans([process.rank for process in alike]),
+        roles,
+        _spans(groups) or "-",
+        hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts",
+        (ranges(cores) if len(alike) > 1 else ",".join(map(str, cores))) or "any",
+        devices[0] if len(devices) == 1 else f"{devices[0]} to {devices[-1]}",
+    )
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Write ascending numbers shortly; of many gaps only the ends are told."""
+    text = ranges(numbers)
+    return text if text.count(",") < MOST_SPANS else f"{numbers[0]} to {numbers[-1]}"

@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import Final
 
 from tianji_algos import registry as algorithms
+from tianji_cli.config.counts import MAX_PROCESSES
 from tianji_cli.config.replay_checks import (
     check_replay,
     check_replay_end,
@@ -62,7 +63,8 @@ def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
     training, distribution = sections.get("training"), sections.get("distribution")
     if isinstance(distribution, Distribution):
         _check_hosts(tree, distribution)
-        _check_processes(tree, distribution)
+        roles = tree.values.get("roles", {})
+        _check_processes(tree, distribution, len(roles) if isinstance(roles, dict) else 0)
     agent, environment = sections.get("agent"), sections.get("environment")
     if isinstance(agent, Component) and isinstance(environment, Environment):
         _check_agent(tree, agent.type, environment)
@@ -188,9 +190,15 @@ def _groups(distribution: Section | None) -> int:
     return distribution.groups if isinstance(distribution, Distribution) else 1
 
 
-def _check_processes(tree: Tree, distribution: Distribution) -> None:
-    """Note several learners or groups where all roles of a group share one process."""
+def _check_processes(tree: Tree, distribution: Distribution, roles: int) -> None:
+    """Note more processes than a job can have, and several where all roles of a group share one."""
     if distribution.transport.local != "inproc":
+        groups, of_group = distribution.groups, distribution.learner.num + distribution.actor.num + roles
+        of_group += not distribution.buffer.colocate
+        if groups * of_group > MAX_PROCESSES:
+            many = f"{groups} x {of_group} processes are more than {MAX_PROCESSES:,}"
+            keys = [_GROUPS, ("distribution", "actor", "num"), _LEARNERS]
+            tree.problem(tree.latest(keys), many, "each is a process that the root is connected to")
         return
     what = 'transport "inproc" puts all roles of a group in one process'
     right = 'transport = "shm" would be right'

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
 from tianji_cli.config import user_roles
+from tianji_cli.config.counts import MAX_ROLES
 from tianji_cli.config.problems import did_you_mean, nearest
 from tianji_cli.config.schema import Component, Distribution, UserRoleSection
 from tianji_cli.config.source import Tree
@@ -144,7 +145,13 @@ def find_roles(tree: Tree) -> dict[str, UserRoleSection]:
     """Build the roles of the user's own, as far as they can be; what cannot be is noted as a problem."""
     tables = tree.values.get("roles", {})
     found: dict[str, UserRoleSection] = {}
-    for name, table in tables.items() if isinstance(tables, dict) else ():
+    if not isinstance(tables, dict):
+        return found  # Reported as no section already.
+    if len(tables) > MAX_ROLES:
+        what = f"{len(tables)} are more than {MAX_ROLES}: each is a process in every group"
+        tree.problem(("roles",), what)
+        return found
+    for name, table in tables.items():
         refusal = user_roles.refusal_of_name(name)
         if refusal is not None:
             tree.problem(("roles", name), f"{name!r} {refusal}")

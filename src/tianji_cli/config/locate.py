@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import tianji_cli
@@ -36,7 +37,7 @@ def find_config(name: str, base: Path) -> Path | None:
         base: directory that a relative path begins in.
     """
     path = base / Path(name).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):  # Unlike Path's own, it raises nothing where a name is too long.
         return path
     parts = Path(name).parts
     if len(parts) == 1 or (len(parts) == 2 and parts[0] == "configs"):
@@ -47,11 +48,11 @@ def find_config(name: str, base: Path) -> Path | None:
 def not_found(name: str, base: Path, where: str, key: str = "") -> Problem:
     """Say that a config is not there, and which one was probably meant."""
     path = base / Path(name).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         return Problem(
             where, key, "is a directory" if where == name else f"{name} is a directory", "name a TOML file"
         )
-    beside = sorted(path.parent.glob("*.toml")) if path.parent.is_dir() else []
+    beside = sorted(path.parent.glob("*.toml")) if os.path.isdir(path.parent) else []
     candidates = [str(Path(name).parent / found.name) for found in beside] + list(shipped_configs())
     by_stem = {Path(candidate).stem: candidate for candidate in reversed(candidates)}
     stem = nearest(path.name.removesuffix(".toml"), by_stem)

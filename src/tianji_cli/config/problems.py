@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Final
+
+LONGEST: Final = 200
+"""Characters of a value in a message."""
+
+_LONG: Final = re.compile(rf"""(?<!\w)(['"])[^'"]{{{LONGEST - 1},}}\1(?!\w)|\S{{{LONGEST + 1},}}""")
 
 Path = tuple[str, ...]
 """Where a value stands in a config: section, key, and whatever lies below the key."""
@@ -27,9 +34,14 @@ class Problem:
     remedy: str = ""
 
     def __str__(self) -> str:
-        line = ": ".join(part for part in (self.where, self.key, self.what) if part)
+        what = f"{self.what}; {self.remedy}" if self.remedy else self.what
         # What a user's own module raises may have several lines.
-        return " ".join((f"{line}; {self.remedy}" if self.remedy else line).split())
+        return " ".join(": ".join(part for part in (self.where, _cut(self.key), _cut(what)) if part).split())
+
+
+def _cut(text: str) -> str:
+    """Shorten the values in a message: a value stands in quotes, or has no blank in it."""
+    return _LONG.sub(lambda value: f"{value[0][: LONGEST - 4]}...{value[1] or ''}", text)
 
 
 def dotted(path: Iterable[str]) -> str:

@@ -21,6 +21,16 @@ from pydantic import (
     model_validator,
 )
 
+from tianji_cli.config.counts import (
+    Cores,
+    Count,
+    Environments,
+    Groups,
+    Hosts,
+    Learners,
+    Natural,
+    Processes,
+)
 from tianji_cli.config.update_rules import (
     OnPolicySettings,
     ReplayLearnerSettings,
@@ -31,9 +41,6 @@ from tianji_cli.config.update_rules import (
     sequence_steps_of,
 )
 from tianji_cli.data.balance import usual_tolerance
-
-Count = Annotated[int, Field(ge=1)]
-Natural = Annotated[int, Field(ge=0)]
 
 
 def _check_is_a_device(device: str) -> str:
@@ -49,7 +56,9 @@ Device = Annotated[str, AfterValidator(_check_is_a_device)]
 class Section(BaseModel):
     """A table of the config: frozen, every key known, no value of another type taken for granted."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, ser_json_inf_nan="constants"
+    )
 
 
 class Stop(Section):
@@ -87,6 +96,8 @@ class Experiment(Section):
         eval_episodes: episodes of the greedy evaluation at the end; 0 for none.
         eval_checkpoint: which policy is evaluated: the "best" by mean training return, or the "last", where
             such returns say little: opponents whose returns are added up, or actions that are all random.
+        eval_max_s: seconds that the evaluation may take; episodes that have not ended by then are left out.
+        eval_max_steps: env steps that it may take, of all its episodes together.
         extensions: directories that ``module:attribute`` types are imported from, beside those of
             Python's own path.
         files: data files of the user's, or directories of them, below ``extensions``: hosts that join get
@@ -101,6 +112,8 @@ class Experiment(Section):
     keep_checkpoints: Natural = 3
     eval_episodes: Natural = 100
     eval_checkpoint: Literal["best", "last"] = "best"
+    eval_max_s: Annotated[float, Field(gt=0)] = 120.0
+    eval_max_steps: Count = 10_000_000
     extensions: Annotated[tuple[str, ...], Field(strict=False)] = ()
     files: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
@@ -127,7 +140,7 @@ class Environment(Section):
 
     type: str
     id: str | None = None
-    num_envs: Count = 32
+    num_envs: Environments = 32
     max_episode_steps: Count | None = None
     options: dict[str, Any] = Field(default_factory=dict)
 
@@ -181,8 +194,8 @@ class Learner(Section):
         cores: cores, and threads, of each.
     """
 
-    num: Count = 1
-    cores: Count = 1
+    num: Learners = 1
+    cores: Annotated[Cores, Field(ge=1)] = 1
 
 
 class UserRoleSection(Component):
@@ -196,7 +209,7 @@ class UserRoleSection(Component):
 
     receives: Annotated[tuple[Literal["fragments"], ...], Field(strict=False)] = ()
     reads: Annotated[tuple[Literal["policy"], ...], Field(strict=False)] = ()
-    cores: Natural = 0
+    cores: Cores = 0
 
     @model_serializer
     def _as_one_table(self) -> dict[str, Any]:
@@ -215,8 +228,8 @@ class Actor(Section):
         device: where policies act, the evaluator's too; several actors may share a GPU.
     """
 
-    num: Count = 1
-    cores: Count = 1
+    num: Processes = 1
+    cores: Annotated[Cores, Field(ge=1)] = 1
     send_size: Count = 32
     window: Count = 2
     device: Device = "cpu"
@@ -247,7 +260,7 @@ class Buffer(Section):
 
     num: Count = 1
     colocate: bool = True
-    cores: Count = 1
+    cores: Annotated[Cores, Field(ge=1)] = 1
     rollouts: Count = 1
     capacity: Count = 100_000
     sampler: Literal["uniform", "prioritised", "fresh"] = "uniform"
@@ -290,8 +303,8 @@ class Distribution(Section):
     mode: Literal["async", "sync"] = "async"
     balance: Literal["held", "free"] = "held"
     balance_tolerance: Count | None = None
-    hosts: Count = 1
-    groups: Count = 1
+    hosts: Hosts = 1
+    groups: Groups = 1
     sync_interval: Count = 100
     sync_wait_s: Annotated[float, Field(gt=0)] = 1.0
     sync_optimizer: bool = False

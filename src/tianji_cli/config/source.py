@@ -37,6 +37,12 @@ SECTIONS: Final[frozenset[KeyPath]] = frozenset(
 COMPONENTS: Final = ("agent", "model", "training")
 """Sections whose keys depend on their ``type``, as those of the user's roles do."""
 
+MAX_DEPTH: Final = 32
+"""Tables and lists inside one another; a config of ours has four."""
+
+_BRACKETS: Final = re.compile(r"""("{3}|'{3}|["'])(?:\\.|.)*?\1|#[^\n]*|[][{}]""", re.DOTALL)
+"""What may open or close a level in TOML, past the strings and comments that may have brackets in them."""
+
 
 def is_section(path: KeyPath) -> bool:
     """Say whether the keys of a table are inherited one by one."""
@@ -101,7 +107,7 @@ class Tree:
         """
         target = self._table(at)
         typed = is_role(at) or (len(at) == 1 and at[0] in COMPONENTS)
-        if typed and table.get("type", target.get("type")) != target.get("type"):
+        if target and typed and table.get("type", target.get("type")) != target.get("type"):
             target.clear()
             self._forget(at)
         for key, value in table.items():
@@ -112,7 +118,8 @@ class Tree:
                 self.origins[path] = origin
                 self.merge(value, origin, path)
             else:
-                self._forget(path)
+                if key in target:
+                    self._forget(path)
                 target[key] = value
                 self.origins[path] = origin
 
@@ -160,7 +167,26 @@ def read(name: str, overrides: Sequence[str] = ()) -> Tree:
         tree.merge(table, shown(path))
     for override in overrides:
         apply_override(tree, override)
+    _check_depth(tree)
     return tree
+
+
+def _check_depth(tree: Tree) -> None:
+    """Refuse values that lie deeper than anything has a use for: what reads them after this may recurse.
+
+    Raises:
+        ConfigError: names the first of them.
+    """
+    below: list[tuple[KeyPath, Any]] = [((), tree.values)]
+    while below:
+        path, value = below.pop()
+        if len(path) > MAX_DEPTH:
+            where, key = tree.origin(path), ".".join(path)
+            raise ConfigError(
+                [Problem(where, key, f"is nested more than {MAX_DEPTH} deep", "make it flatter")]
+            )
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        below += [((*path, str(key)), item) for key, item in inner if isinstance(item, dict | list)]
 
 
 def _chain(path: Path, files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -190,14 +216,37 @@ def _chain(path: Path, files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]
 def _parse(path: Path) -> dict[str, Any]:
     where = shown(path)
     try:
-        return tomllib.loads(path.read_bytes().decode())
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError([_syntax_problem(where, str(error))]) from error
+        text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
         what = f"byte {error.start} is not UTF-8"
         raise ConfigError([Problem(where, "", what, "a config is TOML, which is UTF-8 text")]) from error
     except OSError as error:
         raise ConfigError([Problem(where, "", f"cannot be read: {error.strerror}")]) from error
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError([_syntax_problem(where, str(error))]) from error
+    except (ValueError, RecursionError) as error:
+        at, what, remedy = _too_much(text)
+        line, column = text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at)
+        raise ConfigError([Problem(f"{where}:{line}:{column}", "", what, remedy)]) from error
+
+
+def _too_much(text: str) -> tuple[int, str, str]:
+    """Say what of TOML that is right is more than Python reads.
+
+    Returns:
+        at: where in the text.
+        what: it is.
+        remedy: what would be right.
+    """
+    depth = 0
+    for bracket in _BRACKETS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket[0], 0)
+        if depth > MAX_DEPTH:
+            return bracket.start(), f"is nested more than {MAX_DEPTH} deep", "make it flatter"
+    number = max(re.finditer(r"[\d_]+", text), key=lambda digits: len(digits[0]))
+    return number.start(), f"a number of {len(number[0])} digits", "whole numbers have 64 bits here"
 
 
 def _syntax_problem(where: str, message: str) -> Problem:
@@ -217,10 +266,24 @@ def apply_override(tree: Tree, override: str) -> None:
             Problem("--set", override, "is not SECTION.KEY=VALUE", "for example --set training.gamma=0.98")
         )
         return
-    tree.assign(path, _parse_value(text.strip()), "--set")
+    if len(path) > MAX_DEPTH:
+        what = f"is nested more than {MAX_DEPTH} deep"
+        tree.problems.append(Problem("--set", key, what, "no setting is"))
+        return
+    try:
+        tree.assign(path, _parse_value(text.strip()), "--set")
+    except (ValueError, RecursionError):
+        _, what, remedy = _too_much(text)
+        tree.problems.append(Problem("--set", key, what, remedy))
 
 
 def _parse_value(text: str) -> object:
+    """Read a TOML value; what is none is a string.
+
+    Raises:
+        ValueError: a number of too many digits.
+        RecursionError: it is nested too deeply.
+    """
     try:
         table = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

@@ -58,8 +58,9 @@ def validated(tree: Tree, at: Path, model: type[AnyModel], table: Mapping[str, A
             return _parsed(model, table)
         except ValidationError as refused:
             errors = refused.errors()
+    listed: set[str] = set()
     for error in errors:
-        _report(tree, at, model, error)
+        _report(tree, at, model, error, listed)
     return None
 
 
@@ -73,8 +74,9 @@ def _ignores_unknown_keys(tree: Tree, at: Path, model: type[BaseModel], table: M
         return False
     known = {name for key, field in model.model_fields.items() for name in (key, field.alias)}
     unknown = [key for key in table if key not in known]
+    listed: set[str] = set()
     for key in unknown:
-        tree.problem((*at, key), "unknown key", _known_key((*at, key), model))
+        tree.problem((*at, key), "unknown key", _known_key((*at, key), model, listed))
     return bool(unknown)
 
 
@@ -93,11 +95,11 @@ def _with_integers(
     return int(value) if at in places else value
 
 
-def _report(tree: Tree, at: Path, model: type[BaseModel], error: ErrorDetails) -> None:
+def _report(tree: Tree, at: Path, model: type[BaseModel], error: ErrorDetails, listed: set[str]) -> None:
     path = (*at, *map(str, error["loc"]))
     kind = error["type"]
     if kind == "extra_forbidden":
-        tree.problem(path, "unknown key", _known_key(path, _model_at(model, error["loc"][:-1])))
+        tree.problem(path, "unknown key", _known_key(path, _model_at(model, error["loc"][:-1]), listed))
     elif kind == "missing":
         example = _EXAMPLES.get(dotted(path))
         tree.problem(path, "missing", f"for example {example}" if example else "")
@@ -140,7 +142,14 @@ def _field_named_in(message: str, model: type[BaseModel] | None) -> tuple[str, .
     )[:1]
 
 
-def _known_key(path: Path, model: type[BaseModel] | None) -> str:
+def _known_key(path: Path, model: type[BaseModel] | None, listed: set[str]) -> str:
+    """Say which key was probably meant, or else which there are.
+
+    Args:
+        path: of the key that is unknown.
+        model: of its table; None if it has no keys.
+        listed: tables whose keys were listed already, which once is enough for.
+    """
     known = list(model.model_fields) if model is not None else []
     if path[0] in COMPONENTS and len(path) == 2:
         known.append("type")
@@ -152,6 +161,10 @@ def _known_key(path: Path, model: type[BaseModel] | None) -> str:
     elsewhere = [place for place in _all_paths(JobConfig) if place[-1] == path[-1]]
     if elsewhere:
         return f"did you mean {dotted(elsewhere[0])}?"
+    table = dotted(path[:-1])
+    if table in listed:
+        return ""
+    listed.add(table)
     return f"the keys here are: {', '.join(sorted(known))}" if known else "there are no keys here"
 
 

@@ -22,6 +22,7 @@ class Episodes:
     def __init__(self, thresholds: Sequence[float] = ()) -> None:
         self.count = 0
         self.best_mean: float | None = None
+        self.best_win_rate: float | None = None
         self.time_to: dict[float, float | None] = dict.fromkeys(thresholds)
         self._recent = np.zeros(WINDOW, np.float64)
         self._sum = 0.0
@@ -71,17 +72,25 @@ class Episodes:
             self.count += 1
             if self.full:
                 improved |= self._note_mean(self._sum / WINDOW, train_s)
+        win_rate = self.win_rate
+        if self.full and win_rate is not None:
+            self.best_win_rate = max(win_rate, self.best_win_rate or 0.0)
         # A running sum drifts by rounding; the exact one is cheap once a batch of episodes.
         self._sum = float(self._recent[: self.in_mean].sum())
         return improved
 
     def state(self) -> dict[str, Any]:
         """What a resumed run continues; the recent returns are not of it, since episodes begin anew."""
-        return {"best_mean": self.best_mean, "time_to": list(self.time_to.items())}
+        return {
+            "best_mean": self.best_mean,
+            "best_win_rate": self.best_win_rate,
+            "time_to": list(self.time_to.items()),
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned; thresholds added since then start unmet."""
         self.best_mean = state["best_mean"]
+        self.best_win_rate = state.get("best_win_rate")  # Checkpoints of earlier versions lack it.
         for threshold, seconds in state["time_to"]:
             if threshold in self.time_to:
                 self.time_to[threshold] = seconds

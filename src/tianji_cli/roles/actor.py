@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -126,9 +127,13 @@ class Actor(Role):
             return False
         assert self._fragment is not None
         row = next(self._rows)
-        actions = self._agent.act(self._stack.seen, row)
         shown = self._fragment.fields["observation"][self._environment.stack + self._step]
-        self._environment.step(actions, shown, row["reward"], row["terminated"], row["truncated"])
+        try:
+            actions = self._agent.act(self._stack.seen, row)
+            self._environment.step(actions, shown, row["reward"], row["terminated"], row["truncated"])
+        except Exception as cause:
+            self._check_finite(cause)  # What an agent makes of NaN may fail anywhere.
+            raise
         # The step after an episode's end only shows the next one's first observation: no experience.
         np.logical_not(self._ended, out=row["mask"])
         self._page.count(self._layout.num_envs - self._num_ended)
@@ -166,6 +171,29 @@ class Actor(Role):
             )
         np.copyto(row["episode_return"], returns, where=where)
 
+    def _check_finite(self, cause: Exception | None = None) -> None:
+        """Refuse observations and rewards that are not finite, before anything is learnt from them.
+
+        Once a fragment, over all of it: looking at each step would take an actor 5 % of its time.
+
+        Raises:
+            BrokenEnvironmentError: names the first of them.
+        """
+        assert self._fragment is not None
+        fields, stack = self._fragment.fields, self._environment.stack
+        shown, rewards = fields["observation"][: stack + self._step], fields["reward"][: self._step]
+        parts = [(f"observation[{name!r}]", shown[name], stack) for name in shown.dtype.names or ()]
+        for name, values, before in [*(parts or [("observation", shown, stack)]), ("reward", rewards, 0)]:
+            if values.dtype.kind != "f" or _is_finite(values):
+                continue
+            row, number, *place = np.argwhere(~np.isfinite(values))[0].tolist()
+            step = max(0, self._sequence * self._layout.steps + row + 1 - before)
+            when = f"in its step {step}" if step else "when it was reset"
+            raise BrokenEnvironmentError(
+                f"environment {number} of actor {self._number} gave {values[(row, number, *place)]} as "
+                f"{name}{place or ''} {when}: finite numbers would be right"
+            ) from cause
+
     def fragment_is_full(self) -> bool:
         """``send_size`` steps of every environment are written."""
         return self._step == self._layout.steps
@@ -174,6 +202,7 @@ class Actor(Role):
         """Send the fragment. The next turn asks for memory again, and so learns whether this was claimed."""
         assert self._fragment is not None
         assert self._loan is not None
+        self._check_finite()
         fields = self._fragment.fields
         self._agent.finish(fields, self._stack.seen)
         samples = int(np.count_nonzero(fields["mask"]))
@@ -277,6 +306,13 @@ class Actor(Role):
                 return False
             self._loan = loan
         return self._copies.ask()
+
+
+def _is_finite(values: npt.NDArray[Any]) -> bool:
+    """Say whether all of an array is finite, mostly by a sum of squares: a tenth of a look at each number."""
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())  # The sum may overflow.
 
 
 def _rows(layout: FragmentLayout, fields: Fields) -> Iterator[Fields]:

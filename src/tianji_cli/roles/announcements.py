@@ -10,9 +10,12 @@ from tianji_cli.beginning import BEGAN_S
 from tianji_cli.cluster.plan import Plan
 from tianji_cli.roles.held_back import Receiver
 from tianji_cli.roles.silence import LATE_S, Silence
+from tianji_cli.telemetry.snapshot import Snapshot
 
 SLOW_START_S: Final = 30.0
 """Whoever is not ready after so long is named, once: a start that hangs is ended by nobody but the user."""
+STALLED_S: Final = 30.0
+"""If nothing was made and nothing learnt for so long, it is said, once."""
 MOST_NAMES: Final = 3
 
 
@@ -34,6 +37,9 @@ class Announcements:
         self._waited_for: set[Receiver] = set()
         self._suspended_server: int | None = None
         self._without_output: set[int] = set()
+        self._done = (-1, -1, -1)
+        self._done_s = 0.0
+        self._stalled = False
 
     def begin(self, rank: int) -> None:
         """A worker was started."""
@@ -44,10 +50,25 @@ class Announcements:
         if self._silence.is_broken(rank):
             self._event(f"{self._title(rank)} is heard of again")
 
-    def mind_silence(self, ranks: Iterable[int]) -> None:
-        """Name those of the ranks that were not heard of for long."""
+    def mind_training(self, ranks: Iterable[int], snapshot: Snapshot) -> None:
+        """Name those of the ranks that were not heard of for long, and say when nothing goes on.
+
+        Plain lines stop while nothing changes: a run that hangs must not look like one that has ended.
+
+        Args:
+            ranks: that carry roles.
+            snapshot: of this moment.
+        """
         for rank in self._silence.newly_late(ranks):
             self._event(f"nothing heard of {self._title(rank)} for {LATE_S:g} s")
+        done = (snapshot.env_steps, snapshot.produced, snapshot.updates)
+        if done != self._done:
+            if self._stalled:
+                self._event("training goes on")
+            self._done, self._done_s, self._stalled = done, time.monotonic(), False
+        elif not self._stalled and time.monotonic() - self._done_s > STALLED_S:
+            self._stalled = True
+            self._event(f"no environment step and no update for {STALLED_S:g} s")
 
     def mind_start(self, missing: Iterable[int]) -> None:
         """Name those of the ranks that all others wait for, if they take long to start."""

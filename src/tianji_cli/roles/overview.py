@@ -18,7 +18,7 @@ from tianji_cli.roles.held_back import Receiver
 from tianji_cli.roles.totals import Said, of_buffers, of_learners
 from tianji_cli.roles.work import WorkLog
 from tianji_cli.roles.worker_view import WorkerView, extra_reports, role_states, role_summaries
-from tianji_cli.telemetry.evaluation import Evaluation
+from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
 from tianji_cli.telemetry.forecast import StopForecast
 from tianji_cli.telemetry.snapshot import (
     Averaging,
@@ -138,12 +138,26 @@ class Overview:
         """
         self.averaging = Averaging(rounds, tuple(missed), tuple(lost))
 
-    def note_evaluation(self) -> None:
-        """Take in how the greedy evaluation went, if it was played to its end."""
-        for report in self._role_reports("evaluator"):
-            returns = report["returns"]
-            if len(returns) == self._config.experiment.eval_episodes:
-                self.evaluation = Evaluation.of(returns, report.get("win_rate"), report.get("agents"))
+    def note_evaluation(self, ended_by: str | None) -> None:
+        """Take in how the greedy evaluation went.
+
+        Args:
+            ended_by: why the root has ended it; None if it has ended by itself.
+        """
+        said = next(iter(self._role_reports("evaluator")), {})
+        self.evaluation = Evaluation.of(
+            said.get("returns", ()),
+            self._config.experiment.eval_episodes,
+            said.get("cut_off", ended_by),
+            said.get("win_rate"),
+            said.get("agents"),
+        )
+
+    @property
+    def evaluating(self) -> Evaluating | None:
+        """How far the evaluation is; None before the evaluator has said so."""
+        said = next(iter(self._role_reports("evaluator")), None)
+        return None if said is None else Evaluating(**said["progress"])
 
     @property
     def elapsed_s(self) -> float:
@@ -197,15 +211,17 @@ class Overview:
         then, produced_then, received_then, consumed_then = self._last
         interval = max(now - then, 1e-9)
         self._last = (now, produced, received, consumed)
+        train_s, elapsed_s = self.session_train_s, self.elapsed_s
         env_steps = self.earlier_env_steps + received
         values = {
             "mean_return": self._nearest("mean_100"),
             "win_rate": self._nearest("win_rate"),
             "env_steps": float(env_steps),
-            "wall_s": self.session_train_s,
+            "wall_s": train_s,
         }
+        bottleneck = self._work.current(elapsed_s)
         return Snapshot(
-            elapsed_s=self.elapsed_s,
+            elapsed_s=elapsed_s,
             train_s=float(learner.get("train_s", 0.0)),
             env_steps=env_steps,
             produced=self.earlier_env_steps + produced,
@@ -223,20 +239,21 @@ class Overview:
             mean_100=learner.get("mean_100"),
             best_mean_100=learner.get("best_mean_100"),
             losses=learner.get("losses", {}),
-            roles=role_states(self._plan, self.workers),
-            stop=self._forecast.update(self.elapsed_s, values),
+            roles=role_states(self._plan, self.workers, elapsed_s, self._work.window_began(elapsed_s)),
+            stop=self._forecast.update(train_s, values),
             age=_spread(learner, "age"),
             uses=_spread(buffer, "uses"),
             replay=_replay(buffer),
             staleness_p=self._staleness_p(buffer),
             stale_priorities=int(buffer.get("stale_priorities", 0)),
-            bottleneck=self._work.current(self.elapsed_s),
+            bottleneck=bottleneck,
             averaging=self.averaging,
             by_group=self._standings(),
             extra=extra_reports(self._plan, self.workers, self._config.roles),
             frames_per_step=self._frames_per_step,
             win_rate=learner.get("win_rate"),
             steps_given_up=buffer.get("steps_given_up"),
+            evaluating=self.evaluating,
         )
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:

@@ -41,6 +41,7 @@ from tianji_cli.errors import describe_exit
 from tianji_cli.roles.announcements import Announcements
 from tianji_cli.roles.best_group import choose_best
 from tianji_cli.roles.ending import Ending
+from tianji_cli.roles.evaluation_watch import EvaluationWatch
 from tianji_cli.roles.group_losses import GroupLosses
 from tianji_cli.roles.membership import Membership
 from tianji_cli.roles.overview import Overview
@@ -114,6 +115,7 @@ class Root:
         self._announcements = Announcements(plan, telemetry.event)
         self._rules = StopRules(config, overview)
         self._goal = ProductionGoal(config, plan, overview, control)
+        self._evaluation = EvaluationWatch(config.experiment.eval_max_s, telemetry.event)
         self._said_last: set[int] = set()
         self._began = time.monotonic()
         self._next_tick = self._began
@@ -341,7 +343,8 @@ class Root:
         for rank, pid in self._crew.pids.items():
             self._overview.workers[rank].pid = pid
         self._averaging.tell(self._overview, self._losses.causes)
-        self._telemetry.update(self._overview.snapshot())
+        snapshot = self._overview.snapshot()
+        self._telemetry.update(snapshot)
         self._rejections.report()
         self._announcements.mind_server(self._crew.suspended_server)
         self._announcements.mind_first_step(self._overview.session_train_s)
@@ -349,7 +352,9 @@ class Root:
         if self._phase is Phase.STARTING:
             self._announcements.mind_start(self._crew.ranks - self._members.registered)
         if self._phase is Phase.TRAINING:
-            self._announcements.mind_silence(self._crew.ranks)
+            self._announcements.mind_training(self._crew.ranks, snapshot)
+        if self._phase is Phase.EVALUATING and self._evaluation.is_late(self._overview.evaluating):
+            self._crew.kill_all()
         self._mind(self._rules.time_reached())
 
     def _mind(self, reached: str | None) -> None:
@@ -378,7 +383,6 @@ class Root:
         if self._phase is Phase.STOPPING and self._ending.all_are_gone():
             self._phase = self._evaluation_or_over()
         elif self._phase is Phase.EVALUATING and not self._crew.ranks:
-            self._overview.note_evaluation()
             self._phase = Phase.OVER
 
     def _give_up(self, late: set[int]) -> None:
@@ -405,6 +409,8 @@ class Root:
 
     def _summary(self) -> Summary:
         assert self._outcome is not None
+        if self._outcome.status == "finished" and self._plan.carrying("evaluator"):
+            self._overview.note_evaluation(self._evaluation.ended_by)
         account = self._losses.account(self._overview)
         if account.unaccounted:
             self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")

@@ -120,6 +120,10 @@ class WorkLog:
             self._named, self._agreed_s = found, now_s
         return self._named
 
+    def window_began(self, now_s: float) -> float:
+        """Say since when the roles' work counts, on the clock of ``current``."""
+        return self._marks[0].at_s if self._marks else now_s - WINDOW_S
+
     def overall(self, train_s: float) -> Bottleneck | None:
         """Name what held the whole session back; None if it was too short to tell.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+import math
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from tianji_cli.cluster.messages import Report
@@ -11,7 +12,6 @@ from tianji_cli.cluster.plan import Plan
 from tianji_cli.telemetry.snapshot import RoleStatus, RoleSummary
 
 
-@dataclass
 class WorkerView:
     """What the root knows of one rank.
 
@@ -20,37 +20,61 @@ class WorkerView:
         pid: of its process; None while it has none.
         restarts: so far.
         state: one or two words.
-        busy: share of the last interval each of its roles worked.
     """
 
-    report: Report | None = None
-    pid: int | None = None
-    restarts: int = 0
-    state: str = "planned"
-    busy: list[float | None] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.report: Report | None = None
+        self.pid: int | None = None
+        self.restarts = 0
+        self.state = "planned"
+        self._marks: deque[tuple[float, float, Sequence[float]]] = deque()
 
     def update(self, report: Report) -> None:
         """Take a newer report."""
-        last = self.report
+        last, self.report = self.report, report
         if last is None or last.incarnation != report.incarnation:
-            interval, before = report.running_s, [0.0] * len(report.busy_s)
-        else:
-            interval, before = report.running_s - last.running_s, last.busy_s
-        if interval > 0:
-            self.busy = [
-                min(1.0, (now - then) / interval) for now, then in zip(report.busy_s, before, strict=True)
-            ]
-        self.report = report
+            self._marks.clear()
+            self._marks.append((-math.inf, 0.0, [0.0] * len(report.busy_s)))
+
+    def busy(self, now_s: float, since_s: float) -> list[float] | None:
+        """Say which share of the time each of its roles has worked; None if that is unknown, or it has ended.
+
+        Args:
+            now_s: seconds on any clock, later with each call.
+            since_s: from when on, on the same clock; later with each call, too.
+        """
+        if self.report is None or self.pid is None:
+            return None
+        self._marks.append((now_s, self.report.running_s, self.report.busy_s))
+        while len(self._marks) > 2 and self._marks[1][0] <= since_s:
+            self._marks.popleft()
+        (_, running_then_s, then), (_, running_s, now) = self._marks[0], self._marks[-1]
+        interval_s = running_s - running_then_s
+        if interval_s <= 0:
+            return None
+        return [min(1.0, (after - before) / interval_s) for after, before in zip(now, then, strict=True)]
 
 
-def role_states(plan: Plan, views: Mapping[int, WorkerView]) -> tuple[RoleStatus, ...]:
-    """Say how every role of a job is doing."""
-    return tuple(_states(plan, views))
+def role_states(
+    plan: Plan, views: Mapping[int, WorkerView], now_s: float, since_s: float
+) -> tuple[RoleStatus, ...]:
+    """Say how every role of a job is doing.
+
+    Args:
+        plan: the processes of the job.
+        views: what is known of each.
+        now_s: seconds on any clock, later with each call.
+        since_s: from when on it counts how busy they were: as for the bottleneck, or the two contradict.
+    """
+    return tuple(_states(plan, views, now_s, since_s))
 
 
-def _states(plan: Plan, views: Mapping[int, WorkerView]) -> Iterator[RoleStatus]:
+def _states(
+    plan: Plan, views: Mapping[int, WorkerView], now_s: float, since_s: float
+) -> Iterator[RoleStatus]:
     for process in plan.processes:
         view = views[process.rank]
+        busy = view.busy(now_s, since_s)
         for i, role in enumerate(process.roles):
             yield RoleStatus(
                 process.rank,
@@ -58,7 +82,7 @@ def _states(plan: Plan, views: Mapping[int, WorkerView]) -> Iterator[RoleStatus]
                 process.group,
                 process.host,
                 view.pid,
-                view.busy[i] if view.busy else None,
+                busy[i] if busy else None,
                 view.restarts,
                 view.state,
             )

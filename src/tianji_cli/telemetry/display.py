@@ -24,6 +24,9 @@ LEVELS: Final = "▁▂▃▄▅▆▇█"
 MAX_CURVE_COLUMNS: Final = 60
 LABEL_COLUMNS: Final = len("policy lag")
 
+SIGHT_S: Final = 10.0
+"""Seconds of training after which a goal that does not come nearer is said to be out of sight."""
+
 
 class LiveDisplay:
     """Owns the lower part of a terminal while a run goes.
@@ -37,7 +40,8 @@ class LiveDisplay:
         self._title = title
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
         # stdout is left alone: it may be a file, and nobody prints there before the run is over.
-        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False)
+        # The last state goes away in the end: the result takes its place.
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, transient=True)
         self._curve: list[float] = []
         self._newest: Snapshot | None = None
         self._shown_s = float("-inf")
@@ -60,9 +64,7 @@ class LiveDisplay:
         self._console.print(Text.assemble((at, "dim"), text))
 
     def close(self) -> None:
-        """Draw the last state; it stays on the screen."""
-        if self._newest is not None and self._newest.elapsed_s > self._shown_s:
-            self._draw_newest()
+        """Take the state away; what happened stays on the screen."""
         self._live.stop()
 
     def _draw_newest(self) -> None:
@@ -117,6 +119,8 @@ def sparkline(values: Sequence[float], columns: int) -> str:
 
 
 def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator[tuple[str, RenderableType]]:
+    if snapshot.evaluating is not None:
+        yield "evaluating", f"{snapshot.evaluating}, {count(snapshot.evaluating.env_steps)} env steps"
     yield "return", _returns(snapshot)
     if len(curve) > 1 and columns > 1:
         yield "", Text(sparkline(curve, columns), style="green")
@@ -128,6 +132,19 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
         f"{_env_steps(snapshot)}, {count(snapshot.updates)} updates, "
         f"policy version {count(snapshot.version)}",
     )
+    if snapshot.evaluating is None:
+        yield from _pace(snapshot)
+    yield from _samples(snapshot)
+    if snapshot.averaging is not None:
+        yield "averaging", str(snapshot.averaging)
+    if snapshot.losses:
+        yield "losses", ", ".join(f"{name} {number(loss)}" for name, loss in snapshot.losses.items())
+    if snapshot.stop and snapshot.evaluating is None:
+        yield "stops at", _stop_rules(snapshot)
+
+
+def _pace(snapshot: Snapshot) -> Iterator[tuple[str, RenderableType]]:
+    """How fast it goes, and what holds it back; nothing once training is over."""
     yield (
         "rates",
         f"produced {rate(snapshot.produced_per_s)}, received {rate(snapshot.received_per_s)}, "
@@ -135,9 +152,16 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
     )
     if snapshot.bottleneck is not None:
         yield "bottleneck", str(snapshot.bottleneck)
-    actual = "-" if snapshot.replay_ratio_actual is None else f"{snapshot.replay_ratio_actual:.2f}"
-    filled = "" if snapshot.replay is None else f"{_filled(snapshot.replay)}, "
-    yield "replay", f"{filled}ratio {actual}, target {snapshot.replay_ratio_target:.2f}"
+
+
+def _samples(snapshot: Snapshot) -> Iterator[tuple[str, RenderableType]]:
+    """How often samples are used, and how old they are by then; nothing before there is any."""
+    ratio = [] if snapshot.replay is None else [_filled(snapshot.replay)]
+    if snapshot.replay_ratio_actual is not None:
+        actual, target = snapshot.replay_ratio_actual, snapshot.replay_ratio_target
+        ratio.append(f"ratio {actual:.2f}, target {target:.2f}")
+    if ratio:
+        yield "replay", ", ".join(ratio)
     if snapshot.age is not None:
         yield "sample age", f"{spread(snapshot.age)} env steps"
     if snapshot.uses is not None:
@@ -146,14 +170,8 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
         yield "priorities", f"{count(snapshot.stale_priorities)} came after their samples had made room"
     if snapshot.steps_given_up:
         yield "given up", f"{count(snapshot.steps_given_up)} steps of episodes that had lost their beginning"
-    lag = snapshot.lag
-    yield "policy lag", "no update yet" if lag is None else f"{spread(lag)} versions"
-    if snapshot.averaging is not None:
-        yield "averaging", str(snapshot.averaging)
-    if snapshot.losses:
-        yield "losses", ", ".join(f"{name} {number(loss)}" for name, loss in snapshot.losses.items())
-    if snapshot.stop:
-        yield "stops at", _stop_rules(snapshot)
+    if snapshot.lag is not None:
+        yield "policy lag", f"{spread(snapshot.lag)} versions"
 
 
 def _env_steps(snapshot: Snapshot) -> str:
@@ -202,7 +220,10 @@ def _written(rule: str, value: float) -> str:
 
 def _left(rule: StopProgress, snapshot: Snapshot) -> str:
     if rule.eta_s is None:
-        return "not in sight"
+        # At first nothing is known of the pace; that says nothing yet.
+        return "" if rule.value is None or snapshot.train_s < SIGHT_S else "not in sight"
+    if not rule.eta_s:
+        return "reached"
     steps = rule.eta_s * snapshot.produced_per_s
     if rule.rule == "env_steps" and rule.value is not None:
         steps = rule.target - rule.value

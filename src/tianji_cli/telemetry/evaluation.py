@@ -1,10 +1,34 @@
-"""What greedy episodes came to."""
+"""Greedy episodes after training: how far they are, and what came of them."""
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from tianji_cli.telemetry.quantities import duration, number, share
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """How far an evaluation is.
+
+    Attributes:
+        episodes: how many have ended.
+        wanted: how many are to be played.
+        env_steps: of all of them, those that have not ended included.
+        seconds: since its first step.
+    """
+
+    episodes: int
+    wanted: int
+    env_steps: int
+    seconds: float
+
+    def __str__(self) -> str:
+        """As it is shown: ``37 of 100 episodes, 12 s``."""
+        return f"{self.episodes} of {self.wanted} episodes, {duration(self.seconds, decimals=0)}"
 
 
 @dataclass(frozen=True)
@@ -12,11 +36,13 @@ class Evaluation:
     """Returns of greedy episodes after training.
 
     Attributes:
-        episodes: how many were played.
-        mean: of their returns.
-        std: of their returns.
+        episodes: how many were played to their end; only these count.
+        mean: of their returns; not a number if none has ended.
+        std: of their returns; likewise.
         win_rate: share of them that were won; None where nothing is won.
         agents: mean return of each agent of a team, by name; None of a single agent.
+        left_out: episodes that were wanted, and had not ended at the limit.
+        cut_off: the limit that was reached, in words; None if all episodes were played.
     """
 
     episodes: int
@@ -24,10 +50,37 @@ class Evaluation:
     std: float
     win_rate: float | None = None
     agents: Mapping[str, float] | None = None
+    left_out: int = 0
+    cut_off: str | None = None
 
     @classmethod
     def of(
-        cls, returns: Sequence[float], win_rate: float | None, agents: Mapping[str, float] | None
+        cls,
+        returns: Sequence[float],
+        wanted: int,
+        cut_off: str | None = None,
+        win_rate: float | None = None,
+        agents: Mapping[str, float] | None = None,
     ) -> Evaluation:
-        """Evaluate episodes by their returns, of which there is one at least."""
-        return cls(len(returns), statistics.fmean(returns), statistics.pstdev(returns), win_rate, agents)
+        """Evaluate the episodes that have ended by their returns."""
+        mean = statistics.fmean(returns) if returns else math.nan
+        std = statistics.pstdev(returns) if returns else math.nan
+        left_out = wanted - len(returns)
+        return cls(len(returns), mean, std, win_rate, agents, left_out, cut_off if left_out else None)
+
+    def described(self, kind: str, limits: str) -> str:
+        """Say what came of it, and what was left out.
+
+        Args:
+            kind: of episodes: "greedy episodes".
+            limits: what moves them, where one was reached.
+        """
+        wanted = self.episodes + self.left_out
+        if not self.episodes:
+            return f"none of {wanted} {kind} had ended after {self.cut_off} ({limits})"
+        of_all = f"{self.episodes} of {wanted}" if self.left_out else f"{self.episodes}"
+        won = "" if self.win_rate is None else f", {share(self.win_rate)} won"
+        cut = f"; {self.left_out} had not ended after {self.cut_off} ({limits})" if self.left_out else ""
+        return (
+            f"{number(self.mean)}  mean of {of_all} {kind}, standard deviation {number(self.std)}{won}{cut}"
+        )

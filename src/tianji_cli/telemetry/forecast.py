@@ -23,18 +23,21 @@ class StopForecast:
         self._targets = dict(targets)
         self._history: deque[tuple[float, dict[str, float | None]]] = deque()
 
-    def update(self, elapsed_s: float, values: Mapping[str, float | None]) -> tuple[StopProgress, ...]:
+    def update(self, train_s: float, values: Mapping[str, float | None]) -> tuple[StopProgress, ...]:
         """Learn where the run is now.
 
         Args:
-            elapsed_s: seconds since the start.
+            train_s: seconds since the first environment step of this session, 0 before it: what came before
+                says nothing of the pace.
             values: stop rule -> its present value, None while there is none.
 
         Returns:
             The progress towards each rule, in the order of the targets.
         """
-        self._history.append((elapsed_s, dict(values)))
-        while len(self._history) > 2 and self._history[1][0] <= elapsed_s - WINDOW_S:
+        if not train_s:
+            self._history.clear()
+        self._history.append((train_s, dict(values)))
+        while len(self._history) > 2 and self._history[1][0] <= train_s - WINDOW_S:
             self._history.popleft()
         return tuple(
             StopProgress(rule, values[rule], target, self._eta_s(rule, target))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
 from tianji_cli.errors import TianjiError
@@ -55,18 +56,37 @@ def write_json(document: Mapping[str, Any], to: str) -> None:
         raise TianjiError(f"cannot write {to}: {cause.strerror}; --json takes another path") from cause
 
 
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines for people: on a terminal they break between words, in a pipe they stay whole."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    for line in lines:
+        console.print(line, soft_wrap=not console.is_terminal)
+
+
 def _print_facts(summary: Summary, run: RunDirectory) -> None:
     console = Console(highlight=False)
     headline = Text.assemble(
         summary.experiment, " ", (summary.status, STATUS_STYLES[summary.status]), f": {summary.reason}"
     )
-    console.print(headline, soft_wrap=True)
-    facts = [*_facts(summary), *_warnings(summary), ("run directory", Text(str(run.path)))]
-    facts += [(label, Text(command, style="bold")) for label, command in _next_steps(summary, run)]
-    width = max(len(label) for label, _ in facts)
-    for label, fact in facts:
-        # Soft wrapping leaves lines whole in a pipe, where rich takes every reader for 80 columns wide.
-        console.print(Text.assemble((label.ljust(width), "cyan"), "  ", fact), soft_wrap=True)
+    # In a pipe rich takes every reader for 80 columns wide; there lines stay whole.
+    whole = not console.is_terminal
+    console.print(headline, soft_wrap=whole)
+    facts = [*_facts(summary), *_warnings(summary)]
+    to_copy = [("run directory", Text(str(run.path)))]
+    to_copy += [(label, Text(command, style="bold")) for label, command in _next_steps(summary, run)]
+    width = max(len(label) for label, _ in [*facts, *to_copy])
+    if whole:
+        for label, fact in facts:
+            console.print(Text.assemble((label.ljust(width), "cyan"), "  ", fact), soft_wrap=True)
+    else:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(style="cyan", width=width)
+        table.add_column(overflow="fold")
+        for row in facts:
+            table.add_row(*row)
+        console.print(table)
+    for label, text in to_copy:  # A line that the terminal wraps is still one line.
+        console.print(Text.assemble((label.ljust(width), "cyan"), "  ", text), soft_wrap=True)
 
 
 def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
@@ -103,7 +123,8 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "bottleneck", Text(str(summary.bottleneck))
     ratio = summary.replay_ratio
     actual = "no update made" if ratio.actual is None else f"{ratio.actual:.2f}"
-    yield "replay ratio", Text(f"{actual}, target {ratio.target:.2f}")
+    if ratio.target:  # Otherwise no learner lived to say it.
+        yield "replay ratio", Text(f"{actual}, target {ratio.target:.2f}")
     if summary.staleness is not None:
         yield "policy lag", Text(f"{spread(summary.staleness)} versions")
     yield from _facts_of_groups(summary)
@@ -115,15 +136,14 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
             f"{summary.lost} lost + {summary.dropped} dropped"
         ),
     )
-    if summary.roles:
-        yield "busy", Text(_busy(summary.roles))
+    busy = _busy(summary.roles)
+    if busy:
+        yield "busy", Text(busy)
 
 
 def _facts_of_evaluation(evaluation: Evaluation) -> Iterator[tuple[str, Text]]:
-    mean, std = number(evaluation.mean), number(evaluation.std)
-    behind = f"mean of {evaluation.episodes} greedy episodes, standard deviation {std}"
-    behind += "" if evaluation.win_rate is None else f", {share(evaluation.win_rate)} won"
-    yield "evaluation", Text.assemble((mean, "bold"), f"  {behind}")
+    said = evaluation.described("greedy episodes", "experiment.eval_max_s, eval_max_steps")
+    yield "evaluation", Text(said, style="yellow" if evaluation.left_out else "")
     if evaluation.agents is not None:
         yield "of each agent", Text(of_agents(evaluation.agents))
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
 from tianji_cli.data.distribution import Spread
-from tianji_cli.telemetry.evaluation import Evaluation
+from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
 from tianji_cli.telemetry.json_numbers import finite
 from tianji_cli.telemetry.quantities import exact
 from tianji_cli.throughput.bottleneck import Bottleneck
@@ -21,7 +21,7 @@ SUMMARY_SCHEMA: Final = 1
 
 Status = Literal["finished", "stopped", "failed"]
 
-_TABLES: Final = ("lag", "age", "uses", "replay", "bottleneck", "averaging")
+_TABLES: Final = ("lag", "age", "uses", "replay", "bottleneck", "averaging", "evaluating")
 """Fields of a snapshot that are tables in a row of ``metrics.jsonl``, or null."""
 _ONLY_IF_KNOWN: Final = ("win_rate", "steps_given_up")
 """Fields that are not mentioned where nothing is won, or no sequences are learnt from."""
@@ -179,6 +179,7 @@ class Snapshot:
             is won.
         steps_given_up: env steps of sequences whose beginning had left the replay before they ended; None
             where no sequences are learnt from.
+        evaluating: how far the evaluation is; None before it.
     """
 
     elapsed_s: float
@@ -213,6 +214,7 @@ class Snapshot:
     frames_per_step: int | None = None
     win_rate: float | None = None
     steps_given_up: int | None = None
+    evaluating: Evaluating | None = None
 
     @property
     def frames(self) -> int | None:

@@ -11,17 +11,18 @@ import pytest
 
 from tianji_cli.cluster.keys import JobKey
 from tianji_cli.cluster.plan import Host, make_plan
-from tianji_cli.cluster.run_files import files_elsewhere, reaches_run, saved_progress
+from tianji_cli.cluster.run_files import files_elsewhere, goals_reached, reaches_run, saved_progress
 from tianji_cli.config.loader import load_config
+from tianji_cli.config.schema import Stop
 from tianji_cli.data.progress import Progress
 from tianji_cli.errors import UsageError
 
 HOSTS = [Host("here", (0, 1)), Host("there", (0, 1))]
 
 
-def save(place: Path, progress: Progress) -> Path:
+def save(place: Path, progress: Progress, **episodes: float | None) -> Path:
     place.mkdir(parents=True)
-    (place / "state.json").write_text(json.dumps({"progress": asdict(progress)}))
+    (place / "state.json").write_text(json.dumps({"progress": asdict(progress), "episodes": episodes}))
     return place / "state.json"
 
 
@@ -50,6 +51,32 @@ def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path, text: str) ->
         saved_progress(tmp_path / "checkpoints", 1)
     with pytest.raises(UsageError, match="has no readable checkpoint to go on from"):
         saved_progress(tmp_path / "nowhere", 1)
+
+
+@pytest.mark.parametrize(
+    ("stop", "reached"),
+    [
+        (Stop(env_steps=300), {"env_steps"}),
+        (Stop(env_steps=301), set()),
+        (Stop(mean_return=475.0, env_steps=10_000), {"mean_return"}),
+        (Stop(mean_return=475.1), set()),
+        (Stop(win_rate=0.75), {"win_rate"}),
+        (Stop(win_rate=0.76), set()),
+        (Stop(wall_s=1e-9), set()),
+        (Stop(wall_s=1e9, env_steps=1, mean_return=-5.0), {"env_steps", "mean_return"}),
+    ],
+)
+def test_a_goal_is_reached_if_a_rule_holds_of_what_all_sessions_and_groups_have_saved(
+    tmp_path: Path, stop: Stop, reached: set[str]
+) -> None:
+    save(tmp_path / "last", Progress(env_steps=200, train_s=1e6), best_mean=475.0, best_win_rate=0.5)
+    save(tmp_path / "group-1/last", Progress(env_steps=100), best_mean=None, best_win_rate=0.75)
+    assert goals_reached(tmp_path, stop, 2).keys() == reached
+
+
+def test_of_a_run_without_a_hundred_episodes_no_goal_of_returns_is_reached(tmp_path: Path) -> None:
+    save(tmp_path / "last", Progress(env_steps=200), best_mean=None)
+    assert goals_reached(tmp_path, Stop(mean_return=-1e9, win_rate=1e-9), 1) == {}
 
 
 def test_a_run_directory_is_the_job_s_if_its_key_lies_there(tmp_path: Path) -> None:

@@ -68,6 +68,22 @@ def test_a_resumed_run_keeps_its_best_and_its_thresholds() -> None:
     assert resumed.time_to == {10.0: 3.0, 20.0: 5.0, 30.0: None}
 
 
+def test_the_best_win_rate_is_over_a_hundred_and_is_kept_by_a_resumed_run() -> None:
+    first = Episodes()
+    first.record([0.0] * 50, 1.0, [True] * 50)
+    assert first.best_win_rate is None, "of fifty episodes"
+    for won in (True, False, True):
+        first.record([0.0] * 50, 2.0, [won] * 50)
+    assert first.best_win_rate == 1.0
+    assert first.win_rate == 0.5
+    resumed = Episodes()
+    resumed.load_state(json.loads(json.dumps(first.state())))
+    assert resumed.best_win_rate == 1.0
+    earlier = {name: value for name, value in first.state().items() if name != "best_win_rate"}
+    resumed.load_state(earlier)
+    assert resumed.best_win_rate is None
+
+
 def test_returns_are_those_of_ended_episodes_in_the_order_they_ended() -> None:
     episode_return = np.array([[np.nan, 5], [2, np.nan], [np.nan, 7]], np.float32)
     assert ended(episode_return) == ([5.0, 2.0, 7.0], [])

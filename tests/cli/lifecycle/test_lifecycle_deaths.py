@@ -51,6 +51,25 @@ class Suicide(Base):
     def die(self):
         os.kill(os.getpid(), signal.SIGSEGV)
 
+class Leaky(Base):
+    def die(self):
+        atexit.register(time.sleep, 3.0)  # Its process takes longer to end than the root waits.
+        self.leak = np.nan
+
+    def step(self, action):
+        shown, *rest = super().step(action)
+        return shown + getattr(self, "leak", 0.0), *rest
+
+class Old(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(2, np.float32), 1.0, False, {}
+
 class Stillborn(Base):
     def __init__(self):
         raise ValueError("no such maze")
@@ -111,6 +130,26 @@ def test_an_exception_in_an_environment_ends_the_run_with_it_as_the_last_line(
     assert "in die" in log.read_text()
     # What was trained before is saved, also where the learner is in the same process.
     assert run.saved_env_steps == summary["received"] > 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("Leaky", "environment 0 of actor 0 gave nan as observation[0] in its step "),
+        (
+            "Old",
+            "step() gave 4 values; gymnasium's (observation, reward, terminated, truncated, info) is wanted",
+        ),
+    ],
+)
+def test_an_environment_that_gives_what_nothing_can_be_learnt_from_is_named_and_not_the_loss(
+    workplace: Any, kind: str, words: str
+) -> None:
+    workplace.module(BROKEN)
+    run = workplace.train(of_class(kind), ENDLESS)
+    run.finish(1)
+    assert words in run.command.last_words
+    assert "learning_rate" not in run.command.stderr
 
 
 @pytest.mark.parametrize(

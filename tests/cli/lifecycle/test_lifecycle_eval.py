@@ -1,6 +1,7 @@
 """`tianji eval`: greedy episodes with a checkpoint of a run."""
 
 import json
+import re
 from typing import Any
 
 from PIL import Image
@@ -18,8 +19,10 @@ def test_eval_plays_a_checkpoint_and_says_what_is_wrong(workplace: Any) -> None:
         return document
 
     first = figures("--seed", "5")
-    assert list(first) == ["episodes", "mean", "std", "min", "max", "returns"]
+    keys = ["episodes", "mean", "std", "left_out", "cut_off", "min", "max", "returns"]
+    assert list(first) == keys
     assert first["episodes"] == len(first["returns"]) == 4
+    assert (first["left_out"], first["cut_off"]) == (0, None)
     assert first["mean"] == sum(first["returns"]) / 4
     assert figures("--seed", "5") == first
     steps = sorted(int(path.name) for path in (run.path / "checkpoints").iterdir() if path.name.isdecimal())
@@ -57,12 +60,128 @@ def test_eval_renders_the_first_episode_and_no_other(workplace: Any) -> None:
     command = ("eval", str(run.path), "--episodes", "2", "--json", "-", "--render")
     played = workplace.command(*command, "play.gif")
     played.wait(0)
+    figures = json.loads(played.stdout)
     with Image.open(workplace.place / "play.gif") as gif:
         pictures: int = gif.n_frames  # type: ignore[attr-defined]
-    assert pictures == json.loads(played.stdout)["returns"][0], "a step of CartPole is worth 1"
-    refused = workplace.command(*command, "missing/play.gif")
-    refused.wait(2)
-    assert "cannot write missing/play.gif" in refused.stderr
+    assert pictures == figures["returns"][0], "a step of CartPole is worth 1"
+    assert (figures["render"], figures["pictures"]) == ("play.gif", pictures)
+    said = workplace.command("eval", str(run.path), "--episodes", "1", "--render", "again.GIF")
+    said.wait(0)
+    assert re.search(r"^again\.GIF: the first episode, \d+ pictures$", said.stdout, re.MULTILINE), said.stdout
+    for name, why in (
+        ("missing/play.gif", "there is no directory missing"),
+        ("play.mp4", "--render writes an animated GIF, which play.mp4 is no name for; play.gif is"),
+    ):
+        refused = workplace.command(*command, name)
+        refused.wait(2)
+        assert why in refused.last_words
+    assert not (workplace.place / "play.mp4").exists()
+
+
+def test_eval_names_the_library_that_drawing_needs(workplace: Any) -> None:
+    run = workplace.train()
+    run.finish()
+    absent = 'raise ModuleNotFoundError("No module named {0!r}", name={0!r})\n'
+    for library, words in (
+        ("PIL", "--render needs Pillow, which is not installed: pip install pillow"),
+        ("pygame", "needs pygame: pip install 'gymnasium[classic_control]'"),
+    ):
+        place = workplace.place / f"without-{library}"
+        place.mkdir()
+        (place / f"{library}.py").write_text(absent.format(library))
+        workplace.environment = {"PYTHONPATH": str(place)}
+        command = workplace.command("eval", str(run.path), "--episodes", "1", "--render", "play.gif")
+        assert command.wait() in {1, 2}
+        assert words in command.last_words
+        assert not (workplace.place / "play.gif").exists()
+
+
+ENDLESS_ENV = """
+import time
+import gymnasium, numpy, setproctitle
+
+class Endless(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, hangs=False, first=10**9):
+        self.hangs, self.first, self.steps = hangs, first, 0
+
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros(3, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        trains = "actor" in setproctitle.getproctitle()
+        if self.hangs and not trains and self.steps == 10:
+            time.sleep(3600)
+        return numpy.zeros(3, numpy.float32), 1.0, self.steps == self.first, False, {}
+"""
+
+
+def endless(max_s: float, **options: Any) -> dict[str, Any]:
+    return {
+        "experiment": {"eval_episodes": 20, "eval_max_s": max_s},
+        "environment": {"type": "my_env:Endless", "id": "", "options": options},
+    }
+
+
+def test_an_evaluation_whose_episodes_never_end_ends_and_says_so(workplace: Any) -> None:
+    workplace.module(ENDLESS_ENV)
+    run = workplace.train(endless(1.5, first=5), options=())
+    summary = run.finish()
+    # Each of the 20 environments ends its first episode, and an episode of a 21st would never end.
+    assert summary["evaluation"] == {
+        "episodes": 20,
+        "mean": 5.0,
+        "std": 0.0,
+        "left_out": 0,
+        "cut_off": None,
+    }
+    run = workplace.train(endless(1.5), options=())
+    summary = run.finish()
+    nothing = {"episodes": 0, "mean": None, "std": None, "left_out": 20, "cut_off": "1.5 s"}
+    assert summary["evaluation"] == nothing
+    assert "none of 20 greedy episodes had ended after 1.5 s (experiment.eval_max_s" in run.command.stdout
+    progress = [row["evaluating"] for row in run.rows if row["evaluating"]]
+    assert progress[-1]["wanted"] == 20
+    assert progress[-1]["env_steps"] > progress[0]["env_steps"]
+
+    out = ("--episodes", "40", "--json", "figures.json")
+    played = workplace.command("eval", str(run.path), *out, "--max-s", "0.5")
+    played.wait(0)
+    assert "none of 40 greedy episodes had ended after 0.5 s (--max-s, --max-steps)" in played.stdout
+    document = json.loads((workplace.place / "figures.json").read_text())
+    assert document == {
+        **nothing,
+        "left_out": 40,
+        "cut_off": "0.5 s",
+        "min": None,
+        "max": None,
+        "returns": [],
+    }
+    played = workplace.command("eval", str(run.path), *out, "--max-steps", "2000")
+    played.wait(0)
+    assert "after 2,000 env steps" in played.stdout
+    played = workplace.command("eval", str(run.path), "--episodes", "40")
+    played.wait(0)
+    assert "evaluating: 0 of 40 episodes, " not in played.stdout
+    assert "evaluating: 0 of 40 episodes, " in played.stderr
+
+
+def test_a_step_that_does_not_return_does_not_keep_an_evaluation_for_ever(workplace: Any) -> None:
+    workplace.module(ENDLESS_ENV)
+    run = workplace.train(endless(1.0, hangs=True, first=5))
+    summary = run.finish()
+    assert summary["status"] == "finished"
+    assert summary["evaluation"]["episodes"] == 20
+    run = workplace.train(endless(1.0, hangs=True))
+    summary = run.finish()
+    assert summary["evaluation"]["episodes"] == 0
+    assert summary["evaluation"]["cut_off"].endswith("s in a step or an action that did not return")
+    played = workplace.command("eval", str(run.path), "--episodes", "3", "--max-s", "0.5")
+    played.wait(0)
+    assert "had ended after 0.5 s, in a step or an action that did not return" in played.stdout
 
 
 def test_errors_of_environments_and_models_are_one_line_in_eval(workplace: Any) -> None:
@@ -80,3 +199,19 @@ def test_errors_of_environments_and_models_are_one_line_in_eval(workplace: Any) 
         assert broken.wait() in {1, 2}
         assert word in broken.stderr
         assert len(broken.stderr.splitlines()) <= 5
+
+
+def test_an_environment_that_another_package_registers_is_trained_in_and_evaluated(workplace: Any) -> None:
+    package = workplace.place / "installed"
+    package.mkdir()
+    (package / "far_grid.py").write_text(
+        "import gymnasium\n"
+        'cart_pole = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"\n'
+        'gymnasium.register(id="FarGrid-v0", entry_point=cart_pole, max_episode_steps=100)\n'
+    )
+    workplace.environment = {"PYTHONPATH": str(package)}
+    run = workplace.train({"environment": {"id": "far_grid:FarGrid-v0"}, "experiment": {"eval_episodes": 5}})
+    assert run.finish()["evaluation"]["episodes"] == 5
+    played = workplace.command("eval", str(run.path), "--episodes", "2")
+    played.wait(0)
+    assert "mean of 2 greedy episodes" in played.stdout

@@ -1,5 +1,6 @@
 """What --resume refuses, and what a full disk does."""
 
+import json
 import os
 import signal
 import time
@@ -57,6 +58,45 @@ def test_a_run_that_was_interrupted_goes_on_where_it_was(workplace: Any) -> None
     assert again["updates"] > first["updates"]
     steps = [row["env_steps"] for row in run.rows]
     assert steps[-1] >= again["env_steps"]
+
+
+def contents(place: Path) -> dict[str, tuple[int, bytes]]:
+    """Every file of a run: when it was written, and what."""
+    return {
+        str(path.relative_to(place)): (path.stat().st_mtime_ns, path.read_bytes())
+        for path in place.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_a_run_that_has_reached_its_goal_says_so_and_stays_as_it_is(workplace: Any) -> None:
+    run = workplace.train()
+    first = run.finish()
+    before = contents(run.path)
+    again = workplace.command("train", "--resume", str(run.path), "--json", "summary.json")
+    again.wait(0)
+    assert f"{run.path} has reached its goal, and nothing was changed" in again.stdout
+    assert f"{first['env_steps']} environment steps, and experiment.stop.env_steps is 2048" in again.stdout
+    assert f"tianji train --resume {run.path} --set experiment.stop.env_steps=" in again.stdout
+    assert again.stderr == ""
+    assert json.loads((workplace.place / "summary.json").read_text()) == first
+    only_json = workplace.command("train", "--resume", str(run.path), "--json", "-")
+    only_json.wait(0)
+    assert json.loads(only_json.stdout) == first
+    assert contents(run.path) == before
+
+    # Of a goal that is moved, another rule may hold: this environment pays 1 each step.
+    lower = ("--set", "experiment.stop.mean_return=1", "--set", "experiment.stop.env_steps=1000000")
+    again = workplace.command("train", "--resume", str(run.path), *lower)
+    again.wait(0)
+    assert "experiment.stop.mean_return is 1.0" in again.stdout
+    assert contents(run.path) == before
+
+    # A limit of time is each session's own.
+    moved = workplace.resume(run, "--set", "experiment.stop={ wall_s = 0.5 }").finish()
+    assert moved["env_steps"] > first["env_steps"]
+    moved = workplace.resume(run).finish()
+    assert moved["received"] > 0
 
 
 def test_a_full_disk_ends_the_run_with_what_could_not_be_written(workplace: Any, small_disk: Path) -> None:

@@ -21,6 +21,7 @@ BASE: dict[str, Any] = {
         "actor": {"num": 1, "send_size": 16, "window": 2},
     },
 }
+LIMITS = ("left_out", "cut_off")
 SKIRMISH = {"environment": {"type": "my_env:SkirmishFactory", "id": ""}}
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
@@ -44,7 +45,7 @@ def test_a_team_is_evaluated_by_agent_and_beside_its_baselines(workplace: Any) -
     run = workplace.train(options=())
     summary = run.finish()
     evaluation = summary["evaluation"]
-    assert list(evaluation) == ["episodes", "mean", "std", "agents"]
+    assert list(evaluation) == ["episodes", "mean", "std", "agents", *LIMITS]
     assert list(evaluation["agents"]) == ["agent_0", "agent_1", "agent_2"]
     assert sum(evaluation["agents"].values()) == pytest.approx(evaluation["mean"], rel=1e-4)
     assert "of each agent   agent_0 " in run.command.stdout
@@ -58,7 +59,7 @@ def test_a_team_is_evaluated_by_agent_and_beside_its_baselines(workplace: Any) -
     }
     for name, one in played.items():
         assert one.pop("policy", "trained") == name
-        assert list(one) == ["episodes", "mean", "std", "agents", "min", "max", "returns"]
+        assert list(one) == ["episodes", "mean", "std", "agents", *LIMITS, "min", "max", "returns"]
         assert sum(one["agents"].values()) == pytest.approx(one["mean"], rel=1e-4)
     assert played["heuristic"]["mean"] > played["random"]["mean"] + 20
     assert figures(workplace, run, "--policy", "random", "--episodes", "8") == {
@@ -79,7 +80,7 @@ def test_a_run_says_how_much_was_won_and_may_end_by_it(workplace: Any) -> None:
     won = summary["returns"]["win_rate"]
     assert "% of the last 100 episodes were won" in summary["reason"]
     assert 0.3 <= won <= 0.8
-    assert list(summary["evaluation"]) == ["episodes", "mean", "std", "win_rate", "agents"]
+    assert list(summary["evaluation"]) == ["episodes", "mean", "std", "win_rate", "agents", *LIMITS]
     rows = run.rows
     assert "win_rate" not in rows[0], "no episode has ended yet"
     assert rows[-1]["win_rate"] == won

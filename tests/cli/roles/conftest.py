@@ -81,11 +81,12 @@ class Stage:
         borrow: int = 16,
         copies: int = 0,
         film: Film | Skirmish | None = None,
+        environment: VectorEnvironment | None = None,
     ) -> None:
         self.make: Callable[[], VectorEnvironment] = lambda: GymFactory().make(
             id, num_envs, max_episode_steps
         )
-        environment = film or self.make()
+        environment = environment or film or self.make()
         num_envs = environment.num_envs
         self.spaces = spaces_of(environment)
         in_team = bool(environment.agents)
@@ -109,6 +110,7 @@ class Stage:
         self.sender = InprocTransport(wiring, ACTOR)
         self.file = ProductionFile(directory / f"{wiring.job}.bin", 1)
         player = Recruit(num_envs) if in_team else self.witness if film else self.agent(self.model, num_envs)
+        self.agent_in_use = player
         self.actor = Actor(
             0,
             0,
@@ -149,9 +151,9 @@ class Stage:
         claim.release()
         return received
 
-    def play(self, fragments: int) -> list[Received]:
-        """Let the actor work until so many fragments were received."""
-        received: list[Received] = []
+    def play(self, fragments: int, received: list[Received] | None = None) -> list[Received]:
+        """Let the actor work until so many fragments were received, and put them into a list."""
+        received = [] if received is None else received
         while len(received) < fragments:
             let_work(self.actor)
             fragment = self.receive()

@@ -2,11 +2,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cli.skirmish import Skirmish
 
 from tianji_cli.data.ledger import Account, settle
+from tianji_envs.core import BaseEnv
+from tianji_envs.errors import BrokenEnvironmentError
+from tianji_envs.serial import SerialVectorEnvironment
 from tianji_transports.core import FULL
 
 OpenStage = Callable[..., Any]
@@ -192,3 +197,93 @@ def test_an_actor_that_stops_between_fragments_drops_nothing(
     one.actor.stop()
     page = one.file.read(0)
     assert (page.produced, page.unfinished, page.abandoned) == (8, 0, False)
+
+
+class Leaky(BaseEnv):
+    """Gives something that is not finite at one step, or at its second reset."""
+
+    def __init__(self, what: str, at: int, value: float) -> None:
+        self.observation_space = gym.spaces.Box(-1, 1, (4,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+        self.what, self.at, self.value, self.steps, self.resets = what, at, value, 0, 0
+
+    def reset(self, seed: int | None = None) -> Any:  # noqa: ARG002 - it always begins alike
+        self.resets += 1
+        return self._shown(self.what == "reset" and self.resets == 2)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:  # noqa: ARG002 - it goes its way
+        self.steps += 1
+        now = self.steps == self.at
+        reward = self.value if now and self.what == "reward" else 1.0
+        return self._shown(now and self.what == "observation"), reward, self.steps % 10 == 0, False
+
+    def _shown(self, leaks: bool) -> npt.NDArray[np.float32]:
+        return np.array([0, 0, self.value if leaks else 0, 0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("what", "at", "value", "words"),
+    [
+        (
+            "observation",
+            5,
+            np.nan,
+            r"environment 1 of actor 0 gave nan as observation\[2\] in its step 5: fin",
+        ),
+        ("observation", 8, np.inf, r"gave inf as observation\[2\] in its step 8"),
+        ("observation", 21, np.nan, r"observation\[2\] in its step 23"),  # Two of these steps are resets.
+        ("reward", 3, -np.inf, r"environment 1 of actor 0 gave -inf as reward in its step 3"),
+        ("reset", 0, np.nan, r"gave nan as observation\[2\] in its step 11"),
+    ],
+)
+def test_what_is_not_finite_is_named_at_its_source_and_is_in_no_fragment_that_is_sent(
+    stage: OpenStage, what: str, at: int, value: float, words: str
+) -> None:
+    sound_first = iter([("", 0, 0.0), (what, at, value)])
+    leaky = SerialVectorEnvironment("leaky", lambda: Leaky(*next(sound_first)), 2)
+    one = stage(steps=4, environment=leaky)
+    one.publish(0)
+    sent: list[Any] = []
+    with pytest.raises(BrokenEnvironmentError, match=words):
+        one.play(30, sent)
+    for fragment in sent:
+        assert np.isfinite(fragment.fields["observation"]).all()
+        assert np.isfinite(fragment.fields["reward"]).all()
+
+
+def test_numbers_whose_squares_are_too_large_are_finite_all_the_same(stage: OpenStage) -> None:
+    leaky = SerialVectorEnvironment("leaky", lambda: Leaky("observation", 2, 1e30), 2)
+    one = stage(steps=4, environment=leaky)
+    one.publish(0)
+    (fragment,) = one.play(1)
+    assert fragment.fields["observation"].max() == np.float32(1e30)
+
+
+def test_an_agent_that_fails_over_what_is_not_finite_is_not_blamed(stage: OpenStage) -> None:
+    leaky = SerialVectorEnvironment("leaky", lambda: Leaky("observation", 2, np.nan), 2)
+    one = stage(steps=8, environment=leaky)
+
+    def act(observation: npt.NDArray[Any], _fields: Any) -> npt.NDArray[Any]:
+        if np.isnan(observation).any():
+            raise ValueError("probabilities contain NaN")
+        return np.zeros(2, np.int64)
+
+    one.agent_in_use.act = act
+    one.publish(0)
+    with pytest.raises(BrokenEnvironmentError, match="gave nan as observation") as caught:
+        one.play(1)
+    assert "probabilities" in str(caught.value.__cause__)
+
+
+def test_records_of_teams_are_looked_into_part_by_part(stage: OpenStage) -> None:
+    class Poisoned(Skirmish):
+        def step(self, actions: Any, observation: Any, *others: Any) -> None:
+            super().step(actions, observation, *others)
+            observation["reward"][1, 0] = np.nan
+
+    one = stage(steps=4, film=Poisoned(2))
+    one.publish(0)
+    with pytest.raises(
+        BrokenEnvironmentError, match=r"environment 1 .* nan as observation\['reward'\]\[0\] in"
+    ):
+        one.play(1)

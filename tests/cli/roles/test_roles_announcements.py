@@ -1,5 +1,8 @@
 """What the root says of workers that are not there yet."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from tianji_cli.cluster.plan import Host, make_plan
@@ -30,3 +33,26 @@ def test_of_many_that_take_long_the_first_are_named(monkeypatch: pytest.MonkeyPa
     open_announcements(said, actors=5).mind_start({2, 3, 4, 5, 6})
     (words,) = said
     assert words.endswith(": actor 0 (group 0), actor 1 (group 0), actor 2 (group 0) and 2 more")
+
+
+def snapshot_of(env_steps: int, updates: int = 0) -> Any:
+    return SimpleNamespace(env_steps=env_steps, received=env_steps, updates=updates)
+
+
+def test_a_training_in_which_nothing_goes_on_says_so_once_and_again_when_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 0.0
+    monkeypatch.setattr(announcements.time, "monotonic", lambda: now_s)
+    said: list[str] = []
+    one = open_announcements(said, actors=1)
+    for second, steps, updates in ((0, 0, 0), (29, 0, 0), (58, 5, 0), (87, 5, 1), (116, 5, 1)):
+        now_s = float(second)
+        one.mind_training((), snapshot_of(steps, updates))
+    assert said == [], "something was made or learnt in every half minute"
+    for second in (118, 200):
+        now_s = float(second)
+        one.mind_training((), snapshot_of(5, 1))
+    assert said == ["no environment step and no update for 30 s"]
+    one.mind_training((), snapshot_of(6, 1))
+    assert said[1:] == ["training goes on"]

@@ -11,7 +11,7 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
-from tianji_cli.roles.evaluator import Evaluator
+from tianji_cli.roles.evaluator import EvaluationLimits, Evaluator
 from tianji_envs.core import BaseEnv
 from tianji_envs.gym import GymFactory
 from tianji_envs.serial import SerialVectorEnvironment
@@ -57,7 +57,9 @@ def test_exactly_as_many_episodes_are_played_as_asked(episodes: int) -> None:
     assert len(evaluator.returns) == episodes
     assert evaluator.finished == f"{episodes} episodes"
     assert not evaluator.turn()
-    assert evaluator.report() == {"returns": evaluator.returns}
+    report = evaluator.report()
+    assert report["returns"] == evaluator.returns
+    assert report.keys() == {"returns", "progress"}, "no limit was reached, nothing is won, and it is no team"
     evaluator.close()
 
 
@@ -66,6 +68,34 @@ def test_long_episodes_count_as_often_as_short_ones() -> None:
     while evaluator.finished is None:
         evaluator.turn()
     assert sorted(evaluator.returns) == [1.0] * 3 + [2.0] * 3 + [5.0] * 3 + [60.0] * 3
+
+
+def play_within(limits: EvaluationLimits, *lengths: int) -> Evaluator:
+    evaluator = Evaluator(build_agent(SPACES, len(lengths)), walks(*lengths), 6, seed=1, limits=limits)
+    while evaluator.finished is None:
+        evaluator.turn()
+    assert not evaluator.turn()
+    return evaluator
+
+
+def test_a_limit_of_steps_leaves_out_what_has_not_ended_by_then() -> None:
+    evaluator = play_within(EvaluationLimits(max_steps=100), 2, 5, 10**9)
+    assert evaluator.returns == [2.0, 2.0, 5.0, 5.0]
+    assert (evaluator.finished, evaluator.cut_off) == ("4 episodes", "100 env steps")
+    progress = evaluator.report()["progress"]
+    # Twice 2 and 5 steps are those of episodes that ended; a step that only begins one counts nowhere.
+    assert progress | {"seconds": 0} == {"episodes": 4, "wanted": 6, "env_steps": 100, "seconds": 0}
+
+
+def test_a_limit_of_time_ends_episodes_that_never_would() -> None:
+    evaluator = play_within(EvaluationLimits(max_s=0.2), 10**9, 10**9)
+    assert (evaluator.returns, evaluator.cut_off) == ([], "0.2 s")
+    assert evaluator.report()["progress"]["seconds"] >= 0.2
+    assert evaluator.report()["cut_off"] == "0.2 s"
+
+
+def test_a_limit_that_the_last_episode_just_reaches_leaves_nothing_out() -> None:
+    assert play_within(EvaluationLimits(max_steps=6 * 7), 7, 7, 7).cut_off is None
 
 
 def test_greedy_episodes_repeat_themselves_with_the_seed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.data.distribution import Spread
 from tianji_cli.data.ledger import Account
-from tianji_cli.data.production import ProductionFile
+from tianji_cli.data.production import ProductionFile, ProductionPage
+from tianji_cli.roles import overview as overview_module
 from tianji_cli.roles.overview import Overview
 from tianji_cli.telemetry.snapshot import ReplayFill, Snapshot, Summary
 
@@ -164,3 +166,31 @@ def test_the_actors_say_how_many_frames_a_step_takes() -> None:
 def test_received_and_consumed_are_of_the_same_report() -> None:
     snapshot, _summary = seen(ReplayRule(), OF_A_LEARNER, OF_A_REPLAY)
     assert (snapshot.env_steps, snapshot.consumed) == (BASE["env_steps"], BASE["consumed"])
+
+
+def test_the_time_left_counts_from_the_first_step_and_not_from_the_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now_s = 100.0
+    clock = SimpleNamespace(monotonic=lambda: now_s, monotonic_ns=lambda: round(now_s * 1e9))
+    monkeypatch.setattr(overview_module, "time", clock)
+    config = JobConfig(
+        experiment={"name": "x", "stop": {"wall_s": 60.0}, "eval_episodes": 0},
+        environment={"type": "gym", "id": "CartPole-v1"},
+        agent=Component(type="ppo", settings=PPOAgentSettings()),
+        model=Component(type="mlp_actor_critic", settings=MLPActorCriticSettings()),
+        training=Component(type="ppo", settings=PPOSettings()),
+    )
+    plan = make_plan(config, [Host("here", (0, 1))])
+    production = ProductionFile(None, 1)
+    view = Overview(config, plan, production, 0)
+    for _second in range(8):
+        (rule,) = view.snapshot().stop
+        assert (rule.value, rule.eta_s) == (0.0, None)
+        now_s += 1.0
+    ProductionPage(production, 0).begin(round(now_s * 1e9))
+    for trained_s in (0.5, 1.5, 2.5):
+        now_s = 108.0 + trained_s
+        (rule,) = view.snapshot().stop
+        assert rule.value == pytest.approx(trained_s)
+        assert rule.eta_s == pytest.approx(60.0 - trained_s)

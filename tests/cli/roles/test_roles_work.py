@@ -16,6 +16,7 @@ from tianji_cli.data.ledger import Account
 from tianji_cli.data.production import ProductionFile, ProductionPage
 from tianji_cli.roles.overview import Overview
 from tianji_cli.roles.work import WorkLog
+from tianji_cli.roles.worker_view import WorkerView, role_states
 from tianji_cli.throughput.observed import BOUND_BY_WAITING
 
 RHO = 4.0
@@ -44,6 +45,8 @@ class Pace:
     def __init__(self, config: JobConfig, version: int = 0) -> None:
         self.plan: Plan = make_plan(config, [HOST])
         self.log = WorkLog(config, self.plan)
+        self.views = {process.rank: WorkerView() for process in self.plan.processes}
+        self.shown: dict[str, float | None] = {}
         self.now_s = 0.0
         self.made = float(version)
         self.incarnation = dict.fromkeys(range(len(self.plan.processes)), 0)
@@ -65,9 +68,11 @@ class Pace:
                 rank=process.rank,
                 incarnation=self.incarnation[process.rank],
                 roles=[said[role] for role in process.roles],
-                busy_s=self.busy[process.rank],
+                busy_s=list(self.busy[process.rank]),
                 running_s=self.running[process.rank],
             )
+            self.views[process.rank].update(report)
+            self.views[process.rank].pid = 1
             self.log.note(process, report, {actor: self.produced[actor] for actor in process.actors})
 
     def go(
@@ -100,7 +105,33 @@ class Pace:
             self.report()
             found = self.log.current(self.now_s)
             names.append(None if found is None else found.kind)
+            states = role_states(self.plan, self.views, self.now_s, self.log.window_began(self.now_s))
+            self.shown = {state.role: state.busy for state in states}
         return names
+
+
+def test_how_busy_roles_are_is_shown_of_the_seconds_that_the_bottleneck_is_found_in() -> None:
+    pace = Pace(job(1))
+    pace.go(10, actors=0.9, learner=0.3)
+    assert pace.go(2, actors=0.3, learner=0.9)[-1] == "sample-bound", "three of the last five seconds were"
+    work = pace.log._marks[-1].done.since(pace.log._marks[0].done)
+    assert pace.shown["actor"] == pytest.approx(work.actors.busy)
+    assert work.actors.busy == pytest.approx(0.66, abs=0.03)
+    learner, buffer = pace.shown["learner"], pace.shown["buffer"]
+    assert learner is not None
+    assert buffer is not None
+    assert learner + buffer == pytest.approx(work.learners.busy)
+
+
+def test_a_worker_that_has_ended_or_begun_anew_is_busy_with_nothing_of_before() -> None:
+    pace = Pace(job(1))
+    pace.go(10, actors=1.0, learner=0.5)
+    rank = pace.plan.carrying("actor")[0].rank
+    pace.incarnation[rank], pace.busy[rank], pace.running[rank] = 1, [0.0], 0.0
+    pace.go(0.4, actors=0.5, learner=0.5)
+    assert pace.shown["actor"] == pytest.approx(0.5)
+    pace.views[rank].pid = None
+    assert pace.views[rank].busy(pace.now_s, pace.now_s - 5) is None
 
 
 def test_the_slower_side_is_named() -> None:

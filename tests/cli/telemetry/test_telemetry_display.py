@@ -18,7 +18,8 @@ import pytest
 from rich.console import Console
 
 from tianji_cli.telemetry.display import LEVELS, LiveDisplay, render, sparkline
-from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.telemetry.evaluation import Evaluating
+from tianji_cli.telemetry.snapshot import Snapshot, StopProgress
 from tianji_cli.throughput.bottleneck import TRAINING_BOUND
 
 PROGRAM = """
@@ -36,8 +37,9 @@ for second in range(seconds):
 assert threading.active_count() == 1, threading.enumerate()
 if sys.argv[4] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
-display.show(build_snapshot(seconds - 1, actors, elapsed_s=seconds + 1.3))
 display.close()
+display.close()
+print("the result", file=sys.stderr)
 """
 
 ESCAPE = re.compile(r"\x1b\[(\??[0-9;]*)([A-Za-z])")
@@ -104,9 +106,9 @@ class Screen:
 
 
 def show_live(
-    columns: int, lines: int, actors: int, seconds: int = 6, end: str = "closed", **environment: str
+    columns: int, lines: int, actors: int, seconds: int = 6, end: str = "killed", **environment: str
 ) -> Screen:
-    """Run a live display on a pseudo-terminal of this size and return its screen."""
+    """Run a live display on a pseudo-terminal of this size and return its screen, as it was at the end."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     plain = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES", "NO_COLOR"}}
@@ -141,9 +143,9 @@ def _read_all(descriptor: int) -> Iterable[bytes]:
 NARROW = """\
 4 processes started
 4.0 s  actor 3 was killed by SIGKILL and restarted
-ppo_cartpole  experiments/ppo_cartpole/3                                   7.3 s
+ppo_cartpole  experiments/ppo_cartpole/3                                   7.0 s
 return      150.0  mean of the last 100 of 185 episodes, best 150.0
-            ▁▃▅▆██
+            ▁▃▅▆█
 steps       226 K env steps, 1.75 K updates, policy version 220
 rates       produced 45.2 K/s, received 45.1 K/s, consumed 180 K/s
 replay      ratio 3.98, target 4.00
@@ -169,7 +171,7 @@ def test_a_terminal_of_80_by_24_shows_everything() -> None:
 def test_a_wide_terminal_has_room_for_process_ids() -> None:
     text = show_live(120, 40, actors=8).text
     assert "actor    9     4009  84 %  0         running" in text
-    assert "ppo_cartpole  experiments/ppo_cartpole/3".ljust(115) + "7.3 s" in text
+    assert "ppo_cartpole  experiments/ppo_cartpole/3".ljust(115) + "7.0 s" in text
 
 
 @pytest.mark.parametrize(("columns", "lines"), [(80, 24), (120, 40)])
@@ -193,15 +195,38 @@ def test_a_screen_too_narrow_loses_ends_of_lines_and_stays_in_order() -> None:
     assert max(len(line) for line in screen.lines) <= 40
 
 
-def test_the_last_state_is_drawn_although_it_is_young() -> None:
-    assert "7.3 s" in show_live(80, 24, actors=2, seconds=6).text
+def test_the_result_takes_the_place_of_the_last_state() -> None:
+    assert show_live(80, 24, actors=2, end="closed").text == (
+        "4 processes started\n4.0 s  actor 3 was killed by SIGKILL and restarted\nthe result"
+    )
 
 
-def test_before_the_first_episode_has_ended_the_display_says_so() -> None:
+def test_before_there_is_anything_to_say_the_display_does_not_say_it() -> None:
     text = show_live(80, 24, actors=2, seconds=1).text
     assert "return      no episode has ended yet" in text
-    assert "replay      ratio -, target 4.00" in text
-    assert "nan" not in text.lower().replace("env", "")
+    for word in ("ratio", "not in sight", "policy lag", "nan"):
+        assert word not in text.lower().replace("env", "")
+
+
+def shown(one: Snapshot) -> str:
+    console = Console(width=80, height=24, record=True, file=io.StringIO())
+    console.print(render(one, "ppo", (), console))
+    return "".join(line.rstrip() + "\n" for line in console.export_text().splitlines())
+
+
+def test_a_goal_is_out_of_sight_only_once_it_was_looked_for(snapshot: Callable[..., Snapshot]) -> None:
+    stop = (StopProgress("mean_return", 20.0, 475.0, None), StopProgress("env_steps", 9.0, 9.0, 0.0))
+    early, late = (shown(snapshot(5, stop=stop, train_s=train_s)) for train_s in (3.0, 30.0))
+    assert "stops at    mean_return  20.0 of 475.0\n" in early
+    assert "stops at    mean_return  20.0 of 475.0  not in sight\n" in late
+    assert "env_steps    9 of 9         reached\n" in late
+
+
+def test_an_evaluation_is_shown_in_place_of_the_pace(snapshot: Callable[..., Snapshot]) -> None:
+    text = shown(snapshot(5, evaluating=Evaluating(37, 100, 5000, 12.2), bottleneck=TRAINING_BOUND))
+    assert "evaluating  37 of 100 episodes, 12 s, 5.00 K env steps\nreturn      150.0" in text
+    for label in ("rates", "bottleneck", "stops at"):
+        assert label not in text
 
 
 def test_a_replay_is_shown_in_80_columns(
@@ -242,8 +267,18 @@ def test_the_bottleneck_is_named_in_plain_words(snapshot: Callable[..., Snapshot
     ) in shown
 
 
-def test_a_curve_has_what_was_remembered_before_what_is_shown(snapshot: Callable[..., Snapshot]) -> None:
-    console = io.StringIO()
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_curve_has_what_was_remembered_before_what_is_shown(
+    snapshot: Callable[..., Snapshot], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    console = Terminal()
     display = LiveDisplay("ppo", console)
     for mean in (70.0, 0.0, 35.0):
         display.remember(mean)
@@ -252,8 +287,9 @@ def test_a_curve_has_what_was_remembered_before_what_is_shown(snapshot: Callable
     assert sparkline([70.0, 0.0, 35.0, 70.0], 10) in console.getvalue()
 
 
-def test_a_killed_run_leaves_a_shell_with_a_cursor() -> None:
-    assert show_live(80, 24, actors=2, end="killed").cursor_shown
+@pytest.mark.parametrize("end", ["killed", "closed"])
+def test_however_a_run_ends_the_shell_has_a_cursor(end: str) -> None:
+    assert show_live(80, 24, actors=2, end=end).cursor_shown
 
 
 def test_a_dumb_terminal_gets_plain_lines() -> None:

@@ -1,4 +1,7 @@
+import io
 import json
+import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,3 +161,32 @@ def test_a_json_file_that_cannot_be_written_is_named(summary: Callable[..., Summ
     path = tmp_path / "missing" / "result.json"
     with pytest.raises(TianjiError, match=r"missing/result\.json: No such file or directory; --json"):
         print_result(summary(), RUN, json_to=str(path))
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_no_word_is_broken_and_commands_stay_whole(
+    summary: Callable[..., Summary], bottleneck: Bottleneck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    terminal, pipe = Terminal(), io.StringIO()
+    of_many_words = Bottleneck(bottleneck.kind, " ".join(["the learner waits for samples"] * 12))
+    shown = summary(reason="a reason " * 30, bottleneck=of_many_words, status="stopped")
+    run = RunDirectory(Path(f"experiments/{'long' * 15}/3"))
+    for stream in (terminal, pipe):
+        monkeypatch.setattr(sys, "stdout", stream)
+        print_result(shown, run)
+    on_terminal = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
+    assert on_terminal.split() == pipe.getvalue().split()
+    commands = [f"go on with it   tianji train --resume {run.path}", str(run.path)]
+    for line in on_terminal.splitlines():
+        assert len(line.rstrip()) <= 80 or line.endswith(str(run.path)), line
+    assert commands[0] in on_terminal
+    assert max(map(len, pipe.getvalue().splitlines())) > 300

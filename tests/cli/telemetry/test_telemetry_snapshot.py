@@ -26,7 +26,7 @@ def test_the_summary_has_exactly_the_documented_keys(summary: Callable[..., Summ
     assert list(document["replay_ratio"]) == ["target", "actual"]
     assert list(document["staleness"]) == ["mean", "p50", "p95", "max"]
     assert list(document["returns"]) == ["episodes", "mean_100", "best_mean_100", "episodes_in_mean"]
-    assert list(document["evaluation"]) == ["episodes", "mean", "std"]
+    assert list(document["evaluation"]) == ["episodes", "mean", "std", "left_out", "cut_off"]
     assert all(
         list(role) == ["rank", "role", "group", "host", "cores", "restarts", "busy"]
         for role in document["roles"]

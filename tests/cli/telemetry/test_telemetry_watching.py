@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tianji_cli.errors import TianjiError
-from tianji_cli.telemetry.evaluation import Evaluation
+from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
 from tianji_cli.telemetry.metrics import MetricsWriter
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
@@ -35,7 +35,8 @@ def test_a_snapshot_is_read_back_as_it_was(
     bottleneck: Bottleneck,
     second: int,
 ) -> None:
-    written = [snapshot(second), snapshot(second, bottleneck=bottleneck, **with_replay, **of_groups)]
+    late = {"bottleneck": bottleneck, "evaluating": Evaluating(37, 100, 5000, 12.5)}
+    written = [snapshot(second), snapshot(second, **late, **with_replay, **of_groups)]
     writer = MetricsWriter(run, print)
     for one in written:
         writer.write(one)

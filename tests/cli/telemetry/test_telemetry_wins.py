@@ -53,6 +53,8 @@ def test_the_summary_has_wins_and_agents_or_does_not_mention_them(summary: Calla
         "std": 2.3,
         "win_rate": 0.9,
         "agents": {"scout": 4.0, "tank": 8.0},
+        "left_out": 0,
+        "cut_off": None,
     }
     assert not {"win_rate", "agents"} & set(keys(summary().document()))
     assert not {"win_rate", "agents"} & set(keys(summary(evaluation=None).document()))
@@ -76,7 +78,7 @@ def test_a_win_rate_is_read_back_as_it_was(
 def test_a_plain_line_tells_the_win_rate(snapshot: Callable[..., Snapshot]) -> None:
     stream = io.StringIO()
     PlainDisplay(stream).show(snapshot(win_rate=0.75))
-    assert " episodes_in_mean=100 win_rate=0.75 " in stream.getvalue()
+    assert " mean_100=150 win_rate=0.75 " in stream.getvalue()
 
 
 def test_the_live_display_shows_the_win_rate_and_how_far_the_goal_is(

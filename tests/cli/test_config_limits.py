@@ -1,0 +1,164 @@
+"""What is too much of anything is a problem of the config, with its place and its reason, at once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.cluster.plan import Host, make_plan
+from tianji_cli.commands.train import train
+from tianji_cli.config.loader import load_config
+from tianji_cli.config.problems import LONGEST
+from tianji_cli.errors import ConfigError
+
+GOOD = 'extends = "configs/impala_cartpole.toml"\n'
+
+HANGS_S = 60.0
+"""Minutes were the defect; a machine of any speed takes seconds."""
+
+
+def problem(text: str, place: Path, overrides: Sequence[str] = ()) -> str:
+    (place / "job.toml").write_text(text)
+    began = time.monotonic()
+    with pytest.raises(ConfigError) as refused:
+        load_config(str(place / "job.toml"), overrides)
+    assert time.monotonic() - began < HANGS_S
+    (line,) = str(refused.value).splitlines()
+    assert len(line) < LONGEST + 400
+    return line.replace(f"{place}/", "")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("distribution.actor.num", 200_000, "200000 is more than 32,768: each is a process"),
+        ("distribution.actor.num", 10**9, "is more than 32,768"),
+        ("distribution.learner.num", 10**9, "is more than 1,024: each keeps a connection to every other"),
+        ("distribution.groups", 10**9, "is more than 1,024: the root averages"),
+        ("distribution.hosts", 10**9, "is more than 4,096: the root is connected to each"),
+        ("distribution.actor.cores", 10**9, "is more than 4,096: each is a thread"),
+        ("environment.num_envs", 10**9, "is more than 1,000,000: each actor builds all of them"),
+        ("experiment.keep_checkpoints", 2**63, "whole numbers have 64 bits here"),
+    ],
+)
+def test_a_huge_count_is_refused_with_its_reason(tmp_path: Path, key: str, value: int, why: str) -> None:
+    line = problem(GOOD, tmp_path, [f"{key}={value}"])
+    assert line.startswith(f"--set: {key}: ")
+    assert why in line
+
+
+def test_groups_and_actors_that_are_too_many_only_together_are_refused(tmp_path: Path) -> None:
+    line = problem(GOOD, tmp_path, ["distribution.groups=20", "distribution.actor.num=2000"])
+    assert line == (
+        "--set: distribution.groups: 20 x 2001 processes are more than 32,768; "
+        "each is a process that the root is connected to"
+    )
+
+
+def test_twenty_thousand_roles_are_refused_at_once(tmp_path: Path) -> None:
+    roles = "".join(f'[roles.r{number}]\ntype = "nowhere:Role"\n' for number in range(20_000))
+    line = problem(GOOD + roles, tmp_path)
+    assert line == "job.toml: roles: 20000 are more than 64: each is a process in every group"
+
+
+LISTS = "[" * 5000 + "]" * 5000
+TABLES = "{a=" * 3000 + "1" + "}" * 3000
+NINES = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f"x = 1  # [[[\ny = {LISTS}", "job.toml:2:37: is nested more than 32 deep; make it flatter"),
+        (f'x = "[[[\\"["\n\ny = {TABLES}', "job.toml:3:101: is nested more than 32 deep; make it flatter"),
+        (
+            f"[experiment]\nseed = {NINES}",
+            "job.toml:2:8: a number of 5000 digits; whole numbers have 64 bits",
+        ),
+        (f"[{'.'.join(['a'] * 500)}]\n", f"job.toml: {'.'.join(['a'] * 33)}: is nested more than 32 deep"),
+    ],
+)
+def test_deep_nesting_and_endless_numbers_are_problems_with_their_place(
+    tmp_path: Path, text: str, line: str
+) -> None:
+    assert problem(text, tmp_path).startswith(line)
+    (tmp_path / "base.toml").write_text(text)
+    extended = problem('extends = "base.toml"\n', tmp_path)
+    assert extended.startswith(line.replace("job.toml", "base.toml"))
+
+
+@pytest.mark.parametrize(
+    ("value", "line"),
+    [
+        (f"environment.options.x={LISTS}", "--set: environment.options.x: is nested more than 32 deep"),
+        (f"experiment.seed={NINES}", "--set: experiment.seed: a number of 5000 digits"),
+        ("experiment." + ".".join(["a"] * 3000) + "=1", "--set: experiment.a.a"),
+    ],
+)
+def test_so_they_are_in_set(tmp_path: Path, value: str, line: str) -> None:
+    assert problem(GOOD, tmp_path, [value]).startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("agent.type", "z" * 3000),
+        ("environment.id", "z" * 3000),
+        ("environment.id", "z " * 1500),
+        ("environment.type", "z" * 3000 + ":b"),
+        ("distribution.transport", "z" * 3000),
+        ("experiment.name", "z" * 3000),
+        ("experiment.seed", "9" * 3000),
+    ],
+)
+def test_a_long_value_is_cut_in_the_message_and_what_follows_is_not(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    line = problem(GOOD, tmp_path, [f"{key}={value}"])
+    assert "..." in line
+    assert "z" * (LONGEST + 1) not in line
+    assert len(line) < LONGEST + 250
+
+
+def test_keys_of_a_section_are_listed_once_and_problems_without_end_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "job.toml").write_text('extends = "configs/ppo_cartpole.toml"\n')
+    with pytest.raises(ConfigError) as refused:
+        load_config(str(tmp_path / "job.toml"), ["agent.type=dqn"])
+    assert str(refused.value).count("the keys here are") == 1
+    unknown = "".join(f"qqq{number} = 1\n" for number in range(100))
+    (tmp_path / "job.toml").write_text(f"{GOOD}[experiment]\n{unknown}")
+    with pytest.raises(ConfigError) as refused:
+        load_config(str(tmp_path / "job.toml"))
+    *_, last = lines = str(refused.value).splitlines()
+    assert (len(lines), last) == (21, "and 80 more problems")
+
+
+def test_a_plan_of_many_processes_is_summed_up_on_the_screen_and_whole_in_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    began = time.monotonic()
+    wanted = ["distribution.actor.num=20000"]
+    assert train("configs/impala_cartpole.toml", overrides=wanted, dry_run=True) == 0
+    shown = capsys.readouterr().out
+    assert "20000 times actor" in shown
+    assert "2-20001" in shown
+    assert len(shown.splitlines()) < 20
+    to = str(tmp_path / "plan.json")
+    assert train("configs/impala_cartpole.toml", overrides=wanted, dry_run=True, json_to=to) == 0
+    assert len(json.loads((tmp_path / "plan.json").read_text())["processes"]) == 20_003
+    assert time.monotonic() - began < HANGS_S
+
+
+def test_many_actors_are_spread_over_many_hosts_by_their_cores() -> None:
+    config = load_config("configs/impala_cartpole.toml", ["distribution.actor.num=20000"])
+    hosts = [Host(f"host-{number}", tuple(range(8))) for number in range(1000)]
+    plan = make_plan(config, hosts)
+    per_host = Counter(process.host for process in plan.carrying("actor"))
+    assert sum(per_host.values()) == 20_000
+    assert per_host["host-0"] == 18, "it has a core less, the learner's"
+    assert {per_host[host.name] for host in hosts[1:]} == {20, 21}
