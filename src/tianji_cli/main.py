@@ -5,7 +5,9 @@ Nothing heavy is imported before it is known which command runs: `tianji --help`
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -285,9 +287,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # own numbers of threads, and libraries that read these when they are imported get one.
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    _raise_descriptor_limit()
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Every command takes --debug, before or after its name.
     sys.exit(_status_of([word for word in words if word != "--debug"], debug="--debug" in words))
+
+
+def _raise_descriptor_limit() -> None:
+    """Let this process and its children open as many files and connections as the system grants them.
+
+    The soft limit is 1,024 in most places, for the sake of ``select``, which nothing here calls with a
+    descriptor.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):  # A system may refuse; then the soft limit counts.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _status_of(arguments: Sequence[str], *, debug: bool) -> int:

@@ -143,7 +143,8 @@ def run_session(order: Order) -> Result:
             checkpoints=run.checkpoints,
         )
         summary = root.run()
-        return Result(telemetry.close(summary, plots=summary.status != "stopped"), crew.doomed)
+        with control.undisturbed():
+            return Result(telemetry.close(summary, plots=summary.status != "stopped"), crew.doomed)
 
 
 def _remove_lockstep_stores(run: RunDirectory) -> None:
@@ -216,7 +217,8 @@ class _Assigner:
     """Says what each process is to do, and where its output goes."""
 
     def __init__(self, order: Order, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> None:
-        self._job = f"{os.getpid()}-{secrets.token_hex(4)}"
+        # Between the processes of a host this is what tells members from strangers: it must not be guessed.
+        self._job = f"{os.getpid()}-{secrets.token_hex(16)}"
         self._order = order
         self._progress = progress
         self._plan = plan
