@@ -18,7 +18,7 @@ from typing import Annotated
 import typer
 
 from tianji_cli.commands import bench_app
-from tianji_cli.errors import ConfigError, TianjiError, describe
+from tianji_cli.errors import ConfigError, TianjiError, describe, printable
 from tianji_cli.interruption import INTERRUPTED, Interruption
 
 app = typer.Typer(
@@ -328,7 +328,7 @@ def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
 
 
 def _complain(message: str) -> None:
-    sys.stderr.write(f"{message}\n")
+    sys.stderr.write(f"{printable(message)}\n")
 
 
 if __name__ == "__main__":

@@ -188,6 +188,9 @@ class ControlClient:
     Args:
         root: address and key of the job.
         watched: ``severed`` shall tell whether the connection was lost.
+
+    Attributes:
+        malformed: what was wrong with the last message that was none of the protocol; empty if none was.
     """
 
     def __init__(self, root: RootAddress, *, watched: bool = False) -> None:
@@ -201,6 +204,7 @@ class ControlClient:
         Curve(root.key.public, root.key.secret).show(self._dealer)
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         self._monitor = self._dealer.get_monitor_socket(events) if watched else None
+        self.malformed = ""
         self._connected = False
         self._severed = False
         self._turned_away = False
@@ -235,8 +239,10 @@ class ControlClient:
                 frames = self._dealer.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return messages
-            with contextlib.suppress(MalformedMessageError):  # It is not worth the worker.
+            try:
                 messages.append(decode_from_root(b"".join(frames)))
+            except MalformedMessageError as cause:  # It is not worth the worker.
+                self.malformed = str(cause)
 
     def wait(self, timeout_s: float, also: tuple[int, ...] = ()) -> None:
         """Sleep until a message comes, the connection is lost, or a descriptor is readable."""

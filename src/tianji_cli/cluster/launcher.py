@@ -14,6 +14,7 @@ from pathlib import Path
 from tianji_cli.cluster.fork_server import NOTICE, Ended, Notice, Ready, Refused, Started
 from tianji_cli.cluster.signals import STOP_SIGNALS
 from tianji_cli.cluster.worker import Assignment
+from tianji_cli.data.files import open_to_append
 
 
 class WorkerProcess:
@@ -76,7 +77,7 @@ class LocalLauncher:
         # group, and must not end the server, without which nobody learns how workers end.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
         try:
-            with theirs, log.open("ab") as output:
+            with theirs, open(open_to_append(log), "ab") as output:
                 self._server = subprocess.Popen(
                     [*command, str(theirs.fileno()), str(watched)],
                     stdin=subprocess.DEVNULL,

@@ -27,6 +27,9 @@ MOST_SHOWN: Final = 100
 MOST_BYTES: Final = 1 << 20
 """Nothing that is said to the root is longer."""
 
+MOST_ACTORS: Final = 1 << 20
+"""A host that joins makes a page for each of the job's."""
+
 Natural = Annotated[int, Field(ge=0)]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -197,7 +200,7 @@ class Welcome(Message):
     run: str
     config: str
     modules: dict[str, str]
-    actors: Natural
+    actors: Annotated[int, Field(ge=0, le=MOST_ACTORS)]
 
 
 class Refuse(Message):

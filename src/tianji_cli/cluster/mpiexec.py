@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from typing import Final
 
 from tianji_cli.cluster.children import end_with_parent, python_command
 from tianji_cli.cluster.signals import STOP_SIGNALS
+from tianji_cli.data.files import read_json
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.interruption import INTERRUPTED
 from tianji_cli.telemetry.rundir import RunDirectory
@@ -40,7 +40,7 @@ def run_under_mpiexec(processes: int, run: RunDirectory, *, resumed: bool) -> in
     run.summary.unlink(missing_ok=True)
     status = run_again_under_mpiexec(processes, [] if resumed else ["--run", str(run.path)])
     try:
-        summary = json.loads(run.summary.read_text(encoding="utf-8"))
+        summary = read_json(run.summary)
         said, reason = summary["status"], summary["reason"]
     except (OSError, ValueError, KeyError):
         raise RunFailed(_cause(status, run)) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from tianji_cli.cluster.plan import Plan
 from tianji_cli.data.checkpoint_places import LAST, checkpoints_of
 from tianji_cli.data.progress import Progress
 from tianji_cli.errors import UsageError
+from tianji_cli.telemetry.rundir import RunDirectory
 
 
 def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
@@ -45,17 +46,26 @@ def _saved(place: Path) -> Progress:
         raise UsageError(f"{place.parent} has no readable checkpoint to go on from: {cause}") from cause
 
 
-def reaches_run(run: Path, key: JobKey) -> bool:
-    """Say whether this host has a job's run directory under the root's path: its key is there.
+def reaches_run(run: Path, key: JobKey, say: Callable[[str], None]) -> bool:
+    """Say whether this host has a job's run directory under the root's path, and may write there.
 
     Args:
         run: where the root has it.
-        key: of the job.
+        key: of the job, which lies in it.
+        say: told if others may change what is there: it is not used then.
     """
     try:
-        return JobKey.read(run / "job.key") == key and os.access(run, os.W_OK)
+        if JobKey.read(run / "job.key") != key or not os.access(run, os.W_OK):
+            return False
     except UsageError:
         return False
+    try:
+        for warning in RunDirectory(run).check():
+            say(warning)
+    except UsageError as untrusted:
+        say(str(untrusted))
+        return False
+    return True
 
 
 @dataclass(frozen=True)

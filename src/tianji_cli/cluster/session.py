@@ -105,7 +105,7 @@ def run_session(order: Order) -> Result:
         stack.callback(display.close)
         # Whoever has the metrics has the run: nothing of another's is touched before this.
         telemetry = Telemetry(run, display, earlier_env_steps if order.resumed else None)
-        for warning in host_warnings(job):
+        for warning in (*run.check(), *host_warnings(job)):
             telemetry.event(warning)
         run.write_config(dump_config(job))
         with _failures_to_start(run):

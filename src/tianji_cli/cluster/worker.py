@@ -37,6 +37,7 @@ from tianji_cli.cluster.occupation import occupied
 from tianji_cli.cluster.pages import report_pages
 from tianji_cli.cluster.plan import ROOT_RANK, Plan, PlannedProcess
 from tianji_cli.cluster.signals import STOP_SIGNALS
+from tianji_cli.data.files import open_to_append
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.data.progress import Progress
 from tianji_cli.errors import describe
@@ -144,7 +145,7 @@ def _prepare_process(assignment: Assignment) -> None:
 
 def write_to(log: Path) -> None:
     """Have a log file take what this process prints from now on, and what it prints as another program."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = open_to_append(log)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(descriptor, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -56,6 +57,8 @@ def evaluate(
     """
     remove_stale()
     directory = RunDirectory.find(run, DEFAULT_OUT if out is None else out)
+    for warning in directory.check():  # Its config names modules that will run.
+        sys.stderr.write(f"tianji: warning: {warning}\n")
     config = load_config(str(directory.config))
     untrained = _baseline(policy, checkpoint)
     wanted = checkpoint or config.experiment.eval_checkpoint

@@ -35,6 +35,7 @@ from tianji_cli.cluster.plan import ROOT_RANK, Plan
 from tianji_cli.cluster.signals import StopSignals
 from tianji_cli.cluster.stations import refuse_late
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.data.files import open_to_append
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.roles.announcements import Announcements
 from tianji_cli.roles.best_group import choose_best
@@ -225,7 +226,7 @@ class Root:
         self._overview.note_pages(message.pages)
         rank = self._crew.hear(message)
         if rank is not None and message.output:
-            with self._log(rank).open("a", encoding="utf-8") as log:
+            with open(open_to_append(self._log(rank)), "a", encoding="utf-8") as log:
                 log.write(message.output)
 
     def _finish(self, message: Finished) -> None:

@@ -53,12 +53,23 @@ def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path, text: str) ->
 
 
 def test_a_run_directory_is_the_job_s_if_its_key_lies_there(tmp_path: Path) -> None:
-    key = JobKey.new()
-    assert not reaches_run(tmp_path / "nowhere", key)
-    assert not reaches_run(tmp_path, key)
+    key, said = JobKey.new(), list[str]()
+    assert not reaches_run(tmp_path / "nowhere", key, said.append)
+    assert not reaches_run(tmp_path, key, said.append)
     key.write(tmp_path / "job.key")
-    assert reaches_run(tmp_path, key)
-    assert not reaches_run(tmp_path, JobKey.new())
+    assert reaches_run(tmp_path, key, said.append)
+    assert not reaches_run(tmp_path, JobKey.new(), said.append)
+    assert said == []
+
+
+def test_a_run_directory_that_others_may_change_is_not_used_and_said_to_be(tmp_path: Path) -> None:
+    key, said = JobKey.new(), list[str]()
+    run = tmp_path / "shared/run"
+    run.mkdir(parents=True)
+    key.write(run / "job.key")
+    run.parent.chmod(0o777)
+    assert not reaches_run(run, key, said.append)
+    assert "may be written to by all" in said[0]
 
 
 def test_learners_and_roles_of_the_user_s_on_other_hosts_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
