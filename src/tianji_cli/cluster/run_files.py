@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from tianji_cli.cluster.keys import JobKey
 from tianji_cli.cluster.plan import Plan
-from tianji_cli.data.checkpoint_places import LAST, checkpoints_of
+from tianji_cli.data.checkpoint_places import BEST, LAST, checkpoints_of
 from tianji_cli.data.progress import Progress
+from tianji_cli.data.state import MODEL, TRAINING, load_state
+from tianji_cli.data.sums import CheckpointError, read_sealed
 from tianji_cli.errors import UsageError
 from tianji_cli.telemetry.rundir import RunDirectory
 
@@ -38,12 +40,20 @@ def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
 
 
 def _saved(place: Path) -> Progress:
+    return Progress.checked(_state(place)["progress"])
+
+
+def _state(place: Path) -> dict[str, Any]:
+    """Read the state of the last checkpoint, all of which has to be as it was written, and the best, too."""
     try:
-        state = json.loads((place / LAST / "state.json").read_text(encoding="utf-8"))
-        saved = Progress(**state["progress"])
-        return replace(saved, env_steps=int(saved.env_steps), sessions=int(saved.sessions))
-    except (OSError, ValueError, TypeError, KeyError) as cause:
+        for name in (MODEL, TRAINING):
+            read_sealed(place / LAST, name)
+        state = load_state(place / LAST)
+        if state["episodes"]["best_mean"] is not None:
+            read_sealed(place / BEST, MODEL)
+    except CheckpointError as cause:
         raise UsageError(f"{place.parent} has no readable checkpoint to go on from: {cause}") from cause
+    return state
 
 
 def reaches_run(run: Path, key: JobKey, say: Callable[[str], None]) -> bool:
