@@ -15,7 +15,7 @@ from tianji_transports.core import FULL, EngineOptions
 from tianji_transports.testing import Job, verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq import ZmqTransport
-from tianji_transports.zmq_door import Door, Password
+from tianji_transports.zmq_door import MEMBER, Door, Password
 from tianji_transports.zmq_frames import LINE, Header, Kind, control_frame, digest, password
 
 Socket = zmq.Socket[bytes]
@@ -316,6 +316,26 @@ def test_frames_above_the_largest_end_their_connection_only(connect: Connect, re
         sender.push(lent)
         assert verbs.claim(receiver, "f").nbytes == 1
         assert receiver.counters.rejected == 0
+
+
+def test_on_loopback_who_has_not_the_password_of_an_endpoint_gets_no_byte_in(
+    connect: Connect, receiver: ZmqTransport
+) -> None:
+    greeting = control_frame(HELLO)
+    of_another = password(WIRING, receiver.address.replace("127.0.0.1", "127.0.0.2"))
+    of_another_job = password(Wiring("another", CHANNELS, SLOTS), receiver.address)
+    strangers = [connect(receiver, member=False)]
+    for word in ("guessed", of_another, of_another_job):
+        shown = {"plain_username": MEMBER, "plain_password": word.encode()}
+        strangers.append(connect(receiver, member=False, **shown))
+    for stranger in strangers:
+        stranger.send(greeting)
+    verbs.until(receiver, lambda: receiver.counters.rejected >= len(strangers) or None)
+    assert not any(stranger.poll(20) for stranger in strangers), "nobody was answered"
+    assert "of a connection" in receiver.counters.first_rejection
+    member = connect(receiver)
+    member.send(greeting)
+    verbs.until(receiver, functools.partial(answered, member))
 
 
 def test_off_loopback_a_stranger_gets_no_byte_into_the_job(

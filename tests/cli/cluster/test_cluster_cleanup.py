@@ -60,7 +60,10 @@ def test_links_and_files_of_such_names_stop_nobody_and_are_not_followed(tmp: Pat
     (tmp / "tianji-host-link").symlink_to(kept)
     (tmp / "tianji-host-file").touch()
     os.mkfifo(tmp / "tianji-host-fifo")
-    remove_stale()
+    dead = {str(tmp / f"tianji-host-{name}") for name in "abcdefgh"}
+    for name in dead:
+        Path(name).mkdir()
+    assert dead <= set(remove_stale()), "wherever they are in the list"
     assert len(list(tmp.iterdir())) == 4
     assert kept.is_dir()
 
