@@ -59,12 +59,23 @@ class RunFailed(TianjiError):  # noqa: N818 - it is an outcome, named as the sum
     """A run began and could not be finished; the message is its cause."""
 
 
+def printable(text: str) -> str:
+    """Replace what a terminal would obey, such as an escape sequence, in a text that came from elsewhere."""
+    return "".join(
+        char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in text
+    )
+
+
+def one_line(text: str) -> str:
+    """Make a foreign text fit to stand in a line of ours."""
+    flat = " ".join(text.split())
+    return printable(f"{flat[:MAX_DESCRIPTION]} ..." if len(flat) > MAX_DESCRIPTION else flat)
+
+
 def describe(error: BaseException) -> str:
     """Say in one line what was raised; the errors of the four packages need no type in front of them."""
     known = isinstance(error, TianjiError | AlgorithmError | EnvironmentFailure | TransportError)
-    text = " ".join(str(error).split())
-    if len(text) > MAX_DESCRIPTION:
-        text = f"{text[:MAX_DESCRIPTION]} ..."
+    text = one_line(str(error))
     return text if known and text else f"{type(error).__name__}: {text}".removesuffix(": ")
 
 

@@ -5,7 +5,9 @@ Nothing heavy is imported before it is known which command runs: `tianji --help`
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -18,7 +20,7 @@ from typing import Annotated
 import typer
 
 from tianji_cli.commands import bench_app
-from tianji_cli.errors import ConfigError, TianjiError, describe
+from tianji_cli.errors import ConfigError, TianjiError, describe, printable
 from tianji_cli.interruption import INTERRUPTED, Interruption
 
 app = typer.Typer(
@@ -297,9 +299,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # own numbers of threads, and libraries that read these when they are imported get one.
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
+    _raise_descriptor_limit()
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Every command takes --debug, before or after its name.
     sys.exit(_status_of([word for word in words if word != "--debug"], debug="--debug" in words))
+
+
+def _raise_descriptor_limit() -> None:
+    """Let this process and its children open as many files and connections as the system grants them.
+
+    The soft limit is 1,024 in most places, for the sake of ``select``, which nothing here calls with a
+    descriptor.
+    """
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):  # A system may refuse; then the soft limit counts.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
@@ -327,6 +341,7 @@ def _status_of(arguments: Sequence[str], *, debug: bool) -> int:
 
 def _complain(message: str) -> None:
     """Write to stderr: on a terminal long lines break between words, in a pipe they stay whole."""
+    message = printable(message)
     if sys.stderr.isatty():
         width = max(20, get_terminal_size().columns)
         lines = [

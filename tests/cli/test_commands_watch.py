@@ -424,3 +424,42 @@ def test_files_that_cannot_be_read_are_an_error_with_a_name(
     monkeypatch.setattr(Path, "exists", refuse)
     with pytest.raises(TianjiError, match=r"cannot read .*config\.toml: Permission denied"):
         watching.watch(str(run.path))
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "summary.json"])
+def test_a_fifo_in_place_of_a_file_is_an_error_with_a_name_and_not_waited_for(
+    run: RunDirectory, between: Callable[..., list[float]], name: str
+) -> None:
+    Session(run, 1).end(summary(1))
+    (run.path / name).unlink()
+    os.mkfifo(run.path / name)
+    between()
+    with pytest.raises(TianjiError, match=rf"cannot read .*{name}: it is no regular file"):
+        watching.watch(str(run.path))
+
+
+def test_lines_that_are_longer_than_any_row_are_passed_over_and_hold_nobody_up(
+    run: RunDirectory, between: Callable[..., list[float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = Session(run, 1)
+    grown = run.metrics.stat().st_size + (200 << 20)
+
+    def write_endless_line() -> None:
+        os.truncate(run.metrics, grown)
+
+    def end_it() -> None:
+        with run.metrics.open("ab") as metrics:
+            metrics.write(b"\n")
+        session.write(2)
+        session.end(summary(2))
+
+    between(write_endless_line, nothing, end_it)
+    assert watching.watch(str(run.path)) == 0
+    assert capsys.readouterr().err.count("\n") == 2, "both rows are shown"
+
+
+def test_a_summary_larger_than_any_is_an_error_with_a_name(run: RunDirectory) -> None:
+    Session(run, 1).end(summary(1))
+    os.truncate(run.summary, 1 << 30)
+    with pytest.raises(TianjiError, match=r"cannot read .*summary\.json: it has more than \d+ bytes"):
+        watching.watch(str(run.path))

@@ -10,7 +10,8 @@ from tianji_transports.errors import TransportError
 from tianji_transports.testing import Job, TransportContract, verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq import ZmqTransport
-from tianji_transports.zmq_frames import Header, Kind, control_frame, digest
+from tianji_transports.zmq_door import MEMBER
+from tianji_transports.zmq_frames import Header, Kind, control_frame, digest, password
 
 CHANNELS = (Channel("f", 0, (1,), 100_000),)
 SLOTS = (Slot("p", 0, (1,), 1000),)
@@ -26,6 +27,11 @@ def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
     context = zmq.Context()
     yield context
     context.destroy(linger=0)
+
+
+def member(endpoint: ZmqTransport) -> dict[str, bytes]:
+    """What opens an endpoint on loopback."""
+    return {"plain_username": MEMBER, "plain_password": password(endpoint.wiring, endpoint.address).encode()}
 
 
 def dealer(context: "zmq.Context[zmq.Socket[bytes]]", address: str, **options: bytes) -> "zmq.Socket[bytes]":
@@ -60,7 +66,10 @@ def test_malformed_frames_are_counted_and_dropped(context: "zmq.Context[zmq.Sock
         [control_frame(Header(right, 250, 0, 1, 9, 1, 0))],
         [control_frame(Header(right, Kind.HELLO, 0, 1, 9, 0, 0)), b"a second frame"],
     ]
-    with ZmqTransport(wiring, 0) as receiver, dealer(context, router_address(receiver)) as stranger:
+    with (
+        ZmqTransport(wiring, 0) as receiver,
+        dealer(context, router_address(receiver), **member(receiver)) as stranger,
+    ):
         for frame in frames:
             stranger.send_multipart(frame)
 
@@ -82,7 +91,7 @@ def test_a_rejected_frame_does_not_disturb_the_others(context: "zmq.Context[zmq.
         receiver, sender = job.open(0), job.start(1)
         assert isinstance(receiver, ZmqTransport)
         sender.tell("stream", 0, "f", 20, 70_000)
-        with dealer(context, router_address(receiver)) as stranger:
+        with dealer(context, router_address(receiver), **member(receiver)) as stranger:
             for number in range(20):
                 stranger.send(b"noise" * 100)
                 verbs.receive(receiver, "f", 1, number)

@@ -1,11 +1,11 @@
-"""Peers that nobody invited: they are counted and dropped, and the job goes on."""
+"""Peers that nobody invited, and members gone mad: they are counted and dropped, and the job goes on."""
 
 import contextlib
 import functools
 import os
 import random
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +15,8 @@ from tianji_transports.core import FULL, EngineOptions
 from tianji_transports.testing import Job, verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq import ZmqTransport
-from tianji_transports.zmq_frames import LINE, Header, Kind, control_frame, digest
+from tianji_transports.zmq_door import MEMBER, Door, Password
+from tianji_transports.zmq_frames import LINE, Header, Kind, control_frame, digest, password
 
 Socket = zmq.Socket[bytes]
 Connect = Callable[..., Socket]
@@ -35,18 +36,27 @@ def port(endpoint: ZmqTransport, index: int = 0) -> int:
 
 @pytest.fixture
 def connect() -> Iterator[Connect]:
-    """Makes a socket of a stranger that is connected to a port."""
+    """Makes a socket that is connected to a port of an endpoint: a member's, or a stranger's."""
     with contextlib.ExitStack() as stack:
         context = zmq.Context()
         stack.callback(context.destroy, linger=0)
 
-        def make(number: int, kind: int = zmq.DEALER, **options: Any) -> Socket:
+        def make(
+            endpoint: ZmqTransport,
+            index: int = 0,
+            kind: int = zmq.DEALER,
+            *,
+            member: bool = True,
+            **options: Any,
+        ) -> Socket:
             made: Socket = context.socket(kind)
             stack.callback(made.close, linger=0)
             made.sndhwm = 0
+            if member:
+                Password(password(endpoint.wiring, endpoint.address)).show(made)
             for name, value in options.items():
                 setattr(made, name, value)
-            made.connect(f"tcp://127.0.0.1:{number}")
+            made.connect(f"tcp://127.0.0.1:{port(endpoint, index)}")
             return made
 
         yield make
@@ -112,7 +122,7 @@ def test_spoilt_frames_are_all_counted_and_the_job_goes_on(connect: Connect, see
     with Job("zmq", CHANNELS) as job:
         receiver, sender = job.open(0), job.start(1)
         assert isinstance(receiver, ZmqTransport)
-        stranger = connect(port(receiver))
+        stranger = connect(receiver)
         # Frames are spoilt for any job; those that would be right in another one are wrong in this one.
         frames = list(spoilt_frames(1000, seed))
         sender.tell("stream", 0, "f", 100)
@@ -130,7 +140,7 @@ def test_spoilt_frames_are_all_counted_and_the_job_goes_on(connect: Connect, see
 def test_frames_with_one_fault_are_counted_one_by_one(
     connect: Connect, receiver: ZmqTransport, seed: int
 ) -> None:
-    stranger = connect(port(receiver))
+    stranger = connect(receiver)
     frames = list(spoilt_frames(1000, seed))
     for frame in frames:
         stranger.send_multipart(frame)
@@ -141,7 +151,7 @@ def test_frames_with_one_fault_are_counted_one_by_one(
 
 
 def test_replayed_reordered_and_hostile_numbers_are_refused(connect: Connect, receiver: ZmqTransport) -> None:
-    stranger = connect(port(receiver))
+    stranger = connect(receiver)
     hello(stranger)
     for number in (1, 1, 2, 0, 3, 2**31, 2**63, MOST, 2):
         stranger.send(control_frame(HELLO._replace(kind=Kind.DATA, number=number)))
@@ -158,7 +168,7 @@ def test_replayed_reordered_and_hostile_numbers_are_refused(connect: Connect, re
 
 
 def test_frames_of_an_earlier_life_are_refused(connect: Connect, receiver: ZmqTransport) -> None:
-    stranger = connect(port(receiver))
+    stranger = connect(receiver)
     hello(stranger)
     stranger.send(control_frame(HELLO._replace(kind=Kind.DATA, session=8, number=1)))
     stranger.send(control_frame(HELLO._replace(session=8)))
@@ -178,7 +188,7 @@ def test_a_flood_of_hellos_takes_no_memory_and_no_sender_its_place(connect: Conn
         header = HELLO._replace(digest=receiver._digest, number=number)
         strangers = []
         for session in range(1, 200):
-            strangers.append(connect(port(receiver), routing_id=b"\1" + os.urandom(12)))
+            strangers.append(connect(receiver, routing_id=b"\1" + os.urandom(12)))
             hello(strangers[-1], header._replace(session=session))
         for stranger in strangers:
             verbs.until(receiver, functools.partial(answered, stranger))
@@ -190,9 +200,9 @@ def test_a_flood_of_hellos_takes_no_memory_and_no_sender_its_place(connect: Conn
 
 def test_a_flood_of_joins_has_a_value_published_once(connect: Connect, receiver: ZmqTransport) -> None:
     receiver.publish("p", memoryview(b"value"), 3)
-    reader = connect(port(receiver, 1), zmq.SUB)
+    reader = connect(receiver, 1, zmq.SUB)
     reader.subscribe(b"")
-    stranger = connect(port(receiver))
+    stranger = connect(receiver)
     join = Header(RIGHT, Kind.JOIN, 0, 1, 9, 0, 0)
     verbs.until(receiver, lambda: [stranger.send(control_frame(join)), reader.poll(20)][1] or None)
     while reader.poll(50):
@@ -212,7 +222,7 @@ def test_a_flood_of_joins_has_a_value_published_once(connect: Connect, receiver:
 def test_nobody_but_its_receiver_gives_a_sender_credit(connect: Connect, receiver: ZmqTransport) -> None:
     with ZmqTransport(WIRING, 1) as sender:
         sender.connect({0: receiver.address})
-        stranger = connect(port(sender))
+        stranger = connect(sender)
         while (lent := sender.loan(0, "f", 1)) is FULL:
             receiver.wait(0.02)
             sender.wait(0.02)
@@ -226,13 +236,30 @@ def test_nobody_but_its_receiver_gives_a_sender_credit(connect: Connect, receive
         assert sender.unconfirmed(0, "f") == 2
 
 
-def test_a_receiver_that_answers_nonsense_gives_no_credit(connect: Connect) -> None:
-    with ZmqTransport(WIRING, 1) as sender, zmq.Context() as context:
-        false: Socket = context.socket(zmq.ROUTER)
+class AnyPassword(Password):
+    """What an impostor takes for right."""
+
+    def opens(self, _mechanism: bytes, _credentials: Sequence[bytes]) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def impostor(kind: int) -> Iterator[tuple[Socket, int, Door]]:
+    """A socket that poses as an endpoint's, its port, and what lets members in to it."""
+    context = zmq.Context()
+    try:
+        door, false = Door(context, AnyPassword("")), context.socket(kind)
         false.linger = 0
-        bound = false.bind_to_random_port("tcp://127.0.0.1")
+        door.guard(false)
+        yield false, false.bind_to_random_port("tcp://127.0.0.1"), door
+    finally:
+        context.destroy(linger=0)
+
+
+def test_a_receiver_that_answers_nonsense_gives_no_credit(connect: Connect) -> None:
+    with ZmqTransport(WIRING, 1) as sender, impostor(zmq.ROUTER) as (false, bound, door):
         sender.connect({0: f"tcp://127.0.0.1:{bound},{bound}"})
-        verbs.until(sender, lambda: [sender.loan(0, "f", 1), false.poll(20)][1] or None)
+        verbs.until(sender, lambda: [door.look(), sender.loan(0, "f", 1), false.poll(20)][2] or None)
         identity = false.recv_multipart()[0]
         welcome = Header(RIGHT, Kind.WELCOME, 0, 0, 5, MOST, 0)
         false.send_multipart([identity, control_frame(welcome)])
@@ -252,14 +279,10 @@ def test_a_receiver_that_answers_nonsense_gives_no_credit(connect: Connect) -> N
         false.send_multipart([identity, b"short"])
         count_to(sender, len(nonsense) + 1)
         assert sender.unconfirmed(0, "f") == 1
-        false.close()
 
 
 def test_values_that_are_none_are_counted_and_never_read(connect: Connect, receiver: ZmqTransport) -> None:
-    with ZmqTransport(WIRING, 1) as reader, zmq.Context() as context:
-        false: Socket = context.socket(zmq.PUB)
-        false.linger = 0
-        bound = false.bind_to_random_port("tcp://127.0.0.1")
+    with ZmqTransport(WIRING, 1) as reader, impostor(zmq.PUB) as (false, bound, door):
         reader.connect({0: f"tcp://127.0.0.1:{port(receiver)},{bound}"})
         value = Header(RIGHT, Kind.VALUE, 0, 0, 5, 4, 5)
         bad = [
@@ -275,16 +298,16 @@ def test_values_that_are_none_are_counted_and_never_read(connect: Connect, recei
             before = reader.counters.rejected
 
             def refused(frame: bytes = frame, before: int = before) -> bool | None:
+                door.look()
                 false.send(frame)
                 assert reader.latest("p") is None
                 return reader.counters.rejected > before or None
 
             verbs.until(reader, refused)
-        false.close()
 
 
 def test_frames_above_the_largest_end_their_connection_only(connect: Connect, receiver: ZmqTransport) -> None:
-    connect(port(receiver)).send(bytes(1_000_000))
+    connect(receiver).send(bytes(1_000_000))
     with ZmqTransport(WIRING, 1) as sender:
         sender.connect({0: receiver.address})
         while (lent := sender.loan(0, "f", 1)) is FULL:
@@ -293,6 +316,26 @@ def test_frames_above_the_largest_end_their_connection_only(connect: Connect, re
         sender.push(lent)
         assert verbs.claim(receiver, "f").nbytes == 1
         assert receiver.counters.rejected == 0
+
+
+def test_on_loopback_who_has_not_the_password_of_an_endpoint_gets_no_byte_in(
+    connect: Connect, receiver: ZmqTransport
+) -> None:
+    greeting = control_frame(HELLO)
+    of_another = password(WIRING, receiver.address.replace("127.0.0.1", "127.0.0.2"))
+    of_another_job = password(Wiring("another", CHANNELS, SLOTS), receiver.address)
+    strangers = [connect(receiver, member=False)]
+    for word in ("guessed", of_another, of_another_job):
+        shown = {"plain_username": MEMBER, "plain_password": word.encode()}
+        strangers.append(connect(receiver, member=False, **shown))
+    for stranger in strangers:
+        stranger.send(greeting)
+    verbs.until(receiver, lambda: receiver.counters.rejected >= len(strangers) or None)
+    assert not any(stranger.poll(20) for stranger in strangers), "nobody was answered"
+    assert "of a connection" in receiver.counters.first_rejection
+    member = connect(receiver)
+    member.send(greeting)
+    verbs.until(receiver, functools.partial(answered, member))
 
 
 def test_off_loopback_a_stranger_gets_no_byte_into_the_job(
@@ -309,11 +352,13 @@ def test_off_loopback_a_stranger_gets_no_byte_into_the_job(
         greeting = control_frame(HELLO._replace(digest=receiver._digest))
         wrong = {"curve_publickey": mine, "curve_secretkey": my_secret}
         strangers = [
-            connect(number),
-            connect(number, plain_username=b"root", plain_password=b"root"),
-            connect(number, curve_serverkey=public, **wrong),
-            connect(number, curve_serverkey=mine, **wrong),
-            connect(number, curve_serverkey=mine, curve_publickey=public, curve_secretkey=secret),
+            connect(receiver, member=False),
+            connect(receiver, member=False, plain_username=b"root", plain_password=b"root"),
+            connect(receiver, member=False, curve_serverkey=public, **wrong),
+            connect(receiver, member=False, curve_serverkey=mine, **wrong),
+            connect(
+                receiver, member=False, curve_serverkey=mine, curve_publickey=public, curve_secretkey=secret
+            ),
         ]
         for stranger in strangers:
             stranger.send(greeting)

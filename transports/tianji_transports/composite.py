@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -362,6 +362,14 @@ class CompositeTransport(Transport):
         if self._report is not None:
             raise self._refusal("wait")
         return wait_for_news(self._engines, timeout_s, also)
+
+    @contextlib.contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Have no stranger take descriptors, by way of either engine; see ``Transport.undisturbed``."""
+        with contextlib.ExitStack() as stack:
+            for engine in self._engines:
+                stack.enter_context(engine.undisturbed())
+            yield
 
     def close(self, drain_s: float = 0.0) -> CloseReport:
         """Drain both engines together, then free everything; see ``Transport.close``."""

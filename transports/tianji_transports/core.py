@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Literal, Self
 
@@ -237,6 +238,10 @@ class Transport(ABC):
     def unconfirmed(self, dest: int, channel: str) -> int:
         """Count the pushes to a receiver that it has not claimed yet."""
         raise NotImplementedError
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """For a caller that opens files: no stranger takes the descriptors for them by connecting."""
+        return nullcontext()
 
     @abstractmethod
     def close(self, drain_s: float = 0.0) -> CloseReport:

@@ -10,12 +10,14 @@ ordered by iceoryx2. The values of slots are guarded by hold cells, see ``SlotAr
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
 import mmap
 import os
 import shutil
+import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ SHM = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lives on Linux,
 LINE = 64
 CELL = 8
 PAGE_SUFFIX = ".page"
+OPEN_PAGE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 USUAL_BUFFERS = 3
 """Of a slot: the newest value, one that is being read, one that is being written."""
 
@@ -47,13 +50,25 @@ def lines(nbytes: int) -> int:
     return -(-nbytes // LINE)
 
 
+def own_names(prefix: str) -> list[Path]:
+    """List this user's entries whose names begin so; everybody may make some, and give them any names."""
+    found: list[Path] = []
+    with contextlib.suppress(OSError):
+        for path in SHM.glob(f"{prefix}*"):
+            with contextlib.suppress(OSError):
+                if path.lstat().st_uid == os.getuid():
+                    found.append(path)
+    return found
+
+
 def remove_job(stem: str) -> None:
-    """Remove every name of a dead job, its page last."""
-    for path in sorted(SHM.glob(f"{stem}*"), key=lambda path: path.suffix == PAGE_SUFFIX):
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            path.unlink(missing_ok=True)
+    """Remove every name of a dead job, its page last; links are not followed."""
+    for path in sorted(own_names(stem), key=lambda path: path.suffix == PAGE_SUFFIX):
+        with contextlib.suppress(OSError):
+            if stat.S_ISDIR(path.lstat().st_mode):
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 def remove_stale() -> list[str]:
@@ -62,7 +77,7 @@ def remove_stale() -> list[str]:
     Returns:
         The stems of the jobs that were removed.
     """
-    stems = {path.name[: len(user_prefix()) + 12] for path in SHM.glob(f"{user_prefix()}*")}
+    stems = {path.name[: len(user_prefix()) + 12] for path in own_names(user_prefix())}
     return [stem for stem in sorted(stems) if _remove_if_dead(stem)]
 
 
@@ -70,13 +85,13 @@ def _remove_if_dead(stem: str) -> bool:
     path = SHM / f"{stem}{PAGE_SUFFIX}"
     try:
         # Created if missing, so that a job starting at this moment and this removal exclude each other.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except PermissionError:
-        return False
+        descriptor = os.open(path, OPEN_PAGE, 0o600)
+    except OSError:
+        return False  # Somebody else's, or no file.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         remove_job(stem)
-    except BlockingIOError:
+    except OSError:
         return False
     finally:
         os.close(descriptor)
@@ -180,7 +195,7 @@ class Page:
 
     def _lock_page(self) -> int:
         while True:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = os.open(self.path, OPEN_PAGE, 0o600)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
             try:
                 if os.path.samestat(os.fstat(descriptor), self.path.stat()):

@@ -22,6 +22,7 @@ from tianji_transports.endpoint import Endpoint
 from tianji_transports.ends import HeldClaim, HeldLoan, Inbox
 from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Channel, Slot, Wiring
+from tianji_transports.zmq_door import NOBLOCK
 from tianji_transports.zmq_ends import JOIN_FIRST_S, SHARED_BYTES, Buffer, ZmqInlet, ZmqOutlet, ZmqSlotView
 from tianji_transports.zmq_frames import (
     LINE,
@@ -33,7 +34,7 @@ from tianji_transports.zmq_frames import (
     read_header,
     write_header,
 )
-from tianji_transports.zmq_sockets import MORE, NOBLOCK, RCVMORE, Sockets, readable
+from tianji_transports.zmq_sockets import MORE, RCVMORE, Sockets, readable
 
 AGAIN_S = 1.0
 """Pause between two HELLOs or JOINs in the long run: a reconnection may have swallowed one, or its answer."""
@@ -59,18 +60,15 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         self._session = secrets.randbits(63) + 1
         self._inlets: dict[tuple[int, int], ZmqInlet] = {}
         received = (channel.max_bytes for channel in wiring.channels if channel.receiver == rank)
-        self._copies = (
-            max(received, default=0) < SHARED_BYTES
-        )  # ZMQ's own frame costs more than a small copy.
+        # ZMQ's own frame costs more than a small copy.
+        self._copies = max(received, default=0) < SHARED_BYTES
         self._values: dict[int, bytearray] = {}
         self._again_at: dict[int, float] = {}
         written = [index for index, slot in enumerate(wiring.slots) if slot.writer == rank]
         self._sockets = Sockets(wiring, rank, self._session, self.options, written)
         try:
             self._open()
-            loops = any(outlet.dest == rank for outlet in self._outlets.values())
-            if loops or any(view.slot.writer == rank for view in self._read.values()):
-                self.connect({rank: self.address})
+            self.connect({rank: self.address})  # It may send to itself.
         except BaseException:
             self._sockets.close()
             raise
@@ -155,6 +153,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         dealer = self._sockets.dealers.get(rank)
         if dealer is None or self._report is not None:
             return
+        self._admit()
         for _ in range(MOST_AT_ONCE):
             if not readable(dealer):
                 return
@@ -175,10 +174,8 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         return None
 
     def _allocate(self, outlet: ZmqOutlet, nbytes: int) -> HeldLoan[ZmqOutlet]:
-        if outlet.free:
-            buffer = outlet.free.pop()
-        else:
-            buffer = Buffer(memoryview(mmap.mmap(-1, LINE + outlet.max_bytes)))
+        new = not outlet.free
+        buffer = Buffer(memoryview(mmap.mmap(-1, LINE + outlet.max_bytes))) if new else outlet.free.pop()
         if buffer.nbytes != nbytes:
             buffer.size(nbytes)
         return HeldLoan(outlet, buffer.payload, buffer)
@@ -253,10 +250,9 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
 
     def _receive(self) -> None:
         """Take in what the ROUTER has."""
+        self._admit()
         router = self._sockets.router
         if not readable(router):
-            if self._sockets.guarded:
-                self._admit()  # here, too, for endpoints that never wait
             return
         recv, copies = router.recv, self._copies
         with contextlib.suppress(zmq.Again):  # Asking before every message costs more than the one miss.
@@ -374,9 +370,13 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
             self._update(view)
 
     def _admit(self) -> None:
-        """Answer who may connect, and count whom ZMQ or this endpoint turned away."""
-        for refusal in self._sockets.turned_away():
-            self.counters.reject(refusal)
+        """Answer who may connect, and count who was refused; endpoints that never wait do so, too."""
+        for refusal in self._sockets.refusals():
+            self.counters.reject(f"of a connection {refusal}")
+
+    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """Have no stranger take descriptors; see ``Transport.undisturbed``."""
+        return self._sockets.door.shut()
 
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
         sockets = self._sockets

@@ -68,6 +68,14 @@ def digest(wiring: Wiring) -> int:
     return int.from_bytes(hashlib.sha256(repr(wiring).encode()).digest()[:8], "little")
 
 
+def password(wiring: Wiring, address: str) -> str:
+    """What opens the endpoint at an address to members inside a host, and no other endpoint.
+
+    An endpoint whose peer has died connects again to its address, where a stranger may listen by then.
+    """
+    return hashlib.sha256(f"{address} {wiring!r}".encode()).hexdigest()
+
+
 def write_header(into: memoryview | bytearray, header: Fields) -> None:
     """Write a header at the start of a frame's memory; a plain tuple of its fields costs least."""
     _HEADER.pack_into(into, 0, *header)

@@ -9,36 +9,32 @@ import contextlib
 import ctypes
 import math
 import struct
+import time
 from collections.abc import Sequence
 
 import zmq
-from zmq.utils import z85
-from zmq.utils.monitor import recv_monitor_message
 
 from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Channel, Slot, Wiring
-from tianji_transports.zmq_frames import LINE
+from tianji_transports.zmq_door import POLLIN, ByteSocket, Curve, Door, Password
+from tianji_transports.zmq_frames import LINE, password
 
 LINGER_MS = 200
 """How long a closing endpoint waits for its last credits to leave."""
+DOOR_EVERY_S = 0.001
+"""Between two looks at who wants to connect: one costs as much as a small message."""
 CONTROL_FRAMES = 1000
 """Room in a queue beside the window of pushes; one credit for each claim is the most."""
 WAITING_REQUESTS = 16
 """HELLOs and JOINs that one connection may have unread beside its windows; what comes then waits in TCP."""
-POLLIN, NOBLOCK, MORE, RCVMORE = int(zmq.POLLIN), int(zmq.NOBLOCK), int(zmq.SNDMORE), int(zmq.RCVMORE)
-"""As plain integers: an operation on pyzmq's flags costs more than the call they are for."""
+MORE, RCVMORE = int(zmq.SNDMORE), int(zmq.RCVMORE)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """Of glibc's malloc.h."""
 MOST_MMAP_THRESHOLD = 32 * 1024 * 1024
 """glibc takes no larger one."""
 HANDSHAKE_BYTES = 4096
 """ZMQ holds its own handshake, and what CURVE adds to a frame, to the limit of a message's size."""
-MOST_HANDSHAKES = 1000
-"""Answered by one look."""
-ZAP_ADDRESS = "inproc://zeromq.zap.01"
-
-ByteSocket = zmq.Socket[bytes]
 
 
 def readable(socket: ByteSocket) -> bool:
@@ -69,6 +65,7 @@ class Sockets:
         dealers: the way to each rank that was connected to.
         publishers: by slot index, what this endpoint writes.
         subscribers: by slot index, what it reads.
+        door: says who may connect.
         address: all bound addresses: ``tcp://host:router,pub,pub...``, slots in the wiring's order.
     """
 
@@ -80,12 +77,11 @@ class Sockets:
         self._windows = sum(channel.window for channel in wiring.channels)
         self._identity = struct.pack("<BIQ", 1, rank, session)
         self._addresses: dict[int, str] = {}
+        self._looked_at = 0.0
         self._context = zmq.Context()
         self.dealers: dict[int, ByteSocket] = {}
         self.publishers: dict[int, ByteSocket] = {}
         self.subscribers: dict[int, ByteSocket] = {}
-        self._gate: ByteSocket | None = None
-        self._monitors: list[ByteSocket] = []
         self._polled: list[tuple[ByteSocket | int, int]] = []
         received = sum(
             channel.max_bytes * (channel.window * len(channel.senders) + channel.borrow)
@@ -95,11 +91,7 @@ class Sockets:
         if received:
             keep_freed_memory(received)
         try:
-            if options.public_key:
-                self._gate = self._context.socket(zmq.REP)
-                self._gate.linger = 0
-                self._gate.bind(ZAP_ADDRESS)
-                self._polled.append((self._gate, POLLIN))
+            self.door = Door(self._context, self._key(""))
             self.router = self._socket(zmq.ROUTER)
             # Whoever floods this endpoint fills no more memory than a sender may that keeps to its windows.
             self.router.rcvhwm = self._windows + WAITING_REQUESTS
@@ -114,6 +106,14 @@ class Sockets:
             self.close()
             raise TransportError(f"ZMQ cannot listen on {options.host!r}: {error}") from error
         self.address = f"tcp://{options.host}:{','.join(map(str, ports))}"
+        self.door.key = self._key(self.address)
+        self._polled += [(socket, POLLIN) for socket in self.door.sockets]
+
+    def _key(self, address: str) -> Curve | Password:
+        """What opens the endpoint at an address."""
+        if self._options.public_key:
+            return Curve(self._options.public_key, self._options.secret_key)
+        return Password(password(self._wiring, address))
 
     def _socket(self, kind: int) -> ByteSocket:
         socket = self._context.socket(kind)
@@ -126,21 +126,8 @@ class Sockets:
         return socket
 
     def _bind(self, socket: ByteSocket) -> int:
-        if self._options.public_key:
-            socket.curve_server = True
-            self._set_keys(socket)
-            # Whom the gate turns away is counted there; others do not even get to it.
-            # Who hangs up first when two do not speak alike is chance, and decides which event it is.
-            events = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-            monitor = socket.get_monitor_socket(events)
-            monitor.linger = 0
-            self._monitors.append(monitor)
-            self._polled.append((monitor, POLLIN))
+        self.door.guard(socket)
         return socket.bind_to_random_port(f"tcp://{self._options.host}")
-
-    def _set_keys(self, socket: ByteSocket) -> None:
-        socket.curve_publickey = self._options.public_key.encode()
-        socket.curve_secretkey = self._options.secret_key.encode()
 
     def knows(self, rank: int, address: str) -> bool:
         """Say whether ``rank`` was connected to at this address."""
@@ -157,7 +144,8 @@ class Sockets:
             self._drop(self.dealers.pop(rank))
         self.dealers[rank] = self._socket(zmq.DEALER)
         self.dealers[rank].routing_id = self._identity
-        self._join(self.dealers[rank], f"{base}:{numbers[0]}")
+        key = self._key(address)
+        self._join(self.dealers[rank], f"{base}:{numbers[0]}", key)
         for index, port in zip(slots, numbers[1:], strict=True):
             if index in read:
                 if index in self.subscribers:
@@ -165,13 +153,11 @@ class Sockets:
                 subscriber = self.subscribers[index] = self._socket(zmq.SUB)
                 subscriber.conflate = True
                 subscriber.subscribe(b"")
-                self._join(subscriber, f"{base}:{port}")
+                self._join(subscriber, f"{base}:{port}", key)
         self._addresses[rank] = address
 
-    def _join(self, socket: ByteSocket, address: str) -> None:
-        if self._options.public_key:
-            socket.curve_serverkey = self._options.public_key.encode()
-            self._set_keys(socket)
+    def _join(self, socket: ByteSocket, address: str, key: Curve | Password) -> None:
+        key.show(socket)
         try:
             socket.connect(address)
         except zmq.ZMQError as error:
@@ -182,33 +168,18 @@ class Sockets:
         self._polled.remove((socket, POLLIN))
         socket.close(linger=0)
 
-    @property
-    def guarded(self) -> bool:
-        """Only whoever has the job's keys may connect."""
-        return self._gate is not None
-
-    def turned_away(self) -> list[str]:
-        """Answer ZMQ's question who may connect (whoever has the job's keys), and say who may not and why."""
-        refusals = []
-        for monitor in self._monitors:
-            while readable(monitor):
-                recv_monitor_message(monitor, NOBLOCK)
-                refusals.append("of a connection: whoever made it does not speak CURVE, or not with this key")
-        for _ in range(MOST_HANDSHAKES if self._gate is not None else 0):
-            assert self._gate is not None
-            if not readable(self._gate):
-                break
-            version, request, _, _, _, mechanism, *keys = self._gate.recv_multipart(NOBLOCK)
-            known = mechanism == b"CURVE" and keys == [z85.decode(self._options.public_key)]
-            verdict = (b"200", b"OK") if known else (b"400", b"not a member of this job")
-            self._gate.send_multipart([version, request, *verdict, b"", b""], NOBLOCK)
-            if not known:
-                refusals.append("of a connection: whoever made it has not the key of this job")
-        return refusals
+    def refusals(self) -> list[str]:
+        """Answer who may connect, if that was not done just now; say what was wrong with whom."""
+        now = time.monotonic()
+        if now < self._looked_at + DOOR_EVERY_S:
+            return []
+        self._looked_at = now
+        return self.door.look()
 
     def sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
         """Sleep until a socket or a descriptor in ``also`` is readable; say whether one of ``also`` is."""
         polled = [*self._polled, *((descriptor, POLLIN) for descriptor in also)] if also else self._polled
+        self._looked_at = 0.0  # A connection may be what wakes this endpoint.
         ready = zmq.zmq_poll(polled, math.ceil(timeout_s * 1000))
         return bool(also) and any(found in also for found, _ in ready)
 

@@ -6,7 +6,6 @@ They stay for all trials: under an MPI launcher they are its ranks, otherwise ch
 from __future__ import annotations
 
 import os
-import select
 import signal
 import subprocess
 import time
@@ -29,6 +28,7 @@ from tianji_cli.cluster.messages import Answer, Arrive, Ask, Dismiss
 from tianji_cli.cluster.mpi_ranks import World
 from tianji_cli.cluster.plan import this_host
 from tianji_cli.cluster.signals import STOP_SIGNALS
+from tianji_transports.waiting import readable
 
 START_S: Final = 60.0
 """How long partners may take to arrive."""
@@ -101,7 +101,7 @@ class Ensemble:
         self._asked += 1
         if not self._server.send(member.name, Ask(number=self._asked, step=step.model_dump())):
             if member.process is not None:  # A process ends a moment after its connections.
-                select.select([member.pidfd], (), (), LOOK_S)
+                readable([member.pidfd], LOOK_S)
             self.look()
             raise TrialFailed(f"{member.name} cannot be reached any more")
         return self._asked

@@ -161,7 +161,7 @@ class Sweep:
         trial = Trial(
             experiment=case.experiment,
             raw=raw,
-            job=f"bench-{secrets.token_hex(4)}-{self._trials}",
+            job=f"bench-{secrets.token_hex(16)}-{self._trials}",
             local=local,
             remote=remote,
             hosts=hosts,

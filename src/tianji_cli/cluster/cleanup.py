@@ -1,10 +1,17 @@
-"""Removes what a SIGKILL of everything left behind on this host. Cheap, and safe beside live jobs."""
+"""Removes what a SIGKILL of everything left behind on this host. Cheap, and safe beside live jobs.
+
+Names in shared directories may be anybody's: what is not a plain entry of this user's is left alone, and
+what cannot be looked at or removed is no reason to fail.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +22,7 @@ HOST_DIRECTORY: Final = "tianji-host-"
 
 
 def remove_stale() -> list[str]:
-    """Remove shared memory and directories of jobs whose processes are all dead.
+    """Remove shared memory and directories of this user's jobs whose processes are all dead.
 
     Returns:
         What was removed, by name.
@@ -26,10 +33,12 @@ def remove_stale() -> list[str]:
     return [*_remove_host_directories(), *remove_stale_shared_memory()]
 
 
-def _remove_host_directories() -> list[str]:
-    removed = []
-    for place in Path(tempfile.gettempdir()).glob(f"{HOST_DIRECTORY}*"):
-        if place.stat().st_uid == os.getuid() and not is_occupied(place):
-            shutil.rmtree(place, ignore_errors=True)
-            removed.append(str(place))
-    return removed
+def _remove_host_directories() -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for place in Path(tempfile.gettempdir()).glob(f"{HOST_DIRECTORY}*"):
+            with contextlib.suppress(OSError):
+                status = place.lstat()
+                own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+                if own and not is_occupied(place):
+                    shutil.rmtree(place)
+                    yield str(place)

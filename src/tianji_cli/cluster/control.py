@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Final, Self
 
 import zmq
-from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
 from tianji_cli.cluster.interfaces import LOOPBACK
@@ -28,12 +27,10 @@ from tianji_cli.cluster.messages import (
     decode_to_root,
     encode,
 )
+from tianji_transports.zmq_door import Curve, Door
 
 MAX_MESSAGE_BYTES: Final = 16 << 20
 """Larger control messages are refused by the socket: reports are a few kilobytes."""
-
-ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
-"""Where libzmq asks whether a client's key is welcome (ZeroMQ RFC 27)."""
 
 MOST_AT_ONCE: Final = 1000
 """Messages that one look takes: whoever floods the root must not keep it from the rest of its work."""
@@ -66,13 +63,10 @@ class ControlServer:
         self.ranks = 0
         self.rejected = 0
         self.last_rejection = ""
-        self._key = key
         self._identities: dict[Peer, bytes] = {}
         self._incarnations: dict[int, int] = {}
         self._context = zmq.Context()
-        # libzmq asks here at every handshake whether a key is welcome, so no thread is needed for it.
-        self._zap = self._context.socket(zmq.REP)
-        self._zap.bind(ZAP_ENDPOINT)
+        self._door = Door(self._context, Curve(key.public, key.secret))
         self._router = self._context.socket(zmq.ROUTER)
         self._router.linger = 500
         self._router.rcvhwm = MOST_WAITING
@@ -80,14 +74,7 @@ class ControlServer:
         self._router.maxmsgsize = MAX_MESSAGE_BYTES
         self._router.router_mandatory = True
         self._router.router_handover = True  # A member that connects again is still the same.
-        self._router.curve_server = True
-        self._router.curve_publickey = key.public.encode()
-        self._router.curve_secretkey = key.secret.encode()
-        # Whoever does not speak CURVE at all is not even asked for its key.
-        # Who hangs up first when two do not speak alike is chance, and decides which event it is.
-        events = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-        self._strangers = self._router.get_monitor_socket(events)
-        self._strangers.linger = 0
+        self._door.guard(self._router)
         try:
             self._router.bind(f"tcp://{host}:{port or '*'}")
         except zmq.ZMQError as cause:
@@ -98,7 +85,7 @@ class ControlServer:
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
         """What to poll: ``receive`` has something to do when one is readable."""
-        return (self._zap, self._router, self._strangers)
+        return (self._router, *self._door.sockets)
 
     @property
     def descriptors(self) -> list[int]:
@@ -121,7 +108,8 @@ class ControlServer:
 
     def receive(self) -> list[ToRoot]:
         """Take what has arrived. What is no message of the protocol is counted and dropped."""
-        self._answer_handshakes()
+        for refusal in self._door.look():
+            self._reject(f"a control connection {refusal} was refused")
         messages: list[ToRoot] = []
         for _ in range(MOST_AT_ONCE):
             try:
@@ -171,32 +159,13 @@ class ControlServer:
             raise
         return True
 
+    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """For a root that opens files: no stranger takes the descriptors for them by connecting."""
+        return self._door.shut()
+
     def close(self) -> None:
         """Send what is queued, within half a second, and free the sockets."""
-        self._router.disable_monitor()
-        self._strangers.close()
-        self._router.close()
-        self._zap.close(linger=0)
-        self._context.term()
-
-    def _answer_handshakes(self) -> None:
-        for _ in range(MOST_AT_ONCE):
-            if not self._strangers.poll(0):
-                break
-            recv_monitor_message(self._strangers, zmq.NOBLOCK)
-            self._reject("a control connection that does not speak CURVE was refused")
-        for _ in range(MOST_AT_ONCE):
-            try:
-                version, request, _domain, _address, _identity, mechanism, *credentials = (
-                    self._zap.recv_multipart(zmq.NOBLOCK)
-                )
-            except zmq.Again:
-                return
-            known = mechanism == b"CURVE" and credentials == [z85.decode(self._key.public)]
-            status = (b"200", b"OK") if known else (b"400", b"unknown key")
-            self._zap.send_multipart([version, request, *status, b"", b""])
-            if not known:
-                self._reject("a control connection without the job's key was refused")
+        self._context.destroy()
 
 
 class ControlClient:
@@ -205,6 +174,9 @@ class ControlClient:
     Args:
         root: address and key of the job.
         watched: ``severed`` shall tell whether the connection was lost.
+
+    Attributes:
+        malformed: what was wrong with the last message that was none of the protocol; empty if none was.
     """
 
     def __init__(self, root: RootAddress, *, watched: bool = False) -> None:
@@ -215,11 +187,10 @@ class ControlClient:
         # A few small messages a second: what a slow root, or a rank at work, has not read yet may pile up.
         self._dealer.sndhwm = self._dealer.rcvhwm = 0
         self._dealer.maxmsgsize = MAX_MESSAGE_BYTES
-        self._dealer.curve_serverkey = root.key.public.encode()
-        self._dealer.curve_publickey = root.key.public.encode()
-        self._dealer.curve_secretkey = root.key.secret.encode()
+        Curve(root.key.public, root.key.secret).show(self._dealer)
         events = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         self._monitor = self._dealer.get_monitor_socket(events) if watched else None
+        self.malformed = ""
         self._connected = False
         self._severed = False
         self._turned_away = False
@@ -254,8 +225,10 @@ class ControlClient:
                 frames = self._dealer.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return messages
-            with contextlib.suppress(MalformedMessageError):  # It is not worth the worker.
+            try:
                 messages.append(decode_from_root(b"".join(frames)))
+            except MalformedMessageError as cause:  # It is not worth the worker.
+                self.malformed = str(cause)
 
     def wait(self, timeout_s: float, also: tuple[int, ...] = ()) -> None:
         """Sleep until a message comes, the connection is lost, or a descriptor is readable."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -37,7 +38,7 @@ from tianji_cli.cluster.run_files import reaches_run
 from tianji_cli.cluster.signals import StopSignals
 from tianji_cli.cluster.spec import JobSpec, ProcessSpec
 from tianji_cli.data.production import ProductionFile
-from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.errors import RunFailed, UsageError, describe, one_line
 from tianji_cli.interruption import Interruption
 
 PRESENT_EVERY_S: Final = 1.0
@@ -97,15 +98,35 @@ class JoinedHost:
         """
         with ControlClient(self._root, watched=True) as control:
             welcome = self._arrive(control)
-            self._say(f"joined {welcome.experiment} at {self._root.address} as {welcome.host}")
-            (self._directory / "logs").mkdir()
-            lay_down(welcome.files, self._directory)
-            production = ProductionFile(self._directory / "production.bin", welcome.actors)
-            self._reaches_run = reaches_run(Path(welcome.run), self._root.key)
+            job, host = one_line(welcome.experiment), one_line(welcome.host)
+            self._say(f"joined {job} at {self._root.address} as {host}")
+            with self._senseless("a welcome"):
+                production = self._settle_in(welcome)
             control.send(self._present())
             with LocalLauncher() as launcher:
                 self._serve(control, launcher, production)
         self._say("the job is over")
+
+    def _settle_in(self, welcome: Welcome) -> ProductionFile:
+        """Lay down what the workers need."""
+        (self._directory / "logs").mkdir()
+        lay_down(welcome.files, self._directory)
+        self._reaches_run = reaches_run(Path(welcome.run), self._root.key, self._say)
+        return ProductionFile(self._directory / "production.bin", welcome.actors)
+
+    @contextlib.contextmanager
+    def _senseless(self, what: str) -> Iterator[None]:
+        """Name the root if what it says cannot be obeyed.
+
+        Raises:
+            RunFailed: in place of what it caused.
+        """
+        try:
+            yield
+        except (OSError, ValueError, LookupError) as cause:
+            raise RunFailed(
+                f"the root at {self._root.address} sent {what} that cannot be used here: {describe(cause)}"
+            ) from cause
 
     def _arrive(self, control: ControlClient) -> Welcome:
         control.send(
@@ -126,12 +147,17 @@ class JoinedHost:
             if self._signals.count:
                 raise Interruption
             heard = control.receive()
+            if control.malformed:
+                raise RunFailed(
+                    f"what {self._root.address} says makes no sense to this version of tianji: "
+                    f"{control.malformed}"
+                )
             for i, message in enumerate(heard):
                 if isinstance(message, Welcome):
                     self._unheeded = heard[i + 1 :]
                     return message
                 if isinstance(message, Refuse):
-                    raise UsageError(f"{self._root.address} refuses this host: {message.reason}")
+                    raise UsageError(f"{self._root.address} refuses this host: {one_line(message.reason)}")
         raise RunFailed(f"nobody answered at {self._root.address} for {ARRIVE_LIMIT_S:g} s")
 
     def _serve(self, control: ControlClient, launcher: LocalLauncher, production: ProductionFile) -> None:
@@ -170,12 +196,14 @@ class JoinedHost:
         self._heard = time.monotonic()
         match message:
             case Prepare():
-                self._job = self._adapted(message.job)
-                launcher.begin(self._job)
+                with self._senseless("a job"):
+                    self._job = self._adapted(message.job)
+                    launcher.begin(self._job)
             case Begin(number=number, own=own):
-                process = self._process(own)
-                for actor in process.actors:
-                    production.begin(actor, own.incarnation)
+                with self._senseless("an order"):
+                    process = self._process(own)
+                    for actor in process.actors:
+                        production.begin(actor, own.incarnation)
                 self._workers[number] = launcher.start(own)
                 self._say(f"starting {process.title}")
             case Kill(number=number) if number in self._workers:

@@ -6,11 +6,15 @@ import json
 import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import zmq
 
+from tianji_cli.data.files import open_regular
 from tianji_cli.errors import UsageError
+
+MOST_BYTES: Final = 4096
+"""A key's file has a hundred."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +50,26 @@ class JobKey:
         """Read what ``write`` wrote.
 
         Raises:
-            UsageError: the file is not there, is no key, or others can read it too.
+            UsageError: the file is not there, is no key, is somebody else's, or others can read it too.
         """
         try:
-            if path.stat().st_mode & 0o077:
-                raise UsageError(f"others can read the key in {path}: chmod 600 {path}, or make a new job")
-            fields = json.loads(path.read_text(encoding="utf-8"))
-            key = cls(**fields)
+            with open(open_regular(path), "rb") as file:
+                status = os.fstat(file.fileno())
+                if status.st_mode & 0o077:
+                    raise UsageError(
+                        f"others can read the key in {path}: chmod 600 {path}, or make a new job"
+                    )
+                if status.st_uid not in {0, os.geteuid()}:
+                    raise UsageError(f"the key in {path} is neither yours nor root's: use a copy of your own")
+                content = file.read(MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                raise ValueError(f"it has more than {MOST_BYTES} bytes")
+            key = cls(**json.loads(content))
             if zmq.curve_public(key.secret.encode()).decode() != key.public:
                 raise ValueError("its halves do not belong together")
         except OSError as cause:
             raise UsageError(f"cannot read the job's key in {path}: {cause.strerror}") from cause
-        except (ValueError, TypeError, AttributeError) as cause:
+        except (ValueError, TypeError, AttributeError, RecursionError) as cause:
             raise UsageError(f"{path} holds no key of a job: {cause}") from cause
         return key
 

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tianji_cli.cluster.spec import JobSpec, ProcessSpec
+from tianji_cli.config.counts import MAX_PROCESSES
 from tianji_cli.data.message import Message
 from tianji_transports.wiring import Wiring
 
@@ -212,7 +213,7 @@ class Welcome(Message):
     experiment: str
     run: str
     files: dict[str, bytes]
-    actors: Natural
+    actors: Annotated[int, Field(ge=0, le=MAX_PROCESSES)]
 
 
 class Refuse(Message):

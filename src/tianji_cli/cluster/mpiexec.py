@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -14,6 +13,7 @@ from typing import Final
 
 from tianji_cli.cluster.children import end_with_parent, python_command
 from tianji_cli.cluster.signals import STOP_SIGNALS
+from tianji_cli.data.files import read_json
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.interruption import INTERRUPTED
 from tianji_cli.telemetry.rundir import RunDirectory
@@ -44,7 +44,7 @@ def run_under_mpiexec(processes: int, run: RunDirectory, *, resumed: bool) -> in
     run.summary.unlink(missing_ok=True)
     status = run_again_under_mpiexec(processes, [] if resumed else ["--run", str(run.path)])
     try:
-        summary = json.loads(run.summary.read_text(encoding="utf-8"))
+        summary = read_json(run.summary)
         said, reason = summary["status"], summary["reason"]
     except (OSError, ValueError, KeyError):
         raise RunFailed(_cause(status, run)) from None

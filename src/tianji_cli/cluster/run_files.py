@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,12 @@ from typing import Any
 from tianji_cli.cluster.keys import JobKey
 from tianji_cli.cluster.plan import Plan
 from tianji_cli.config.schema import Stop
-from tianji_cli.data.checkpoint_places import LAST, checkpoints_of
+from tianji_cli.data.checkpoint_places import BEST, LAST, checkpoints_of
 from tianji_cli.data.progress import Progress
+from tianji_cli.data.state import MODEL, TRAINING, load_state
+from tianji_cli.data.sums import CheckpointError, read_sealed
 from tianji_cli.errors import UsageError
+from tianji_cli.telemetry.rundir import RunDirectory
 
 
 def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
@@ -57,7 +59,7 @@ def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
     """
     progress = saved_progress(checkpoints, groups)
     places = [checkpoints_of(checkpoints, group) for group in range(groups)]
-    episodes = [_read(place, "episodes") for place in places if (place / LAST).exists()]
+    episodes = [load_state(place / LAST)["episodes"] for place in places if (place / LAST).exists()]
     means, win_rates = (
         [float(of_group[key]) for of_group in episodes if of_group.get(key) is not None]
         for key in ("best_mean", "best_win_rate")
@@ -74,32 +76,42 @@ def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
 
 
 def _saved(place: Path) -> Progress:
+    return Progress.checked(_state(place)["progress"])
+
+
+def _state(place: Path) -> dict[str, Any]:
+    """Read the state of the last checkpoint, all of which has to be as it was written, and the best, too."""
     try:
-        saved = Progress(**_read(place, "progress"))
-        return replace(saved, env_steps=int(saved.env_steps), sessions=int(saved.sessions))
-    except (ValueError, TypeError) as cause:
+        for name in (MODEL, TRAINING):
+            read_sealed(place / LAST, name)
+        state = load_state(place / LAST)
+        if state["episodes"]["best_mean"] is not None:
+            read_sealed(place / BEST, MODEL)
+    except CheckpointError as cause:
         raise UsageError(f"{place.parent} has no readable checkpoint to go on from: {cause}") from cause
+    return state
 
 
-def _read(place: Path, part: str) -> dict[str, Any]:
-    try:
-        state = json.loads((place / LAST / "state.json").read_text(encoding="utf-8"))
-        return dict(state[part])
-    except (OSError, ValueError, TypeError, KeyError) as cause:
-        raise UsageError(f"{place.parent} has no readable checkpoint to go on from: {cause}") from cause
-
-
-def reaches_run(run: Path, key: JobKey) -> bool:
-    """Say whether this host has a job's run directory under the root's path: its key is there.
+def reaches_run(run: Path, key: JobKey, say: Callable[[str], None]) -> bool:
+    """Say whether this host has a job's run directory under the root's path, and may write there.
 
     Args:
         run: where the root has it.
-        key: of the job.
+        key: of the job, which lies in it.
+        say: told if others may change what is there: it is not used then.
     """
     try:
-        return JobKey.read(run / "job.key") == key and os.access(run, os.W_OK)
+        if JobKey.read(run / "job.key") != key or not os.access(run, os.W_OK):
+            return False
     except UsageError:
         return False
+    try:
+        for warning in RunDirectory(run).check():
+            say(warning)
+    except UsageError as untrusted:
+        say(str(untrusted))
+        return False
+    return True
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def run_session(order: Order) -> Result:
         stack.callback(display.close)
         # Whoever has the metrics has the run: nothing of another's is touched before this.
         telemetry = Telemetry(run, display, earlier_env_steps if order.resumed else None)
-        for warning in host_warnings(job):
+        for warning in (*run.check(), *host_warnings(job)):
             telemetry.event(warning)
         run.write_config(dump_config(job))
         with _failures_to_start(run):
@@ -144,7 +144,8 @@ def run_session(order: Order) -> Result:
             checkpoints=run.checkpoints,
         )
         summary = root.run()
-        return Result(telemetry.close(summary, plots=summary.status != "stopped"), crew.doomed)
+        with control.undisturbed():
+            return Result(telemetry.close(summary, plots=summary.status != "stopped"), crew.doomed)
 
 
 def _remove_lockstep_stores(run: RunDirectory) -> None:
@@ -215,7 +216,8 @@ def _averaging(order: Order, plan: Plan, root: RootAddress, telemetry: Telemetry
 def _job_spec(order: Order, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> JobSpec:
     run = order.run.path.absolute()
     return JobSpec(
-        id=f"{os.getpid()}-{secrets.token_hex(4)}",
+        # Between the processes of a host this is what tells members from strangers: it must not be guessed.
+        id=f"{os.getpid()}-{secrets.token_hex(16)}",
         config=dump_config(order.job),
         plan=plan,
         directory=run,

@@ -38,6 +38,7 @@ from tianji_cli.cluster.plan import ROOT_RANK, PlannedProcess
 from tianji_cli.cluster.signals import STOP_SIGNALS
 from tianji_cli.cluster.spec import JobSpec, ProcessSpec
 from tianji_cli.config.loader import parse_config
+from tianji_cli.data.files import open_to_append
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.errors import describe
 from tianji_cli.roles.loop import RoleError, run_in_turns
@@ -92,7 +93,7 @@ def _prepare_process(job: JobSpec, rank: int) -> None:
 
 def write_to(log: Path) -> None:
     """Have a log file take what this process prints from now on, and what it prints as another program."""
-    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    descriptor = open_to_append(log)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(descriptor, 1)

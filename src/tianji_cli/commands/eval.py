@@ -79,6 +79,8 @@ def evaluate(  # noqa: PLR0913 - as many as the command has options
     """
     remove_stale()
     directory = RunDirectory.find(run, DEFAULT_OUT if out is None else out)
+    for warning in directory.check():  # Its config names modules that will run.
+        sys.stderr.write(f"tianji: warning: {warning}\n")
     config = load_config(str(directory.config))
     untrained = _baseline(policy, checkpoint)
     wanted = checkpoint or config.experiment.eval_checkpoint

@@ -13,6 +13,8 @@ from tianji_cli.cluster.keys import JobKey, RootAddress
 from tianji_cli.cluster.occupation import occupied
 from tianji_cli.cluster.plan import this_host
 from tianji_cli.cluster.signals import StopSignals
+from tianji_cli.data.places import check_place
+from tianji_cli.errors import printable
 
 
 def join(address: str, key: Path, *, quiet: bool = False) -> int:
@@ -27,19 +29,25 @@ def join(address: str, key: Path, *, quiet: bool = False) -> int:
         The exit status, 0.
 
     Raises:
-        UsageError: the address or the key is wrong; RunFailed: the root is gone, or never was there.
+        UsageError: the address or the key is wrong, or others may change what this host would use.
+        RunFailed: the root is gone, never was there, or says what makes no sense.
         Interruption: the user has had enough.
     """
-    remove_stale()
-    host, port = parse_address(address)
-    root_host = resolve(host)
-    root = RootAddress(f"tcp://{root_host}:{port}", JobKey.read(key))
 
     def say(what: str) -> None:
         if not quiet:
-            sys.stderr.write(f"tianji: {what}\n")
+            sys.stderr.write(f"tianji: {printable(what)}\n")
             sys.stderr.flush()
 
+    remove_stale()
+    host, port = parse_address(address)
+    root_host = resolve(host)
+    # Who could put another key there could have this host join a job of their own.
+    warnings = check_place(key, "copy it to a directory of your own")
+    root = RootAddress(f"tcp://{root_host}:{port}", JobKey.read(key))
+    warnings += check_place(Path(tempfile.gettempdir()), "set TMPDIR to a directory of your own")
+    for warning in warnings:
+        say(warning)
     with (
         tempfile.TemporaryDirectory(prefix=HOST_DIRECTORY) as directory,
         occupied(Path(directory)),

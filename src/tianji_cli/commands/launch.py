@@ -11,7 +11,7 @@ from pathlib import Path
 from tianji_cli.cluster.keys import write_new_key
 from tianji_cli.cluster.slurm import Request, batch_script, require_slurm, script_of, submit
 from tianji_cli.config.loader import dump_config, load_config
-from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
+from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory, write_whole
 
 
 def launch_slurm(
@@ -55,7 +55,7 @@ def launch_slurm(
         run.write_config(dump_config(job))
         write_new_key(run.path / "job.key")
         script = script_of(run.path)
-        script.write_text(batch_script(job, run.path, request, tianji), encoding="utf-8")
+        write_whole(script, batch_script(job, run.path, request, tianji).encode())
         number = submit(script)
     except BaseException:
         shutil.rmtree(run.path)  # Nobody has run it, and nobody will.

@@ -87,6 +87,8 @@ def train(  # noqa: PLR0913 - as many as the command has options
         overrides = [*overrides, *([f"experiment.name={json.dumps(name)}"] if name else [])]
         place = DEFAULT_OUT if out is None else out
         earlier = RunDirectory.find(resume, place) if resume is not None else None
+        if earlier is not None:
+            earlier.check()  # Its config names modules that will run.
         job = load_config(str(earlier.config) if earlier else str(config), overrides)
         plan = make_plan(job, expected_hosts(job))
         files = collect_files(job) if job.distribution.hosts > 1 else {}

@@ -14,6 +14,7 @@ from typing import Final, Self
 
 from tianji_cli.cluster.occupation import is_occupied
 from tianji_cli.cluster.plan import this_host
+from tianji_cli.data.files import MOST_DOCUMENT_BYTES, read_regular
 from tianji_cli.errors import RunFailed, TianjiError
 from tianji_cli.interruption import INTERRUPTED
 from tianji_cli.telemetry.appending import has_writer
@@ -66,8 +67,9 @@ def watch(run: str, *, out: Path | None = None, json_to: str | None = None) -> i
 def _title(run: RunDirectory) -> str:
     """What `tianji train` writes above its display."""
     try:
-        name = tomllib.loads(run.config.read_text(encoding="utf-8"))["experiment"]["name"]
-    except (OSError, ValueError, KeyError, TypeError):
+        config = read_regular(run.config, MOST_DOCUMENT_BYTES).decode()
+        name = tomllib.loads(config)["experiment"]["name"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return str(run.path)
     return f"{name} ({run.path})"
 

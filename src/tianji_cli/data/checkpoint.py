@@ -1,9 +1,10 @@
 """Checkpoints: tensors as safetensors, the rest as JSON, whole or not at all.
 
-    checkpoints/<env steps>/   model.safetensors  training.safetensors  state.json
+    checkpoints/<env steps>/   model.safetensors  training.safetensors  state.json  SHA256SUMS
     checkpoints/last           -> the newest of them
-    checkpoints/best           -> best-<env steps>/ with model.safetensors of the best mean return
+    checkpoints/best           -> best-<env steps>/ with model.safetensors of the best mean return, SHA256SUMS
 
+What is read has to be as it was written, by its sum, and of the right schema, types and ranges.
 A directory is written under a temporary name and renamed; ``last`` and ``best`` are links that are
 replaced in one step, so a reader finds a whole checkpoint at any moment.
 """
@@ -16,25 +17,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save_file
 
 from tianji_algos.core import Model
 from tianji_cli.data.linked_directories import LinkedDirectories
-from tianji_cli.errors import TianjiError
+from tianji_cli.data.state import MODEL, SCHEMA, STATE, TRAINING, load_state
+from tianji_cli.data.sums import CheckpointError, read_sealed, seal
 
 Floats = npt.NDArray[np.float32]
 
-SCHEMA: Final = 1
-
-
-class CheckpointError(TianjiError):
-    """A checkpoint cannot be read or written; the message names the file."""
+__all__ = ["CheckpointError"]
 
 
 @dataclass(frozen=True)
@@ -82,18 +80,20 @@ class CheckpointWriter:
         name = f"{state.progress['env_steps']:012d}"
         try:
             with self._places.fill("last", name) as place:
-                save_file(named_tensors(self._model, state.parameters), place / "model.safetensors")
-                save_file(_contiguous(state.tensors), place / "training.safetensors")
+                save_file(named_tensors(self._model, state.parameters), place / MODEL)
+                save_file(_contiguous(state.tensors), place / TRAINING)
                 document = {
                     "schema": SCHEMA,
                     "embryo": state.rest,
                     "progress": state.progress,
                     "episodes": state.episodes,
                 }
-                (place / "state.json").write_text(json.dumps(document, indent=1), encoding="utf-8")
+                (place / STATE).write_text(json.dumps(document, indent=1), encoding="utf-8")
+                seal(place, (MODEL, TRAINING, STATE))
             best = state.parameters if state.best_parameters is None else state.best_parameters
             with self._places.fill("best", f"best-{name}") as place:
-                save_file(named_tensors(self._model, best), place / "model.safetensors")
+                save_file(named_tensors(self._model, best), place / MODEL)
+                seal(place, (MODEL,))
             self._remove_old()
         except (OSError, SafetensorError) as cause:
             raise CheckpointError(f"cannot write checkpoint {self._directory / name}: {cause}") from cause
@@ -120,15 +120,7 @@ def load_training(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, A
     Raises:
         CheckpointError: it is not there, damaged, or of another schema.
     """
-    try:
-        document = json.loads((directory / "state.json").read_text(encoding="utf-8"))
-        tensors = load_file(directory / "training.safetensors")
-    except (OSError, ValueError, SafetensorError) as cause:
-        raise CheckpointError(f"cannot read checkpoint {directory}: {cause}") from cause
-    parts = {"embryo", "progress", "episodes"}
-    if not isinstance(document, dict) or document.get("schema") != SCHEMA or not parts <= document.keys():
-        raise CheckpointError(f"checkpoint {directory} is not of schema {SCHEMA}, which this version reads")
-    return tensors, document
+    return _tensors(directory, TRAINING), load_state(directory)
 
 
 def load_parameters(directory: Path, model: Model) -> Floats:
@@ -137,20 +129,34 @@ def load_parameters(directory: Path, model: Model) -> Floats:
     Raises:
         CheckpointError: it is not there, damaged, or of another model; names the tensor that does not fit.
     """
-    path = directory / "model.safetensors"
-    try:
-        saved = load_file(path)
-    except (OSError, SafetensorError) as cause:
-        raise CheckpointError(f"cannot read {path}: {cause}") from cause
+    path, saved = directory / MODEL, _tensors(directory, MODEL)
     flat = np.zeros(model.parameter_count, np.float32)
-    for name, place in named_tensors(model, flat).items():
-        if name not in saved or saved[name].shape != place.shape:
-            found = f"has shape {list(saved[name].shape)} there" if name in saved else "is not in it"
+    places = named_tensors(model, flat)
+    for name, place in places.items():
+        found = saved.get(name)
+        if found is None or found.shape != place.shape or found.dtype != place.dtype:
+            what = "is not in it" if found is None else f"has shape {list(found.shape)} there"
+            if found is not None and found.dtype != place.dtype:
+                what = f"is {found.dtype} there and not {place.dtype}"
             raise CheckpointError(
-                f"{path} is of another model: {name!r} {found}; the config's model has {list(place.shape)}"
+                f"{path} is of another model: {name!r} {what}; the config's model has {list(place.shape)}"
             )
-        place.copy_(saved[name])
+        place.copy_(found)
+    if more := saved.keys() - places.keys():
+        raise CheckpointError(f"{path} is of another model: the config's has no {min(more)!r}")
     return flat
+
+
+def _tensors(directory: Path, name: str) -> dict[str, torch.Tensor]:
+    """Read tensors, which all have to be numbers."""
+    try:
+        tensors: dict[str, torch.Tensor] = load(read_sealed(directory, name))
+    except SafetensorError as cause:
+        raise CheckpointError(f"cannot read {directory / name}: {cause}") from cause
+    for key, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"{directory / name} is of no use: {key!r} has numbers that are not finite")
+    return tensors
 
 
 def named_tensors(model: Model, flat: Floats) -> dict[str, torch.Tensor]:

@@ -15,6 +15,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tianji_cli.data.files import open_regular
+
 RING: Final = 8
 """Places between which the counts of a page rotate: whoever copies a page while its actor writes reads
 places that are not written again before several more fragments are full."""
@@ -79,8 +81,8 @@ class ProductionFile:
 
     @staticmethod
     def _shared(path: Path, actors: int | None) -> mmap.mmap:
-        flags = os.O_RDWR | (os.O_CREAT | os.O_EXCL if actors is not None else 0)
-        descriptor = os.open(path, flags, 0o600)
+        flags = os.O_RDWR | os.O_NOFOLLOW | (os.O_CREAT | os.O_EXCL if actors is not None else 0)
+        descriptor = open_regular(path, flags, 0o600)
         try:
             if actors is not None:
                 # Reserved now: a full disk is an error here, and not a SIGBUS in an actor later.

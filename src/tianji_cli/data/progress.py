@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from tianji_cli.data.episodes import Episodes
 
@@ -26,6 +29,26 @@ class Progress:
     version: int = 0
     train_s: float = 0.0
     sessions: int = 0
+
+    @classmethod
+    def checked(cls, saved: Any) -> Self:
+        """Read counters that were saved.
+
+        Raises:
+            ValueError: one is unknown, negative or no number.
+            TypeError: they are no table.
+        """
+        if not isinstance(saved, Mapping):
+            raise TypeError("the counters are no table")
+        wanted = {field.name: field.type for field in fields(cls)}
+        if unknown := saved.keys() - wanted.keys():
+            raise ValueError(f"there is no counter {min(unknown)!r}")
+        for name, value in saved.items():
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            number = whole or (wanted[name] == "float" and isinstance(value, float) and math.isfinite(value))
+            if not number or value < 0:
+                raise ValueError(f"{name} is {value!r}")
+        return cls(**saved)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A replay in a checkpoint: what it holds as ``.npy`` files, the rest as JSON. No pickle.
 
+    SHA256SUMS                of replay.json
     replay.json               schema, settings, counters, the sampler's state, a checksum of each array
     replay_fragments.npy      ``[F, bytes]`` fragments as far as the replay needs them, the oldest first
     replay_spans.npy          ``[F, T * N]`` which samples there are, see ``Transitions`` and ``Sequences``
@@ -16,6 +17,7 @@ Arrays are written from where they lie and read into where they will lie: there 
 from __future__ import annotations
 
 import json
+import shlex
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -24,9 +26,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tianji_cli.data.files import open_regular
 from tianji_cli.data.links import NONE
 from tianji_cli.data.replay import Replay, ReplaySettings
 from tianji_cli.data.replay_memory import ReplayRing
+from tianji_cli.data.sums import CheckpointError, read_sealed, seal
 from tianji_cli.errors import TianjiError
 
 SCHEMA: Final = 1
@@ -66,6 +70,7 @@ def save_replay(replay: Replay, directory: Path) -> None:
             "checksums": {name: _write(_path(directory, name), pieces) for name, pieces in arrays.items()},
         }
         (directory / DOCUMENT).write_text(json.dumps(document, indent=1), encoding="utf-8")
+        seal(directory, (DOCUMENT,))
     except OSError as cause:
         raise ReplayFileError(f"cannot write the replay to {directory}: {cause}") from cause
 
@@ -81,7 +86,7 @@ def restore_replay(replay: Replay, directory: Path) -> None:
         raise ValueError("only an empty replay can be restored")
     path = directory / DOCUMENT
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(read_sealed(directory, DOCUMENT))
         _check(document, replay, path)
         oldest, past = document["births"]
         links = np.zeros((past - oldest, 2), np.int64)
@@ -104,8 +109,11 @@ def restore_replay(replay: Replay, directory: Path) -> None:
         )
         replay.uses.total = int(document["uses"]["total"])
         replay.uses.histogram[:] = document["uses"]["histogram"]
-    except (OSError, ValueError, KeyError, TypeError, EOFError) as cause:
-        raise ReplayFileError(f"cannot read the replay saved in {directory}: {cause}") from cause
+    except (OSError, ValueError, KeyError, TypeError, EOFError, RecursionError, CheckpointError) as cause:
+        raise ReplayFileError(
+            f"cannot read the replay saved in {directory}: {cause}\n"
+            f"without it the run goes on with an empty one: rm -r {shlex.quote(str(directory.parent))}"
+        ) from cause
 
 
 def _arrays_over_slots(replay: Replay) -> dict[str, tuple[npt.NDArray[Any], int]]:
@@ -197,7 +205,7 @@ def _write(path: Path, pieces: list[npt.NDArray[Any]]) -> int:
 def _read(path: Path, pieces: list[npt.NDArray[Any]], checksum: int) -> None:
     """Read one array into pieces that lie apart."""
     wanted, dtype = (sum(len(piece) for piece in pieces), *pieces[0].shape[1:]), pieces[0].dtype
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:
         if np.lib.format.read_magic(file) != (1, 0):
             raise ValueError(f"{path.name} is of another version of the format")
         shape, fortran_order, found = np.lib.format.read_array_header_1_0(file)

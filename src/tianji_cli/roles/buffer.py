@@ -60,7 +60,7 @@ class Buffer(Role):
     @property
     def triggers(self) -> Sequence[Trigger]:
         """Save the replay when it is time."""
-        return () if self._keeper is None else (Trigger(when=self.copy_is_due, do=self._keeper.save),)
+        return () if self._keeper is None else (Trigger(when=self.copy_is_due, do=self._save),)
 
     def turn(self) -> bool:
         """Claim what is there and wanted."""
@@ -85,8 +85,13 @@ class Buffer(Role):
 
     def keep(self) -> None:
         """Save the replay, which may take a while: nobody waits for it any more."""
-        if self._keeper is not None:
-            self._keeper.save()
+        self._save()
+
+    def _save(self) -> bool:
+        if self._keeper is None:
+            return False
+        with self._transport.undisturbed():
+            return self._keeper.save()
 
     def report(self) -> dict[str, Any]:
         """Receptions by source, and what was rejected by whom: how many, and why the first."""

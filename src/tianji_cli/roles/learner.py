@@ -74,6 +74,7 @@ class Learner(Role):
     ) -> None:
         self._embryo = embryo
         self._feed = feed
+        self._transport = transport
         self._duties = duties
         self._checkpoints = checkpoints
         self._progress = progress
@@ -157,16 +158,16 @@ class Learner(Role):
     def save(self) -> bool:
         """Write a checkpoint: all that a resumed run needs, and the best policy so far."""
         tensors, rest = self._embryo.state()
-        self._checkpoints.write(
-            TrainingState(
-                parameters=self._current_parameters(),
-                best_parameters=self._best_parameters,
-                tensors=tensors,
-                rest=rest,
-                progress=asdict(self._progress),
-                episodes=self._episodes.state(),
-            )
+        state = TrainingState(
+            parameters=self._current_parameters(),
+            best_parameters=self._best_parameters,
+            tensors=tensors,
+            rest=rest,
+            progress=asdict(self._progress),
+            episodes=self._episodes.state(),
         )
+        with self._transport.undisturbed():
+            self._checkpoints.write(state)
         self._saved_at = time.monotonic()
         self._saved = self._reached
         return True

@@ -21,6 +21,7 @@ from torch import distributed
 
 from tianji_algos.peers import Peers
 from tianji_cli.errors import TianjiError
+from tianji_transports.listening import keep_out, listening
 
 LOOPBACK: Final = "127.0.0.1"
 FIRST: Final = 0
@@ -241,13 +242,20 @@ class _Digest:
 
 
 def _gloo(store: Any, index: int, number: int, timeout_s: float) -> Any:
-    """Connect the learners, all of which are on this host, over loopback."""
+    """Connect the learners, all of which are on this host, over loopback, and let nobody else connect.
+
+    gloo ends the process when strangers have taken its last descriptor.
+    """
     gloo = _C10D.ProcessGroupGloo
+    before = listening()
     options = gloo._Options()
     options._devices = [gloo.create_device(hostname=LOOPBACK)]
     options._timeout = timedelta(seconds=timeout_s)
     options._threads = 1
-    return gloo(store, index, number, options)
+    group = gloo(store, index, number, options)
+    for descriptor in listening() - before:
+        keep_out(descriptor)
+    return group
 
 
 def _nccl(store: Any, index: int, number: int, device: str) -> Any | None:

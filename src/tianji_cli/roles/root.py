@@ -36,6 +36,7 @@ from tianji_cli.cluster.plan import Plan
 from tianji_cli.cluster.signals import StopSignals
 from tianji_cli.cluster.stations import refuse_late
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.data.files import open_to_append
 from tianji_cli.data.production import ProductionFile
 from tianji_cli.errors import describe_exit
 from tianji_cli.roles.announcements import Announcements
@@ -240,7 +241,7 @@ class Root:
         if (rank := self._crew.hear(message)) is None:
             return
         try:
-            with self._log(rank).open("ab") as log:
+            with open(open_to_append(self._log(rank)), "ab") as log:
                 log.write(message.output)
         except OSError as cause:
             self._announcements.lose_output(rank, cause)

@@ -12,6 +12,7 @@ import fcntl
 import os
 from pathlib import Path
 
+from tianji_cli.data.files import open_regular
 from tianji_cli.errors import TianjiError
 
 
@@ -27,12 +28,12 @@ class AppendOnlyFile:
 
     Raises:
         InUseError: another process appends to it.
-        OSError: it cannot be opened.
+        OSError: it cannot be opened, is no regular file, or is a link.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._descriptor = open_regular(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as cause:
@@ -87,9 +88,9 @@ def has_writer(path: Path) -> bool | None:
     """Say whether a living process has a file open for appending; None if its file system has no locks.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: it cannot be opened, or is no regular file.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_regular(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as cause:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from tianji_cli.data.files import open_regular
 from tianji_cli.telemetry.appending import AppendOnlyFile, InUseError
 from tianji_cli.telemetry.events import EventFile
 from tianji_cli.telemetry.rundir import RunDirectory, RunDirectoryError
@@ -88,7 +89,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def _parsed_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open(encoding="utf-8") as file:
+    with open(open_regular(path), encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith("\n"):
                 return  # the writer was killed in the middle of it, or is still writing it

@@ -14,11 +14,15 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from tianji_cli.data.files import open_regular
+from tianji_cli.data.places import check_place
 from tianji_cli.errors import UsageError
 from tianji_cli.telemetry.quantities import ranges
 
 DEFAULT_OUT: Final = Path("experiments")
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
+MODE: Final = 0o755
+"""Of directories of a run, less the umask: others may look, and nobody else may write."""
 MAX_LISTED: Final = 10
 """Experiments named in an error message at most."""
 
@@ -63,18 +67,20 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: the name is no single path component, or the directory cannot be made.
+            UntrustedPlaceError: others may change what is there.
         """
         first = cls.next(name, out).path
         parent = first.parent
+        check_place(parent)
         try:
             parent.mkdir(parents=True, exist_ok=True)
             for number in count(int(first.name)):
                 with contextlib.suppress(FileExistsError):
-                    (parent / str(number)).mkdir()
+                    (parent / str(number)).mkdir(MODE)
                     break
             run = cls(parent / str(number))
             for subdirectory in SUBDIRECTORIES:
-                (run.path / subdirectory).mkdir()
+                (run.path / subdirectory).mkdir(MODE)
         except OSError as cause:
             raise RunDirectoryError(
                 f"cannot make a run directory in {parent}: {cause.strerror}; --out DIR chooses another place"
@@ -87,8 +93,10 @@ class RunDirectory:
 
         Raises:
             RunDirectoryError: it is none, or has been used.
+            UntrustedPlaceError: others may change what is there.
         """
         run = cls(path)
+        run.check()
         if not run.checkpoints.is_dir():
             raise RunDirectoryError(f"{path} is no run directory that `tianji launch` has made")
         if run.metrics.exists() or run.summary.exists():
@@ -108,6 +116,22 @@ class RunDirectory:
             if runs := _runs_of(place):
                 return cls(place / str(max(runs)))
         raise NoSuchRunError(_no_such_run(run, out))
+
+    def check(self) -> list[str]:
+        """Look whether nobody else can change what is in the directory, or on the way to it.
+
+        Returns:
+            Warnings: a group could.
+
+        Raises:
+            UntrustedPlaceError: others could.
+            RunDirectoryError: what is written lies elsewhere, behind a link.
+        """
+        for subdirectory in SUBDIRECTORIES:
+            place = self.path / subdirectory
+            if place.is_symlink():
+                raise RunDirectoryError(f"{place} is a link, and must not be: link the whole run instead")
+        return list(dict.fromkeys([*check_place(self.config), *check_place(self.checkpoints)]))
 
     @property
     def config(self) -> Path:
@@ -163,7 +187,10 @@ def write_whole(path: Path, content: bytes) -> None:
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)  # Left by a process of the same number that was killed.
+        with open(
+            open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW), "wb"
+        ) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

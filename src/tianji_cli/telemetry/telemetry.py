@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TextIO
 
+from tianji_cli.data.files import open_to_append
 from tianji_cli.telemetry.metrics import MetricsWriter
 from tianji_cli.telemetry.plain import Display, PlainDisplay, QuietDisplay
 from tianji_cli.telemetry.rundir import RunDirectory, write_whole
@@ -102,7 +103,7 @@ class Telemetry:
         """Append a line to the root's log; without one there is still the display."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S")
         try:
-            with self.run.log("root", 0).open("a", encoding="utf-8") as file:
+            with open(open_to_append(self.run.log("root", 0)), "a", encoding="utf-8") as file:
                 file.write(f"{stamp} {text}\n")
         except OSError:
             return

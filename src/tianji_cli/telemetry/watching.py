@@ -6,7 +6,6 @@ damaged or not whole yet is passed over: the next one is a second away.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,12 +15,16 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
+from tianji_cli.data.files import open_regular, read_json
 from tianji_cli.errors import TianjiError
 from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.snapshot import ReplayRatio, Snapshot, Summary
 
 BLOCK: Final = 1 << 20
 """Bytes that are read at once: the metrics of a run of days are larger than what is worth holding."""
+
+MOST_ROW_BYTES: Final = 16 << 20
+"""A line that is longer is no row: one that names the roles of ten thousand processes has 2 MB."""
 
 Roles = Sequence[Mapping[str, Any]]
 
@@ -88,12 +91,13 @@ class MetricsFollower:
         self._path = path
         self._position = 0
         self._file = 0
+        self._in_long_line = False
 
     def rows(self) -> Iterator[Row]:
         """Read the rows that have come since the last call.
 
-        Only whole lines count, and those that are no rows are passed over. A file that is another one than
-        before, or has become shorter, is read from its beginning.
+        Only whole lines count; those that are no rows, or longer than any, are passed over. A file that is
+        another one than before, or has become shorter, is read from its beginning.
 
         Raises:
             TianjiError: the file is there and cannot be read.
@@ -107,19 +111,22 @@ class MetricsFollower:
 
     def _new_rows(self) -> Iterator[Row]:
         # Opened anew each time: network file systems only then look for what other hosts have written.
-        with self._path.open("rb") as file:
+        with open(open_regular(self._path), "rb") as file:
             status = os.fstat(file.fileno())
             if status.st_ino != self._file or status.st_size < self._position:
-                self._file, self._position = status.st_ino, 0
+                self._file, self._position, self._in_long_line = status.st_ino, 0, False
             file.seek(self._position)
             rest = b""
             while block := file.read(BLOCK):
                 *lines, rest = (rest + block).split(b"\n")
                 for line in lines:
                     self._position += len(line) + 1
-                    row = _parsed(line)
+                    row = None if self._in_long_line else _parsed(line)
+                    self._in_long_line = False
                     if row is not None:
                         yield row
+                if len(rest) > MOST_ROW_BYTES:
+                    self._position, self._in_long_line, rest = self._position + len(rest), True, b""
 
 
 def read_summary(path: Path) -> Summary | None:
@@ -129,7 +136,7 @@ def read_summary(path: Path) -> Summary | None:
         TianjiError: it cannot be read, or is no summary.
     """
     try:
-        document = json.loads(path.read_bytes())
+        document = read_json(path)
         for key in ("staleness", "sample_age", "uses"):
             if not any(value is not None for value in (document.get(key) or {}).values()):
                 document[key] = None

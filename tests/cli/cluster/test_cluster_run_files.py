@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,8 @@ from tianji_cli.cluster.run_files import files_elsewhere, goals_reached, reaches
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import Stop
 from tianji_cli.data.progress import Progress
+from tianji_cli.data.state import MODEL, SCHEMA, STATE, TRAINING
+from tianji_cli.data.sums import seal
 from tianji_cli.errors import UsageError
 
 HOSTS = [Host("here", (0, 1)), Host("there", (0, 1))]
@@ -22,8 +26,12 @@ HOSTS = [Host("here", (0, 1)), Host("there", (0, 1))]
 
 def save(place: Path, progress: Progress, **episodes: float | None) -> Path:
     place.mkdir(parents=True)
-    (place / "state.json").write_text(json.dumps({"progress": asdict(progress), "episodes": episodes}))
-    return place / "state.json"
+    rest = {"schema": SCHEMA, "embryo": {}, "episodes": {"best_mean": None, "time_to": [], **episodes}}
+    for name in (MODEL, TRAINING):
+        (place / name).write_text(name)
+    (place / STATE).write_text(json.dumps({"progress": asdict(progress), **rest}))
+    seal(place, (MODEL, TRAINING, STATE))
+    return place / STATE
 
 
 def test_each_group_goes_on_with_its_own_counters_and_a_new_one_counts_from_nothing(tmp_path: Path) -> None:
@@ -43,10 +51,12 @@ def test_a_group_that_the_last_session_did_not_have_does_not_go_on_from_an_older
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"progress": {"steps": 1}}', '{"progress": {"sessions": "x"}}']
+    "text", ["", "[]", "{}", '{"progress": {"steps": 1}}', '{"progress": {"sessions": "x"}}', "[" * 10_000]
 )
 def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path: Path, text: str) -> None:
-    save(tmp_path / "checkpoints/last", Progress()).write_text(text)
+    path = save(tmp_path / "checkpoints/last", Progress())
+    path.write_text(text)
+    seal(path.parent, (MODEL, TRAINING, STATE))
     with pytest.raises(UsageError, match="has no readable checkpoint to go on from"):
         saved_progress(tmp_path / "checkpoints", 1)
     with pytest.raises(UsageError, match="has no readable checkpoint to go on from"):
@@ -77,15 +87,74 @@ def test_a_goal_is_reached_if_a_rule_holds_of_what_all_sessions_and_groups_have_
 def test_of_a_run_without_a_hundred_episodes_no_goal_of_returns_is_reached(tmp_path: Path) -> None:
     save(tmp_path / "last", Progress(env_steps=200), best_mean=None)
     assert goals_reached(tmp_path, Stop(mean_return=-1e9, win_rate=1e-9), 1) == {}
+@pytest.mark.parametrize("name", [MODEL, TRAINING, STATE])
+@pytest.mark.parametrize("group", [0, 1])
+def test_of_a_damaged_checkpoint_the_newest_older_one_that_is_whole_is_named(
+    tmp_path: Path, name: str, group: int
+) -> None:
+    for place in (tmp_path, tmp_path / "group-1"):
+        for steps in (100, 200, 300):
+            save(place / f"{steps:012d}", Progress(env_steps=steps))
+        (place / "last").symlink_to("000000000300")
+    damaged = (tmp_path, tmp_path / "group-1")[group]
+    for steps in (200, 300):
+        file = damaged / f"{steps:012d}" / name
+        file.write_bytes(file.read_bytes()[:-1] + b"?")
+    with pytest.raises(UsageError) as refused:
+        saved_progress(tmp_path, 2)
+    said = str(refused.value)
+    assert f"{damaged}/last/{name} is damaged: its SHA-256 is not the one in SHA256SUMS" in said
+    assert f"ln -sfn 000000000100 {damaged}/last" in said
+    subprocess.run(["ln", "-sfn", "000000000100", str(damaged / "last")], check=True)
+    assert saved_progress(tmp_path, 2)[group].env_steps == 100
+
+
+@pytest.mark.parametrize("counter", ["env_steps", "consumed", "updates", "version", "train_s", "sessions"])
+@pytest.mark.parametrize("value", [-1, "1", None, True, [], float("nan"), float("inf"), 0.5])
+def test_counters_that_cannot_be_are_refused(tmp_path: Path, counter: str, value: Any) -> None:
+    path = save(tmp_path / "last", Progress())
+    document = json.loads(path.read_text())
+    document["progress"][counter] = value
+    path.write_text(json.dumps(document))
+    seal(path.parent, (MODEL, TRAINING, STATE))
+    if (counter, value) == ("train_s", 0.5):
+        assert saved_progress(tmp_path, 1)[0].train_s == 0.5
+        return
+    with pytest.raises(UsageError, match=rf"state\.json has what cannot be: {counter} is "):
+        saved_progress(tmp_path, 1)
+
+
+def test_a_best_policy_that_is_damaged_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    path = save(tmp_path / "last", Progress())
+    document = json.loads(path.read_text())
+    document["episodes"]["best_mean"] = 1.0
+    path.write_text(json.dumps(document))
+    seal(path.parent, (MODEL, TRAINING, STATE))
+    save(tmp_path / "best", Progress())
+    saved_progress(tmp_path, 1)
+    (tmp_path / "best" / MODEL).write_text("something else")
+    with pytest.raises(UsageError, match=r"best/model\.safetensors is damaged"):
+        saved_progress(tmp_path, 1)
 
 
 def test_a_run_directory_is_the_job_s_if_its_key_lies_there(tmp_path: Path) -> None:
-    key = JobKey.new()
-    assert not reaches_run(tmp_path / "nowhere", key)
-    assert not reaches_run(tmp_path, key)
+    key, said = JobKey.new(), list[str]()
+    assert not reaches_run(tmp_path / "nowhere", key, said.append)
+    assert not reaches_run(tmp_path, key, said.append)
     key.write(tmp_path / "job.key")
-    assert reaches_run(tmp_path, key)
-    assert not reaches_run(tmp_path, JobKey.new())
+    assert reaches_run(tmp_path, key, said.append)
+    assert not reaches_run(tmp_path, JobKey.new(), said.append)
+    assert said == []
+
+
+def test_a_run_directory_that_others_may_change_is_not_used_and_said_to_be(tmp_path: Path) -> None:
+    key, said = JobKey.new(), list[str]()
+    run = tmp_path / "shared/run"
+    run.mkdir(parents=True)
+    key.write(run / "job.key")
+    run.parent.chmod(0o777)
+    assert not reaches_run(run, key, said.append)
+    assert "may be written to by all" in said[0]
 
 
 def test_learners_and_roles_of_the_user_s_on_other_hosts_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:

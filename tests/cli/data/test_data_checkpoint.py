@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
@@ -23,6 +24,7 @@ from tianji_cli.data.checkpoint import (
     load_parameters,
     load_training,
 )
+from tianji_cli.data.sums import seal
 
 SPACES = Spaces(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2))
 
@@ -185,7 +187,7 @@ def test_a_kill_at_any_file_operation_leaves_a_whole_last_and_best(
     assert operations > 20
 
 
-@pytest.mark.parametrize("room", [0, 1, 2, 3], ids=lambda room: f"room for {room} of 4 files")
+@pytest.mark.parametrize("room", range(6), ids=lambda room: f"room for {room} of 6 files")
 def test_a_full_disk_is_an_error_and_leaves_the_former_whole(
     small_disk: Path, model: Model, room: int
 ) -> None:
@@ -196,7 +198,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_former_whole(
     with pytest.raises(CheckpointError, match=r"cannot write checkpoint .*000000000002"):
         writer.write(state(model, 2))
     (small_disk / "filler").unlink()
-    assert number_in(small_disk / "checkpoints" / "last", model) == (2 if room == 3 else 1)
+    assert number_in(small_disk / "checkpoints" / "last", model) == (2 if room >= 4 else 1)
     assert (writer.best_parameters() == 1).all()
     assert not [name for name in names(small_disk / "checkpoints") if name.startswith(".")]
     writer.write(state(model, 3))
@@ -232,8 +234,95 @@ def test_a_truncated_file_is_an_error(tmp_path: Path, model: Model, file: str) -
     CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
     whole = (tmp_path / "last" / file).read_bytes()
     (tmp_path / "last" / file).write_bytes(whole[:-10])
-    with pytest.raises(CheckpointError, match="cannot read"):
+    with pytest.raises(CheckpointError, match="is damaged"):
         number_in(tmp_path / "last", model)
+
+
+def resealed(directory: Path) -> None:
+    """Let the sums be right, whatever is in the files."""
+    seal(directory, [path.name for path in directory.iterdir() if path.name != "SHA256SUMS"])
+
+
+@pytest.mark.parametrize("content", GARBAGE)
+@pytest.mark.parametrize("file", ["state.json", "training.safetensors", "model.safetensors"])
+def test_garbage_with_the_right_sum_is_an_error_as_well(
+    tmp_path: Path, model: Model, file: str, content: bytes
+) -> None:
+    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
+    (tmp_path / "last" / file).write_bytes(content)
+    resealed(tmp_path / "last")
+    with pytest.raises(CheckpointError, match="last"):
+        number_in(tmp_path / "last", model)
+
+
+def test_standard_tools_can_check_what_was_written(tmp_path: Path, model: Model) -> None:
+    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
+    for name, files in (("last", 3), ("best", 1)):
+        command = ["sha256sum", "--strict", "-c", "SHA256SUMS"]
+        checked = subprocess.run(command, cwd=tmp_path / name, capture_output=True, text=True, check=True)
+        assert checked.stdout.count(": OK\n") == files == len(names(tmp_path / name)) - 1
+
+
+@pytest.mark.parametrize("place", ["last", "best"])
+def test_a_single_flipped_bit_is_found_and_the_way_out_named(
+    tmp_path: Path, model: Model, place: str
+) -> None:
+    writer = CheckpointWriter(tmp_path, model, keep=2)
+    writer.write(state(model, 1))
+    writer.write(state(model, 2))
+    path = tmp_path / place / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="is damaged: its SHA-256") as damaged:
+        load_parameters(tmp_path / place, model)
+    whole = 1 if place == "last" else 2
+    assert f"{whole:012d} beside it is whole: play it by --checkpoint {whole}" in str(damaged.value)
+
+
+@pytest.mark.parametrize("file", ["training.safetensors", "model.safetensors"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_numbers_that_are_not_finite_are_refused(
+    tmp_path: Path, model: Model, file: str, value: float
+) -> None:
+    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
+    tensors = load_file(tmp_path / "last" / file)
+    name = sorted(tensors)[0]
+    tensors[name].view(-1)[-1] = value
+    save_file(tensors, tmp_path / "last" / file)
+    resealed(tmp_path / "last")
+    with pytest.raises(CheckpointError, match=rf"{file} is of no use: '{name}' has numbers that are not"):
+        number_in(tmp_path / "last", model)
+
+
+def test_parameters_of_another_type_are_refused(tmp_path: Path, model: Model) -> None:
+    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
+    path = tmp_path / "last/model.safetensors"
+    save_file({name: tensor.double() for name, tensor in load_file(path).items()}, path)
+    resealed(path.parent)
+    with pytest.raises(CheckpointError, match=r"is torch\.float64 there and not torch\.float32"):
+        load_parameters(tmp_path / "last", model)
+
+
+def test_tensors_that_the_model_does_not_have_are_refused(tmp_path: Path, model: Model) -> None:
+    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
+    path = tmp_path / "last/model.safetensors"
+    save_file({**load_file(path), "more": torch.zeros(1)}, path)
+    resealed(path.parent)
+    with pytest.raises(CheckpointError, match=r"is of another model: the config's has no 'more'"):
+        load_parameters(tmp_path / "last", model)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_with_what_lets_it_in(
+    tmp_path: Path, model: Model
+) -> None:
+    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 7))
+    (tmp_path / "last/SHA256SUMS").unlink()
+    with pytest.raises(CheckpointError, match="has no SHA256SUMS") as refused:
+        load_parameters(tmp_path / "last", model)
+    command = str(refused.value).partition("if you know it to be good: ")[2]
+    subprocess.run(["sh", "-c", command], check=True)
+    assert number_in(tmp_path / "last", model) == 7
 
 
 def test_a_checkpoint_that_is_not_there_is_an_error(tmp_path: Path, model: Model) -> None:

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from tianji_cli.data.replay import Replay
 from tianji_cli.data.replay_file import ReplayFileError, restore_replay, save_replay
 from tianji_cli.data.samplers import SamplerName
+from tianji_cli.data.sums import seal
 
 SAMPLERS: tuple[SamplerName, ...] = ("uniform", "prioritised", "fresh")
 
@@ -211,8 +212,22 @@ def test_what_is_damaged_or_foreign_is_refused(tmp_path: Path, what: str) -> Non
     used(saved, NaiveReplay(layout, 4), 6)
     save_replay(saved, tmp_path)
     damage(tmp_path)
+    if (tmp_path / "replay.json").exists():
+        seal(tmp_path, ("replay.json",))
     with pytest.raises(ReplayFileError, match=complaint):
         restore_replay(open_replay(layout, 4, sampler="prioritised"), tmp_path)
+
+
+def test_a_document_that_is_not_as_it_was_written_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    layout = fragment_layout(3, 2)
+    place = tmp_path / "replay/last"
+    place.mkdir(parents=True)
+    save_replay(open_replay(layout, 4), place)
+    document = json.loads((place / "replay.json").read_text())
+    (place / "replay.json").write_text(json.dumps(document | {"accepted": document["accepted"] + 1}))
+    with pytest.raises(ReplayFileError, match=r"replay\.json is damaged: its SHA-256") as refused:
+        restore_replay(open_replay(layout, 4), place)
+    assert f"goes on with an empty one: rm -r {tmp_path}/replay" in str(refused.value)
 
 
 def test_another_sampler_s_state_is_refused(tmp_path: Path) -> None:

@@ -1,13 +1,20 @@
-"""Strangers at the control channel."""
+"""Strangers at the control channel, and at the ports of the transport."""
 
+import contextlib
 import json
 import os
+import resource
 import signal
 import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
+import pytest
 import zmq
+from cli.sessions import in_session
 
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
@@ -58,3 +65,55 @@ def test_strangers_at_the_control_channel_disturb_nothing_and_are_counted(workpl
     summary = run.finish(130)
     assert summary["rejected_frames"] >= 6  # The insider's five, and the unknown key.
     assert summary["lost"] == 0
+
+
+IDLERS = """
+import resource, socket, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+ports = [int(word) for word in sys.argv[1:]]
+idle = [socket.create_connection(("127.0.0.1", ports[i % len(ports)]), 20) for i in range(5000)]
+print("open", flush=True)
+sys.stdin.read()
+"""
+
+
+def ports_of(command: Any) -> list[int]:
+    """The TCP ports that the processes of a command listen on."""
+    listening = {}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        words = line.split()
+        if words[3] == "0A":
+            listening[f"socket:[{words[9]}]"] = int(words[1].rpartition(":")[2], 16)
+    found = set()
+    for pid in in_session(command.pid):
+        for place in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.add(listening.get(os.readlink(place), 0))
+    return sorted(found - {0})
+
+
+@pytest.mark.parametrize("transport", ["zmq", "shm"])
+def test_a_job_with_few_descriptors_outlives_five_thousand_idle_strangers(
+    workplace: Any, transport: str
+) -> None:
+    changes = {"experiment": {"eval_episodes": 2, "checkpoint_every_s": 1.0}}
+    run = workplace.train(ENDLESS, changes, {"distribution": {"transport": transport}})
+    resource.prlimit(run.command.pid, resource.RLIMIT_NOFILE, (512, 1024))
+    run.train_until(1000)
+    for pid in (run.command.pid, run.command.pid_of("actor"), run.command.pid_of("buffer")):
+        assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (1024, 1024), "the soft limit was raised"
+    ports = ports_of(run.command)
+    assert len(ports) == (4 if transport == "zmq" else 1)
+    command = [sys.executable, "-c", IDLERS, *map(str, ports)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as strangers:
+        assert strangers.stdout is not None
+        assert strangers.stdout.readline() == b"open\n"
+        saved = run.saved_env_steps
+        workplace.until(lambda: run.saved_env_steps > saved, "a checkpoint is saved")
+        run.train_until(run.env_steps + 2000)
+        run.command.kill("actor")
+        run.train_until(run.env_steps + 2000)
+        os.kill(run.command.pid, signal.SIGTERM)
+        summary = run.finish(130)
+        strangers.kill()
+    assert summary["rejected_frames"] > 3000

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from cli.roles.learner_crew import FORK, PATIENCE_S, received
 
 from tianji_cli.roles.lockstep import DivergedLearnersError, Lockstep, LostPeerError, _Digest
+from tianji_transports.listening import borrowed, listening
 
 
 def in_step(store: Path, number: int, act: Callable[[Lockstep], Any]) -> list[Any]:
@@ -50,6 +52,24 @@ def test_sums_have_the_same_bits_for_all_and_are_in_the_order_of_the_learners(tm
         np.testing.assert_array_equal(total, values[0] + values[1] + values[2])
         assert count == 6
     assert list(tmp_path.iterdir()) == [], "what they met by is gone"
+
+
+def test_once_the_learners_have_met_nobody_else_gets_a_connection(tmp_path: Path) -> None:
+    def act(lockstep: Lockstep) -> tuple[int, float]:
+        ports = []
+        for descriptor in listening():
+            with borrowed(descriptor) as listener:
+                ports.append(listener.getsockname()[1])
+        for port in ports:
+            with socket.socket() as stranger:
+                stranger.settimeout(0.5)
+                with pytest.raises(TimeoutError):
+                    stranger.connect(("127.0.0.1", port))
+        total = torch.ones(1)
+        lockstep.add_up(total)
+        return len(ports), float(total)
+
+    assert in_step(tmp_path / "store", 2, act) == [(1, 2.0), (1, 2.0)]
 
 
 def test_everybody_gets_the_tensors_of_the_first(tmp_path: Path) -> None:

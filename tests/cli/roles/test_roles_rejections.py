@@ -22,6 +22,8 @@ from tianji_cli.roles.overview import Overview
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Wiring
 from tianji_transports.zmq import ZmqTransport
+from tianji_transports.zmq_door import Password
+from tianji_transports.zmq_frames import password
 
 LAYOUT = FragmentLayout(4, 1, common_fields(spaces.Box(-1, 1, (3,))))
 LEARNER, ACTOR = 1, 2
@@ -54,6 +56,7 @@ def test_strangers_frames_and_foreign_fragments_reach_the_root_by_source(
 ) -> None:
     role, receiver, sender = buffer
     with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+        Password(password(receiver.wiring, receiver.address)).show(stranger)
         stranger.connect(receiver.address)
         for _ in range(5):
             stranger.send(b"noise")

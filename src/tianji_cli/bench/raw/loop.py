@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import select
 import time
 from collections.abc import Mapping
 from time import monotonic
@@ -16,6 +15,7 @@ from tianji_cli.bench.experiment import Deadline, Outcome, Told, Watch
 from tianji_cli.bench.raw.end import SENDER, WAIT_S, RawEnd
 from tianji_cli.bench.slots import Slots
 from tianji_cli.bench.trial import Run, Sent, Trial
+from tianji_transports.waiting import readable
 
 NO_LATENCIES: Final = np.zeros(0, np.int64)
 
@@ -63,7 +63,7 @@ def _await_the_sender(end: RawEnd, watch: Watch) -> Mapping[int, Sent]:
     deadline = Deadline("the sender of the raw loop to end")
     while (sent := watch.sent()) is None:
         if end.flush():
-            select.select(watch.descriptors, (), (), WAIT_S)
+            readable(watch.descriptors, WAIT_S)
         deadline.check()
     return sent
 

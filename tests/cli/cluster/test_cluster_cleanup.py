@@ -1,0 +1,123 @@
+"""Cleaning up never fails because of what others have put there, and touches nothing of theirs."""
+
+import fcntl
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.cluster.cleanup import remove_stale
+from tianji_cli.cluster.occupation import occupied
+from tianji_transports.shm_page import SHM, user_prefix
+
+STRANGER = 54_321
+AS_STRANGER = f"import os, sys; os.setgid({STRANGER}); os.setuid({STRANGER}); exec(sys.argv[1])"
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+
+
+@pytest.fixture
+def tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary directory that all may write to, as /tmp is."""
+    place = tmp_path / "tmp"
+    place.mkdir()
+    place.chmod(0o1777)
+    for parent in (tmp_path, *tmp_path.parents[:-2]):
+        parent.chmod(parent.stat().st_mode | 0o011)
+    monkeypatch.setattr("tempfile.tempdir", str(place))
+    return place
+
+
+@pytest.fixture
+def stem() -> Iterator[Path]:
+    """What the names of a job of this user's in shared memory begin with."""
+    made = SHM / f"{user_prefix()}{secrets.token_hex(6)}"
+    yield made
+    for left in SHM.glob(f"{made.name}*"):
+        subprocess.run(["rm", "-rf", str(left)], check=True)
+
+
+def as_stranger(code: str) -> None:
+    subprocess.run([sys.executable, "-c", AS_STRANGER, code], check=True)
+
+
+def test_directories_of_dead_hosts_go_and_those_of_living_ones_stay(tmp: Path) -> None:
+    for name in ("dead", "living"):
+        (tmp / f"tianji-host-{name}/logs").mkdir(parents=True)
+    with occupied(tmp / "tianji-host-living"):
+        assert str(tmp / "tianji-host-dead") in remove_stale()
+    assert [place.name for place in tmp.iterdir()] == ["tianji-host-living"]
+
+
+def test_links_and_files_of_such_names_stop_nobody_and_are_not_followed(tmp: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (tmp / "tianji-host-dangling").symlink_to("nowhere")
+    (tmp / "tianji-host-link").symlink_to(kept)
+    (tmp / "tianji-host-file").touch()
+    os.mkfifo(tmp / "tianji-host-fifo")
+    dead = {str(tmp / f"tianji-host-{name}") for name in "abcdefgh"}
+    for name in dead:
+        Path(name).mkdir()
+    assert dead <= set(remove_stale()), "wherever they are in the list"
+    assert len(list(tmp.iterdir())) == 4
+    assert kept.is_dir()
+
+
+@needs_root
+def test_what_another_user_has_put_into_the_temporary_directory_is_left_alone(tmp: Path) -> None:
+    as_stranger(
+        f"os.chdir({str(tmp)!r}); os.mkdir('tianji-host-x'); os.symlink('nowhere', 'tianji-host-y'); "
+        "os.mkdir('tianji-host-z', 0)"
+    )
+    remove_stale()
+    assert len(list(tmp.iterdir())) == 3
+
+
+@pytest.mark.parametrize("kind", ["directory", "dangling link", "fifo"])
+def test_what_has_the_name_of_a_page_and_is_none_stops_nobody(stem: Path, kind: str) -> None:
+    page = stem.with_name(f"{stem.name}.page")
+    match kind:
+        case "directory":
+            page.mkdir()
+        case "dangling link":
+            page.symlink_to("nowhere")
+        case _:
+            os.mkfifo(page)
+    remove_stale()
+    assert not (SHM / "nowhere").exists()
+
+
+@needs_root
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.mkdir(page)",
+        "os.symlink('nowhere', page)",
+        "os.mkfifo(page)",
+        "open(page, 'w').close(); os.chmod(page, 0o666)",
+        "open(stem + '.bell-1', 'w').close()",
+        "os.mkdir(stem + '.d'); open(stem + '.d/x', 'w').close()",
+    ],
+)
+def test_names_of_this_user_s_that_another_has_made_are_left_alone(stem: Path, code: str) -> None:
+    as_stranger(f"stem = {str(stem)!r}; page = stem + '.page'; {code}")
+    assert stem.name not in remove_stale()
+    assert len(list(SHM.glob(f"{stem.name}*"))) == 1
+
+
+def test_what_a_dead_job_of_this_user_has_left_goes(stem: Path) -> None:
+    page = stem.with_name(f"{stem.name}.page")
+    page.touch()
+    stem.with_name(f"{stem.name}.d").mkdir()
+    stem.with_name(f"{stem.name}.x").symlink_to("/etc")
+    with page.open("w") as living:
+        fcntl.flock(living, fcntl.LOCK_SH)
+        assert stem.name not in remove_stale()
+    assert stem.name in remove_stale()
+    assert list(SHM.glob(f"{stem.name}*")) == []
+    assert Path("/etc").is_dir()

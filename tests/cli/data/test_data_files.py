@@ -1,0 +1,63 @@
+"""What has the name of a run's file and is none is refused at once, and never waited for or followed."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.data.files import open_regular, open_to_append, read_json, read_regular
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A file, and everything else that may have its name."""
+    (tmp_path / "file").write_bytes(b"content")
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "directory").mkdir()
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "dangling").symlink_to("nowhere")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    return tmp_path
+
+
+def test_a_file_is_read_whole_as_long_as_it_is_no_larger_than_it_may_be(place: Path) -> None:
+    assert read_regular(place / "file", 7) == read_regular(place / "link", 7) == b"content"
+    with pytest.raises(OSError, match="more than 6 bytes"):
+        read_regular(place / "file", 6)
+
+
+@pytest.mark.parametrize("name", ["fifo", "device"])
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR])
+def test_what_is_no_regular_file_is_refused_without_waiting(place: Path, name: str, flags: int) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="no regular file"):
+        open_regular(place / name, flags)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_directory_is_called_one(place: Path) -> None:
+    with pytest.raises(IsADirectoryError, match="Is a directory"):
+        open_regular(place / "directory")
+
+
+@pytest.mark.parametrize("name", ["link", "dangling", "device"])
+def test_nothing_is_appended_behind_a_link(place: Path, name: str) -> None:
+    with pytest.raises(OSError, match="it is a link, and must not be"):
+        open_to_append(place / name)
+    assert (place / "file").read_bytes() == b"content"
+    assert not (place / "nowhere").exists()
+
+
+def test_a_log_is_made_or_goes_on(place: Path) -> None:
+    for name in ("file", "new"):
+        with open(open_to_append(place / name), "ab") as log:
+            log.write(b" more")
+    assert (place / "file").read_bytes() == b"content more"
+    assert (place / "new").read_bytes() == b" more"
+
+
+@pytest.mark.parametrize("text", ["", "{", "\xff", "[" * 100_000, "[" * 100_000 + "]" * 100_000])
+def test_what_is_no_json_is_a_value_error(place: Path, text: str) -> None:
+    (place / "file").write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r".+"):
+        read_json(place / "file")
