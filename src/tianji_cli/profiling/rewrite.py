@@ -25,10 +25,10 @@ EXTENSIONS: Final = ("experiment", "extensions")
 SET: Final = "--set"
 
 DEFAULTS: Final[Mapping[str, Any]] = {
-    "distribution": Distribution().model_dump(mode="json"),
+    "distribution": Distribution().model_dump(mode="json", exclude={"pin_cores": True, "actor": {"num"}}),
     "environment": {"num_envs": Environment.model_fields["num_envs"].default},
 }
-"""What a config that does not say it means."""
+"""What a config that does not say it means, on any machine."""
 
 
 def check_place(config: str, to: Path) -> None:
