@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,14 @@ import pytest
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.locate import shipped_configs
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.config.source import read
 from tianji_cli.errors import UsageError
 from tianji_cli.profiling.rewrite import check_place, write
-from tianji_cli.profiling.settings import ACTORS, PINNED, as_settings, split_of, split_values
+from tianji_cli.profiling.settings import as_settings, split_of, split_values
 from tianji_cli.throughput.split import Split
 
 DQN = "configs/dqn_cartpole.toml"
 PPO = "configs/ppo_cartpole.toml"
-WANTED = as_settings(split_values(Split(learners=1, learner_cores=2, actors=2, num_envs=4)))
+WANTED = as_settings(split_values(Split(learners=1, learner_cores=2, actors=2, num_envs=4, pinned=False)))
 
 OWN = """\
 # Mine.
@@ -87,9 +87,7 @@ def test_only_the_split_changes_and_comments_and_order_stay(config: str, tmp_pat
     found = differing(before, to)
     wanted = dict(setting.split("=") for setting in WANTED)
     own = split_values(split_of(load_config(config)))
-    # What another machine would take for granted differently is said in any case.
-    always = {key for key in (ACTORS, PINNED) if tuple(key.split(".")) not in read(config).origins}
-    assert found.keys() == {key for key, value in wanted.items() if value != own[key]} | always
+    assert found.keys() == {key for key, value in wanted.items() if value != own[key]}
     there = before.read_text().splitlines()
     changed = [line for line in to.read_text().splitlines() if line not in there]
     said = [line for line in changed if line and not line.startswith("[")]
@@ -154,6 +152,7 @@ def test_what_the_user_has_set_is_in_it(
         old = leaves(tomllib.loads(OWN)) | {
             "distribution.learner.cores": 2,
             "distribution.actor.num": 2,
+            "distribution.pin_cores": False,
             "environment.num_envs": 4,
         }
         assert {key: value for key, value in new.items() if old.get(key) != value} == said
@@ -161,10 +160,22 @@ def test_what_the_user_has_set_is_in_it(
 
 def test_what_a_base_says_is_not_said_again(own: Path) -> None:
     config = extended(own, 'extends = "mine.toml"\n')
-    like_the_base = as_settings(split_values(Split(learners=1, learner_cores=2, actors=1, num_envs=8)))
+    like_the_base = as_settings(split_values(Split(1, learner_cores=2, actors=1, num_envs=8, pinned=False)))
     write(str(config), ["training.rollout_steps=512"], like_the_base, to := own.parent / "new.toml")
-    assert differing(config, to) == {"distribution.learner.cores": 2}
+    assert differing(config, to) == {"distribution.learner.cores": 2, "distribution.pin_cores": False}
     assert same(load_config(str(to)), load_config(str(config), [*like_the_base, "experiment.name=mine"]))
+
+
+def test_what_a_config_leaves_to_the_machine_is_said_where_it_would_be_something_else(own: Path) -> None:
+    own.write_text(OWN.replace("actor = { num = 1, send_size = 16 }", "actor = { send_size = 16 }"))
+    before = split_of(load_config(str(own)))
+    # With four times the environments a rollout is one fragment, for which one actor would be usual.
+    wanted = as_settings(split_values(replace(before, num_envs=32, actors=2, pinned=False)))
+    write(str(own), (), wanted, to := own.parent / "new.toml")
+    assert same(load_config(str(to)), load_config(str(own), wanted))
+    assert {"distribution.actor.num", "distribution.pin_cores"} <= leaves(
+        tomllib.loads(to.read_text())
+    ).keys()
 
 
 def test_an_inherited_table_that_is_no_section_is_written_as_a_whole(own: Path) -> None:
