@@ -35,7 +35,7 @@ from tianji_envs.errors import (
 from tianji_envs.serial import GymnasiumEnv, SerialVectorEnvironment
 from tianji_envs.suggestions import nearest
 
-_OWN_EXTRAS = {"box2d"}
+_OWN_EXTRAS = {"box2d", "mujoco"}
 """Extras of gymnasium that tianji passes on under the same name."""
 
 

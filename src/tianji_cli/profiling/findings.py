@@ -115,13 +115,14 @@ class Findings:
         return self.table.at(self.recommended.split).extrapolated
 
     def with_actors(self, actors: int) -> Prediction:
-        """Reckon what the best gives with other actors, as if there were cores for all of them.
+        """Reckon what the best gives with other actors, as if there were cores for all that are pinned.
 
         Args:
             actors: of each group.
         """
         split = replace(self.recommended.split, actors=actors)
-        return predict(split, self.subject.workload(split), self.table.at(split))
+        cores = None if split.pinned else self.cluster.cores
+        return predict(split, self.subject.workload(split), self.table.at(split), cores)
 
 
 def find(subject: MeasuredJob, cluster: Cluster, *, anywhere: bool) -> Findings:
