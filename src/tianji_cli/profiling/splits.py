@@ -26,7 +26,8 @@ class Splits:
     evenly, and the learners have all other cores.
 
     Each of these has its like in which the roles share all cores, unpinned, with an actor for each core: what
-    learners leave idle, actors have. Where cores are too few for all roles, there is no other.
+    learners leave idle, actors have. Where cores are too few for the roles of a group, there is no other, and
+    then only as many groups as configured are looked at.
 
     Args:
         job: the config, whose cores of an actor and of a buffer stay.
@@ -44,13 +45,13 @@ class Splits:
     def __iter__(self) -> Iterator[Split]:
         wanted = 1 + self._configured.buffer_cores + self._configured.actor_cores
         for number in self._num_envs:
-            like = replace(self._configured, num_envs=number)
-            if self._cluster.cores < wanted and not self._share_a_thread:
-                yield from self._on_too_few(replace(like, learners=1, learner_cores=1, groups=1))
-            else:
-                for groups in self._numbers_of_groups():
-                    of_group = self._of_group(replace(like, groups=groups))
+            for groups in self._numbers_of_groups():
+                like = replace(self._configured, num_envs=number, groups=groups)
+                if self._share_a_thread or self._cluster.cores // groups >= wanted:
+                    of_group = self._of_group(like)
                     yield from filter(self._has_place, filter(self._can_share, of_group))
+                elif groups in (1, self._configured.groups):
+                    yield from self._on_too_few(replace(like, learners=1, learner_cores=1))
 
     def next_to(self, split: Split) -> Iterator[Split]:
         """Yield a split with the other pins, with one core moved either way, then with other environments.
@@ -75,11 +76,12 @@ class Splits:
         yield from (nodes * times for times in range(1, cores + 1) if cores % times == 0)
 
     def _on_too_few(self, like: Split) -> Iterator[Split]:
-        """Yield splits whose roles share cores with any number of actors; pins say where they do."""
-        most = max(1, self._cluster.cores // like.actor_cores)
+        """Yield splits whose roles share cores with up to an actor for each; pins say where they do."""
+        cores = self._cluster.cores // like.groups
+        most = max(1, cores // like.actor_cores) if self._job.distribution.mode == "async" else 1
         for actors in range(1, most + 1):
             yield replace(like, actors=actors, pinned=False)
-        if self._cluster.cores > 1:
+        if cores > 1:
             yield replace(like, actors=1, pinned=True)
 
     def _of_group(self, like: Split) -> Iterator[Split]:

@@ -55,12 +55,14 @@ class Reading:
     Attributes:
         began: when reading began, ``time.perf_counter``.
         ended: when it ended.
-        waited_s: for a core, so far.
+        on_core_s: this thread ran, so far.
+        waited_s: and was ready to run and had no core.
         counts: by name.
     """
 
     began: float
     ended: float
+    on_core_s: float
     waited_s: float
     counts: Counts
 
@@ -97,7 +99,7 @@ class Windows:
             if any(count <= before[name] for name, count in counts.items()):
                 return
         ended = time.perf_counter()
-        self._readings.append(Reading(now, ended, waited_s(), counts))
+        self._readings.append(Reading(now, ended, time.thread_time(), waited_s(), counts))
         self._due = ended + self._step.window_s
         if len(self._readings) > self._step.windows:
             self._end(ended)
@@ -118,7 +120,9 @@ class Windows:
         counted = []
         for before, after in zip(self._readings, self._readings[1:], strict=False):
             wall_s = after.began - before.ended
-            ran = 1 - min(max(after.waited_s - before.waited_s, 0.0) / wall_s, 1.0)
+            waited_s = after.waited_s - before.waited_s
+            # The kernel brings this account up to date now and then: it may tell of more than this window.
+            ran = 1 - waited_s / max(wall_s, after.on_core_s - before.on_core_s + waited_s)
             rose = {name: count - before.counts[name] for name, count in after.counts.items()}
             scaled = {name: rise * ran if name.endswith("_s") else rise for name, rise in rose.items()}
             counted.append({"wall_s": wall_s, **scaled})

@@ -23,7 +23,10 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
-    waited_s = 0.0
+    on_core_s = waited_s = 0.0
+
+    def thread_time(self) -> float:
+        return self.on_core_s
 
 
 @pytest.fixture
@@ -106,6 +109,15 @@ def test_what_another_process_had_of_the_core_is_nobodys_work(clock: Clock) -> N
     # Of three seconds three quarters of one went by without a core, while this was said to be busy.
     assert (window["wall_s"], window["fragments"]) == (3.0, 5.0)
     assert window["busy_s"] == pytest.approx(3.0 * 0.75)
+
+
+def test_an_account_of_the_kernel_that_comes_late_leaves_something_of_every_window(clock: Clock) -> None:
+    worker = Worker(clock, windows=1)
+    worker.work(1.0, fragments=1)
+    clock.on_core_s, clock.waited_s = 0.5, 3.5
+    worker.work(4.0, fragments=5)
+    (window,) = worker.windows.counted()
+    assert window["busy_s"] == pytest.approx(3.0 * 0.5 / 4.0)
 
 
 @pytest.mark.skipif(not SCHEDSTAT.exists(), reason="this kernel keeps no such account")

@@ -112,6 +112,13 @@ def test_where_cores_are_too_few_roles_share_them(config: str, cores: int, actor
         assert split.cores > cores
 
 
+def test_groups_that_share_a_core_are_looked_at_only_where_the_config_has_them() -> None:
+    assert {split.groups for split in splits(PPO, Cluster(2))} == {1}
+    assert {split.groups for split in splits(SYNC, Cluster(2))} == {1}
+    own = splits(PPO, Cluster(2), "distribution.groups=2", num_envs=(16, 64))
+    assert [(split.actors, split.num_envs) for split in own if split.groups == 2] == [(1, 16), (1, 64)]
+
+
 @pytest.mark.parametrize(("cores", "shared"), [(2, [(1, 2)]), (4, [(1, 4), (2, 4), (3, 4)])])
 def test_learners_leave_what_they_do_not_need_to_an_actor_for_each_core(
     cores: int, shared: list[tuple[int, int]]
