@@ -113,7 +113,8 @@ class Search:
         if own not in splits and cluster.nodes == self._job.distribution.hosts:
             splits.append(own)  # Roles that take turns on too few cores can be the best there is.
         predictions = [self.predict(split) for split in splits]
-        self._all = [*predictions, *self._without_idle_actors(predictions)]
+        trimmed = self._without_idle_actors(predictions)
+        self._all = list({found.split: found for found in (*predictions, *trimmed)}.values())
         self._predictions = list(_worth_sharing(self._all, own))
 
     def predict(self, split: Split) -> Prediction:

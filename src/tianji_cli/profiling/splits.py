@@ -54,7 +54,7 @@ class Splits:
                     yield from self._on_too_few(replace(like, learners=1, learner_cores=1))
 
     def next_to(self, split: Split) -> Iterator[Split]:
-        """Yield a split with the other pins, with one core moved either way, then with other environments.
+        """Yield a split with the other pins, with one core moved, with other environments, with other actors.
 
         More than one core is moved where learners or actors have several each. Numbers of environments are
         the next smaller and larger ones, and so on.
@@ -69,6 +69,10 @@ class Splits:
             for side in (smaller, larger):
                 if i < len(side):
                     yield replace(split, num_envs=side[i])
+        if not self._share_a_thread:
+            for actors in (split.actors + 1, max(1, split.actors - 1), split.actors + 2):
+                for pinned in (split.pinned, not split.pinned):
+                    yield replace(split, actors=actors, pinned=pinned)
 
     def _numbers_of_groups(self) -> Iterator[int]:
         nodes, cores = self._cluster.nodes, self._cluster.cores_per_node

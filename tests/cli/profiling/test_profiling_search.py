@@ -305,6 +305,25 @@ def test_a_core_is_moved_either_way_where_there_are_more() -> None:
     ]
 
 
+def test_a_job_that_was_measured_with_one_number_of_environments_is_compared_with_other_actors() -> None:
+    config = load_config(PPO)
+    one_size = Search(
+        PPO,
+        (),
+        cluster=Cluster(2),
+        num_envs=(64,),
+        workload=partial(workload_of, config, 4.0, 512.0, 32.0),
+        costs=MadeUp(),
+    )
+    assert tried(one_size, split_of(config)) == ["1 1 64", "~1 2 64", "~1 1 64", "1 2 64", "1 3 64"]
+
+
+def test_no_split_is_shown_twice() -> None:
+    for config in (APEX, PPO):
+        best = [found.split for found in search(config, 2, costs=MadeUp(update_s=0.1)).best()]
+        assert len(best) == len(set(best))
+
+
 def test_what_a_choice_is_compared_with_can_be_run() -> None:
     # Three actors cannot share a rollout of four fragments.
     for line in tried(search(SYNC, 6), Split(1, 4, 2, 16)):
