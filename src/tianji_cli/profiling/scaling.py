@@ -151,17 +151,21 @@ class MeasuredCosts:
         """How many times as long actors and learners work that share cores, beside waiting for one.
 
         Caches are another role's when a core changes hands. As measured with the configured environments, in
-        comparison with roles that had cores of their own and were as crowded.
+        comparison with the same roles side by side on cores of their own. How often cores change hands is the
+        scheduler's to say, and differs from repeat to repeat: the middle ones count.
         """
         sharing = self._measured.sharing
         if sharing is None or not self._shares_cores(split):
             return 1.0, 1.0
         num_envs = sharing.actors.num_envs
-        actors = self._actor_in_a_crowd(num_envs, sharing.actors.side_by_side)
-        own = self._learner.parts(num_envs)
+        actors = self._actor_in_a_crowd(num_envs, sharing.actors.side_by_side - 1)
+        learner = max(
+            (of for of in self._measured.learners if (of.num_envs, of.cores, of.share) == (num_envs, 1, 1)),
+            key=lambda of: of.crowded,
+        )
         return (
-            max(1.0, sharing.actors.fragment_s.cost / actors.fragment_s.cost),
-            max(1.0, sharing.learner.update_s.cost / own.update.crowded_s),
+            max(1.0, sharing.actors.fragment_s.median / actors.fragment_s.median),
+            max(1.0, sharing.learner.update_s.median / learner.update_s.median),
         )
 
     def _has_measured(self, engine: str) -> bool:

@@ -138,8 +138,8 @@ def test_a_split_that_was_measured_costs_what_was_measured() -> None:
     assert costs.extrapolated == ()
 
 
-SHARING = SharingFigures(actors=an_actor(2, True, 0.20), learner=a_learner(0.033, crowded=True))
-"""An actor is a quarter slower than in a crowd of cores of their own, a learner by half."""
+SHARING = SharingFigures(actors=an_actor(2, True, 0.15), learner=a_learner(0.033, crowded=True))
+"""An actor is a quarter slower than beside a learner on a core of its own, a learner by half."""
 
 
 def test_roles_that_share_cores_cost_what_they_did_when_they_shared_some() -> None:
