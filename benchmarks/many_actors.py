@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of each training")
     parser.add_argument("--json", metavar="PATH")
     options = parser.parse_args()
-    # A shell has its background commands ignore SIGINT, and their children inherit that; a handler ends with exec.
+    # Commands in a shell's background ignore SIGINT, and so do their children; a handler ends with exec.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     print(
         f"# load {os.getloadavg()[0]:.1f}, {len(os.sched_getaffinity(0))} cores, {options.seconds:g} s each"

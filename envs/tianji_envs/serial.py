@@ -17,7 +17,7 @@ from tianji_envs.team import AVAILABLE, TeamSpace
 MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
 """What environments raise whose library is not installed."""
 
-_OWN_EXTRAS: Final = frozenset({"box2d"})
+_OWN_EXTRAS: Final = frozenset({"box2d", "mujoco"})
 """Extras of gymnasium that tianji passes on under the same name."""
 
 

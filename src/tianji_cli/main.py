@@ -227,7 +227,7 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
         typer.Option(metavar="MB/S", help="What the link between nodes carries; else no limit."),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Train for some seconds with the choice and its neighbours.")
+        bool, typer.Option("--verify", help="Train for some seconds with the choice and with others.")
     ] = False,
     write: Annotated[
         Path | None, typer.Option(metavar="PATH", help="Write the config with the recommended split.")

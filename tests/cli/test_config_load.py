@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.config.loader import load_config
+from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
 
@@ -341,3 +341,62 @@ def test_the_working_directory_stays_as_it_was(good: Path) -> None:
     before = os.getcwd()
     load_config(str(good))
     assert os.getcwd() == before
+
+
+# -- what a config leaves to the machine ------------------------------------------------------------------
+
+ROLLOUT = ("training.rollout_steps=8192", "distribution.actor.send_size=32", "environment.num_envs=32")
+"""Of eight fragments."""
+
+
+@pytest.mark.parametrize(
+    ("cores", "settings", "actors", "pinned"),
+    [
+        (1, (), 1, False),
+        (2, (), 2, False),
+        (4, (), 4, False),
+        (5, (), 4, True),
+        (16, (), 8, True),
+        (2, ("training.rollout_steps=1024",), 1, True),
+        (2, ('distribution.mode="sync"',), 1, True),
+        (16, ('distribution.mode="sync"',), 1, True),
+        (4, ('distribution.transport="inproc"',), 1, True),
+        (6, ("distribution.learner.num=2", "distribution.learner.cores=2"), 2, True),
+        (4, ("distribution.groups=2",), 2, False),
+        (4, ("distribution.actor.cores=2",), 2, False),
+        (2, ("distribution.actor.num=1",), 1, True),
+        (2, ("distribution.actor.num=8",), 8, False),
+        (2, ("distribution.pin_cores=true",), 2, True),
+        (16, ("distribution.pin_cores=false",), 8, False),
+    ],
+)
+def test_actors_share_few_cores_and_are_no_more_than_a_rollout_has_fragments(
+    good: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    settings: Sequence[str],
+    actors: int,
+    pinned: bool,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    distribution = load_config(str(good), [*ROLLOUT, *settings]).distribution
+    assert (distribution.actor.num, distribution.pin_cores) == (actors, pinned)
+
+
+def test_a_replay_has_one_actor_unless_a_config_says_otherwise(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
+    distribution = load_config(str(good), ["agent.type=dqn"]).distribution
+    assert (distribution.actor.num, distribution.pin_cores) == (1, True)
+
+
+def test_a_resolved_config_has_the_numbers_of_the_machine_on_which_it_was_resolved(
+    good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(2)))
+    here = load_config(str(good), ROLLOUT)
+    resolved = write(tmp_path / "resolved.toml", dump_config(here))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    assert load_config(str(resolved)) == here
+    assert load_config(str(good), ROLLOUT) != here

@@ -272,11 +272,20 @@ def test_the_config_that_a_run_on_rollouts_leaves_behind_runs_again(tmp_path: Pa
 
 
 def test_a_buffer_of_its_own_counts_among_those_that_ask_for_cores(tmp_path: Path) -> None:
-    parted = load(tmp_path, REPLAY, f"{BUFFER}.colocate=false")
+    parted = load(tmp_path, REPLAY, f"{BUFFER}.colocate=false", "distribution.pin_cores=true")
     assert host_warnings(parted, cores=3) == []
     (warning,) = host_warnings(parted, cores=2)
     assert "learners, buffers and actors ask for 3 cores" in warning
     assert host_warnings(load(tmp_path, REPLAY), cores=2) == []
+
+
+def test_roles_that_are_not_pinned_are_meant_to_share_cores_but_actors_alone_have_to_find_room(
+    tmp_path: Path,
+) -> None:
+    shared = load(tmp_path, REPLAY, "distribution.actor.num=2", "distribution.pin_cores=false")
+    assert host_warnings(shared, cores=2) == []
+    (warning,) = host_warnings(shared, cores=1)
+    assert "learners and actors ask for 3 cores and there are 1" in warning
 
 
 def test_a_rule_without_a_reward_scale_goes_with_an_agent_that_has_one(tmp_path: Path) -> None:

@@ -329,7 +329,9 @@ def test_a_known_id_is_accepted() -> None:
     registry.find("gym").check_id("CartPole-v1")
 
 
-@pytest.mark.parametrize(("extra", "package"), [("box2d", "tianji"), ("mujoco", "gymnasium")])
+@pytest.mark.parametrize(
+    ("extra", "package"), [("box2d", "tianji"), ("mujoco", "tianji"), ("jax", "gymnasium")]
+)
 def test_a_missing_library_is_answered_with_the_pip_command(extra: str, package: str) -> None:
     def create(**_keywords: object) -> gymnasium.Env[Any, Any]:
         raise gymnasium.error.DependencyNotInstalled(

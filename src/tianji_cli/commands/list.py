@@ -21,7 +21,7 @@ from tianji_transports import registry as transports
 
 _FAMILIES: Final[Mapping[str, tuple[str, str]]] = {
     "box2d": ("Box2D", "pip install 'tianji[box2d]'"),
-    "mujoco": ("mujoco", "pip install 'gymnasium[mujoco]'"),
+    "mujoco": ("mujoco", "pip install 'tianji[mujoco]'"),
     "phys2d": ("jax", "pip install 'gymnasium[jax]'"),
     "tabular": ("jax", "pip install 'gymnasium[jax]'"),
 }

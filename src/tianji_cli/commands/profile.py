@@ -24,7 +24,7 @@ from tianji_cli.profiling.document import Earlier, document, read_earlier
 from tianji_cli.profiling.findings import Findings, MeasuredJob, find
 from tianji_cli.profiling.measure import measure
 from tianji_cli.profiling.noise import warnings
-from tianji_cli.profiling.report import print_findings, print_verified, print_written
+from tianji_cli.profiling.report import print_findings, print_to_try, print_verified, print_written
 from tianji_cli.profiling.scaling import Cluster
 from tianji_cli.profiling.search import Candidate, check_gpus
 from tianji_cli.profiling.settings import num_envs_options
@@ -49,7 +49,7 @@ class Options:
         nodes: how many; None for as many as the config has hosts.
         gpus: of each node; None for what this machine has.
         link_mb_per_s: what the link between nodes carries.
-        verify: train with the first choice and its neighbours.
+        verify: train with the first choice and with others.
         write: where the config with the recommended split goes.
         out: directory for JSON and PNG files.
         earlier: file that an earlier profile has written; its measurements are taken.
@@ -206,9 +206,10 @@ def _subject(options: Options, job: JobConfig, measured: Earlier) -> MeasuredJob
 
 
 def _verify(options: Options, found: Findings) -> list[Verified]:
-    """Train with the best split that can be run, and with its neighbours."""
-    choice = _runnable(found, "--verify")
-    candidates = [choice, *found.search.neighbours(choice.split)]
+    """Train with the best split that can be run, and with others."""
+    candidates = found.search.to_try(_runnable(found, "--verify").split)
+    if options.json_to != "-":
+        print_to_try(candidates)
     with Progress(ROUNDS * len(candidates), options.quiet) as progress:
         checks = verify(options.config, options.overrides, candidates, progress=progress)
     if options.json_to != "-":

@@ -85,20 +85,23 @@ def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
 
 
 def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
-    """Say what will run but badly on a host of so many cores (those this process may use by default)."""
+    """Say what will run but badly on a host of so many cores (those this process may use by default).
+
+    Unpinned roles of which some wait while others work are meant to share cores. So it is the actors alone,
+    or all others, that have to find room.
+    """
     if cores is None:
         cores = len(os.sched_getaffinity(0))
-    distribution, buffer = config.distribution, config.distribution.buffer
-    wanted = (
-        distribution.learner.num * distribution.learner.cores
-        + distribution.actor.num * distribution.actor.cores
-        + (0 if buffer.colocate else buffer.num * buffer.cores)
-        + sum(section.cores for section in config.roles.values())
-    ) * distribution.groups
-    if distribution.transport.local == "inproc" or wanted <= cores:
+    distribution = config.distribution
+    actors = distribution.groups * distribution.actor.num * distribution.actor.cores
+    others = distribution.groups * (
+        distribution.cores_of_learners + sum(section.cores for section in config.roles.values())
+    )
+    at_once = actors + others if distribution.pin_cores else max(actors, others)
+    if distribution.transport.local == "inproc" or at_once <= cores:
         return []
-    who = "learners and actors" if buffer.colocate else "learners, buffers and actors"
-    return [f"{who} ask for {wanted} cores and there are {cores}: they will take turns"]
+    who = "learners and actors" if distribution.buffer.colocate else "learners, buffers and actors"
+    return [f"{who} ask for {actors + others} cores and there are {cores}: they will take turns"]
 
 
 def _check_with_rollouts(tree: Tree, training: str, rollout: int, sections: Mapping[str, Section]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,8 +14,9 @@ from pydantic import BaseModel
 from tianji_cli.config import components
 from tianji_cli.config.checks import check_together
 from tianji_cli.config.problems import Problem
-from tianji_cli.config.schema import Distribution, Environment, Experiment, JobConfig
+from tianji_cli.config.schema import Distribution, Environment, Experiment, JobConfig, UserRoleSection
 from tianji_cli.config.source import Tree, read
+from tianji_cli.config.update_rules import OnPolicySettings
 from tianji_cli.config.validation import validated
 from tianji_cli.errors import ConfigError
 
@@ -24,6 +26,10 @@ _PLAIN: Final[dict[str, type[BaseModel]]] = {
     "distribution": Distribution,
 }
 """Sections whose keys are the same in every config."""
+
+FEW_CORES: Final = 4
+"""On so many cores an actor more than learners leave cores gains more than it takes from a learner that
+waits: a third, a quarter, ... of what the others make."""
 
 
 def load_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
@@ -63,12 +69,50 @@ def _validated(tree: Tree) -> JobConfig:
         if isinstance(table, dict):
             valid = validated(tree, (section,), model, table)
             found |= {} if valid is None else {section: valid}
+    if isinstance(found.get("distribution"), Distribution):
+        found["distribution"] = _with_usual_split(found, len(os.sched_getaffinity(0)))
     components.check_environment(tree)
     components.check_transports(tree)
     check_together(tree, found)
     if tree.problems:
         raise ConfigError(sorted(tree.problems, key=_by_section))
     return JobConfig(**found)
+
+
+def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
+    """Fill in how many actors there are and whether processes are pinned, where the config does not say it.
+
+    Args:
+        found: the sections that are valid by themselves.
+        cores: of this machine; other hosts are taken to be like it.
+    """
+    distribution: Distribution = found["distribution"]
+    roles: Mapping[str, UserRoleSection] = found["roles"]
+    others = distribution.cores_of_learners + sum(role.cores for role in roles.values())
+    of_group, actor = cores * distribution.hosts // distribution.groups, distribution.actor
+    if "num" not in actor.model_fields_set:
+        free = of_group if cores <= FEW_CORES else of_group - others
+        num = max(1, min(free // actor.cores, _most_usual_actors(found)))
+        distribution = distribution.model_copy(update={"actor": actor.model_copy(update={"num": num})})
+    if "pin_cores" not in distribution.model_fields_set:
+        wanted = others + distribution.actor.num * actor.cores
+        distribution = distribution.model_copy(update={"pin_cores": wanted <= of_group})
+    return distribution
+
+
+def _most_usual_actors(found: Mapping[str, Any]) -> int:
+    """As many as a rollout has fragments: samples of more would be versions old.
+
+    In step there is one, since what is learned must not depend on the machine; and with a replay, whose
+    learner is the slower side as a rule.
+    """
+    distribution: Distribution = found["distribution"]
+    settings = getattr(found.get("training"), "settings", None)
+    in_turns = distribution.mode == "sync" or distribution.transport.local == "inproc"
+    if in_turns or not isinstance(settings, OnPolicySettings) or "environment" not in found:
+        return 1
+    fragment = distribution.actor.send_size * found["environment"].num_envs
+    return int(settings.rollout_steps) // int(fragment)
 
 
 def _by_section(problem: Problem) -> int:

@@ -221,7 +221,9 @@ class Actor(Section):
     """The processes that step environments.
 
     Attributes:
-        num: actors of a group.
+        num: actors of a group. Where a config does not say it: as many as a rollout has fragments, but no
+            more than there are cores, or, on more than four, than learners leave. One with a replay, in step,
+            and where roles share a process.
         cores: cores, and threads, of each.
         send_size: T, steps of each environment in a fragment.
         window: fragments that each actor may have sent and nobody claimed.
@@ -296,7 +298,9 @@ class Distribution(Section):
         sync_optimizer: average the optimiser's moments, too.
         device: where learners compute; actors have their own.
         max_restarts_per_minute: actors killed by a signal are restarted this often, then the run ends.
-        pin_cores: tie each process to cores of its own.
+        pin_cores: tie each process to cores of its own, and actors beyond that to those that learners leave.
+            Where a config does not say it: if there are enough for all processes to have their own. Else the
+            scheduler deals all cores out.
     """
 
     transport: Transport = Transport(local="shm", remote="shm")
@@ -314,6 +318,12 @@ class Distribution(Section):
     learner: Learner = Learner()
     actor: Actor = Actor()
     buffer: Buffer = Buffer()
+
+    @property
+    def cores_of_learners(self) -> int:
+        """Cores of a group's learners, and of a buffer with a process of its own."""
+        buffer_cores = 0 if self.buffer.colocate else self.buffer.num * self.buffer.cores
+        return self.learner.num * self.learner.cores + buffer_cores
 
 
 class JobConfig(Section):

@@ -35,7 +35,8 @@ from tianji_cli.profiling.protocol import (
 )
 
 PROBE: Final = "tianji_cli.profiling.probe"
-MOST_PROBES: Final = 64
+MOST_PROBES: Final = 65
+"""A learner, and an actor for each of 64 cores."""
 END_S: Final = 10.0
 """How long all probes may take to close their environments once they are done; then they are killed."""
 HURRY_S: Final = 0.3

@@ -6,8 +6,8 @@ has ``schema`` (1), ``config``, ``overrides``, ``environment`` (descriptions by 
 ``cluster`` (whose cores are split), ``as_it_is`` (the config's own split on its own hosts), ``candidates``
 (best first, each with ``runnable`` and ``extrapolated``), ``recommended`` (the first), ``writable`` (the
 first that can be run; null if none can), ``bottleneck`` (of the recommended), ``extrapolated`` (what of the
-recommended was reckoned and not measured), ``simulated`` (null where all was measured, or where roles share
-cores), ``breaks_first`` (null where all was measured) and ``verify``.
+recommended was reckoned and not measured), ``simulated`` and ``breaks_first`` (both null where all was
+measured) and ``verify``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def prediction_document(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-def split_document(split: Split) -> dict[str, int]:
+def split_document(split: Split) -> dict[str, int | bool]:
     """Write what of a split is chosen."""
     return {
         "learners": split.learners,
@@ -105,6 +105,7 @@ def split_document(split: Split) -> dict[str, int]:
         "actors": split.actors,
         "num_envs": split.num_envs,
         "groups": split.groups,
+        "pinned": split.pinned,
     }
 
 

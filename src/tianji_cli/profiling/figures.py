@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import NamedTuple, TypeVar
 
-from tianji_cli.profiling.measurements import ActorFigures, LearnerFigures, Repeated
+from tianji_cli.profiling.measurements import ActorFigures, LearnerFigures, Repeated, SharingFigures
 from tianji_cli.profiling.phases import Phase
 from tianji_cli.profiling.protocol import Acted, ActedWindow, Learned, LearnedWindow
 
@@ -18,6 +18,7 @@ class _Acting(NamedTuple):
     num_envs: int
     side_by_side: int
     crowded: bool
+    unpinned: bool
 
 
 class _Learning(NamedTuple):
@@ -25,6 +26,7 @@ class _Learning(NamedTuple):
     share: int
     num_envs: int
     crowded: bool
+    unpinned: bool
 
 
 class Notebook:
@@ -45,21 +47,33 @@ class Notebook:
         """
         if acted:
             windows = zip(*(answer.windows for answer in acted), strict=False)
-            self._acted[_Acting(phase.num_envs, phase.actors, crowded)] += windows
+            self._acted[_Acting(phase.num_envs, phase.actors, crowded, phase.unpinned)] += windows
         if learned is not None:
-            of_learner = _Learning(phase.learner_cores, phase.share, phase.num_envs, crowded)
-            self._learned[of_learner] += learned.windows
+            setting = _Learning(phase.learner_cores, phase.share, phase.num_envs, crowded, phase.unpinned)
+            self._learned[setting] += learned.windows
 
     def actors(self) -> tuple[ActorFigures, ...]:
-        """Seconds of actors' work, for each setting in which some ran."""
-        return tuple(_actors(setting, windows) for setting, windows in sorted(self._acted.items()))
+        """Seconds of actors' work, for each setting in which some ran on cores of their own."""
+        return tuple(self._of_actors(unpinned=False))
 
     def learners(self) -> tuple[LearnerFigures, ...]:
-        """Seconds of learners' work, for each setting in which one ran."""
-        return tuple(
-            _learner(setting, windows, self._updates_per_version(setting.num_envs))
-            for setting, windows in sorted(self._learned.items())
-        )
+        """Seconds of learners' work, for each setting in which one ran on cores of its own."""
+        return tuple(self._of_learners(unpinned=False))
+
+    def sharing(self) -> SharingFigures | None:
+        """Seconds of the work of roles that shared all cores; None if there was no time for it."""
+        actors, learners = list(self._of_actors(unpinned=True)), list(self._of_learners(unpinned=True))
+        return SharingFigures(actors=actors[0], learner=learners[0]) if actors and learners else None
+
+    def _of_actors(self, *, unpinned: bool) -> Iterator[ActorFigures]:
+        for setting, windows in sorted(self._acted.items()):
+            if setting.unpinned == unpinned:
+                yield _actors(setting, windows)
+
+    def _of_learners(self, *, unpinned: bool) -> Iterator[LearnerFigures]:
+        for setting, windows in sorted(self._learned.items()):
+            if setting.unpinned == unpinned:
+                yield _learner(setting, windows, self._updates_per_version(setting.num_envs))
 
     def _updates_per_version(self, num_envs: int) -> float:
         """Count updates between two versions, which neither cores nor shares of the batch change in a job.

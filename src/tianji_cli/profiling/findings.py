@@ -79,8 +79,7 @@ class Findings:
         candidates: best first.
         table: costs of any split of the cluster.
         search: that has found them.
-        simulated: what the simulation says of the best one, if something of it was not measured and no
-            roles share cores: who works when on them is not simulated.
+        simulated: what the simulation says of the best one, if something of it was not measured.
         breaks_first: the assumption of the best one that breaks first, if something of it was not measured.
     """
 
@@ -116,13 +115,14 @@ class Findings:
         return self.table.at(self.recommended.split).extrapolated
 
     def with_actors(self, actors: int) -> Prediction:
-        """Reckon what the best gives with other actors, as if there were cores for all of them.
+        """Reckon what the best gives with other actors, as if there were cores for all that are pinned.
 
         Args:
             actors: of each group.
         """
         split = replace(self.recommended.split, actors=actors)
-        return predict(split, self.subject.workload(split), self.table.at(split))
+        cores = None if split.pinned else self.cluster.cores
+        return predict(split, self.subject.workload(split), self.table.at(split), cores)
 
 
 def find(subject: MeasuredJob, cluster: Cluster, *, anywhere: bool) -> Findings:
@@ -163,7 +163,7 @@ def _with_limits(found: Findings) -> Findings:
     best = found.recommended.prediction
     workload, costs = found.subject.workload(best.split), found.table.at(best.split)
     simulated = None
-    if best.split.cores <= found.cluster.cores and not workload.one_process:
-        # Who is in whose way is the model's to say: the simulation knows no cores.
-        simulated = simulate(best.split, workload, costs, crowd=best.crowd)
+    if not workload.one_process:
+        # How much roles slow one another down is the model's to say: the simulation knows no caches.
+        simulated = simulate(best.split, workload, costs, cores=found.cluster.cores, crowd=best.crowd)
     return replace(found, simulated=simulated, breaks_first=breaks_first(best, workload, costs))

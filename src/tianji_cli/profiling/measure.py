@@ -76,11 +76,12 @@ def measure(
     began = time.monotonic()
     busy = busy_share()
     subject = Subject(config, tuple(overrides), job)
-    room = Room.of(cores, job.distribution.actor.cores, job.distribution.pin_cores)
+    room = Room.of(cores, job.distribution.actor.cores)
     shares = [share for share in SHARES if subject.divides_by(share)]
     phases = all_phases(room, subject.num_envs, num_envs_options, shares)
     with TemporaryDirectory(prefix="tianji-") as directory, start_crew(room.probes) as crew:
-        averaging = [size for size in powers_of_two(min(len(crew), MOST_AVERAGING)) if size > 1]
+        most = min(len(crew), len(room.cores), MOST_AVERAGING)
+        averaging = [size for size in powers_of_two(most) if size > 1]
         progress.total = len(phases) * LEAST_ROUNDS + len(averaging) + 2
         progress.begin(f"starting {len(crew)} processes and building what they run")
         builder = Builder(crew, subject, Path(directory))
@@ -106,6 +107,7 @@ def measure(
         busy=busy,
         actors=rounds.notebook.actors(),
         learners=rounds.notebook.learners(),
+        sharing=rounds.notebook.sharing(),
         transport=transport,
         weights=weights,
         averaging=averaged,
@@ -143,7 +145,7 @@ def _average(
             store=f"{store}-{size}",
             values=built.parameters,
             rounds=rounds,
-            cores=room.core_of(rank),
+            cores=(room.cores[rank],),
         )
         for rank in range(size)
     }

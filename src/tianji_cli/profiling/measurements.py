@@ -87,6 +87,18 @@ class LearnerFigures(Message):
     store_s: Repeated
 
 
+class SharingFigures(Message):
+    """A learner and an actor for each core that share all cores; waiting for one is not in their seconds.
+
+    Attributes:
+        actors: all of them.
+        learner: with its buffer beside it.
+    """
+
+    actors: ActorFigures
+    learner: LearnerFigures
+
+
 class TransportFigures(Message):
     """A message of one size.
 
@@ -146,6 +158,7 @@ class Measurements(Message):
         busy: share of the cores at work with something else before the first run.
         actors: actors alone and crowded, for each number of environments.
         learners: learners alone and crowded.
+        sharing: a learner and actors on the same cores; None if that was not measured.
         transport: messages of several sizes; empty where all roles share one process.
         weights: distribution of the policy; empty likewise.
         averaging: of gradients; empty on one core.
@@ -172,6 +185,7 @@ class Measurements(Message):
     averaging: tuple[AveragingFigures, ...]
     seconds: float
     unmeasured: tuple[str, ...] = ()
+    sharing: SharingFigures | None = None
 
     @property
     def sizes(self) -> tuple[int, ...]:

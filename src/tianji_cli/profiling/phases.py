@@ -25,12 +25,14 @@ class Phase:
         actors: that run side by side.
         learner_cores: of the learner; 0 if there is none.
         share: L, the batch is divided among so many learners.
+        unpinned: all of them share all cores, which are too few to have one each.
     """
 
     num_envs: int
     actors: int = 0
     learner_cores: int = 0
     share: int = 1
+    unpinned: bool = False
 
     def __str__(self) -> str:
         """Say it in a line of progress."""
@@ -39,6 +41,8 @@ class Phase:
             return actors
         share = f" with 1/{self.share} of the batch" if self.share > 1 else ""
         learner = f"learner on {several(self.learner_cores, 'core')}{share}"
+        if self.unpinned:
+            return f"learner and {actors} on the same cores"
         if self.actors:
             return f"{learner} beside {actors}"
         return f"{learner}, fed by actors of {several(self.num_envs, 'environment')}"
@@ -86,22 +90,20 @@ class Room:
     Attributes:
         cores: logical CPUs, no more than probes can be put to work on.
         actor_cores: of each actor.
-        pinned: every process has cores of its own.
     """
 
     cores: tuple[int, ...]
     actor_cores: int = 1
-    pinned: bool = True
 
     @classmethod
-    def of(cls, cores: Sequence[int], actor_cores: int, pinned: bool) -> Room:
+    def of(cls, cores: Sequence[int], actor_cores: int) -> Room:
         """Take as many of the machine's cores as there can be probes for: with them all it is crowded."""
-        return cls(tuple(cores[: MOST_PROBES * actor_cores]), actor_cores, pinned)
+        return cls(tuple(cores[: (MOST_PROBES - 1) * actor_cores]), actor_cores)
 
     @property
     def probes(self) -> int:
-        """How many processes all phases need."""
-        return max(self.actors_beside(0), 1 + self.actors_beside(1))
+        """How many processes all phases need: a learner, and an actor for each core."""
+        return 1 + self.actors_beside(0)
 
     def actors_beside(self, learner_cores: int) -> int:
         """How many actors there is room for beside a learner; 0 cores are no learner."""
@@ -112,14 +114,19 @@ class Room:
 
     def is_crowded(self, phase: Phase) -> bool:
         """Say whether several roles run, and no more would have had room."""
+        if phase.unpinned:
+            return True
         roles = phase.actors + (phase.learner_cores > 0)
         return roles > 1 and phase.actors == self.actors_beside(phase.learner_cores)
 
     def places(self, phase: Phase) -> dict[int, Place]:
         """Give each role of a phase a probe and cores: the learner the first, actors those behind it.
 
-        Without a learner, actors have the last ones.
+        Without a learner, actors have the last ones. Unpinned roles have all of them.
         """
+        if phase.unpinned:
+            parts = [Part("learner", phase.num_envs), *(phase.actors * [Part("actor", phase.num_envs)])]
+            return {number: Place(part, self.cores, 1) for number, part in enumerate(parts)}
         given: dict[int, Place] = {}
         probe, core = self.probes - phase.actors, len(self.cores) - phase.actors * self.actor_cores
         if phase.learner_cores:
@@ -131,12 +138,8 @@ class Room:
             given[probe + number] = self._place(Part("actor", phase.num_envs), first, self.actor_cores)
         return given
 
-    def core_of(self, number: int) -> tuple[int, ...]:
-        """Cores for the ``number``-th of several processes that want one each."""
-        return (self.cores[number],) if self.pinned else self.cores
-
     def _place(self, part: Part, first: int, number: int) -> Place:
-        return Place(part, self.cores[first : first + number] if self.pinned else self.cores, number)
+        return Place(part, self.cores[first : first + number], number)
 
 
 def all_phases(room: Room, num_envs: int, options: Sequence[int], shares: Sequence[int]) -> list[Phase]:
@@ -151,7 +154,8 @@ def all_phases(room: Room, num_envs: int, options: Sequence[int], shares: Sequen
         options: other numbers of them.
         shares: numbers of learners among whom a batch is divided, besides one.
     """
-    phases = [Phase(num_envs, actors=1), *_learner(room, num_envs)]
+    unpinned = Phase(num_envs, actors=room.actors_beside(0), learner_cores=1, unpinned=True)
+    phases = [Phase(num_envs, actors=1), *_learner(room, num_envs), unpinned]
     steps = _up_to(len(room.cores))
     changes = [_changed(room, num_envs, number) for number in steps if number > 1]
     nearest = sorted(options, key=lambda option: max(option / num_envs, num_envs / option))

@@ -63,14 +63,14 @@ class Point:
         actors: of a group that were at work.
         uses_per_s: over all groups; production times uses of each sample.
         reach: how far repeats went below and above it.
-        is_neighbour: learners or environments were not those of the lines.
+        is_other: learners or environments were not those of the lines.
     """
 
     quantity: str
     actors: int
     uses_per_s: float
     reach: tuple[float, float] = (0.0, 0.0)
-    is_neighbour: bool = False
+    is_other: bool = False
 
 
 def draw(at: At, recommended: Prediction, cores: int, points: Sequence[Point], path: Path) -> None:
@@ -145,7 +145,7 @@ def verified_points(checks: Sequence[Verified], choice: Prediction) -> list[Poin
             check.split.actors,
             check.measured,
             (check.measured - min(check.uses_per_s.values), max(check.uses_per_s.values) - check.measured),
-            is_neighbour=replace(check.split, actors=choice.split.actors) != choice.split,
+            is_other=replace(check.split, actors=choice.split.actors) != choice.split,
         )
         for check in checks
     ]
@@ -196,7 +196,7 @@ def shown_actors(recommended: int, balance: int | None, points: Sequence[Point])
 
 def plot_curve(axes: Axes, curve: Sequence[Prediction], cores: int) -> None:
     """Draw the four lines, dashed where they go beyond the cores of this machine."""
-    here = sum(prediction.split.cores <= cores for prediction in curve)
+    here = sum(_is_here(prediction, cores) for prediction in curve)
     for quantity, color in COLORS.items():
         x = [prediction.split.actors for prediction in curve]
         y = [_uses_per_s(prediction, quantity) for prediction in curve]
@@ -226,9 +226,9 @@ def _plot_points(axes: Axes, points: Sequence[Point]) -> None:
             color=COLORS[point.quantity],
             marker="s" if point.quantity == "throughput" else "o",
             markersize=4,
-            markerfacecolor="white" if point.is_neighbour else COLORS[point.quantity],
-            markeredgecolor=COLORS[point.quantity] if point.is_neighbour else "white",
-            markeredgewidth=0.7 if point.is_neighbour else 0.5,
+            markerfacecolor="white" if point.is_other else COLORS[point.quantity],
+            markeredgecolor=COLORS[point.quantity] if point.is_other else "white",
+            markeredgewidth=0.7 if point.is_other else 0.5,
             linestyle="",
             clip_on=False,
             capsize=1.5,
@@ -275,7 +275,8 @@ def _finish(axes: Axes, recommended: Prediction) -> None:
     axes.set_xlabel("Actors" if split.groups == 1 else f"Actors of each of {split.groups} groups")
     axes.set_ylabel("Sample uses per second")
     learners = f"{several(split.learners, 'learner')} with {several(split.learner_cores, 'core')}"
-    axes.set_title(f"{learners}, {split.num_envs} environments an actor", fontsize=8, loc="left")
+    pins = "" if split.pinned else ", unpinned"
+    axes.set_title(f"{learners}, {split.num_envs} environments an actor{pins}", fontsize=8, loc="left")
 
 
 def note_reception(axes: Axes, curve: Sequence[Prediction]) -> bool:
@@ -311,13 +312,13 @@ def _label(quantity: str, curve: Sequence[Prediction]) -> str:
 
 
 def _marks(curve: Sequence[Prediction], cores: int, points: Sequence[Point]) -> Iterator[Line2D]:
-    if curve[-1].split.cores > cores:
+    if not _is_here(curve[-1], cores):
         yield Line2D([], [], color=GREY, linestyle=DASHES, label="beyond this machine")
     if points:
         yield Line2D([], [], color=GREY, marker="o", linestyle="", markersize=4, label="measured")
-    if any(point.is_neighbour for point in points):
+    if any(point.is_other for point in points):
         hollow: dict[str, Any] = {"marker": "s", "markerfacecolor": "white", "markeredgewidth": 0.7}
-        yield Line2D([], [], color=BLACK, linestyle="", markersize=4, label="neighbours", **hollow)
+        yield Line2D([], [], color=BLACK, linestyle="", markersize=4, label="other splits", **hollow)
     yield Line2D([], [], color=GREY, linestyle=RECOMMENDED, linewidth=0.8, label="recommended")
 
 
@@ -326,6 +327,10 @@ def _marks(curve: Sequence[Prediction], cores: int, points: Sequence[Point]) -> 
 
 def _uses_per_s(prediction: Prediction, quantity: str) -> float:
     return prediction.throughput if quantity == "throughput" else prediction.limits[quantity]
+
+
+def _is_here(prediction: Prediction, cores: int) -> bool:
+    return prediction.split.cores <= cores or not prediction.split.pinned
 
 
 def _is_enough(prediction: Prediction) -> bool:

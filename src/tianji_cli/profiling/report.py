@@ -35,6 +35,8 @@ OWN_SAMPLES: Final = (
     "Each group learns from samples of its own, and parameters are averaged: what that learns in how many "
     "steps is not what one group would."
 )
+UNPINNED: Final = "~"
+"""Marks splits in which the scheduler deals cores out."""
 IN_HEADER: Final = ("CPU", "cores", "measured")
 """What people are shown of the environment."""
 
@@ -60,11 +62,23 @@ def print_findings(found: Findings, *, verifies: bool = False, writes: bool = Fa
     _print_facts(console, _next_steps(found, verifies=verifies, writes=writes))
 
 
+def print_to_try(candidates: Sequence[Candidate]) -> None:
+    """Print which splits will be trained with, before they are.
+
+    Args:
+        candidates: the first choice, then the others.
+    """
+    console = Console(highlight=False)
+    _title(console, "to be trained with")
+    rows = [[*_split_cells(one.split), count(one.prediction.throughput)] for one in candidates]
+    print_table(["learners", "actors", "predicted"], rows, "to be trained with", right=range(3))
+
+
 def print_verified(checks: Sequence[Verified]) -> None:
     """Print what trainings came to, beside what was predicted.
 
     Args:
-        checks: the first choice, then its neighbours.
+        checks: the first choice, then the others.
     """
     console = Console(highlight=False)
     _title(console, "predicted beside measured")
@@ -142,9 +156,9 @@ def _print_candidates(console: Console, found: Findings) -> None:
     _title(console, f"best ways to split {there}{', extrapolated' if found.extrapolated else ''}")
     _print_wrapped(
         console,
-        "Learners x cores of each, actors x environments of each. Rates are in sample uses a second: an env "
-        f"step counts as {found.subject.measurements.rho:g}, the times it is learned from. What comes of "
-        "them is uses/s.",
+        "Learners x cores of each, actors x environments of each; pinned to cores of their own, or, with a "
+        f"{UNPINNED}, sharing all cores. Rates are in sample uses a second: an env step counts as "
+        f"{found.subject.measurements.rho:g}, the times it is learned from. What comes of them is uses/s.",
     )
     groups = any(candidate.split.groups > 1 for candidate in shown)
     headings = ["learners", "actors", *(["groups"] if groups else []), "production", "reception"]
@@ -169,7 +183,8 @@ def _row(candidate: Candidate, *, groups: bool) -> list[str]:
 
 
 def _split_cells(split: Split) -> tuple[str, str]:
-    return f"{split.learners} x {split.learner_cores}", f"{split.actors} x {split.num_envs}"
+    unpinned = "" if split.pinned else f"{UNPINNED} "
+    return f"{unpinned}{split.learners} x {split.learner_cores}", f"{split.actors} x {split.num_envs}"
 
 
 # -- recommendation ------------------------------------------------------------------------------------
@@ -309,7 +324,8 @@ def _roles(split: Split) -> str:
     each = " each" if split.learners > 1 else ""
     actors = f"{several(split.actors, 'actor')} of {several(split.num_envs, 'environment')}"
     groups = f"{split.groups} groups, each of " if split.groups > 1 else ""
-    return f"{groups}{learners}{each} and {actors}"
+    pins = "" if split.pinned else ", unpinned"
+    return f"{groups}{learners}{each} and {actors}{pins}"
 
 
 def _cores(number: int) -> str:

@@ -15,7 +15,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.locate import find_config, shown
 from tianji_cli.config.problems import Path as KeyPath
 from tianji_cli.config.problems import dotted
-from tianji_cli.config.schema import Distribution, Environment, JobConfig
+from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import SECTIONS, Tree, read
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.telemetry.rundir import write_whole
@@ -24,12 +24,6 @@ EXTENDS: Final = "extends"
 PLACES: Final = ("extensions", "files")
 """Keys of ``[experiment]`` whose paths begin where the config lies."""
 SET: Final = "--set"
-
-DEFAULTS: Final[Mapping[str, Any]] = {
-    "distribution": Distribution().model_dump(mode="json"),
-    "environment": {"num_envs": Environment.model_fields["num_envs"].default},
-}
-"""What a config that does not say it means."""
 
 
 def check_place(config: str, to: Path) -> None:
@@ -72,12 +66,14 @@ def write(config: str, overrides: Sequence[str], settings: Sequence[str], to: Pa
     check_place(config, to)
     before, after = read(config), read(config, [*overrides, *settings])
     meant = load_config(config, [*overrides, *settings])
-    changes = dict(_changes(before, after)) | dict(_of_place(before, after, meant, to.parent))
+    of_place = dict(_of_place(before, after, meant, to.parent))
+    changes = dict(_changes(before, after, load_config(config).model_dump(mode="json"))) | of_place
     try:
-        document = tomlkit.parse(before.files[0].read_bytes().decode())
-        for path, value in changes.items():
-            _replace(document, path, value)
-        content = tomlkit.dumps(document).encode()
+        content = _changed(before, changes)
+        if (says := _means(content, to.parent)) != _nameless(meant):
+            # What the config leaves to the machine may be something else with the rest that changes.
+            changes |= dict(_changes(before, after, says.model_dump(mode="json")))
+            content = _changed(before, changes)
         if _means(content, to.parent) != _nameless(meant):
             raise UsageError(_cannot_be_said(before, changes))
         write_whole(to, content)
@@ -87,12 +83,19 @@ def write(config: str, overrides: Sequence[str], settings: Sequence[str], to: Pa
         raise UsageError(_cannot_be_said(before, changes)) from cause
 
 
-def _changes(before: Tree, after: Tree) -> Iterator[tuple[KeyPath, object]]:
-    """Yield what was set to something else than the config and its bases, or the defaults, say."""
+def _changed(before: Tree, changes: Mapping[KeyPath, object]) -> bytes:
+    document = tomlkit.parse(before.files[0].read_bytes().decode())
+    for path, value in changes.items():
+        _replace(document, path, value)
+    return tomlkit.dumps(document).encode()
+
+
+def _changes(before: Tree, after: Tree, means: Mapping[str, Any]) -> Iterator[tuple[KeyPath, object]]:
+    """Yield what was set to something else than the config and its bases say, or mean where they do not."""
     own = shown(before.files[0])
     for path in [path for path, origin in after.origins.items() if origin == SET]:
         value = _value(after.values, path)
-        if value == _value(before.values, path, _value(DEFAULTS, path)):
+        if value == _value(before.values, path, _value(means, path)):
             continue
         # A table that is no section is inherited as a whole, so it has to be written as a whole.
         key = next((path[:end] for end in range(1, len(path)) if path[:end] not in SECTIONS), path)

@@ -118,21 +118,22 @@ class MeasuredCosts:
         part_bytes = self._batch_bytes(num_envs, samples) / learners
         elsewhere = learners - 1 if self._colocated else learners
         crowd = self._largest_crowd(split)
+        actor_slower, learner_slower = self._slower_shared(split)
         return Costs(
             actor=ActorCosts(
                 samples,
-                _limited(sample, crowd),
+                _limited(sample, crowd).times(actor_slower),
                 send_s=_mean(self._local.send, self._remote.send, crossing).at(fragment_bytes),
             ),
             buffer=BufferCosts(
                 receive_s=_mean(self._local.receive, self._remote.receive, crossing).at(fragment_bytes),
-                store=_limited(parts.store, crowd),
-                draw=_limited(parts.draw, crowd),
+                store=_limited(parts.store, crowd).times(learner_slower),
+                draw=_limited(parts.draw, crowd).times(learner_slower),
                 hand_over_s=elsewhere * self._local.send.at(part_bytes) if elsewhere else 0.0,
             ),
             learner=LearnerCosts(
-                update=_limited(update, crowd),
-                publish=_limited(parts.publish, crowd).plus(self._policy_s(crossing)),
+                update=_limited(update, crowd).times(learner_slower),
+                publish=_limited(parts.publish, crowd).times(learner_slower).plus(self._policy_s(crossing)),
                 take_s=0.0 if self._colocated else self._local.receive.at(part_bytes),
             ),
             exchange=self._exchange(split, crossing),
@@ -141,6 +142,30 @@ class MeasuredCosts:
                 *self._learner.reckoned(num_envs, split.learner_cores, learners),
                 *self._reckoned_of_exchange(split),
             ),
+        )
+
+    def _shares_cores(self, split: Split) -> bool:
+        return not split.pinned and split.cores > self._cluster.cores
+
+    def _slower_shared(self, split: Split) -> tuple[float, float]:
+        """How many times as long actors and learners work that share cores, beside waiting for one.
+
+        Caches are another role's when a core changes hands. As measured with the configured environments, in
+        comparison with the same roles side by side on cores of their own. How often cores change hands is the
+        scheduler's to say, and differs from repeat to repeat: the middle ones count.
+        """
+        sharing = self._measured.sharing
+        if sharing is None or not self._shares_cores(split):
+            return 1.0, 1.0
+        num_envs = sharing.actors.num_envs
+        actors = self._actor_in_a_crowd(num_envs, sharing.actors.side_by_side - 1)
+        learner = max(
+            (of for of in self._measured.learners if (of.num_envs, of.cores, of.share) == (num_envs, 1, 1)),
+            key=lambda of: of.crowded,
+        )
+        return (
+            max(1.0, sharing.actors.fragment_s.median / actors.fragment_s.median),
+            max(1.0, sharing.learner.update_s.median / learner.update_s.median),
         )
 
     def _has_measured(self, engine: str) -> bool:
@@ -284,6 +309,8 @@ class MeasuredCosts:
         """Say in words what of the cores and nodes was not measured."""
         measured, there = self._measured.at_work, self._node_cores(split)
         words = []
+        if self._measured.sharing is None and self._shares_cores(split):
+            words.append("roles that share cores: as fast as with cores of their own, while they have one")
         if there > measured:
             words.append(f"{there} cores of a node at work: they hinder one another as {measured} did")
         if self._cluster.nodes > 1:

@@ -9,12 +9,15 @@ from itertools import islice
 from typing import Final
 
 from tianji_cli.config.loader import load_config
+from tianji_cli.config.source import read
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.profiling.scaling import Cluster
 from tianji_cli.profiling.settings import (
+    ACTORS,
     GROUPS,
     HOSTS,
     LEARNERS,
+    PINNED,
     as_settings,
     host_values,
     split_of,
@@ -30,8 +33,8 @@ from tianji_cli.throughput.workload import Workload
 SHOWN: Final = 5
 """Candidates that a user is shown."""
 
-NEIGHBOURS: Final = 2
-"""Splits that a choice is compared with."""
+TRIED: Final = 5
+"""Splits that are trained with to prove a choice, itself among them."""
 
 TIE: Final = 0.01
 """Throughputs that lie no further apart than this share are the same."""
@@ -100,14 +103,19 @@ class Search:
         self._job = load_config(config, overrides)
         self._of_hosts = host_values(self._job, cluster.nodes)
         self._configured = split_values(split_of(self._job)) | {HOSTS: str(self._job.distribution.hosts)}
+        said = read(config, overrides).origins
+        self._unsaid = [key for key in (ACTORS, PINNED) if tuple(key.split(".")) not in said]
         self._refused: dict[tuple[str, str], str] = {}
         check_gpus(cluster, self._job.distribution.device)
         self._splits = Splits(self._job, cluster, num_envs)
         splits = list(self._splits)
-        if (own := split_of(self._job)) not in splits and cluster.nodes == self._job.distribution.hosts:
+        own = split_of(self._job)
+        if own not in splits and cluster.nodes == self._job.distribution.hosts:
             splits.append(own)  # Roles that take turns on too few cores can be the best there is.
         predictions = [self.predict(split) for split in splits]
-        self._predictions = [*predictions, *self._without_idle_actors(predictions)]
+        trimmed = self._without_idle_actors(predictions)
+        self._all = list({found.split: found for found in (*predictions, *trimmed)}.values())
+        self._predictions = list(_worth_sharing(self._all, own))
 
     def predict(self, split: Split) -> Prediction:
         """Reckon what a split gives on this cluster."""
@@ -123,8 +131,10 @@ class Search:
             if found.bottleneck.kind == "training-bound":
                 of_each = found.rho * found.production / found.split.actors
                 enough = math.ceil((1 + BALANCED) * found.consumption / of_each)
-                if enough < found.split.actors:
-                    yield self.predict(replace(found.split, actors=enough))
+                fewer = replace(found.split, actors=min(enough, found.split.actors))
+                # With cores enough for all roles, there is the like of it that is pinned.
+                if fewer != found.split and (fewer.pinned or fewer.cores > self._cluster.cores):
+                    yield self.predict(fewer)
 
     def best(self, most: int = SHOWN) -> list[Candidate]:
         """Find the best splits, best first, whether they can be run or not.
@@ -167,14 +177,31 @@ class Search:
                 ranked.leave_out(lambda other: self._known_refusal(other.split) is not None)
         return found
 
-    def neighbours(self, choice: Split) -> list[Candidate]:
-        """Find two splits next to one, that can be run: proof that it is the best has to beat them.
+    def to_try(self, choice: Split) -> list[Candidate]:
+        """Find splits that can be run to prove that one of them is the best of all: it comes first.
 
-        One core is moved to the learners, and one to the actors. Where that is not possible the number of
-        environments is the next smaller or larger one.
+        The others are the config's own; the best whose roles share cores, or have cores of their own, other
+        than the choice's; the choice with pins, or without; and then those next to it.
         """
-        runnable = (split for split in self._splits.neighbours(choice) if self._refusal(split) is None)
-        return [self._candidate(self.predict(split)) for split in islice(runnable, NEIGHBOURS)]
+        wanted = dict.fromkeys(
+            (
+                choice,
+                split_of(self._job),
+                *self._best_of_other_kind(choice),
+                *self._splits.next_to(choice),
+            )
+        )
+        runnable = (split for split in wanted if self._refusal(split) is None)
+        return [self._candidate(self.predict(split)) for split in islice(runnable, TRIED)]
+
+    def _best_of_other_kind(self, choice: Split) -> list[Split]:
+        """Find the best split that shares cores if the choice does not, or the other way round."""
+        others = [
+            found
+            for found in self._all
+            if found.split.pinned != choice.pinned and _learns_alike(found.split) == _learns_alike(choice)
+        ]
+        return [candidate.split for candidate in self._runnable_of(others, 1)]
 
     def _candidate(self, prediction: Prediction) -> Candidate:
         split = prediction.split
@@ -188,7 +215,9 @@ class Search:
         return len(self._changes(split)), environments, -prediction.throughput
 
     def _changes(self, split: Split) -> tuple[str, ...]:
-        return tuple(key for key, value in self._values(split).items() if value != self._configured.get(key))
+        """List keys that change; where any does, what the config left to the machine has to be said, too."""
+        changed = [key for key, value in self._values(split).items() if value != self._configured.get(key)]
+        return tuple(dict.fromkeys([*changed, *self._unsaid])) if changed else ()
 
     def _values(self, split: Split) -> dict[str, str]:
         return split_values(split) | self._of_hosts
@@ -211,6 +240,23 @@ class Search:
                     self._refused[key, values[key]] = reasons[key]
             return next(iter(reasons.values()))
         return None
+
+
+def _learns_alike(split: Split) -> tuple[int, int, int]:
+    return split.groups, split.learners, split.num_envs
+
+
+def _worth_sharing(predictions: Sequence[Prediction], own: Split) -> Iterator[Prediction]:
+    """Yield all but those whose roles share cores for nothing: with cores of their own they do as much."""
+    pinned: dict[tuple[int, int, int], float] = {}
+    for found in predictions:
+        if found.split.pinned:
+            key = _learns_alike(found.split)
+            pinned[key] = max(found.throughput, pinned.get(key, 0.0))
+    for found in predictions:
+        least = (1 + TIE) * pinned.get(_learns_alike(found.split), 0.0)
+        if found.split.pinned or found.split == own or found.throughput > least:
+            yield found
 
 
 class Ranking:

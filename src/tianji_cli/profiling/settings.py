@@ -22,6 +22,7 @@ LEARNERS: Final = "distribution.learner.num"
 LEARNER_CORES: Final = "distribution.learner.cores"
 ACTORS: Final = "distribution.actor.num"
 NUM_ENVS: Final = "environment.num_envs"
+PINNED: Final = "distribution.pin_cores"
 TRANSPORT: Final = "distribution.transport"
 
 _OF_AVERAGING: Final = tuple(f"distribution.sync_{key}" for key in ("interval", "wait_s", "optimizer"))
@@ -42,6 +43,7 @@ def split_of(job: JobConfig) -> Split:
         groups=distribution.groups,
         actor_cores=actor.cores,
         buffer_cores=0 if buffer.colocate else buffer.num * buffer.cores,
+        pinned=distribution.pin_cores,
     )
 
 
@@ -56,6 +58,7 @@ def split_values(split: Split) -> dict[str, str]:
         LEARNER_CORES: str(split.learner_cores),
         ACTORS: str(split.actors),
         NUM_ENVS: str(split.num_envs),
+        PINNED: str(split.pinned).lower(),
     }
 
 
@@ -65,6 +68,7 @@ def with_split(job: JobConfig, split: Split) -> JobConfig:
     learner, actor = distribution.learner, distribution.actor
     values = {
         "groups": split.groups,
+        "pin_cores": split.pinned,
         "learner": learner.model_copy(update={"num": split.learners, "cores": split.learner_cores}),
         "actor": actor.model_copy(update={"num": split.actors}),
     }

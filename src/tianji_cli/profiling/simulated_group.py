@@ -10,9 +10,17 @@ from typing import Any, Final
 import simpy
 
 from tianji_cli.data.balance import BATCHES_AHEAD
-from tianji_cli.profiling.simulated_rules import Chance, SimulatedActor, Sleeper, actors_of, store_of
+from tianji_cli.profiling.simulated_rules import (
+    Chance,
+    SharedCores,
+    SimulatedActor,
+    Sleeper,
+    actors_of,
+    store_of,
+)
 from tianji_cli.throughput.costs import Costs
 from tianji_cli.throughput.rates import PerRole
+from tianji_cli.throughput.seats import Seats
 from tianji_cli.throughput.split import Split
 from tianji_cli.throughput.workload import Workload
 
@@ -125,6 +133,7 @@ class SimulatedGroup:
         workload: what the algorithm asks.
         costs: of the split.
         seconds: the same where the other cores are as busy as they are.
+        seats: which roles share cores; of all groups, which have equal parts of them.
         chance: draws what is not certain.
 
     Attributes:
@@ -132,10 +141,19 @@ class SimulatedGroup:
     """
 
     def __init__(
-        self, split: Split, workload: Workload, costs: Costs, seconds: Seconds, chance: Chance
+        self,
+        split: Split,
+        workload: Workload,
+        costs: Costs,
+        seconds: Seconds,
+        seats: Seats,
+        chance: Chance,
     ) -> None:
         self.marks: list[Mark] = []
         self._env = simpy.Environment()
+        self._seats = seats
+        shared = seats.shared or seats.pace * split.cores_of_actors
+        self._cores = SharedCores(self._env, shared / split.groups)
         self._split, self._workload, self._seconds, self._chance = split, workload, seconds, chance
         self._sync_interval, self._waits = costs.exchange.sync_interval, costs.exchange.waits
         self._updates_per_version = max(1, round(workload.updates_per_version))
@@ -170,6 +188,24 @@ class SimulatedGroup:
         for process in processes:
             self._env.process(process)
 
+    def _acting(self, seconds: float) -> simpy.Event:
+        if self._seats.turns.actors or self._seats.pace < 1:
+            return self._cores.work(seconds, self._seats.of_one.actors)
+        return self._env.timeout(seconds)
+
+    def _buffering(self, seconds: float) -> simpy.Event:
+        """Work of a buffer with cores of its own, or of the learner that it takes turns with."""
+        if not self._seats.of_one.buffers:
+            return self._learning(seconds)
+        if self._seats.turns.buffers:
+            return self._cores.work(seconds, self._seats.of_one.buffers)
+        return self._env.timeout(seconds)
+
+    def _learning(self, seconds: float) -> simpy.Event:
+        if self._seats.turns.learners:
+            return self._cores.work(seconds, self._seats.of_one.learners * self._split.learners)
+        return self._env.timeout(seconds)
+
     # Actors.
 
     def _act(self, actor: SimulatedActor) -> Waits:
@@ -179,7 +215,7 @@ class SimulatedGroup:
             while not actor.begins(self._version):
                 yield actor.sleep()
             self._begun += 1
-            yield self._env.timeout(self._chance.about(seconds))
+            yield self._acting(self._chance.about(seconds))
             self._push(actor)
 
     def _push(self, actor: SimulatedActor) -> None:
@@ -217,7 +253,7 @@ class SimulatedGroup:
     def _receive(self) -> Waits:
         while self._can_receive:
             actor = self._arrived.popleft()
-            yield self._env.timeout(self._seconds.receive)
+            yield self._buffering(self._seconds.receive)
             self._store.admit()
             self._received += 1
             actor.unclaimed -= 1
@@ -227,10 +263,10 @@ class SimulatedGroup:
         """Make one update, all learners in lockstep, and what follows now and then."""
         seconds, workload = self._seconds, self._workload
         update_s = self._chance.slowest(self._split.learners, seconds.update)
-        yield self._env.timeout(before_s + update_s + seconds.gradients)
+        yield self._learning(before_s + update_s + seconds.gradients)
         self._updates += 1
         if self._updates % self._updates_per_version == 0:
-            yield self._env.timeout(seconds.publish)
+            yield self._learning(seconds.publish)
             self._version += 1
             self._aged += self._begun - self._store.used
             if workload.in_step:
@@ -248,7 +284,7 @@ class SimulatedGroup:
         while True:
             yield from self._receive()
             if self._batches < BATCHES_AHEAD and self._store.draws():
-                yield self._env.timeout(seconds.deal)
+                yield self._buffering(seconds.deal)
                 self._batches += 1
                 self._learner.wake()
             elif not self._can_receive:

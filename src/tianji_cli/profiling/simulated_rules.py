@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import random
 
 import simpy
@@ -58,6 +60,59 @@ class Sleeper:
         if self._asleep is not None:
             self._asleep.succeed()
             self._asleep = None
+
+
+class SharedCores:
+    """Cores that are dealt out evenly: what is at work has the same share of them, and its own at most.
+
+    Args:
+        env: the simulation.
+        number: of the cores.
+    """
+
+    def __init__(self, env: simpy.Environment, number: float) -> None:
+        self._env = env
+        self._number = number
+        self._wanted = 0.0
+        self._ends: list[tuple[float, int, float, simpy.Event]] = []
+        self._begun = itertools.count()
+        self._done_s = 0.0
+        self._since = 0.0
+        self._next: simpy.Event | None = None
+
+    def work(self, seconds: float, cores: float) -> simpy.Event:
+        """Work on so many cores, for so long if there are as many; what to wait for."""
+        self._go_on()
+        end = self._env.event()
+        heapq.heappush(self._ends, (self._done_s + seconds, next(self._begun), cores, end))
+        self._wanted += cores
+        self._expect()
+        return end
+
+    @property
+    def _speed(self) -> float:
+        return min(self._number / self._wanted, 1.0)
+
+    def _go_on(self) -> None:
+        """Bring the clock of those at work, which all go at the same speed, up to the present."""
+        if self._ends:
+            self._done_s += (self._env.now - self._since) * self._speed
+        self._since = self._env.now
+
+    def _expect(self) -> None:
+        """Wait for what ends next, if nothing begins before."""
+        self._next = self._env.timeout(max(self._ends[0][0] - self._done_s, 0.0) / self._speed)
+        self._next.callbacks.append(self._end)
+
+    def _end(self, event: simpy.Event) -> None:
+        if event is not self._next:
+            return
+        self._go_on()
+        self._done_s, _, cores, end = heapq.heappop(self._ends)
+        self._wanted -= cores
+        end.succeed()
+        if self._ends:
+            self._expect()
 
 
 class SimulatedActor(Sleeper):

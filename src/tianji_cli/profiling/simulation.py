@@ -11,7 +11,7 @@ Work never takes the same time twice, and near balance that alone makes one side
 then: no minimum of mean rates has that. So times vary here, by ``JITTER``.
 
 One group is simulated, since all groups are alike; what they share, the root, serves them all. Roles that
-take turns on cores that are too few for them are not simulated: who comes next is not the rules' to say.
+share cores have equal parts of them while they are at work, as the kernel's scheduler gives them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tianji_cli.profiling.simulated_group import Seconds, SimulatedGroup
 from tianji_cli.profiling.simulated_rules import Chance
 from tianji_cli.throughput.costs import Costs
 from tianji_cli.throughput.rates import PerRole
-from tianji_cli.throughput.seats import NOBODY
+from tianji_cli.throughput.seats import NOBODY, seats_of
 from tianji_cli.throughput.split import Split
 from tianji_cli.throughput.workload import Workload
 
@@ -65,6 +65,7 @@ def simulate(
     workload: Workload,
     costs: Costs,
     *,
+    cores: int | None = None,
     crowd: PerRole = NOBODY,
     jitter: float = JITTER,
     events: int = EVENTS,
@@ -75,6 +76,7 @@ def simulate(
         split: who gets how many cores.
         workload: what the algorithm asks.
         costs: of the split.
+        cores: that there are, if they may be fewer than the split wants.
         crowd: share of the other cores that is at work, 0 to 1, as each role finds it.
         jitter: coefficient of variation of the time that a fragment and an update take (gamma distribution);
             0 has each take the same time.
@@ -88,7 +90,8 @@ def simulate(
         raise ValueError("roles of one process take turns on one core: there is nothing to simulate")
     if workload.rollout_steps is not None and not workload.colocated:
         raise ValueError("rollouts are held by a buffer beside the learner, not by one with cores of its own")
-    group = SimulatedGroup(split, workload, costs, Seconds.of(costs, crowd), Chance(jitter))
+    seats = seats_of(split, workload, cores)
+    group = SimulatedGroup(split, workload, costs, Seconds.of(costs, crowd), seats, Chance(jitter))
     simulated = group.run(events)
     begin, end = group.marks[0], group.marks[-1]
     per_s = split.groups / (end.at_s - begin.at_s)

@@ -18,12 +18,16 @@ EVERY_CORE: Final = 8
 
 
 class Splits:
-    """Enumerates the splits that use all cores of a cluster. Where there are too few, roles take turns.
+    """Enumerates the splits that use all cores of a cluster.
 
     Numbers of learners are powers of two, their cores as well beyond ``EVERY_CORE``, and groups are as many
     as share nodes, or the cores of a node, evenly. Learners have to share a batch, or the fragments of a
     rollout, evenly. Actors have all other cores. Where actors are in step, they have to share a rollout
     evenly, and the learners have all other cores.
+
+    Each of these has its like in which the roles share all cores, unpinned, with an actor for each core: what
+    learners leave idle, actors have. Where cores are too few for the roles of a group, there is no other, and
+    then only as many groups as configured are looked at.
 
     Args:
         job: the config, whose cores of an actor and of a buffer stay.
@@ -41,21 +45,23 @@ class Splits:
     def __iter__(self) -> Iterator[Split]:
         wanted = 1 + self._configured.buffer_cores + self._configured.actor_cores
         for number in self._num_envs:
-            like = replace(self._configured, num_envs=number)
-            if self._cluster.cores < wanted and not self._share_a_thread:
-                yield replace(like, learners=1, learner_cores=1, actors=1, groups=1)
-            else:
-                for groups in self._numbers_of_groups():
-                    of_group = self._of_group(replace(like, groups=groups))
+            for groups in self._numbers_of_groups():
+                like = replace(self._configured, num_envs=number, groups=groups)
+                if self._share_a_thread or self._cluster.cores // groups >= wanted:
+                    of_group = self._of_group(like)
                     yield from filter(self._has_place, filter(self._can_share, of_group))
+                elif groups in (1, self._configured.groups):
+                    yield from self._on_too_few(replace(like, learners=1, learner_cores=1))
 
-    def neighbours(self, split: Split) -> Iterator[Split]:
-        """Yield the splits with one core moved to the learners, and to the actors, then other environments.
+    def next_to(self, split: Split) -> Iterator[Split]:
+        """Yield a split with the other pins, with one core moved, with other environments, with other actors.
 
         More than one core is moved where learners or actors have several each. Numbers of environments are
         the next smaller and larger ones, and so on.
         """
         if not self._share_a_thread:
+            yield replace(split, pinned=not split.pinned)
+        if split.pinned and not self._share_a_thread:
             yield from _core_moved(split)
         smaller = [number for number in reversed(self._num_envs) if number < split.num_envs]
         larger = [number for number in self._num_envs if number > split.num_envs]
@@ -63,29 +69,49 @@ class Splits:
             for side in (smaller, larger):
                 if i < len(side):
                     yield replace(split, num_envs=side[i])
+        if not self._share_a_thread:
+            for actors in (split.actors + 1, max(1, split.actors - 1), split.actors + 2):
+                for pinned in (split.pinned, not split.pinned):
+                    yield replace(split, actors=actors, pinned=pinned)
 
     def _numbers_of_groups(self) -> Iterator[int]:
         nodes, cores = self._cluster.nodes, self._cluster.cores_per_node
         yield from (groups for groups in range(1, nodes) if nodes % groups == 0)
         yield from (nodes * times for times in range(1, cores + 1) if cores % times == 0)
 
+    def _on_too_few(self, like: Split) -> Iterator[Split]:
+        """Yield splits whose roles share cores with up to an actor for each; pins say where they do."""
+        cores = self._cluster.cores // like.groups
+        most = max(1, cores // like.actor_cores) if self._job.distribution.mode == "async" else 1
+        for actors in range(1, most + 1):
+            yield replace(like, actors=actors, pinned=False)
+        if cores > 1:
+            yield replace(like, actors=1, pinned=True)
+
     def _of_group(self, like: Split) -> Iterator[Split]:
         """Yield the splits of a group's cores."""
-        cores = self._cluster.cores // like.groups - like.buffer_cores
+        whole = self._cluster.cores // like.groups
+        cores = whole - like.buffer_cores
         if self._share_a_thread:  # More actors than configured would only take more turns.
             yield from (replace(like, learners=1, learner_cores=each) for each in powers_of_two(cores))
         elif self._job.distribution.mode == "sync":
             yield from self._in_step(like, cores)
         else:
-            yield from _with_actors_on_the_rest(like, cores)
+            for split in _with_actors_on_the_rest(replace(like, pinned=True), cores):
+                yield split
+                if (actors := whole // like.actor_cores) > split.actors:
+                    yield replace(split, actors=actors, pinned=False)
 
     def _in_step(self, like: Split, cores: int) -> Iterator[Split]:
+        """Yield splits in step: neither actors nor learners are in the way of those that wait for them."""
         fragments = with_split(self._job, like).fragments_per_rollout
         for actors in range(1, min(fragments, cores // like.actor_cores) + 1):
             for learners in powers_of_two(cores) if fragments % actors == 0 else ():
                 each, left = divmod(cores - actors * like.actor_cores, learners)
-                if each and not left:
-                    yield replace(like, learners=learners, learner_cores=each, actors=actors)
+                if each > 0 and not left:
+                    yield replace(like, learners=learners, learner_cores=each, actors=actors, pinned=True)
+                shared = replace(like, learners=learners, learner_cores=cores // learners, pinned=False)
+                yield replace(shared, actors=actors)
 
     def _can_share(self, split: Split) -> bool:
         """Say whether learners can divide among themselves what they learn from."""

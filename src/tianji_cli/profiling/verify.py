@@ -97,7 +97,9 @@ class _Trial:
     def name(self) -> str:
         """Say it in a line of progress."""
         split = self.candidate.split
-        return f"{split.name}, {split.learner_cores} to a learner, {split.num_envs} environments an actor"
+        pins = "pinned" if split.pinned else "unpinned"
+        cores, environments = split.learner_cores, split.num_envs
+        return f"{split.name} {pins}, {cores} to a learner, {environments} environments an actor"
 
 
 def verify(

@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from tianji_cli.profiling.protocol import Run
 
 Counts = dict[str, float]
+
+SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
+"""Nanoseconds that this thread ran, and that it was ready to run and had no core; not in every kernel."""
 
 
 @dataclass
@@ -51,11 +55,15 @@ class Reading:
     Attributes:
         began: when reading began, ``time.perf_counter``.
         ended: when it ended.
+        on_core_s: this thread ran, so far.
+        waited_s: and was ready to run and had no core.
         counts: by name.
     """
 
     began: float
     ended: float
+    on_core_s: float
+    waited_s: float
     counts: Counts
 
 
@@ -64,7 +72,7 @@ class Windows:
 
     Args:
         step: says how many windows there are to be, and how long.
-        read: gives the counters, none of which ever falls.
+        read: gives the counters, none of which ever falls; those of seconds have names that end with ``_s``.
     """
 
     def __init__(self, step: Run, read: Callable[[], Counts]) -> None:
@@ -91,7 +99,7 @@ class Windows:
             if any(count <= before[name] for name, count in counts.items()):
                 return
         ended = time.perf_counter()
-        self._readings.append(Reading(now, ended, counts))
+        self._readings.append(Reading(now, ended, time.thread_time(), waited_s(), counts))
         self._due = ended + self._step.window_s
         if len(self._readings) > self._step.windows:
             self._end(ended)
@@ -104,16 +112,30 @@ class Windows:
         return now < self._limit and not (self._over and now >= self._due)
 
     def counted(self) -> list[Counts]:
-        """How far each counter rose in each window; ``wall_s`` is the window's length."""
-        between = zip(self._readings, self._readings[1:], strict=False)
-        return [
-            {
-                "wall_s": after.began - before.ended,
-                **{name: count - before.counts[name] for name, count in after.counts.items()},
-            }
-            for before, after in between
-        ]
+        """How far each counter rose in each window; ``wall_s`` is the window's length.
+
+        Of the seconds those are left out in which this thread, which works all the time, waited for a core
+        that another process had.
+        """
+        counted = []
+        for before, after in zip(self._readings, self._readings[1:], strict=False):
+            wall_s = after.began - before.ended
+            waited_s = after.waited_s - before.waited_s
+            # The kernel brings this account up to date now and then: it may tell of more than this window.
+            ran = 1 - waited_s / max(wall_s, after.on_core_s - before.on_core_s + waited_s)
+            rose = {name: count - before.counts[name] for name, count in after.counts.items()}
+            scaled = {name: rise * ran if name.endswith("_s") else rise for name, rise in rose.items()}
+            counted.append({"wall_s": wall_s, **scaled})
+        return counted
 
     def _end(self, now: float) -> None:
         self._over = True
         self._due = now + self._step.tail_s
+
+
+def waited_s() -> float:
+    """Say for how many seconds this thread has been ready to run and had no core; 0 if nothing tells it."""
+    try:
+        return int(SCHEDSTAT.read_text().split()[1]) / 1e9
+    except OSError:
+        return 0.0

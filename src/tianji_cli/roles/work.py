@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
+
+import psutil
 
 from tianji_cli.cluster.messages import Report
 from tianji_cli.cluster.plan import Plan, PlannedProcess
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.roles.held_back import HeldBack, Receiver, bound_by
 from tianji_cli.throughput.bottleneck import Bottleneck
-from tianji_cli.throughput.observed import Observation, Overlap, Work, observed_bottleneck
+from tianji_cli.throughput.observed import HostCores, Observation, Overlap, Work, observed_bottleneck
 
 WINDOW_S: Final = 5.0
 """How far back is looked during a run: past the noise of single seconds."""
@@ -44,6 +47,15 @@ class _Mark:
     at_s: float
     version: int
     done: Observation
+    idle_s: float
+
+
+def usable_idle_s() -> float:
+    """Core seconds in which the cores that this process may use had nothing to do, since the host started."""
+    times = psutil.cpu_times(percpu=True)
+    # Containers may count their own cores from 0 and still name the affinity by the machine's.
+    usable = [times[core] for core in os.sched_getaffinity(0) if core < len(times)] or times
+    return float(sum(of_core.idle + of_core.iowait for of_core in usable))
 
 
 class WorkLog:
@@ -52,12 +64,17 @@ class WorkLog:
     Args:
         config: the job.
         plan: its processes.
+        idle_s: core seconds in which the cores of this host had nothing to do, so far.
 
     Attributes:
         waits_for: the role of the user's own that held actors back when ``current`` was asked last.
     """
 
-    def __init__(self, config: JobConfig, plan: Plan) -> None:
+    def __init__(self, config: JobConfig, plan: Plan, idle_s: Callable[[], float] = usable_idle_s) -> None:
+        self._config = config
+        self._is_here = len({process.host for process in plan.processes}) == 1
+        self._idle_s = idle_s
+        self._begun: _Mark | None = None
         self._overlap = _overlap(config)
         buffers, learners, followers = (
             len(plan.carrying(role)) for role in ("buffer", "learner", "follower")
@@ -108,13 +125,15 @@ class WorkLog:
         if done.learners.count <= 0:
             return None  # Warming up: what was before the first update says nothing of what comes.
         if not self._marks or done.learners.running_s > self._marks[-1].done.learners.running_s:
-            self._marks.append(_Mark(now_s, self._version, done))
+            self._marks.append(_Mark(now_s, self._version, done, self._idle_s()))
+            self._begun = self._begun or self._marks[0]
         while len(self._marks) > 2 and (self._suffices(self._marks[1]) or len(self._marks) > MOST_MARKS):
             self._marks.popleft()
         first, last = self._marks[0], self._marks[-1]
         if last.at_s - first.at_s < LEAST_S or last.version - first.version < LEAST_VERSIONS:
             return self._named
-        found = observed_bottleneck(last.done.since(first.done), self._rho, self._overlap)
+        cores = self._cores(first, last)
+        found = observed_bottleneck(last.done.since(first.done), self._rho, self._overlap, cores)
         agreed = self._named is None or found is None or found.kind == self._named.kind
         if agreed or now_s - self._agreed_s >= HOLD_S:
             self._named, self._agreed_s = found, now_s
@@ -140,7 +159,25 @@ class WorkLog:
         actors, learners = (
             replace(work, running_s=work.members * train_s) for work in (done.actors, done.learners)
         )
-        return observed_bottleneck(Observation(actors, done.buffers, learners), self._rho, self._overlap)
+        observed = Observation(actors, done.buffers, learners)
+        cores = self._cores(self._begun, self._marks[-1]) if self._begun is not None else None
+        return observed_bottleneck(observed, self._rho, self._overlap, cores)
+
+    def _cores(self, first: _Mark, last: _Mark) -> HostCores | None:
+        """Say what became of the cores between two moments; None where the job has several hosts."""
+        if not self._is_here or last.at_s <= first.at_s:
+            return None
+        distribution, there = self._config.distribution, len(os.sched_getaffinity(0))
+        idle = (last.idle_s - first.idle_s) / (last.at_s - first.at_s)
+        actor, groups = distribution.actor, distribution.groups
+        others = groups * distribution.cores_of_learners
+        wanted = others + groups * actor.num * actor.cores
+        more = max(1, int(idle / actor.cores / groups))
+        settings = f"distribution.actor.num = {actor.num + more}"
+        if distribution.pin_cores and wanted + groups * more * actor.cores > there:
+            settings += " with distribution.pin_cores = false"
+        shared = wanted > there and not distribution.pin_cores
+        return HostCores(there, shared, idle, settings)
 
     def _suffices(self, first: _Mark) -> bool:
         last = self._marks[-1]

@@ -111,3 +111,15 @@ def on_shared_cores(actors_s: float, buffers_s: float, learners_s: float) -> Bot
     shares = ", ".join(f"{who} {seconds / total:.0%}" for _, who, seconds in needs)
     words = f"roles take turns on the same cores ({shares}); cores of their own would help most"
     return Bottleneck(needs[0][0], words)
+
+
+def beside_idle_cores(idle: float, cores: int, would_use_them: str) -> Bottleneck:
+    """Say of a job that waits for samples what would put idle cores to work.
+
+    Args:
+        idle: cores that are, on average.
+        cores: that there are.
+        would_use_them: settings.
+    """
+    words = f"the learner waits for samples, and {idle:.1f} of {cores} cores are idle: {would_use_them}"
+    return Bottleneck("sample-bound", f"{words} would use them (`tianji profile` measures it)")

@@ -33,6 +33,14 @@ class Cost:
         """
         return self.alone_s + crowd * (self.crowded_s - self.alone_s)
 
+    def times(self, factor: float) -> Cost:
+        """With work that takes so many times as long in any crowd.
+
+        >>> Cost(1.0, 2.0).times(1.5)
+        Cost(alone_s=1.5, crowded_s=3.0)
+        """
+        return Cost(self.alone_s * factor, self.crowded_s * factor)
+
     def plus(self, seconds: float) -> Cost:
         """With more work, whose time no crowd changes.
 

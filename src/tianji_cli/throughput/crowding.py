@@ -5,7 +5,7 @@ seconds ``t + d c`` that a role's work for a sample use takes in a crowd ``c``, 
 of the role has ``m``, the role is at work for a share ``u = T (t + d c)`` of the time and finds a crowd
 ``c = (B - m u) / (M - m)``, where ``B`` is the sum of all roles' ``u`` times their cores. For a given ``T``
 all of this is linear. What comes of it is the largest ``T`` with which no role's ``u`` is more than 1, nor
-that of cores on which roles take turns.
+the time that roles which share cores take together.
 """
 
 from __future__ import annotations
@@ -65,12 +65,9 @@ class Crowding:
         return self.seats.crowd(busy)
 
     def _busiest(self, busy: PerRole) -> float:
-        """The largest share: of a role, or of the cores on which some take turns."""
-        busiest, shared = max(busy), self.seats.shared
-        if not shared or math.isinf(busiest):
-            return busiest
-        in_turns = sum(share * cores for share, cores in zip(busy, self.seats.turns, strict=True))
-        return max(busiest, in_turns / shared)
+        """The largest share: of a role, or of those together that share cores."""
+        busiest = max(busy)
+        return busiest if math.isinf(busiest) else max(busiest, self.seats.together_s(busy))
 
     def _busy(self, throughput: float) -> PerRole:
         """The share of time that each role would need for a throughput; infinite if no time is enough."""

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from tianji_cli.throughput.bottleneck import Bottleneck, bottleneck, in_step, on_shared_cores
+from tianji_cli.throughput.bottleneck import (
+    Bottleneck,
+    beside_idle_cores,
+    bottleneck,
+    in_step,
+    on_shared_cores,
+)
 
 Overlap = Literal["free", "in step", "none"]
 """Who may work while others do: all of them; actors only when the learner waits for them, and the other way
@@ -13,6 +19,9 @@ round (``mode = "sync"``); nobody, where all roles of a group are one process (`
 
 MOSTLY: Final = 0.5
 """A side that is busy for a smaller share of the time waits most of it."""
+
+IDLE: Final = 0.5
+"""Cores that are idle for less time than this of one are at work."""
 
 BOUND_BY_WAITING: Final = Bottleneck(
     "communication-bound",
@@ -99,13 +108,33 @@ class Observation:
         )
 
 
-def observed_bottleneck(observation: Observation, rho: float, overlap: Overlap) -> Bottleneck | None:
+@dataclass(frozen=True)
+class HostCores:
+    """Cores of the host on which all of a job runs.
+
+    Attributes:
+        there: how many.
+        shared: roles share them.
+        idle: that were at work with nothing, on average.
+        would_use_them: settings with which actors would be at work on idle cores.
+    """
+
+    there: int
+    shared: bool
+    idle: float
+    would_use_them: str
+
+
+def observed_bottleneck(
+    observation: Observation, rho: float, overlap: Overlap, cores: HostCores | None = None
+) -> Bottleneck | None:
     """Name what holds a running job back.
 
     Args:
         observation: what it did.
         rho: uses of each sample.
         overlap: who may work while others do.
+        cores: of its host; None where there are several, or nothing is known of them.
 
     Returns:
         None if one of the sides has not worked yet.
@@ -115,7 +144,8 @@ def observed_bottleneck(observation: Observation, rho: float, overlap: Overlap) 
     reception = buffers.capacity * rho
     if not (production > 0 and reception > 0 and consumption > 0):
         return None
-    if overlap == "none":
+    takes_turns = cores is not None and cores.shared and cores.idle < IDLE
+    if overlap == "none" or (takes_turns and overlap == "free"):
         uses = learners.count
         return on_shared_cores(actors.busy_s / uses, 0.0, learners.busy_s / uses)
     if overlap == "in step":
@@ -123,4 +153,6 @@ def observed_bottleneck(observation: Observation, rho: float, overlap: Overlap) 
     found = bottleneck(production, reception, consumption)
     if found.kind != "communication-bound" and max(actors.busy, learners.busy) < MOSTLY:
         return BOUND_BY_WAITING
+    if found.kind == "sample-bound" and cores is not None and cores.idle >= IDLE:
+        return beside_idle_cores(cores.idle, cores.there, cores.would_use_them)
     return found

@@ -106,10 +106,12 @@ class _Job:
     def limits(self, rates: PerRole) -> dict[str, float]:
         """Everything that bounds the throughput, in uses a second."""
         limits = dict(zip(("production", "reception", "consumption"), rates, strict=True))
+        seats, needs_s = self.seats, PerRole(*(1 / rate for rate in rates))
         if self.workload.in_step:
-            limits["turns"] = 1 / (1 / rates.actors + 1 / rates.learners)
-        if needs := sum(self.seats.needs(rates)):
-            limits["cores"] = self.seats.shared / needs
+            actors_s = needs_s.actors / seats.speed(seats.turns.actors)
+            limits["turns"] = 1 / (actors_s + needs_s.learners / seats.speed(seats.turns.learners))
+        if seats.shared:
+            limits["cores"] = 1 / seats.together_s(needs_s)
         return limits | self.limits_of_exchange()
 
     def limits_of_exchange(self) -> dict[str, float]:
@@ -133,7 +135,8 @@ class _Job:
             case "root":
                 return BOUND_BY_ROOT
             case "cores":
-                return on_shared_cores(*self.seats.needs(rates))
+                core_s = (cores / rate for cores, rate in zip(self.seats.turns, rates, strict=True))
+                return on_shared_cores(*core_s)
             case "turns":
                 return in_step(rates.actors, rates.learners)
             case _:

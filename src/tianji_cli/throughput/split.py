@@ -17,6 +17,8 @@ class Split:
         groups: G, learner sets with their own buffers and actors.
         actor_cores: cores of each actor.
         buffer_cores: cores of each group's buffer; 0 where it takes turns with a learner.
+        pinned: each process is tied to cores of its own, as far as there are enough; else the scheduler deals
+            all cores out among all of them, and what one leaves idle another has.
     """
 
     learners: int
@@ -26,6 +28,7 @@ class Split:
     groups: int = 1
     actor_cores: int = 1
     buffer_cores: int = 0
+    pinned: bool = True
 
     @property
     def cores_of_learners(self) -> int:
@@ -43,7 +46,7 @@ class Split:
 
     @property
     def cores(self) -> int:
-        """M: all of them."""
+        """M: all of them, as if no role shared any."""
         return self.cores_of_learners + self.cores_of_actors
 
     @property

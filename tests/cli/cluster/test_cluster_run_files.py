@@ -87,6 +87,8 @@ def test_a_goal_is_reached_if_a_rule_holds_of_what_all_sessions_and_groups_have_
 def test_of_a_run_without_a_hundred_episodes_no_goal_of_returns_is_reached(tmp_path: Path) -> None:
     save(tmp_path / "last", Progress(env_steps=200), best_mean=None)
     assert goals_reached(tmp_path, Stop(mean_return=-1e9, win_rate=1e-9), 1) == {}
+
+
 @pytest.mark.parametrize("name", [MODEL, TRAINING, STATE])
 @pytest.mark.parametrize("group", [0, 1])
 def test_of_a_damaged_checkpoint_the_newest_older_one_that_is_whole_is_named(

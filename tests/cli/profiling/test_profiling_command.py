@@ -35,7 +35,7 @@ KEYS = {
     *("candidates", "recommended", "writable", "bottleneck", "extrapolated", "simulated", "breaks_first"),
     "verify",
 }
-SPLIT = {"learners", "learner_cores", "actors", "num_envs", "groups"}
+SPLIT = {"learners", "learner_cores", "actors", "num_envs", "groups", "pinned"}
 
 
 @dataclass(frozen=True)
@@ -295,17 +295,19 @@ def test_what_was_not_measured_for_lack_of_time_is_not_searched(
 @pytest.mark.parametrize(
     "options", [["--cores", "1"], ["--cores", "4", "--set", "distribution.transport=inproc"]]
 )
-def test_roles_that_share_cores_are_not_simulated(run: Run, options: list[str]) -> None:
+def test_roles_that_share_cores_are_simulated_unless_they_share_a_process(
+    run: Run, options: list[str]
+) -> None:
     document = json.loads(run(*options, "--json", "-").out)
     assert "cores" in document["candidates"][0]["limits"]
-    assert document["simulated"] is None
+    assert (document["simulated"] is None) is ("distribution.transport=inproc" in options)
     assert document["breaks_first"] is not None
 
 
 # -- what it proves --------------------------------------------------------------------------------------
 
 
-def test_verify_trains_with_the_choice_and_two_neighbours(
+def test_verify_trains_with_the_choice_and_four_others_which_are_listed_beforehand(
     run: Run, trained: list[Candidate], tmp_path: Path
 ) -> None:
     ended = run("--verify", "--json", str(tmp_path / "x.json"))
@@ -313,7 +315,10 @@ def test_verify_trains_with_the_choice_and_two_neighbours(
     assert "PREDICTED BESIDE MEASURED" in ended.out
     document = json.loads((tmp_path / "x.json").read_text())
     checks = document["verify"]
-    assert len(checks) == len(trained) == 3
+    assert len(checks) == len(trained) == 5
+    assert {check["pinned"] for check in checks} == {True, False}
+    listed = ended.out.partition("TO BE TRAINED WITH")[2].partition("PREDICTED BESIDE MEASURED")[0]
+    assert len([line for line in listed.splitlines() if " x " in line]) == 5
     assert {key: checks[0][key] for key in SPLIT} == document["recommended"]
     for check in checks:
         assert check.keys() >= {*SPLIT, "predicted", "measured", "measured_runs"}
@@ -392,7 +397,7 @@ def test_nothing_is_trained_for_another_machine(run: Run, tmp_path: Path, traine
     assert ended.status == 2
     assert "2 usable cores, and 16 are to be split: measure here, without --from" in ended.err
     assert run(DQN.config, "--from", path, "--verify", "--cores", "2").status == 0
-    assert all(candidate.split.cores <= 2 for candidate in trained)
+    assert all(candidate.split.cores == 2 for candidate in trained if candidate.split.pinned)
 
 
 def test_measurements_of_other_sizes_are_refused(run: Run, earlier: Path) -> None:

@@ -72,6 +72,11 @@ def test_ppo_on_three_cores_is_measured_in_all_its_parts(tmp_path: Path) -> None
     for learner in found.learners:
         pieces = (learner.update_s, learner.draw_s, learner.publish_s, learner.store_s)
         assert all(piece.cost > 0 for piece in pieces)
+    assert found.sharing is not None
+    assert (found.sharing.actors.side_by_side, found.sharing.actors.num_envs) == (3, 8)
+    # On as many cores as they need they would work about as long; waiting for one would be twice that.
+    (beside,) = (of for of in found.actors if (of.num_envs, of.side_by_side, of.crowded) == (8, 3, True))
+    assert 0.3 < found.sharing.actors.fragment_s.cost / beside.fragment_s.cost < 3
     assert found.rho == 2
     assert set(found.fragment_bytes) == {4, 8}
     assert [of.nbytes for of in found.transport] == [found.fragment_bytes[4], found.fragment_bytes[8]]
@@ -88,6 +93,8 @@ def test_dqn_on_one_core_is_measured_without_a_transport(tmp_path: Path) -> None
     assert (learner.cores, learner.share, learner.crowded) == (1, 1, False)
     assert (found.rho, learner.uses_per_update, learner.updates_per_version) == (4.0, 32, 5)
     assert found.batch_bytes > 0
+    assert found.sharing is not None
+    assert found.sharing.actors.side_by_side == 1
     assert found.transport == found.weights == found.averaging == ()
     assert Measurements.model_validate_json(found.model_dump_json()) == found
 

@@ -78,6 +78,21 @@ def test_settings_do_not_mix_and_both_roles_of_a_phase_count() -> None:
     assert [(of.cores, of.crowded) for of in notebook.learners()] == [(1, True), (2, True)]
 
 
+def test_roles_that_share_cores_are_kept_apart() -> None:
+    notebook = Notebook()
+    one, both = [Acted(windows=(acted(10, 0.5),))], [Acted(windows=(acted(10, 0.8),))] * 2
+    notebook.add(Phase(8, actors=1, learner_cores=1), True, one, Learned(windows=(learned(),)))
+    assert notebook.sharing() is None
+    unpinned = Phase(8, actors=2, learner_cores=1, unpinned=True)
+    notebook.add(unpinned, True, both, Learned(windows=(learned(update_s=0.6),)))
+    sharing = notebook.sharing()
+    assert sharing is not None
+    assert sharing.actors.fragment_s.values == pytest.approx((0.08,))
+    assert sharing.learner.update_s.values == pytest.approx((0.015,))
+    assert [of.fragment_s.values for of in notebook.actors()] == [pytest.approx((0.05,))]
+    assert [of.update_s.values for of in notebook.learners()] == [pytest.approx((0.01,))]
+
+
 def test_the_pieces_of_a_learners_work_are_divided_by_what_they_are_done_for() -> None:
     notebook = Notebook()
     windows = (learned(), learned(update_s=0.8))

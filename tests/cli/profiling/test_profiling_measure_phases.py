@@ -12,19 +12,25 @@ from tianji_cli.profiling.phases import Part, Phase, Place, Room, all_phases
 from tianji_cli.throughput.split import powers_of_two
 
 
-def room(cores: int, actor_cores: int = 1, *, pinned: bool = True) -> Room:
-    return Room.of(range(100, 100 + cores), actor_cores, pinned)
+def room(cores: int, actor_cores: int = 1) -> Room:
+    return Room.of(range(100, 100 + cores), actor_cores)
 
 
-def test_on_one_core_an_actor_and_a_learner_are_measured_alone() -> None:
+def sharing(actors: int) -> Phase:
+    """A learner and so many actors of 8 environments on all cores."""
+    return Phase(8, actors=actors, learner_cores=1, unpinned=True)
+
+
+def test_on_one_core_an_actor_and_a_learner_are_measured_alone_and_sharing_it() -> None:
     phases = all_phases(room(1), 8, [4, 8], [2, 4])
     assert phases == [
         Phase(8, actors=1),
         Phase(8, learner_cores=1),
+        sharing(1),
         Phase(4, actors=1),
         Phase(4, learner_cores=1),
     ]
-    assert room(1).probes == 1
+    assert room(1).probes == 2
 
 
 def test_on_two_cores_everything_is_measured_alone_and_with_both_cores_at_work() -> None:
@@ -32,6 +38,7 @@ def test_on_two_cores_everything_is_measured_alone_and_with_both_cores_at_work()
         Phase(8, actors=1),
         Phase(8, learner_cores=1),
         Phase(8, actors=1, learner_cores=1),
+        sharing(2),
         Phase(8, actors=2),
         Phase(8, learner_cores=2),
         Phase(8, learner_cores=1, share=2),
@@ -41,30 +48,31 @@ def test_on_two_cores_everything_is_measured_alone_and_with_both_cores_at_work()
 
 def test_many_cores_multiply_no_phases() -> None:
     phases = all_phases(room(64), 8, [2, 4, 8, 16, 32], [2, 4])
-    assert len(phases) == len(set(phases)) == 5 * 3 + 6 + 11 + 4
+    assert len(phases) == len(set(phases)) == 5 * 3 + 1 + 6 + 11 + 4
     assert {phase.actors for phase in phases if not phase.learner_cores} == {1, 2, 4, 8, 16, 32, 64}
     beside = {(phase.learner_cores, phase.actors) for phase in phases if phase.learner_cores and phase.actors}
-    assert beside == {(1, 63), (2, 62), (4, 60), (8, 56), (16, 48), (32, 32)}
+    assert beside == {(1, 64), (1, 63), (2, 62), (4, 60), (8, 56), (16, 48), (32, 32)}
     assert Phase(8, learner_cores=64) in phases
 
 
 def test_what_is_needed_most_comes_first_since_time_may_be_over_before_the_end() -> None:
     phases = all_phases(room(8), 8, [2, 4, 8, 16, 32], [2])
-    configured, two_cores = phases[:3], phases[3:6]
+    configured, two_cores = phases[:4], phases[4:7]
     assert configured == [
         Phase(8, actors=1),
         Phase(8, learner_cores=1),
         Phase(8, actors=7, learner_cores=1),
+        sharing(8),
     ]
     assert two_cores == [
         Phase(8, actors=2),
         Phase(8, learner_cores=2),
         Phase(8, actors=6, learner_cores=2),
     ]
-    sizes = list(dict.fromkeys(phase.num_envs for phase in phases[6:18]))
+    sizes = list(dict.fromkeys(phase.num_envs for phase in phases[7:19]))
     assert set(sizes[:2]) == {4, 16}
     assert set(sizes[2:]) == {2, 32}
-    assert all(phase.num_envs == 8 for phase in phases[18:])
+    assert all(phase.num_envs == 8 for phase in phases[19:])
     assert [phase.share for phase in phases[-2:]] == [2, 2]
 
 
@@ -90,15 +98,18 @@ def test_no_more_cores_are_measured_on_than_probes_can_put_to_work() -> None:
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 5, 8, 100, 1000])
 @pytest.mark.parametrize("actor_cores", [1, 2])
-def test_every_role_has_a_probe_and_cores_of_its_own(cores: int, actor_cores: int) -> None:
+def test_every_role_has_a_probe_and_pinned_ones_have_cores_of_their_own(cores: int, actor_cores: int) -> None:
     here = room(cores, actor_cores)
-    assert 1 <= here.probes <= 64
+    assert 2 <= here.probes <= 65
     for phase in all_phases(here, 8, [4], [2]):
         places = here.places(phase)
         assert len(places) == phase.actors + (phase.learner_cores > 0), "no probe has two roles"
         assert set(places) <= set(range(here.probes))
         given = [core for place in places.values() for core in place.cores]
-        assert len(given) == len(set(given)), phase
+        if phase.unpinned:
+            assert len(given) == len(places) * len(here.cores)
+        else:
+            assert len(given) == len(set(given)), phase
         assert set(given) <= set(here.cores)
         assert all(place.cores for place in places.values())
         assert here.is_crowded(phase) <= (len(places) > 1)
@@ -106,7 +117,7 @@ def test_every_role_has_a_probe_and_cores_of_its_own(cores: int, actor_cores: in
 
 def test_pinned_roles_are_where_the_plan_of_a_job_would_have_them() -> None:
     here = room(4)
-    settings = [f"distribution.{key}" for key in ("learner.cores=2", "actor.num=2")]
+    settings = [f"distribution.{key}" for key in ("learner.cores=2", "actor.num=2", "pin_cores=true")]
     planned = make_plan(load_config("ppo_cartpole", settings), [Host("here", here.cores)])
     places = here.places(Phase(64, actors=2, learner_cores=2))
     assert [(place.cores, place.threads) for place in places.values()] == [
@@ -115,18 +126,18 @@ def test_pinned_roles_are_where_the_plan_of_a_job_would_have_them() -> None:
 
 
 def test_unpinned_roles_have_all_cores_and_no_more_threads() -> None:
-    places = room(4, pinned=False).places(Phase(8, actors=2, learner_cores=2))
+    places = room(4).places(sharing(2))
     everywhere = (100, 101, 102, 103)
     assert places == {
-        0: Place(Part("learner", 8), everywhere, 2),
+        0: Place(Part("learner", 8), everywhere, 1),
         1: Place(Part("actor", 8), everywhere, 1),
         2: Place(Part("actor", 8), everywhere, 1),
     }
 
 
 def test_actors_without_a_learner_have_the_cores_that_they_would_have_beside_one() -> None:
-    assert room(4).places(Phase(8, actors=1)) == {3: Place(Part("actor", 8), (103,), 1)}
-    assert room(4, 2).places(Phase(8, actors=1)) == {1: Place(Part("actor", 8), (102, 103), 2)}
+    assert room(4).places(Phase(8, actors=1)) == {4: Place(Part("actor", 8), (103,), 1)}
+    assert room(4, 2).places(Phase(8, actors=1)) == {2: Place(Part("actor", 8), (102, 103), 2)}
 
 
 def test_it_is_crowded_when_no_further_actor_has_room() -> None:
@@ -141,9 +152,10 @@ def test_it_is_crowded_when_no_further_actor_has_room() -> None:
             Phase(8, learner_cores=4),
             Phase(8, actors=3, learner_cores=1),
             Phase(8, actors=2, learner_cores=2),
+            sharing(4),
         )
     }
-    assert list(crowded.values()) == [False, False, True, False, False, True, True]
+    assert list(crowded.values()) == [False, False, True, False, False, True, True, True]
 
 
 def test_phases_are_named_in_plain_words() -> None:
@@ -152,6 +164,7 @@ def test_phases_are_named_in_plain_words() -> None:
         "learner on 2 cores with 1/4 of the batch, fed by actors of 1 environment"
     )
     assert str(Phase(8, actors=3, learner_cores=1)) == "learner on 1 core beside 3 actors of 8 environments"
+    assert str(sharing(4)) == "learner and 4 actors of 8 environments on the same cores"
 
 
 def test_numbers_are_powers_of_two_and_the_largest_there_is() -> None:

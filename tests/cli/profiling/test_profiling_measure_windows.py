@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 from cli.profiling.probing import run
 
 from tianji_cli.profiling import windows
-from tianji_cli.profiling.windows import Stopwatch, Windows
+from tianji_cli.profiling.windows import SCHEDSTAT, Stopwatch, Windows, waited_s
 
 
 class Clock:
@@ -19,11 +23,17 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
+    on_core_s = waited_s = 0.0
+
+    def thread_time(self) -> float:
+        return self.on_core_s
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
     made_up = Clock()
     monkeypatch.setattr(windows, "time", made_up)
+    monkeypatch.setattr(windows, "waited_s", lambda: made_up.waited_s)
     return made_up
 
 
@@ -88,6 +98,46 @@ def test_whatever_there_is_it_ends_at_the_limit(clock: Clock) -> None:
     assert worker.work(9.9, fragments=1)
     assert not worker.work(10.0)
     assert worker.counted() == []
+
+
+def test_what_another_process_had_of_the_core_is_nobodys_work(clock: Clock) -> None:
+    worker = Worker(clock, windows=1)
+    worker.work(1.0, fragments=1)
+    clock.waited_s = 0.75
+    worker.work(4.0, fragments=5)
+    (window,) = worker.windows.counted()
+    # Of three seconds three quarters of one went by without a core, while this was said to be busy.
+    assert (window["wall_s"], window["fragments"]) == (3.0, 5.0)
+    assert window["busy_s"] == pytest.approx(3.0 * 0.75)
+
+
+def test_an_account_of_the_kernel_that_comes_late_leaves_something_of_every_window(clock: Clock) -> None:
+    worker = Worker(clock, windows=1)
+    worker.work(1.0, fragments=1)
+    clock.on_core_s, clock.waited_s = 0.5, 3.5
+    worker.work(4.0, fragments=5)
+    (window,) = worker.windows.counted()
+    assert window["busy_s"] == pytest.approx(3.0 * 0.5 / 4.0)
+
+
+@pytest.mark.skipif(not SCHEDSTAT.exists(), reason="this kernel keeps no such account")
+def test_a_thread_that_shares_its_core_waits_for_it_as_long_as_the_other_works() -> None:
+    core = {min(os.sched_getaffinity(0))}
+    hog = f"import os; os.sched_setaffinity(0, {core}); print(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", hog], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        before, usual = waited_s(), os.sched_getaffinity(0)
+        os.sched_setaffinity(0, core)
+        try:
+            began, ran = time.perf_counter(), time.thread_time()
+            while time.thread_time() - ran < 0.2:
+                pass
+            took_s = time.perf_counter() - began
+        finally:
+            os.sched_setaffinity(0, usual)
+            other.kill()
+    assert took_s - 0.2 == pytest.approx(waited_s() - before, abs=0.05)
 
 
 def test_a_stopwatch_counts_calls_and_their_seconds(clock: Clock) -> None:

@@ -150,7 +150,7 @@ def test_verified_throughputs_are_points_and_those_of_other_lines_are_told_apart
         ),
     ]
     points = verified_points(checks, choice)
-    assert [(point.actors, point.is_neighbour) for point in points] == [(4, False), (5, False), (4, True)]
+    assert [(point.actors, point.is_other) for point in points] == [(4, False), (5, False), (4, True)]
     assert points[0].uses_per_s == pytest.approx(5000.0)
     assert points[0].reach == pytest.approx((250.0, 250.0))
 

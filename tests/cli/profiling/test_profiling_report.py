@@ -122,7 +122,8 @@ def test_the_lines_to_change_are_toml_that_gives_the_recommended_split(found: Fi
     said = capsys.readouterr().out
     lines = said.partition("To change in configs/dqn_cartpole.toml:\n")[2].partition("\n\n")[0]
     table = tomllib.loads(lines)
-    assert table == {"distribution": {"groups": 8}, "environment": {"num_envs": 64}}
+    # What a config leaves to the machine would change with the rest.
+    assert table == {"distribution": {"groups": 8, "pin_cores": True}, "environment": {"num_envs": 64}}
     settings = said.partition("train with it")[2].splitlines()[0].split(" --set ")[1:]
     assert split_of(load_config(DQN.config, settings)) == there.recommended.split
 
@@ -284,13 +285,10 @@ def test_what_cannot_be_run_is_marked_and_the_best_that_can_is_named(found: Find
         ((0.5, 0.0, 0.3), "another split is better"),
     ],
 )
-def test_the_verdict_compares_the_first_choice_with_its_neighbours(
+def test_the_verdict_compares_the_first_choice_with_the_others(
     found: Find, capsys: Out, errors: tuple[float, ...], said: str
 ) -> None:
-    there = found(DQN, 16)
-    choice = there.recommended
-    neighbours = there.search.neighbours(choice.split)
-    even = [candidate.prediction for candidate in (choice, *neighbours)]
+    even = [found(DQN, 16).recommended.prediction] * 3
     print_verified(checks_of(even, *errors))
     out = capsys.readouterr().out
     assert said in " ".join(out.split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tianji_cli.throughput.split import Split
 
 DQN = "configs/dqn_cartpole.toml"
 PPO = "configs/ppo_cartpole.toml"
-WANTED = as_settings(split_values(Split(learners=1, learner_cores=2, actors=2, num_envs=4)))
+WANTED = as_settings(split_values(Split(learners=1, learner_cores=2, actors=2, num_envs=4, pinned=False)))
 
 OWN = """\
 # Mine.
@@ -151,6 +152,7 @@ def test_what_the_user_has_set_is_in_it(
         old = leaves(tomllib.loads(OWN)) | {
             "distribution.learner.cores": 2,
             "distribution.actor.num": 2,
+            "distribution.pin_cores": False,
             "environment.num_envs": 4,
         }
         assert {key: value for key, value in new.items() if old.get(key) != value} == said
@@ -158,10 +160,22 @@ def test_what_the_user_has_set_is_in_it(
 
 def test_what_a_base_says_is_not_said_again(own: Path) -> None:
     config = extended(own, 'extends = "mine.toml"\n')
-    like_the_base = as_settings(split_values(Split(learners=1, learner_cores=2, actors=1, num_envs=8)))
+    like_the_base = as_settings(split_values(Split(1, learner_cores=2, actors=1, num_envs=8, pinned=False)))
     write(str(config), ["training.rollout_steps=512"], like_the_base, to := own.parent / "new.toml")
-    assert differing(config, to) == {"distribution.learner.cores": 2}
+    assert differing(config, to) == {"distribution.learner.cores": 2, "distribution.pin_cores": False}
     assert same(load_config(str(to)), load_config(str(config), [*like_the_base, "experiment.name=mine"]))
+
+
+def test_what_a_config_leaves_to_the_machine_is_said_where_it_would_be_something_else(own: Path) -> None:
+    own.write_text(OWN.replace("actor = { num = 1, send_size = 16 }", "actor = { send_size = 16 }"))
+    before = split_of(load_config(str(own)))
+    # With four times the environments a rollout is one fragment, for which one actor would be usual.
+    wanted = as_settings(split_values(replace(before, num_envs=32, actors=2, pinned=False)))
+    write(str(own), (), wanted, to := own.parent / "new.toml")
+    assert same(load_config(str(to)), load_config(str(own), wanted))
+    assert {"distribution.actor.num", "distribution.pin_cores"} <= leaves(
+        tomllib.loads(to.read_text())
+    ).keys()
 
 
 def test_an_inherited_table_that_is_no_section_is_written_as_a_whole(own: Path) -> None:

@@ -18,6 +18,7 @@ from tianji_cli.profiling.measurements import (
     LearnerFigures,
     Measurements,
     Repeated,
+    SharingFigures,
     TransportFigures,
 )
 from tianji_cli.profiling.scaling import Cluster, GroupAveraging, MeasuredCosts
@@ -97,9 +98,11 @@ def split(
     actors: int = 1,
     num_envs: int = N,
     groups: int = 1,
+    *,
+    pinned: bool = True,
     **more: int,
 ) -> Split:
-    return Split(learners, learner_cores, actors, num_envs, groups=groups, **more)
+    return Split(learners, learner_cores, actors, num_envs, groups=groups, pinned=pinned, **more)
 
 
 def close(cost: Cost, alone_s: float, crowded_s: float) -> bool:
@@ -133,6 +136,36 @@ def test_a_split_that_was_measured_costs_what_was_measured() -> None:
     exchange = costs.exchange
     assert (exchange.gradients_s, exchange.group_s, exchange.root_s, exchange.crossing) == (0, 0, 0, 0)
     assert costs.extrapolated == ()
+
+
+SHARING = SharingFigures(actors=an_actor(2, True, 0.15), learner=a_learner(0.033, crowded=True))
+"""An actor is a quarter slower than beside a learner on a core of its own, a learner by half."""
+
+
+def test_roles_that_share_cores_cost_what_they_did_when_they_shared_some() -> None:
+    table = MeasuredCosts(measured(sharing=SHARING), Cluster(cores_per_node=2))
+    own, shared = table.at(split()), table.at(split(actors=2, pinned=False))
+    assert close(own.actor.sample, 0.10, 0.12)
+    assert close(shared.actor.sample, 1.25 * 0.10, 1.25 * 0.16)
+    assert close(shared.learner.update, 1.5 * 0.020, 1.5 * 0.022)
+    assert close(shared.buffer.store, 1.5 * 0.003, 1.5 * 0.0045)
+    assert close(shared.buffer.draw, 1.5 * 0.001, 1.5 * 0.0015)
+    assert close(shared.learner.publish, 1.5 * 0.002 + 110e-6, 1.5 * 0.003 + 110e-6)
+    assert shared.extrapolated == ()
+
+
+def test_pins_and_cores_enough_leave_nothing_to_share() -> None:
+    table = MeasuredCosts(measured(sharing=SHARING), Cluster(cores_per_node=2))
+    alike = [table.at(one) for one in (split(), split(pinned=False))]
+    assert alike[0] == alike[1]
+    assert table.at(split(actors=2)).learner == alike[0].learner
+
+
+def test_that_sharing_was_not_measured_is_said() -> None:
+    table = MeasuredCosts(measured(), Cluster(cores_per_node=2))
+    (said,) = table.at(split(actors=2, pinned=False)).extrapolated
+    assert "roles that share cores" in said
+    assert close(table.at(split(actors=2, pinned=False)).learner.update, 0.020, 0.022)
 
 
 def test_a_size_that_was_measured_only_in_part_is_not_one_of_those_to_choose_from() -> None:

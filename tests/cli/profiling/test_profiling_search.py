@@ -73,10 +73,13 @@ def splits(config: str, cluster: Cluster, *overrides: str, num_envs: Sequence[in
 def test_every_split_uses_all_cores_and_nothing_is_listed_twice(
     config: str, cores: int, nodes: int, of_actor: int
 ) -> None:
-    found = splits(config, Cluster(max(cores, of_actor + 2), nodes), f"distribution.actor.cores={of_actor}")
+    cores = max(cores, of_actor + 2)
+    found = splits(config, Cluster(cores, nodes), f"distribution.actor.cores={of_actor}")
     assert found
     assert len(found) == len(set(found))
-    assert {split.cores for split in found} == {max(cores, of_actor + 2) * nodes}
+    assert {split.cores for split in found if split.pinned} == {cores * nodes}
+    for split in found:  # Where roles share cores, there is an actor for each of them.
+        assert split.pinned or split.actors == cores * nodes // split.groups // of_actor
     assert {split.actor_cores for split in found} == {of_actor}
     assert all(split.actors and split.learners and split.learner_cores for split in found)
 
@@ -91,20 +94,48 @@ def test_learners_and_buffer_of_a_group_are_on_one_node(config: str, cores: int,
 
 def test_a_buffer_with_a_process_of_its_own_has_its_cores() -> None:
     found = splits(APEX, Cluster(4), "distribution.buffer.cores=2")
-    assert [(split.buffer_cores, split.learner_cores, split.actors) for split in found] == [(2, 1, 1)]
+    assert [(split.buffer_cores, split.learner_cores, split.actors) for split in found] == [
+        (2, 1, 1),
+        (2, 1, 4),
+    ]
 
 
-@pytest.mark.parametrize(("config", "cores"), [(PPO, 1), (SYNC, 1), (APEX, 1), (APEX, 2)])
-def test_where_cores_are_too_few_there_is_one_split_whose_roles_take_turns(config: str, cores: int) -> None:
-    (found,) = splits(config, Cluster(cores))
-    assert (found.learners, found.learner_cores, found.actors, found.groups) == (1, 1, 1, 1)
-    assert found.cores > cores
+@pytest.mark.parametrize(
+    ("config", "cores", "actors"),
+    [(PPO, 1, ["1"]), (SYNC, 1, ["1"]), (APEX, 1, ["1"]), (APEX, 2, ["1", "2", "1 pinned"])],
+)
+def test_where_cores_are_too_few_roles_share_them(config: str, cores: int, actors: list[str]) -> None:
+    found = splits(config, Cluster(cores))
+    assert [f"{split.actors}{' pinned' * split.pinned}" for split in found] == actors
+    for split in found:
+        assert (split.learners, split.learner_cores, split.groups) == (1, 1, 1)
+        assert split.cores > cores
+
+
+def test_groups_that_share_a_core_are_looked_at_only_where_the_config_has_them() -> None:
+    assert {split.groups for split in splits(PPO, Cluster(2))} == {1}
+    assert {split.groups for split in splits(SYNC, Cluster(2))} == {1}
+    own = splits(PPO, Cluster(2), "distribution.groups=2", num_envs=(16, 64))
+    assert [(split.actors, split.num_envs) for split in own if split.groups == 2] == [(1, 16), (1, 64)]
+
+
+@pytest.mark.parametrize(("cores", "shared"), [(2, [(1, 2)]), (4, [(1, 4), (2, 4), (3, 4)])])
+def test_learners_leave_what_they_do_not_need_to_an_actor_for_each_core(
+    cores: int, shared: list[tuple[int, int]]
+) -> None:
+    found = [split for split in splits(PPO, Cluster(cores)) if split.groups == split.learners == 1]
+    assert [(split.learner_cores, split.actors) for split in found if not split.pinned] == shared
+    assert {split.learner_cores for split in found if split.pinned} == {each for each, _ in shared}
 
 
 def test_actors_in_step_share_a_rollout_evenly_and_learners_have_the_other_cores() -> None:
     found = splits(SYNC, Cluster(7), num_envs=(16,))
-    assert {split.cores for split in found} == {7}
-    assert {split.actors for split in found} == {1, 2, 4}
+    assert {split.cores for split in found if split.pinned} == {7}
+    assert {split.actors for split in found if split.pinned} == {1, 2, 4}
+    shared = {
+        (split.learner_cores, split.actors) for split in found if not split.pinned and split.groups == 1
+    }
+    assert shared >= {(7, 1), (7, 2), (7, 4)}, "neither is in the way of those who wait for it"
     for split in found:
         if split.learners == split.groups == 1:
             load_config(SYNC, [f"distribution.actor.num={split.actors}", "environment.num_envs=16"])
@@ -160,7 +191,9 @@ def test_ties_go_to_fewer_changes_then_to_fewer_environments() -> None:
     idle = MadeUp(update_s=0.1, step_s=0.0)
     assert [found.split.num_envs for found in search(DQN, 2, costs=idle).best()] == [32, 8, 16, 64, 128]
     assert search(DQN, 2, costs=idle).best()[0].changes == ()
-    assert search(DQN, 2, costs=idle).best()[1].changes == ("environment.num_envs",)
+    assert search(DQN, 2, costs=idle).best()[1].changes == ("environment.num_envs", "distribution.pin_cores")
+    pinned = search(DQN, 2, 1, "distribution.pin_cores=true", costs=idle)
+    assert pinned.best()[1].changes == ("environment.num_envs",)
 
 
 @pytest.mark.parametrize(("cores", "nodes"), [(2, 1), (4, 1), (16, 1), (40, 8)])
@@ -246,32 +279,55 @@ def test_a_replay_that_cannot_hold_what_actors_send_rules_them_out() -> None:
         assert candidate.split.actors * 2 * 32 * candidate.split.num_envs <= 8192
 
 
-# -- what is next to a choice --------------------------------------------------------------------------
+# -- what a choice is compared with --------------------------------------------------------------------
 
 
-def neighbours(found: Search, choice: Split) -> list[tuple[int, int, int]]:
-    splits = [candidate.split for candidate in found.neighbours(choice)]
-    return [(split.learner_cores, split.actors, split.num_envs) for split in splits]
+def tried(found: Search, choice: Split) -> list[str]:
+    """Learner cores, actors, environments, and ~ where they are not pinned."""
+    splits = [candidate.split for candidate in found.to_try(choice)]
+    return [f"{'' if of.pinned else '~'}{of.learner_cores} {of.actors} {of.num_envs}" for of in splits]
 
 
-def test_neighbours_have_a_core_moved_either_way() -> None:
-    assert neighbours(search(PPO, 6), Split(1, 3, 3, 32)) == [(4, 2, 32), (2, 4, 32)]
-    assert neighbours(search(PPO, 6, 1, "distribution.actor.cores=2"), Split(1, 3, 2, 32, actor_cores=2)) == [
-        (5, 1, 32),
-        (1, 3, 32),
+def test_a_choice_is_compared_with_the_config_the_best_that_shares_cores_and_other_pins() -> None:
+    assert tried(search(PPO, 2), Split(1, 1, 1, 32)) == ["1 1 32", "1 1 64", "~1 2 32", "~1 1 32", "1 1 16"]
+    assert tried(search(PPO, 2), Split(1, 1, 1, 64)) == ["1 1 64", "~1 2 64", "~1 1 64", "1 1 32", "1 1 16"]
+    unpinned = Split(1, 1, 2, 64, pinned=False)
+    assert tried(search(PPO, 2), unpinned) == ["~1 2 64", "1 1 64", "1 2 64", "~1 2 32", "~1 2 16"]
+
+
+def test_a_core_is_moved_either_way_where_there_are_more() -> None:
+    own = ("distribution.learner.cores=3", "distribution.actor.num=3", "distribution.pin_cores=true")
+    assert tried(search(PPO, 6, 1, *own), Split(1, 3, 3, 64)) == [
+        *("3 3 64", "~4 3 64", "~3 3 64", "4 2 64", "2 4 64")
+    ]
+    assert tried(search(PPO, 6, 1, "distribution.actor.cores=2"), Split(1, 2, 2, 64, actor_cores=2))[-2:] == [
+        *("~2 2 64", "4 1 64")
     ]
 
 
-def test_neighbours_have_other_environments_where_no_core_can_be_moved() -> None:
-    assert neighbours(search(PPO, 2), Split(1, 1, 1, 32)) == [(1, 1, 16), (1, 1, 64)]
-    assert neighbours(search(PPO, 2), Split(1, 1, 1, 64)) == [(1, 1, 32), (1, 1, 16)]
-    assert neighbours(search(PPO, 2), Split(1, 1, 1, 16)) == [(1, 1, 32), (1, 1, 64)]
-    assert neighbours(search(PPO, 3), Split(1, 1, 2, 32)) == [(2, 1, 32), (1, 2, 16)]
+def test_a_job_that_was_measured_with_one_number_of_environments_is_compared_with_other_actors() -> None:
+    config = load_config(PPO)
+    one_size = Search(
+        PPO,
+        (),
+        cluster=Cluster(2),
+        num_envs=(64,),
+        workload=partial(workload_of, config, 4.0, 512.0, 32.0),
+        costs=MadeUp(),
+    )
+    assert tried(one_size, split_of(config)) == ["1 1 64", "~1 2 64", "~1 1 64", "1 2 64", "1 3 64"]
 
 
-def test_neighbours_can_be_run() -> None:
+def test_no_split_is_shown_twice() -> None:
+    for config in (APEX, PPO):
+        best = [found.split for found in search(config, 2, costs=MadeUp(update_s=0.1)).best()]
+        assert len(best) == len(set(best))
+
+
+def test_what_a_choice_is_compared_with_can_be_run() -> None:
     # Three actors cannot share a rollout of four fragments.
-    assert neighbours(search(SYNC, 6), Split(1, 4, 2, 16)) == [(5, 1, 16), (4, 2, 32)]
+    for line in tried(search(SYNC, 6), Split(1, 4, 2, 16)):
+        assert line.split()[1] in {"1", "2", "4"}
 
 
 def test_a_candidate_is_runnable_exactly_if_nothing_is_said_against_it() -> None:

@@ -133,6 +133,50 @@ def test_the_prediction_comes_of_the_rules(
     assert simulated.reception * workload.rho == pytest.approx(simulated.consumption, rel=0.02)
 
 
+@pytest.mark.parametrize("update", [3e-5, 1e-4, 2e-4, 4e-4, 8e-4])
+@pytest.mark.parametrize(
+    ("cores", "actors", "workload"),
+    [
+        pytest.param(2, 2, rollouts(), id="all-wait-together"),
+        pytest.param(4, 4, rollouts(), id="on-four-cores"),
+        pytest.param(2, 2, rollouts(fragments=1, window=1), id="one-fragment-a-rollout"),
+        pytest.param(2, 2, replay(), id="replay"),
+        pytest.param(3, 3, PARTED, id="parted"),
+        pytest.param(1, 1, rollouts(window=8), id="one-core"),
+        pytest.param(2, 2, rollouts(in_step=True), id="in-step"),
+    ],
+)
+def test_the_prediction_comes_of_the_rules_where_roles_share_cores(
+    cores: int, actors: int, workload: Workload, update: float
+) -> None:
+    split = replace(splits(actors, buffer_cores=int(not workload.colocated)), pinned=False)
+    per_update = workload.uses_per_update / (STEPS * workload.rho) * 40 / 8
+    of_split = costs(update=update * per_update * 8, receive=1e-5, draw=1e-5)
+    prediction = predict(split, workload, of_split, cores)
+    simulated = exactly(split, workload, of_split, cores=cores, crowd=prediction.crowd, events=30_000)
+    assert simulated.throughput == pytest.approx(prediction.throughput, rel=0.06)
+
+
+def test_what_a_learner_leaves_idle_actors_have() -> None:
+    # A fragment takes 20 ms, its updates 5 ms: on two cores 8 in 100 ms, 5 where the learner has its own.
+    of_split = costs(fragment=0.0199, update=1e-3, receive=0.0, draw=0.0)
+    pinned, shared = (
+        exactly(split, rollouts(), of_split, cores=2, events=30_000).throughput
+        for split in (splits(1), replace(splits(2), pinned=False))
+    )
+    assert pinned == pytest.approx(STEPS * 10 / 0.020, rel=0.01)
+    assert shared == pytest.approx(STEPS * 10 / 0.0125, rel=0.01)
+
+
+def test_a_learner_gets_no_more_of_shared_cores_than_each_actor() -> None:
+    # 16 fragments take 160 ms of two actors, their updates as much: while all three work each has 2/3 of a
+    # core, so that the actors are done after 240 ms, and the learner has them to itself for 0 to 80 ms.
+    split, of_split = replace(splits(2), pinned=False), costs(fragment=0.0199, update=2e-3)
+    free = replace(of_split, buffer=BufferCosts(0.0, Cost.fixed(0.0), Cost.fixed(0.0)))
+    shared = exactly(split, rollouts(16, updates=80), free, cores=2, events=30_000)
+    assert shared.throughput == pytest.approx(STEPS * 16 * 10 / 0.240, rel=0.02)
+
+
 @st.composite
 def jobs(draw: st.DrawFn) -> tuple[Split, Workload, Costs]:
     """Jobs of any kind on one group, with an actor's seconds as the unit of all costs."""

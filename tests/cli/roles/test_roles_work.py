@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from typing import Any
 
 import pytest
@@ -44,7 +45,8 @@ class Pace:
 
     def __init__(self, config: JobConfig, version: int = 0) -> None:
         self.plan: Plan = make_plan(config, [HOST])
-        self.log = WorkLog(config, self.plan)
+        self.idle = self.idle_s = 0.0
+        self.log = WorkLog(config, self.plan, lambda: self.idle_s)
         self.views = {process.rank: WorkerView() for process in self.plan.processes}
         self.shown: dict[str, float | None] = {}
         self.now_s = 0.0
@@ -93,6 +95,7 @@ class Pace:
         shares = {"actor": actors, "learner": learner, "follower": learner, "buffer": buffer}
         for _ in range(round(seconds / 0.2)):
             self.now_s += 0.2
+            self.idle_s += 0.2 * self.idle
             for process in self.plan.trainers:
                 self.running[process.rank] += 0.2
                 for i, role in enumerate(process.roles):
@@ -155,6 +158,31 @@ def test_groups_add_up() -> None:
     of_one, of_both = alone.log._total(), several.log._total()
     assert of_both.actors.capacity == pytest.approx(2 * of_one.actors.capacity)
     assert of_both.learners.capacity == pytest.approx(2 * of_one.learners.capacity)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "idle", "said"),
+    [
+        ({}, 0.7, "0.7 of 2 cores are idle: distribution.actor.num = 2 with distribution.pin_cores = false"),
+        ({"pin_cores": False}, 0.7, "0.7 of 2 cores are idle: distribution.actor.num = 2 would use them"),
+        ({}, 0.2, "more actors, or more environments in each, would help"),
+        ({"hosts": 2}, 0.7, "more actors, or more environments in each, would help"),
+    ],
+)
+def test_what_would_use_an_idle_core_is_said_if_there_is_one(
+    distribution: dict[str, Any], idle: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    config = job(1, **distribution)
+    pace = Pace(config)
+    if config.distribution.hosts > 1:
+        pace.log = WorkLog(config, make_plan(config, [HOST, Host("there", (0, 1))]), lambda: pace.idle_s)
+    pace.idle = idle
+    pace.go(6, actors=1, learner=0.25)
+    for named in (pace.log.current(pace.now_s), pace.log.overall(6.0)):
+        assert named is not None
+        assert named.kind == "sample-bound"
+        assert said in named.words
 
 
 def test_a_buffer_beside_the_learner_takes_the_learners_time() -> None:

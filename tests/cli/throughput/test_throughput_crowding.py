@@ -147,18 +147,14 @@ def test_a_crowd_is_only_as_busy_as_those_who_take_turns_let_one_another_be() ->
     assert prediction.throughput == prediction.limits["cores"] == pytest.approx(1000)
 
 
-def test_roles_that_take_turns_leave_cores_idle_if_one_actor_is_all_there_is_to_wait_for() -> None:
-    # Two learners and an actor on two cores; learners take 30 ms each for a fragment that takes 60 ms, and up
-    # to 80. So the actor has u = 2 x 30 / (60 + 20 u) of a neighbour at work.
-    costs = simple(sample=Cost(0.060, 0.080), update=Cost.fixed(0.030))
+def test_roles_that_share_cores_leave_some_idle_if_one_actor_is_all_there_is_to_wait_for() -> None:
+    # Two learners and an actor on two cores; learners take 20 ms each for a fragment that takes 60 ms. While
+    # all three work each has 2/3 of a core: 30 ms in all, in which the actor does 20. It does the rest alone.
+    costs = simple(sample=Cost.fixed(0.060), update=Cost.fixed(0.020))
     prediction = predict(Split(2, 1, 1, 10), ONE_TO_ONE, costs, cores=2)
-    share = (-60 + (3600 + 4 * 20 * 60) ** 0.5) / 40
-    assert prediction.crowd.actors == pytest.approx(share)
-    assert (
-        prediction.throughput
-        == prediction.limits["production"]
-        == pytest.approx(100 / (0.060 + 0.020 * share))
-    )
+    assert prediction.throughput == prediction.limits["cores"] == pytest.approx(100 / 0.070)
+    # Both cores are at work for 100 of 70 x 2 ms, of which the actor has 60.
+    assert prediction.crowd.actors == pytest.approx(40 / 70)
 
 
 def test_work_that_was_measured_a_little_faster_in_a_crowd_is_taken_as_measured() -> None:

@@ -11,7 +11,13 @@ from tianji_cli.throughput.bottleneck import (
     TRAINING_BOUND,
     bottleneck,
 )
-from tianji_cli.throughput.observed import BOUND_BY_WAITING, Observation, Work, observed_bottleneck
+from tianji_cli.throughput.observed import (
+    BOUND_BY_WAITING,
+    HostCores,
+    Observation,
+    Work,
+    observed_bottleneck,
+)
 
 
 def ten_seconds(
@@ -103,3 +109,33 @@ def test_what_was_done_later_is_told_from_what_was_done_before() -> None:
     assert later.since(earlier).actors == Work(200, 3.0, 0.0, 4)
     assert later.since(earlier).learners == Work(400, 7.0, 0.0, 1)
     assert (earlier + later).learners == Work(1200, 11.0, 20.0, 2)
+
+
+ANOTHER = "distribution.actor.num = 2"
+
+
+def cores(idle: float, *, shared: bool = False) -> HostCores:
+    return HostCores(there=2, shared=shared, idle=idle, would_use_them=ANOTHER)
+
+
+def test_a_learner_that_waits_beside_an_idle_core_is_told_what_would_use_it() -> None:
+    waits = ten_seconds(10_000, 10.0, 40_000, 3.0)
+    named = observed_bottleneck(waits, 4.0, "free", cores(idle=0.7))
+    assert named is not None
+    assert named.kind == "sample-bound"
+    assert f"0.7 of 2 cores are idle: {ANOTHER} would use them" in named.words
+
+
+def test_nothing_is_said_of_idle_cores_where_there_are_none_or_more_actors_would_not_help() -> None:
+    waits, trains = ten_seconds(10_000, 10.0, 40_000, 3.0), ten_seconds(10_000, 5.0, 40_000, 9.9)
+    # Something else on the machine uses the core.
+    assert observed_bottleneck(waits, 4.0, "free", cores(idle=0.1)) == SAMPLE_BOUND
+    assert observed_bottleneck(trains, 4.0, "free", cores(idle=0.5)) == TRAINING_BOUND
+
+
+def test_where_roles_share_cores_that_are_all_at_work_they_are_named_by_what_they_take() -> None:
+    waits = ten_seconds(20_000, 18.0, 80_000, 6.0, actors=2)
+    named = observed_bottleneck(waits, 4.0, "free", cores(idle=0.1, shared=True))
+    assert named is not None
+    assert named.kind == "sample-bound"
+    assert "(the actors 75%, the learner 25%)" in named.words

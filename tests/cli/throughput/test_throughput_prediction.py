@@ -202,3 +202,52 @@ def test_actors_with_several_cores_want_them_all() -> None:
     split = replace(SPLIT, actors=2, actor_cores=2)
     assert predict(split, WORKLOAD, COSTS, cores=5).production == pytest.approx(800)
     assert predict(split, WORKLOAD, COSTS, cores=3).production == pytest.approx(400)
+
+
+UNPINNED = replace(SPLIT, pinned=False)
+"""Two actors make 800 steps a second, or 3,200 uses; the learner makes 80 in 22 ms, or 3,636."""
+ONE_BY_ONE = replace(WORKLOAD, rollout_steps=None)
+"""From a replay, which never holds all actors back at once."""
+
+
+def test_what_a_learner_leaves_idle_actors_have() -> None:
+    slow_actors = replace(COSTS, actor=replace(COSTS.actor, sample=Cost.fixed(0.39)))
+    pinned = predict(replace(SPLIT, actors=1), WORKLOAD, slow_actors, cores=2)
+    shared = predict(UNPINNED, WORKLOAD, slow_actors, cores=2)
+    # For 80 uses 200 ms of an actor's core, or 222 ms of two cores.
+    assert pinned.throughput == pytest.approx(80 / 0.200)
+    assert shared.throughput == shared.limits["cores"] == pytest.approx(80 / 0.111)
+    assert "the actors 90%, the learner 10%" in shared.bottleneck.words
+
+
+def test_actors_that_wait_one_by_one_never_leave_a_learner_less_than_it_can_use() -> None:
+    fast = replace(COSTS, actor=replace(COSTS.actor, sample=Cost.fixed(0.03)))
+    shared = predict(UNPINNED, ONE_BY_ONE, fast, cores=2)
+    # 80 uses take 22 ms, and 20 ms of actors: less than two cores have.
+    assert shared.throughput == shared.limits["consumption"] == pytest.approx(80 / 0.022)
+
+
+def test_actors_that_all_go_on_at_once_leave_a_learner_no_more_than_its_share() -> None:
+    fast = replace(COSTS, actor=replace(COSTS.actor, sample=Cost.fixed(0.03)))
+    rollouts = replace(WORKLOAD, rollout_steps=320)
+    shared = predict(UNPINNED, rollouts, fast, cores=2)
+    # Two actors take 10 ms, and 15 where three share two cores: the learner has then done 10 of its 22 ms.
+    assert shared.throughput == shared.limits["cores"] == pytest.approx(80 / (0.015 + 0.012))
+
+
+def test_in_step_roles_that_share_cores_are_never_in_each_others_way() -> None:
+    in_step = replace(WORKLOAD, in_step=True)
+    shared = predict(UNPINNED, in_step, COSTS, cores=2)
+    assert shared.throughput == pytest.approx(80 / (0.025 + 0.022))
+    # Four actors on two cores are no faster than two.
+    four = predict(replace(UNPINNED, actors=4), in_step, COSTS, cores=2)
+    assert four.throughput == pytest.approx(80 / (0.025 + 0.022))
+
+
+def test_pins_make_no_difference_where_there_are_cores_enough() -> None:
+    assert predict(UNPINNED, WORKLOAD, COSTS, cores=3).limits == predict(SPLIT, WORKLOAD, COSTS).limits
+
+
+def test_pinned_actors_have_only_the_cores_that_learners_leave() -> None:
+    assert predict(SPLIT, WORKLOAD, COSTS, cores=2).production == pytest.approx(400)
+    assert predict(UNPINNED, WORKLOAD, COSTS, cores=2).production == pytest.approx(800)
