@@ -12,10 +12,12 @@ from cli.sessions import PATIENCE_S, commands
 from tianji_cli.cluster.control import ControlServer
 from tianji_cli.cluster.keys import JobKey, write_new_key
 from tianji_cli.cluster.messages import Arrive, Begin, FromRoot, Refuse, Welcome
+from tianji_cli.cluster.spec import ProcessSpec
 
 Join = Callable[..., "subprocess.Popen[str]"]
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
-WELCOME = Welcome(host="b", experiment="e", run="/nowhere", config="", modules={}, actors=1)
+WELCOME = Welcome(host="b", experiment="e", run="/nowhere", files={}, actors=1)
+BEGIN = Begin(number=0, own=ProcessSpec(rank=0, incarnation=0))
 
 
 @pytest.fixture
@@ -99,7 +101,7 @@ def test_what_the_root_says_reaches_the_terminal_without_escape_sequences(
     assert status == 2
     assert "refuses this host: no \N{REPLACEMENT CHARACTER}]0;owned" in said
     welcome = WELCOME.model_copy(update={"experiment": f"e{ESCAPE}", "host": f"b{ESCAPE}"})
-    status, more = answered(join, root, tmp_path, welcome, Begin(number=0, assignment="{}"))
+    status, more = answered(join, root, tmp_path, welcome, BEGIN)
     assert status == 1
     assert "joined e\N{REPLACEMENT CHARACTER}" in more
     assert "\x1b" not in said + more
@@ -108,9 +110,9 @@ def test_what_the_root_says_reaches_the_terminal_without_escape_sequences(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"modules": {"../evil.py": ""}}, "no path of a module"),
-        ({"modules": {"a.py": "", "a.py/b.py": ""}}, "File exists"),
-        ({"modules": {"a\0.py": ""}}, "null"),
+        ({"files": {"../evil.py": b""}}, "is no path below extensions"),
+        ({"files": {"a.py": b"", "a.py/b.py": b""}}, "File exists"),
+        ({"files": {"a\0.py": b""}}, "null"),
     ],
 )
 def test_a_welcome_that_cannot_be_used_is_blamed_on_the_root(
@@ -125,12 +127,21 @@ def test_a_welcome_that_cannot_be_used_is_blamed_on_the_root(
     assert why in said
 
 
-def test_an_assignment_that_cannot_be_used_is_blamed_on_the_root(
+def test_an_order_that_cannot_be_used_is_blamed_on_the_root(
     join: Join, root: ControlServer, tmp_path: Path
 ) -> None:
-    status, said = answered(join, root, tmp_path, WELCOME, Begin(number=0, assignment="[]"))
+    status, said = answered(join, root, tmp_path, WELCOME, BEGIN)
     assert status == 1
-    assert "sent an assignment that cannot be used here" in said
+    assert f"the root at {root.address.address} sent an order that cannot be used here" in said
+    assert "it was not said of which job" in said
+
+
+def test_what_is_none_of_the_protocol_after_a_welcome_ends_joining_too(
+    join: Join, root: ControlServer, tmp_path: Path
+) -> None:
+    status, said = answered(join, root, tmp_path, WELCOME, b'{"kind": "prepare"}')
+    assert status == 1
+    assert f"what {root.address.address} says makes no sense to this version of tianji" in said
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.cluster.extensions import collect_files, config_for_hosts
+from tianji_cli.cluster.extensions import collect_files
 from tianji_cli.commands.list import list_things
 from tianji_cli.config import user_roles
-from tianji_cli.config.loader import dump_config, load_config
+from tianji_cli.config.loader import dump_config, load_config, parse_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
 from tianji_cli.roles.user_role import find_user_role
@@ -222,7 +222,7 @@ def test_a_role_s_module_is_found_beside_the_config_and_travels_to_other_hosts(p
     config = loaded(place, TAPE)
     assert config.experiment.extensions[0] == str(place)
     assert collect_files(config) == {"tape_roles.py": ROLE.encode()}
-    assert config_for_hosts(config).roles == config.roles
+    assert parse_config(dump_config(config)).roles == config.roles
 
 
 def test_checking_a_role_costs_no_torch(place: Path) -> None:

@@ -146,12 +146,7 @@ class JoinedHost:
                 raise UsageError(f"whoever listens at {self._root.address} does not know this key")
             if self._signals.count:
                 raise Interruption
-            heard = control.receive()
-            if control.malformed:
-                raise RunFailed(
-                    f"what {self._root.address} says makes no sense to this version of tianji: "
-                    f"{control.malformed}"
-                )
+            heard = self._receive(control)
             for i, message in enumerate(heard):
                 if isinstance(message, Welcome):
                     self._unheeded = heard[i + 1 :]
@@ -167,7 +162,7 @@ class JoinedHost:
             if not self._unheeded:
                 self._listen(control, (self._signals.descriptor, launcher.descriptor))
             severed = control.severed  # Before looking for what the root may have said last.
-            for message in (*self._unheeded, *control.receive()):
+            for message in (*self._unheeded, *self._receive(control)):
                 self._obey(message, launcher, production)
             self._unheeded = []
             launcher.hear()
@@ -191,6 +186,13 @@ class JoinedHost:
     def _listen(self, control: ControlClient, also: tuple[int, ...]) -> None:
         control.wait(PRESENT_EVERY_S, also)
         self._signals.clear()
+
+    def _receive(self, control: ControlClient) -> list[FromRoot]:
+        heard = control.receive()
+        if control.malformed:
+            makes_no_sense = f"what {self._root.address} says makes no sense to this version of tianji"
+            raise RunFailed(f"{makes_no_sense}: {control.malformed}")
+        return heard
 
     def _obey(self, message: FromRoot, launcher: LocalLauncher, production: ProductionFile) -> None:
         self._heard = time.monotonic()
@@ -218,7 +220,8 @@ class JoinedHost:
         return Present(station=self._station, reaches_run=self._reaches_run)
 
     def _process(self, own: ProcessSpec) -> PlannedProcess:
-        assert self._job is not None, "a root says what the job is before it asks for a worker"
+        if self._job is None:
+            raise LookupError("a worker is to start, and it was not said of which job")
         return self._job.plan.processes[own.rank]
 
     def _adapted(self, job: JobSpec) -> JobSpec:
