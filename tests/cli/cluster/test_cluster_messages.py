@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tianji_cli.cluster.messages import (
     Addresses,
+    Allow,
     Answer,
     Arrive,
     Ask,
@@ -64,7 +65,11 @@ stations = st.one_of(
 )
 to_root = st.one_of(reports, stopped, stations, *(st.builds(kind, rank=ranks) for kind in plain))
 asks = st.builds(Ask, kind=st.just("ask"), step=plain_data)
-from_root = st.one_of(asks, *(st.from_type(kind) for kind in typing.get_args(FromRoot) if kind is not Ask))
+from_root = st.one_of(
+    asks,
+    st.builds(Allow, kind=st.just("allow"), fragments=st.none() | st.integers(min_value=0)),
+    *(st.from_type(kind) for kind in typing.get_args(FromRoot) if kind not in {Ask, Allow}),
+)
 
 
 @given(to_root)

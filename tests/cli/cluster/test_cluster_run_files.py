@@ -80,6 +80,7 @@ def test_a_goal_is_reached_if_a_rule_holds_of_what_all_sessions_and_groups_have_
     tmp_path: Path, stop: Stop, reached: set[str]
 ) -> None:
     save(tmp_path / "last", Progress(env_steps=200, train_s=1e6), best_mean=475.0, best_win_rate=0.5)
+    save(tmp_path / "best", Progress())
     save(tmp_path / "group-1/last", Progress(env_steps=100), best_mean=None, best_win_rate=0.75)
     assert goals_reached(tmp_path, stop, 2).keys() == reached
 

@@ -233,6 +233,6 @@ def test_a_miscount_is_not_hidden_in_another_term(history: History) -> None:
     assert history.account().unaccounted == 4
 
 
-def test_samples_nobody_gave_up_are_unaccounted(history: History) -> None:
+def test_what_an_actor_left_unfinished_without_giving_it_up_is_lost(history: History) -> None:
     history.step(0, 2)
-    assert history.account().unaccounted == 2
+    assert history.account() == Account(produced=2, received=0, in_flight=0, lost=2, dropped=0)
