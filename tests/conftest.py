@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 import torch
 
 NO_GPU = "torch finds no CUDA device on this machine"
+
+
+def pytest_configure() -> None:
+    """Have commands under test heed SIGINT: what a shell runs in the background ignores it, children included."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
