@@ -12,7 +12,7 @@ NO_GPU = "torch finds no CUDA device on this machine"
 
 
 def pytest_configure() -> None:
-    """Have commands under test heed SIGINT: what a shell runs in the background ignores it, children included."""
+    """Have commands under test heed SIGINT, which shells tell their background commands to ignore."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
