@@ -101,7 +101,9 @@ def test_an_evaluation_says_how_many_were_won_and_what_each_agent_got(episodes: 
     )
     assert sum(evaluator.agents.values()) == pytest.approx(np.mean(evaluator.returns))
     assert evaluator.win_rate == wins / episodes
-    assert evaluator.report() == {
+    report = evaluator.report()
+    assert report.pop("progress")["episodes"] == episodes
+    assert report == {
         "returns": evaluator.returns,
         "win_rate": evaluator.win_rate,
         "agents": evaluator.agents,
