@@ -53,9 +53,8 @@ def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
             raise UnknownEnvironmentError(f"{id!r}: cannot import {module!r}: {cause}{how}") from cause
     spec = gymnasium.registry.get(name)
     if spec is None:
-        # Reading what other packages register costs a quarter of a second.
-        hint = "" if module else well_known(name)
-        hint = hint or _nearest(name, f"{module}:" if module else "") or registered_elsewhere(name)
+        elsewhere = "" if module else well_known(name) or registered_elsewhere(name)
+        hint = elsewhere or _nearest(name, f"{module}:" if module else "")
         raise UnknownEnvironmentError(f"gymnasium has no environment {name!r}{hint}")
     return spec
 

@@ -12,6 +12,7 @@ import pytest
 
 from tianji_cli.commands import list as listing
 from tianji_cli.telemetry.table import plain_table, print_table
+from tianji_transports import registry
 
 
 @pytest.mark.parametrize(
@@ -130,7 +131,9 @@ def test_an_engine_whose_library_is_missing_comes_with_the_pip_command(
     (package / "entry_points.txt").write_text("[tianji.transports]\nother = other_engines:Other\n")
     (tmp_path / "other_engines.py").write_text("import a_library_nobody_has\n")
     monkeypatch.syspath_prepend(tmp_path)
+    registry._registered.cache_clear()
     entries = {entry.name: entry for entry in listing.engines()}
+    registry._registered.cache_clear()
     assert "pip install 'a_library_nobody_has'" in entries["other"].missing
     assert entries["shm"].missing == ""
 

@@ -59,7 +59,7 @@ def test_with_its_module_in_front_an_id_is_found(roll: Callable[..., Any]) -> No
     factory = registry.find("gym")
     factory.check_id("far_grid:FarGrid-Empty-v0")
     roll(factory.make("far_grid:FarGrid-Empty-v0", 2), 3)
-    assert "did you mean far_grid:FarGrid-Empty-v0?" in said_of("far_grid:FarGrid-Empt-v0")
+    assert "; did you mean far_grid:FarGrid-Empty-v0" in said_of("far_grid:FarGrid-Empt-v0")
 
 
 @pytest.mark.parametrize("env_id", ["FarGrid-Other-v0", "FarGrid-Empty", ""])
