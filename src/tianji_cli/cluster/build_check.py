@@ -75,8 +75,6 @@ class BuildOutput:
                 return BuildReport.model_validate_json(said)
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
             *_, last = printed.read().decode(errors="replace").strip().splitlines() or [""]
-        if status == 0:
-            return BuildReport()
         how = f"the process that built environment and model {describe_exit(status)}"
         return BuildReport(error=f"{how}; it wrote last: {last}" if last else how)
 

@@ -24,6 +24,7 @@ class Departure:
     Attributes:
         rank: of the worker.
         incarnation: of it.
+        pid: process id; None if it never began.
         exit_status: minus a signal's number if one killed it; None if nobody knows.
         killed: by the root.
         refusal: why the system did not even make it, if so.
@@ -31,6 +32,7 @@ class Departure:
 
     rank: int
     incarnation: int
+    pid: int | None
     exit_status: int | None
     killed: bool = False
     refusal: str = ""
@@ -59,7 +61,10 @@ class Crew:
         self._stations = {launcher.station.name: launcher for launcher in self._by_rank.values()}
         self._running: dict[int, WorkerProcess] = {}
         self._restarts: deque[float] = deque()
-        for launcher in (*self._stations.values(), *([local] if local is not None else ())):
+        self._launchers: list[LocalLauncher | StationLauncher] = list(self._stations.values())
+        if local is not None:
+            self._launchers.append(local)
+        for launcher in self._launchers:
             launcher.begin(job)
 
     @property
@@ -85,13 +90,20 @@ class Crew:
         return self._local.cause_of_loss()
 
     @property
-    def suspended_server(self) -> int | None:
-        """Process id of the fork server if it is suspended; None if it is not, or there is none."""
-        return self._local.pid if self._local is not None and self._local.stopped else None
+    def suspended_servers(self) -> dict[str, int]:
+        """Process ids of the fork servers that are suspended, by what they are called."""
+        found = {
+            f"the fork server on {launcher.station.host.name}": launcher.suspended_server
+            for launcher in self._stations.values()
+            if launcher.suspended_server is not None
+        }
+        if self._local is not None and self._local.stopped:
+            found["the fork server"] = self._local.pid
+        return found
 
     @property
     def starts_no_more(self) -> bool:
-        """The fork server was ended."""
+        """The fork server here was ended."""
         return self._local is not None and self._local.dismissed
 
     @property
@@ -117,11 +129,10 @@ class Crew:
         """Forget the processes that have ended since the last call, and say how they did."""
         if self._local is not None:
             self._local.hear()
-        for launcher in self._stations.values():
-            launcher.mind()
-        launchers = (*self._stations.values(), *([self._local] if self._local is not None else ()))
+        for station in self._stations.values():
+            station.mind()
         departures = []
-        for launcher in launchers:
+        for launcher in self._launchers:
             ended, launcher.departed[:] = list(launcher.departed), []
             for worker in ended:
                 del self._running[worker.spec.rank]
@@ -129,6 +140,7 @@ class Crew:
                     Departure(
                         worker.spec.rank,
                         worker.spec.incarnation,
+                        worker.pid,
                         worker.exit_status,
                         worker.killed,
                         worker.refusal,
@@ -151,15 +163,22 @@ class Crew:
                 self._launcher(rank).kill(worker)
 
     def kill_all(self) -> None:
-        """End all processes at once, and start none any more on this host."""
-        self.kill(set(self._by_rank))
-        if self._local is not None:
-            self._local.kill_all()
+        """End all processes at once, and start none any more."""
+        self.start_no_more()
+        self.kill(self.ranks)
 
     def start_no_more(self) -> None:
-        """Take back what was asked for on this host and has not begun."""
-        if self._local is not None:
+        """Take back what was asked for and has not begun."""
+        for launcher in self._launchers:
+            launcher.start_no_more()
+
+    def end_suspended_servers(self) -> None:
+        """End the fork servers that are suspended: they could not say how their workers end."""
+        if self._local is not None and self._local.stopped:
             self._local.start_no_more()
+        for station in self._stations.values():
+            if station.suspended_server is not None:
+                station.start_no_more()
 
     def close(self) -> None:
         """End whatever still runs; stations see to it themselves when they are dismissed."""

@@ -12,6 +12,7 @@ import gc
 import importlib
 import os
 import select
+import signal
 import socket
 import sys
 from collections import deque
@@ -165,7 +166,11 @@ class ForkServer:
                 importlib.import_module(name)
             return Built(report=report)
 
-        if self._fork(built):
+        try:
+            if self._fork(built):
+                return None
+        except OSError as cause:
+            self._say(Built(report=BuildReport(error=f"cannot start a process: {cause.strerror or cause}")))
             return None
         return partial(turn_into_build if spec.fresh else check_build, spec, output)
 
@@ -201,7 +206,12 @@ class ForkServer:
             for descriptor in self._children:
                 os.close(descriptor)
             return 0
-        descriptor = os.pidfd_open(pid)
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:  # A child that could not be watched must not run.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
         self._children[descriptor] = pid, ended
         self._poller.register(descriptor, select.POLLIN)
         return pid

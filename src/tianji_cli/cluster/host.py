@@ -28,6 +28,7 @@ from tianji_cli.cluster.messages import (
     Prepare,
     Present,
     Refuse,
+    StartNoMore,
     Terminate,
     Welcome,
     Wrote,
@@ -102,8 +103,8 @@ class JoinedHost:
             self._say(f"joined {job} at {self._root.address} as {host}")
             with self._senseless("a welcome"):
                 production = self._settle_in(welcome)
-            control.send(self._present())
             with LocalLauncher() as launcher:
+                control.send(self._present(launcher))
                 self._serve(control, launcher, production)
         self._say("the job is over")
 
@@ -171,7 +172,7 @@ class JoinedHost:
             now = time.monotonic()
             if now - self._told > PRESENT_EVERY_S:
                 self._told = now
-                control.send(self._present())
+                control.send(self._present(launcher))
                 for number, worker in self._workers.items():
                     self._pass_on(control, number, self._log_of(worker).piece())
             if (severed and not self._over) or now - self._heard > SILENT_S:
@@ -208,6 +209,8 @@ class JoinedHost:
                         production.begin(actor, own.incarnation)
                 self._workers[number] = launcher.start(own)
                 self._say(f"starting {process.title}")
+            case StartNoMore():
+                launcher.start_no_more()
             case Kill(number=number) if number in self._workers:
                 launcher.kill(self._workers[number])
             case Dismiss():
@@ -216,8 +219,9 @@ class JoinedHost:
             case _:
                 pass  # A ping, or what is said to workers.
 
-    def _present(self) -> Present:
-        return Present(station=self._station, reaches_run=self._reaches_run)
+    def _present(self, launcher: LocalLauncher) -> Present:
+        suspended = launcher.pid if launcher.stopped else None
+        return Present(station=self._station, reaches_run=self._reaches_run, suspended_server=suspended)
 
     def _process(self, own: ProcessSpec) -> PlannedProcess:
         if self._job is None:

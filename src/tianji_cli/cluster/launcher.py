@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -35,6 +36,9 @@ from tianji_cli.errors import RunFailed, UsageError, describe_exit
 
 SLOW_BUILD_S: Final = 30.0
 """A first build that takes so long is announced: one that hangs is ended by nobody but the user."""
+
+LOOK_S: Final = 2.0
+"""How often it is looked whether the fork server is suspended while something is built."""
 
 
 class WorkerProcess:
@@ -151,15 +155,19 @@ class LocalLauncher:
             RunFailed: there is no fork server.
         """
         self._ask(Build(spec=spec))
-        began, said = time.monotonic(), False
+        slow_at = time.monotonic() + SLOW_BUILD_S
+        was_stopped = False
         while self._report is None:
             if self.lost:
                 raise RunFailed(self.cause_of_loss())
-            self.wait(SLOW_BUILD_S)
+            self.wait(LOOK_S)
             self.hear()
-            if not said and time.monotonic() - began >= SLOW_BUILD_S:
-                said = True
+            if time.monotonic() >= slow_at:
+                slow_at = math.inf
                 say(f"environment and model are still being built after {SLOW_BUILD_S:g} s; Ctrl-C ends this")
+            if self.stopped and not was_stopped:
+                say(f"the fork server (process {self.pid}) is stopped; kill -CONT {self.pid} lets it go on")
+            was_stopped = self.stopped
         report, self._report = self._report, None
         if report.error:
             error = UsageError(report.error)

@@ -117,11 +117,16 @@ class Arrive(Message):
 
 
 class Present(Message):
-    """The station is still there; a host that was welcomed says whether it reaches the run directory."""
+    """The station is still there.
+
+    A host that was welcomed says whether it reaches the run directory, and the process id of its fork server
+    if that is suspended.
+    """
 
     kind: Literal["present"] = "present"
     station: Name
     reaches_run: bool = False
+    suspended_server: Natural | None = None
 
 
 class Began(Message):
@@ -253,6 +258,12 @@ class Kill(Message):
     number: Natural
 
 
+class StartNoMore(Message):
+    """Take back what was asked for and has not begun."""
+
+    kind: Literal["start_no_more"] = "start_no_more"
+
+
 class Ping(Message):
     """The root is still there."""
 
@@ -271,7 +282,7 @@ FromWorker = Register | Report | Finished | Failed | Stopped | Terminate
 FromStation = Arrive | Present | Began | Wrote | Ended | Answer
 ToRoot = FromWorker | FromStation
 ToWorker = Addresses | PeerLost | Allow | WindDown | Stop
-ToStation = Welcome | Refuse | Prepare | Begin | Kill | Ping | Dismiss | Ask
+ToStation = Welcome | Refuse | Prepare | Begin | Kill | StartNoMore | Ping | Dismiss | Ask
 FromRoot = ToWorker | ToStation
 
 _TO_ROOT: TypeAdapter[ToRoot] = TypeAdapter(Annotated[ToRoot, Field(discriminator="kind")])

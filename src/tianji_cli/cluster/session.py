@@ -231,14 +231,14 @@ def _job_spec(order: Order, progress: tuple[Progress, ...], plan: Plan, root: Ro
     )
 
 
-def build_spec(job: JobConfig, out: Path) -> BuildSpec:
+def build_spec(job: JobConfig, where: Path) -> BuildSpec:
     """Say what is to be built once before the job starts.
 
     Args:
         job: the config.
-        out: directory for runs, which may have to be made yet.
+        where: the run's directory, or that for runs; it may have to be made yet.
     """
-    there = next(place for place in (out.absolute(), *out.absolute().parents) if place.is_dir())
+    there = next(place for place in (where.absolute(), *where.absolute().parents) if place.is_dir())
     return BuildSpec(dump_config(job), tuple(sys.path), there, _wants_fresh_process(job))
 
 

@@ -21,6 +21,7 @@ from tianji_cli.cluster.messages import (
     Prepare,
     Present,
     Refuse,
+    StartNoMore,
     Wrote,
 )
 from tianji_cli.cluster.plan import ROOT_RANK, Host
@@ -79,6 +80,7 @@ class StationLauncher:
         station: where.
         lost: the station is gone, and with it whatever ran there.
         reaches_run: it has the run directory under the root's path; None until a host has said so.
+        suspended_server: process id of its fork server, if that is suspended.
         doomed: a worker was to be killed that cannot be killed alone, or is gone.
         departed: workers that have ended, for the caller to take out.
     """
@@ -87,6 +89,7 @@ class StationLauncher:
         self.station = station
         self.lost = False
         self.reaches_run: bool | None = None
+        self.suspended_server: int | None = None
         self.doomed = False
         self.departed: list[WorkerProcess] = []
         self._control = control
@@ -125,6 +128,11 @@ class StationLauncher:
             self.doomed = True
             worker.end(None)
 
+    def start_no_more(self) -> None:
+        """Take back what was asked for there and has not begun."""
+        if self._can_kill:
+            self._control.send(self.station.name, StartNoMore())
+
     def hear(self, message: FromStation) -> WorkerProcess | None:
         """Take note of what the station says; gives the worker that it says has written or ended."""
         self._heard = time.monotonic()
@@ -140,6 +148,7 @@ class StationLauncher:
                 return self._workers[number]
             case Present():
                 self.reaches_run = message.reaches_run
+                self.suspended_server = message.suspended_server
             case Arrive() | Began() | Wrote() | Ended():
                 pass
         return None

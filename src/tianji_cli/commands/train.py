@@ -94,10 +94,14 @@ def train(  # noqa: PLR0913 - as many as the command has options
         files = collect_files(job) if job.distribution.hosts > 1 else {}
         if not dry_run:
             check_devices(job)
+        to_build = build_spec(job, earlier.path if earlier is not None else run_in or place)
         launcher = None
-        if not started_again():  # Else the command that started mpiexec has built everything already.
+        if world is None:
             launcher = stack.enter_context(LocalLauncher())
-            launcher.build_once(build_spec(job, place), say)
+            launcher.build_once(to_build, say)
+        elif not started_again():  # Else the command that started mpiexec has built everything already.
+            with LocalLauncher() as only_to_build:  # The workers are ranks.
+                only_to_build.build_once(to_build, say)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0

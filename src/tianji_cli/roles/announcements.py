@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tianji_cli.beginning import BEGAN_S
@@ -35,7 +35,7 @@ class Announcements:
         self._slow_start_announced = False
         self._first_step_announced = False
         self._waited_for: set[Receiver] = set()
-        self._suspended_server: int | None = None
+        self._suspended_servers: set[str] = set()
         self._without_output: set[int] = set()
         self._done = (-1, -1, -1)
         self._done_s = 0.0
@@ -86,14 +86,15 @@ class Announcements:
             start_up_s = time.monotonic() - BEGAN_S - trained_s
             self._event(f"first environment step {start_up_s:.2f} s after the command began")
 
-    def mind_server(self, suspended: int | None) -> None:
-        """Name a fork server that is suspended, by its process id."""
-        if suspended is not None and self._suspended_server is None:
+    def mind_servers(self, suspended: Mapping[str, int]) -> None:
+        """Name the fork servers that are suspended, and say their process ids."""
+        for title in suspended.keys() - self._suspended_servers:
+            pid = suspended[title]
             self._event(
-                f"the fork server (process {suspended}) is stopped: no worker can be started, and it is not "
-                f"known how one ends; kill -CONT {suspended} lets it go on"
+                f"{title} (process {pid}) is stopped: it starts no worker, and does not say how one ends; "
+                f"kill -CONT {pid} lets it go on"
             )
-        self._suspended_server = suspended
+        self._suspended_servers = set(suspended)
 
     def mind_waiting(self, waits_for: Receiver | None) -> None:
         """Name a role that holds actors back."""

@@ -102,6 +102,7 @@ class Ending:
         self.stopped: set[int] = set()
         self.deadline = float("inf")
         self._remaining: set[int] = set()
+        self._killed: set[int] = set()
         self._deadlines: dict[int, float] = {}
         self._announce_at = float("inf")
 
@@ -118,8 +119,10 @@ class Ending:
         if remaining != self._remaining:  # However many there are: each that stops gives the others time.
             self._remaining, self.deadline = remaining, now + WIND_DOWN_LIMIT_S
         elif remaining and now >= self.deadline:
-            self._event(f"{self._titles(remaining)} did not stop within {WIND_DOWN_LIMIT_S:g} s: killed")
+            if late := remaining - self._killed:
+                self._event(f"{self._titles(late)} did not stop within {WIND_DOWN_LIMIT_S:g} s: killed")
             self._crew.kill(remaining)
+            self._killed |= late
             self.deadline = now + WIND_DOWN_LIMIT_S
         return not remaining
 

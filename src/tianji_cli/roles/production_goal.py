@@ -96,7 +96,7 @@ class ProductionGoal:
         then, came = self._before
         self._before = now, coming
         rate = (coming - came) / max(now - then, 1e-3)
-        spare = missing - len(self._carriers) * self._full
+        spare = missing - len(self._group_of) * self._full
         if spare <= 0:
             return self._near_s
         return min(max(spare / (2 * rate), self._near_s), FAR_S) if rate > 0 else FAR_S
@@ -125,7 +125,8 @@ class ProductionGoal:
         if received != self._seen:
             self._seen, self._grown_at = received, now
         trained_s, made = self._overview.session_train_s, max(received, self._full) / self._full
-        fragment_s = trained_s * len(self._carriers) / made
+        # As much as all make at once, or one rollout, may come together.
+        fragment_s = trained_s * max(len(self._carriers), self._unit) / made
         return now - self._grown_at > max(STALL_S, 3 * fragment_s)
 
     def _tell(self, fragments: int | None, actors: int | None = None) -> None:

@@ -266,17 +266,22 @@ class Root:
         departures = self._crew.departures()
         if self._crew.fork_server_lost is not None:
             self._end("failed", self._crew.fork_server_lost)
-        elif self._phase in ENDING and self._crew.suspended_server is not None:
-            self._crew.start_no_more()  # It could not say how workers end.
+        elif self._phase in ENDING or self._has_evaluated:
+            self._crew.end_suspended_servers()
+        deadline = time.monotonic() + LAST_WORDS_S
         for departure in departures:
-            self._take_leave(departure)
+            self._take_leave(departure, deadline)
 
-    def _take_leave(self, departure: Departure) -> None:
+    @property
+    def _has_evaluated(self) -> bool:
+        return self._phase is Phase.EVALUATING and self._crew.ranks <= self._ending.stopped
+
+    def _take_leave(self, departure: Departure, deadline: float) -> None:
         rank, status = departure.rank, departure.exit_status
         if self._crew.is_lost(rank):
             self._overview.unsure.add(rank)
-        elif not departure.killed and (status is None or status >= 0):
-            self._await_last_words(rank)
+        elif departure.pid is not None and not departure.killed and (status is None or status >= 0):
+            self._await_last_words(rank, deadline)
         # Whatever befalls a process after its last report, all that it had to do was done.
         in_order = rank in self._ending.stopped and (status is None or status <= 0)
         view = self._overview.workers[rank]
@@ -308,9 +313,8 @@ class Root:
         if self._phase is Phase.TRAINING:
             self._introduce()  # Whoever waits for all of them needs not wait for those.
 
-    def _await_last_words(self, rank: int) -> None:
+    def _await_last_words(self, rank: int, deadline: float) -> None:
         """Hear what a worker said at its end, which may come after the news of its end."""
-        deadline = time.monotonic() + LAST_WORDS_S
         while True:
             for message in self._control.receive():
                 self._hear(message)
@@ -347,7 +351,7 @@ class Root:
         snapshot = self._overview.snapshot()
         self._telemetry.update(snapshot)
         self._rejections.report()
-        self._announcements.mind_server(self._crew.suspended_server)
+        self._announcements.mind_servers(self._crew.suspended_servers)
         self._announcements.mind_first_step(self._overview.session_train_s)
         self._announcements.mind_waiting(self._overview.waits_for)
         if self._phase is Phase.STARTING:

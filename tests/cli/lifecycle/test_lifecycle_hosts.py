@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,19 @@ def test_an_actor_killed_on_another_host_is_restarted_there(start: Start) -> Non
     summary = run.finish(130)
     host.wait(0)
     assert [role["restarts"] for role in summary["roles"] if role["role"] == "actor"] == [0, 1]
+
+
+def test_a_suspended_fork_server_on_another_host_is_named_and_holds_no_end_up(start: Start) -> None:
+    run, host = start(ENDLESS)
+    run.train_until(1000)
+    server = host.kill("fork server", signal.SIGSTOP)
+    until(lambda: f"(process {server}) is stopped" in run.log, "the root names it")
+    os.kill(run.command.pid, signal.SIGINT)
+    began = time.monotonic()
+    summary = run.finish(130)
+    assert time.monotonic() - began < 20
+    assert summary["status"] == "stopped"
+    host.wait(0)
 
 
 def test_what_raises_on_another_host_ends_the_run_with_its_cause(workplace: Any, start: Start) -> None:

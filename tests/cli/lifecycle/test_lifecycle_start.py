@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def test_a_config_that_is_replaced_while_the_job_runs_is_read_by_no_process(work
 UNFIT = {
     "Image": "a convolutional one would be right",
     "Tuple": "Box, Discrete, MultiBinary and MultiDiscrete",
-    "Crash": "was killed by SIGSEGV; it wrote last: the last line",
+    "Leaver": "exited with status 0; it wrote last: the last line",
 }
 
 ODD = """
@@ -119,12 +120,12 @@ class Image(gym.Env):
 class Odd(gym.Env):
     observation_space, action_space = Box(-1, 1, (4,)), Tuple((Discrete(2), Discrete(2)))
 
-class Crash(gym.Env):
+class Leaver(gym.Env):
     def __init__(self):
         print("the last line", flush=True)
-        os.kill(os.getpid(), signal.SIGSEGV)
+        os._exit(0)
 
-for name, kind in {"Image": Image, "Tuple": Odd, "Crash": Crash}.items():
+for name, kind in {"Image": Image, "Tuple": Odd, "Leaver": Leaver}.items():
     gym.register(f"{name}-v0", kind)
 """
 
@@ -141,6 +142,16 @@ def test_what_cannot_be_built_is_the_only_error_and_leaves_no_run(
     assert len(run.command.stderr.splitlines()) == 1
     assert not run.command.stdout
     assert not run.path.exists()
+
+
+def test_a_fork_server_that_dies_while_many_actors_start_holds_nothing_up(workplace: Any) -> None:
+    run = workplace.train({"distribution": {"actor": {"num": 40}}})
+    workplace.until(lambda: run.command.pids("actor"), "the first actor starts")
+    run.command.kill("fork server")
+    began = time.monotonic()
+    run.command.wait(1)
+    assert time.monotonic() - began < 20, "none of those that never began has anything to say"
+    assert "the fork server was killed by SIGKILL" in run.command.last_words
 
 
 def test_a_replay_that_cannot_fit_is_refused_before_anything_starts(workplace: Any) -> None:

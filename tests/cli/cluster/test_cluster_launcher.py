@@ -1,0 +1,46 @@
+"""The launcher, and a fork server that does not listen: nothing is waited for, and nothing is forgotten."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tianji_cli.cluster.launcher import LocalLauncher
+from tianji_cli.cluster.spec import ProcessSpec
+
+MANY = 20_000
+"""More requests than any buffer of a socket takes."""
+
+
+@pytest.fixture
+def launcher() -> Iterator[LocalLauncher]:
+    with LocalLauncher() as launcher:
+        yield launcher
+
+
+def test_requests_wait_for_no_server_and_all_are_answered_for_when_it_is_ended(
+    launcher: LocalLauncher,
+) -> None:
+    os.kill(launcher.pid, signal.SIGSTOP)
+    while not launcher.stopped:
+        launcher.wait(0.01)
+    workers = [launcher.start(ProcessSpec(rank, 0)) for rank in range(MANY)]
+    launcher.hear()
+    assert launcher.departed == []
+    launcher.start_no_more()
+    assert launcher.departed == workers
+    assert {(worker.ended, worker.pid, worker.exit_status) for worker in workers} == {(True, None, None)}
+
+
+def test_what_the_server_did_not_take_at_once_it_takes_when_it_goes_on(launcher: LocalLauncher) -> None:
+    os.kill(launcher.pid, signal.SIGSTOP)
+    for rank in range(MANY):
+        launcher.start(ProcessSpec(rank, 0))
+    os.kill(launcher.pid, signal.SIGCONT)
+    while not launcher.lost:
+        launcher.wait(1.0)
+        launcher.hear()
+    assert "a launcher says what the job is before it asks for a worker" in launcher.cause_of_loss()
