@@ -40,6 +40,7 @@ from tianji_cli.roles.root_endpoint import RootEndpoint
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display
+from tianji_cli.telemetry.unwaited import unwaited
 from tianji_envs import registry as environments
 
 KEY_FILE: Final = "job.key"
@@ -105,7 +106,8 @@ def run_session(order: Order) -> Result:
     earlier_env_steps = sum(of_group.env_steps for of_group in progress)
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
-        display = choose_display(f"{job.experiment.name} ({run.path})", quiet=order.quiet, stream=sys.stderr)
+        stream = stack.enter_context(unwaited(sys.stderr))
+        display = choose_display(f"{job.experiment.name} ({run.path})", quiet=order.quiet, stream=stream)
         stack.callback(display.close)
         # Whoever has the metrics has the run: nothing of another's is touched before this.
         telemetry = Telemetry(run, display, earlier_env_steps if order.resumed else None)
