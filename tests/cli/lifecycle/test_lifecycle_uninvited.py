@@ -17,6 +17,11 @@ import pytest
 import zmq
 from cli.sessions import in_session
 
+from tianji_cli.cluster import session
+from tianji_cli.main import main
+from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_transports.listening import borrowed, listening
+
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 
@@ -140,3 +145,19 @@ def test_the_root_of_several_groups_outlives_them_too(workplace: Any) -> None:
         summary = run.finish(130)
     assert summary["rejected_frames"] > 3000
     assert summary["status"] == "stopped"
+
+
+def test_nobody_can_connect_to_a_root_that_tidies_up(workplace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(workplace.place / "tmp"))
+    refused = []
+
+    def tidy_up(run: RunDirectory) -> None:
+        for descriptor in listening():
+            with borrowed(descriptor) as listener, pytest.raises(TimeoutError):
+                socket.create_connection(listener.getsockname(), 0.2)
+            refused.append(run)
+
+    monkeypatch.setattr(session, "_remove_lockstep_stores", tidy_up)
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", str(workplace.config()), "--out", str(workplace.place / "out"), "--quiet"])
+    assert len(refused) == 1, "the control channel listens"
