@@ -38,11 +38,31 @@ def seal(directory: Path, names: Sequence[str]) -> None:
 
 
 def read_sealed(directory: Path, name: str) -> bytes:
-    """Read a file as it was when its directory was sealed.
+    """Read a file as it was when its directory was sealed, also while another takes the directory's place.
 
     Raises:
         CheckpointError: it cannot be read, or is another one now; says which older checkpoint is whole.
     """
+    while True:
+        before = _identity(directory)
+        try:
+            return _read_sealed(directory, name)
+        except (CheckpointError, OSError):
+            if _identity(directory) == before:
+                raise
+            # The file was of the former one, or is gone with it: its writer has replaced it meanwhile.
+
+
+def _identity(directory: Path) -> tuple[int, int, int] | None:
+    """Say which directory a path or a link leads to; None if there is none."""
+    try:
+        status = directory.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def _read_sealed(directory: Path, name: str) -> bytes:
     try:
         content, expected = _read(directory / name), _sums(directory).get(name)
     except FileNotFoundError as cause:

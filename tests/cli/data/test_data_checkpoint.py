@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_cli.data import sums
 from tianji_cli.data.checkpoint import (
     CheckpointError,
     CheckpointWriter,
@@ -337,3 +338,21 @@ def test_links_survive_a_move_of_the_run(tmp_path: Path, model: Model) -> None:
     shutil.move(tmp_path / "a", tmp_path / "b")
     assert number_in(tmp_path / "b" / "last", model) == 5
     assert json.loads((tmp_path / "b" / "last" / "state.json").read_text())["schema"] == 1
+
+
+@pytest.mark.parametrize("next_steps", [7, 8], ids=["under its own name", "under another name"])
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_not_taken_for_damaged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: Model, next_steps: int
+) -> None:
+    writer = CheckpointWriter(tmp_path, model, keep=1)
+    writer.write(state(model, 7))
+    newer = [state(model, next_steps, value=9.0)]
+    look_up = sums._sums
+
+    def replace_first(directory: Path) -> dict[str, str]:
+        if newer:
+            writer.write(newer.pop())
+        return look_up(directory)
+
+    monkeypatch.setattr(sums, "_sums", replace_first)
+    assert (load_parameters(tmp_path / "best", model) == 9.0).all()
