@@ -21,8 +21,6 @@ from tianji_cli.telemetry.quantities import ranges
 
 DEFAULT_OUT: Final = Path("experiments")
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
-MODE: Final = 0o755
-"""Of directories of a run, less the umask: others may look, and nobody else may write."""
 MAX_LISTED: Final = 10
 """Experiments named in an error message at most."""
 
@@ -76,11 +74,11 @@ class RunDirectory:
             parent.mkdir(parents=True, exist_ok=True)
             for number in count(int(first.name)):
                 with contextlib.suppress(FileExistsError):
-                    (parent / str(number)).mkdir(MODE)
+                    (parent / str(number)).mkdir()
                     break
             run = cls(parent / str(number))
             for subdirectory in SUBDIRECTORIES:
-                (run.path / subdirectory).mkdir(MODE)
+                (run.path / subdirectory).mkdir()
         except OSError as cause:
             raise RunDirectoryError(
                 f"cannot make a run directory in {parent}: {cause.strerror}; --out DIR chooses another place"
