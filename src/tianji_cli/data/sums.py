@@ -113,9 +113,8 @@ def _way_out(directory: Path) -> str:
     beside = sorted((path for path in directory.parent.iterdir() if path.name.isdecimal()), reverse=True)
     for path in beside:
         if path != damaged and path.resolve() != damaged and is_whole(path):
-            link = shlex.quote(str(directory))
-            return (
-                f"{path.name} beside it is whole: play it by --checkpoint {int(path.name)}, "
-                f"or put it in place of this one: ln -sfn {path.name} {link}"
+            in_its_place = (
+                f"ln -sfn {path.name} {shlex.quote(str(directory))}" if directory.is_symlink() else ""
             )
+            return f"{path.name} beside it is whole" + (in_its_place and f", to go on with: {in_its_place}")
     return "no other checkpoint beside it is whole"
