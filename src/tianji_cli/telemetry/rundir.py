@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.data.files import open_regular
-from tianji_cli.data.places import check_place
+from tianji_cli.data.places import check_trusted
 from tianji_cli.errors import UsageError
 from tianji_cli.telemetry.quantities import ranges
 
@@ -69,7 +69,7 @@ class RunDirectory:
         """
         first = cls.next(name, out).path
         parent = first.parent
-        check_place(parent)
+        check_trusted(parent)
         try:
             parent.mkdir(parents=True, exist_ok=True)
             for number in count(int(first.name)):
@@ -129,7 +129,7 @@ class RunDirectory:
             place = self.path / subdirectory
             if place.is_symlink():
                 raise RunDirectoryError(f"{place} is a link, and must not be: link the whole run instead")
-        return list(dict.fromkeys([*check_place(self.config), *check_place(self.checkpoints)]))
+        return list(dict.fromkeys([*check_trusted(self.config), *check_trusted(self.checkpoints)]))
 
     @property
     def config(self) -> Path:
