@@ -143,7 +143,7 @@ def test_the_root_of_several_groups_outlives_them_too(workplace: Any) -> None:
         run.train_until(run.env_steps + 5000)
         os.kill(run.command.pid, signal.SIGTERM)
         summary = run.finish(130)
-    assert summary["rejected_frames"] > 3000
+    assert summary["rejected_frames"] > 1024, "more than it has descriptors"
     assert summary["status"] == "stopped"
 
 
