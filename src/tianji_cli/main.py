@@ -300,6 +300,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     _raise_descriptor_limit()
+    # A run executes and trusts what lies in its directories: nobody else may write there.
+    os.umask(os.umask(0) | 0o022)
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Every command takes --debug, before or after its name.
     sys.exit(_status_of([word for word in words if word != "--debug"], debug="--debug" in words))
@@ -309,7 +311,7 @@ def _raise_descriptor_limit() -> None:
     """Let this process and its children open as many files and connections as the system grants them.
 
     The soft limit is 1,024 in most places, for the sake of ``select``, which nothing here calls with a
-    descriptor.
+    descriptor beyond that.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     with contextlib.suppress(ValueError, OSError):  # A system may refuse; then the soft limit counts.

@@ -1,5 +1,6 @@
 """`tianji launch slurm` without a Slurm: the script it writes, and what it refuses."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,3 +81,20 @@ def test_without_sbatch_the_error_says_where_to_launch(
     assert launch(tmp_path, monkeypatch, "--nodes=2", "--set", ZMQ) == 1
     assert "sbatch is not on this machine's PATH" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another group")
+def test_a_place_that_a_group_may_write_to_is_worth_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sbatch = tmp_path / "bin/sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text("#!/bin/sh\necho 7\n")
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(sbatch.parent), prepend=os.pathsep)
+    os.chown(tmp_path, -1, 54_321)
+    tmp_path.chmod(0o775)
+    assert launch(tmp_path, monkeypatch, "--nodes=2", "--set", ZMQ) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("submitted job 7: ")
+    assert f"tianji: warning: {tmp_path} may be written to by the group 54321" in said.err

@@ -93,14 +93,15 @@ def test_a_run_whose_directories_are_links_is_refused(
     assert f"{name} is a link, and must not be" in said
 
 
-def test_directories_of_a_run_are_the_user_s_alone_whatever_the_umask(tmp_path: Path) -> None:
+def test_what_a_run_makes_is_the_user_s_alone_whatever_the_umask(tianji: Tianji, tmp_path: Path) -> None:
+    settings = ("experiment.stop={env_steps=5000}", "experiment.eval_episodes=0", "distribution.actor.num=1")
+    changes = [word for setting in settings for word in ("--set", setting)]
+    out = tmp_path / "new/runs"
     former = os.umask(0)
     try:
-        (tmp_path / "runs/x").mkdir(0o755, parents=True)
-        (tmp_path / "runs").chmod(0o755)
-        (tmp_path / "runs/x").chmod(0o755)
-        run = RunDirectory.create("x", tmp_path / "runs")
+        assert tianji("train", str(CONFIG), "--out", str(out), "--quiet", *changes) == (0, "")
     finally:
         os.umask(former)
-    assert run.check() == []
-    assert {path.stat().st_mode & 0o777 for path in (run.path, *run.path.iterdir())} == {0o755}
+    made = [out.parent, *out.parent.rglob("*")]
+    assert out / "ppo_cartpole/1/checkpoints/last" in made
+    assert not [path for path in made if not path.is_symlink() and path.stat().st_mode & 0o022]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -357,6 +358,18 @@ def test_json_is_the_summary_as_it_was_written(
     between()
     assert watching.watch(str(run.path), json_to="-") == 0
     assert capsys.readouterr().out == run.summary.read_text()
+
+
+def test_what_another_user_s_run_says_cannot_command_a_terminal(
+    run: RunDirectory, between: Callable[..., list[float]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    session, evil = Session(run, 1), "\x1b]0;mine\x07\x9b2J"
+    run.config.write_text(f"[experiment]\nname = {json.dumps(evil)}\n")
+    between(lambda: session.end(summary(1, experiment=evil, reason=evil)), nothing, nothing)
+    assert watching.watch(str(run.path)) == 0
+    shown = capsys.readouterr()
+    assert "]0;mine" in shown.out
+    assert not {"\x1b", "\x07", "\x9b"} & set(shown.out + shown.err + watching._title(run))
 
 
 def test_a_config_without_a_name_is_watched_by_its_path(run: RunDirectory) -> None:

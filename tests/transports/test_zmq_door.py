@@ -121,6 +121,17 @@ def test_a_thousand_members_at_once_are_all_let_in() -> None:
         server.close()
 
 
+def test_a_closed_endpoint_has_no_door_to_shut(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ZmqTransport(WIRING, 0) as endpoint:
+        endpoint.wait(0.0)
+        with endpoint.undisturbed():
+            pass
+    touched: list[int] = []
+    monkeypatch.setattr("tianji_transports.zmq_door.keep_out", touched.append)
+    with endpoint.undisturbed():
+        assert touched == [], "these numbers may be another file's by now"
+
+
 def make_curve() -> Curve:
     public, secret = zmq.curve_keypair()
     return Curve(public.decode(), secret.decode())

@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import mmap
 import os
+import re
 import shutil
 import stat
 import threading
@@ -43,6 +44,11 @@ def user_prefix() -> str:
 def job_stem(job: str) -> str:
     """What the names of one job begin with; short, because iceoryx2 appends up to 130 characters."""
     return user_prefix() + hashlib.sha256(job.encode()).hexdigest()[:12]
+
+
+def _stem() -> re.Pattern[str]:
+    """What ``job_stem`` gives."""
+    return re.compile(rf"{re.escape(user_prefix())}[0-9a-f]{{12}}")
 
 
 def lines(nbytes: int) -> int:
@@ -77,7 +83,8 @@ def remove_stale() -> list[str]:
     Returns:
         The stems of the jobs that were removed.
     """
-    stems = {path.name[: len(user_prefix()) + 12] for path in own_names(user_prefix())}
+    # A shorter name would be the beginning of other jobs' names, living ones among them.
+    stems = {match[0] for path in own_names(user_prefix()) if (match := _stem().match(path.name))}
     return [stem for stem in sorted(stems) if _remove_if_dead(stem)]
 
 

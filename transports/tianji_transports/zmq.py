@@ -376,7 +376,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
         """Have no stranger take descriptors; see ``Transport.undisturbed``."""
-        return self._sockets.door.shut()
+        return contextlib.nullcontext() if self._report is not None else self._sockets.door.shut()
 
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
         sockets = self._sockets

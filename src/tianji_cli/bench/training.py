@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 
 from tianji_cli.cluster.children import python_command, run_child
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.data.files import read_json
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.quantities import exact
@@ -175,7 +175,7 @@ def read_summary(run: RunDirectory) -> dict[str, Any]:
     Raises:
         RunFailed: samples were lost or are unaccounted for, or a group was.
     """
-    summary: dict[str, Any] = json.loads(run.summary.read_text(encoding="utf-8"))
+    summary: dict[str, Any] = read_json(run.summary)
     missing = summary["produced"] - sum(summary[name] for name in ("received", "in_flight", "dropped"))
     if missing:
         raise RunFailed(f"{run.path} misses {missing} samples, so there are no figures")

@@ -66,16 +66,16 @@ class ControlServer:
         self._identities: dict[Peer, bytes] = {}
         self._incarnations: dict[int, int] = {}
         self._context = zmq.Context()
-        self._door = Door(self._context, Curve(key.public, key.secret))
-        self._router = self._context.socket(zmq.ROUTER)
-        self._router.linger = 500
-        self._router.rcvhwm = MOST_WAITING
-        self._router.sndhwm = 0  # Pings pile up for a rank that is at work and listens as a worker.
-        self._router.maxmsgsize = MAX_MESSAGE_BYTES
-        self._router.router_mandatory = True
-        self._router.router_handover = True  # A member that connects again is still the same.
-        self._door.guard(self._router)
         try:
+            self._door = Door(self._context, Curve(key.public, key.secret))
+            self._router = self._context.socket(zmq.ROUTER)
+            self._router.linger = 500
+            self._router.rcvhwm = MOST_WAITING
+            self._router.sndhwm = 0  # Pings pile up for a rank that is at work and listens as a worker.
+            self._router.maxmsgsize = MAX_MESSAGE_BYTES
+            self._router.router_mandatory = True
+            self._router.router_handover = True  # A member that connects again is still the same.
+            self._door.guard(self._router)
             self._router.bind(f"tcp://{host}:{port or '*'}")
         except zmq.ZMQError as cause:
             self.close()

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from tianji_cli.data.files import open_regular
+
 PIECE_BYTES: Final = 128 << 10
 """Of one message: in base64 far less than the control channel takes."""
 MOST_BYTES: Final = 8 << 20
@@ -46,7 +48,7 @@ class HostLog:
         if most <= 0:
             return b""
         try:
-            with self._path.open("rb") as file:
+            with open(open_regular(self._path), "rb") as file:
                 file.seek(self._read)
                 taken = file.read(most)
         except OSError:  # It has written nothing yet.

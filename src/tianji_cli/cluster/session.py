@@ -129,7 +129,6 @@ def run_session(order: Order) -> Result:
         crew = Crew(spec, job.distribution.max_restarts_per_minute, order.launcher, stations)
         stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
         stack.callback(averaging.close)
-        stack.callback(_remove_lockstep_stores, run)
         stack.callback(crew.close)
         root = Root(
             job,
@@ -147,6 +146,7 @@ def run_session(order: Order) -> Result:
         )
         summary = root.run()
         with control.undisturbed():
+            _remove_lockstep_stores(run)
             return Result(telemetry.close(summary, plots=summary.status != "stopped"), crew.doomed)
 
 

@@ -13,7 +13,7 @@ from tianji_cli.cluster.keys import JobKey, RootAddress
 from tianji_cli.cluster.occupation import occupied
 from tianji_cli.cluster.plan import this_host
 from tianji_cli.cluster.signals import StopSignals
-from tianji_cli.data.places import check_place
+from tianji_cli.data.places import check_trusted
 from tianji_cli.errors import printable
 
 
@@ -43,9 +43,9 @@ def join(address: str, key: Path, *, quiet: bool = False) -> int:
     host, port = parse_address(address)
     root_host = resolve(host)
     # Who could put another key there could have this host join a job of their own.
-    warnings = check_place(key, "copy it to a directory of your own")
+    warnings = check_trusted(key, "copy it to a directory of your own")
     root = RootAddress(f"tcp://{root_host}:{port}", JobKey.read(key))
-    warnings += check_place(Path(tempfile.gettempdir()), "set TMPDIR to a directory of your own")
+    warnings += check_trusted(Path(tempfile.gettempdir()), "set TMPDIR to a directory of your own")
     for warning in warnings:
         say(warning)
     with (

@@ -52,6 +52,8 @@ def launch_slurm(
     require_slurm()
     run = RunDirectory.create(job.experiment.name, place)
     try:
+        for warning in run.check():
+            sys.stderr.write(f"tianji: warning: {warning}\n")
         run.write_config(dump_config(job))
         write_new_key(run.path / "job.key")
         script = script_of(run.path)

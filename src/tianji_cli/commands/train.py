@@ -31,6 +31,7 @@ from tianji_cli.interruption import INTERRUPTED
 from tianji_cli.telemetry.quantities import ranges
 from tianji_cli.telemetry.report import print_lines, print_result, write_json
 from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
+from tianji_cli.telemetry.watching import read_summary
 
 MAX_ROWS: Final = 64
 """Rows of a plan on the screen; more processes are summed up, and whole with --json."""
@@ -171,8 +172,8 @@ def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None) -> b
     reached = goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups)
     if not reached:
         return False
-    if json_to is not None and run.summary.exists():
-        write_json(json.loads(run.summary.read_text(encoding="utf-8")), json_to)
+    if json_to is not None and (summary := read_summary(run.summary)) is not None:
+        write_json(summary.document(), json_to)
     if json_to == "-":
         return True
     goals = job.experiment.stop.model_dump()

@@ -15,7 +15,7 @@ from typing import Final, Self
 from tianji_cli.cluster.occupation import is_occupied
 from tianji_cli.cluster.plan import this_host
 from tianji_cli.data.files import MOST_DOCUMENT_BYTES, read_regular
-from tianji_cli.errors import RunFailed, TianjiError
+from tianji_cli.errors import RunFailed, TianjiError, printable
 from tianji_cli.interruption import INTERRUPTED
 from tianji_cli.telemetry.appending import has_writer
 from tianji_cli.telemetry.report import print_result
@@ -71,7 +71,7 @@ def _title(run: RunDirectory) -> str:
         name = tomllib.loads(config)["experiment"]["name"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return str(run.path)
-    return f"{name} ({run.path})"
+    return printable(f"{name} ({run.path})")
 
 
 class _DisplayGoneError(Exception):

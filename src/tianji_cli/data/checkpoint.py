@@ -2,7 +2,8 @@
 
     checkpoints/<env steps>/   model.safetensors  training.safetensors  state.json  SHA256SUMS
     checkpoints/last           -> the newest of them
-    checkpoints/best           -> best-<env steps>/ with model.safetensors of the best mean return, SHA256SUMS
+    checkpoints/best           -> best-<env steps>/ with the best mean return's model.safetensors, state.json
+                               with nothing but the schema, SHA256SUMS
 
 What is read has to be as it was written, by its sum, and of the right schema, types and ranges.
 A directory is written under a temporary name and renamed; ``last`` and ``best`` are links that are
@@ -27,12 +28,10 @@ from safetensors.torch import load, save_file
 
 from tianji_algos.core import Model
 from tianji_cli.data.linked_directories import LinkedDirectories
-from tianji_cli.data.state import MODEL, SCHEMA, STATE, TRAINING, load_state
+from tianji_cli.data.state import MODEL, SCHEMA, STATE, TRAINING, load_document, load_state
 from tianji_cli.data.sums import CheckpointError, read_sealed, seal
 
 Floats = npt.NDArray[np.float32]
-
-__all__ = ["CheckpointError"]
 
 
 @dataclass(frozen=True)
@@ -88,12 +87,13 @@ class CheckpointWriter:
                     "progress": state.progress,
                     "episodes": state.episodes,
                 }
-                (place / STATE).write_text(json.dumps(document, indent=1), encoding="utf-8")
+                _write_state(place, document)
                 seal(place, (MODEL, TRAINING, STATE))
             best = state.parameters if state.best_parameters is None else state.best_parameters
             with self._places.fill("best", f"best-{name}") as place:
                 save_file(named_tensors(self._model, best), place / MODEL)
-                seal(place, (MODEL,))
+                _write_state(place, {"schema": SCHEMA})
+                seal(place, (MODEL, STATE))
             self._remove_old()
         except (OSError, SafetensorError) as cause:
             raise CheckpointError(f"cannot write checkpoint {self._directory / name}: {cause}") from cause
@@ -127,8 +127,10 @@ def load_parameters(directory: Path, model: Model) -> Floats:
     """Read a checkpoint's parameters as the flat array of ``Model.write_parameters``.
 
     Raises:
-        CheckpointError: it is not there, damaged, or of another model; names the tensor that does not fit.
+        CheckpointError: it is not there, damaged, or of another schema or model; names the tensor that does
+            not fit.
     """
+    load_document(directory)
     path, saved = directory / MODEL, _tensors(directory, MODEL)
     flat = np.zeros(model.parameter_count, np.float32)
     places = named_tensors(model, flat)
@@ -167,6 +169,10 @@ def named_tensors(model: Model, flat: Floats) -> dict[str, torch.Tensor]:
         views[name] = memory[start : start + tensor.numel()].view(tensor.shape)
         start += tensor.numel()
     return views
+
+
+def _write_state(place: Path, document: Mapping[str, Any]) -> None:
+    (place / STATE).write_text(json.dumps(document, indent=1), encoding="utf-8")
 
 
 def _contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

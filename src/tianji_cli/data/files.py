@@ -38,10 +38,10 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: int = 0o666) -> int
             raise OSError(errno.ELOOP, "it is a link, and must not be", str(path)) from cause
         raise
     try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
+        found = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(found):
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(mode):
+        if not stat.S_ISREG(found):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         os.set_blocking(descriptor, True)
     except BaseException:

@@ -34,7 +34,7 @@ class UntrustedPlaceError(UsageError):
     """Others may change what a path leads to; the message says who and where."""
 
 
-def check_place(path: Path, remedy: str = REMEDY) -> list[str]:
+def check_trusted(path: Path, remedy: str = REMEDY) -> list[str]:
     """Look at every directory on the way to a path, and at every link.
 
     Args:

@@ -17,22 +17,35 @@ STATE: Final = "state.json"
 
 
 def load_state(directory: Path) -> dict[str, Any]:
-    """Read the ``state.json`` of a checkpoint.
+    """Read the ``state.json`` of a checkpoint to go on from.
 
     Raises:
         CheckpointError: it is not there, damaged, of another schema, or has values that cannot be.
     """
-    path = directory / STATE
+    document, path = load_document(directory), directory / STATE
     try:
-        document = json.loads(read_sealed(directory, STATE))
-        if not isinstance(document, dict) or document.get("schema") != SCHEMA:
-            raise CheckpointError(f"{path} is not of schema {SCHEMA}, which this version reads")
         Progress.checked(document["progress"])
         _check_episodes(document["episodes"])
         if not isinstance(document["embryo"], dict):
             raise TypeError("embryo is no table")
-    except (ValueError, TypeError, KeyError, RecursionError) as cause:
+    except (ValueError, TypeError, KeyError) as cause:
         raise CheckpointError(f"{path} has what cannot be: {cause}") from cause
+    return document
+
+
+def load_document(directory: Path) -> dict[str, Any]:
+    """Read a ``state.json``, which says of what schema a checkpoint is, that of the best policy included.
+
+    Raises:
+        CheckpointError: it is not there, damaged, or of another schema.
+    """
+    path = directory / STATE
+    try:
+        document = json.loads(read_sealed(directory, STATE))
+    except (ValueError, RecursionError) as cause:
+        raise CheckpointError(f"{path} is no JSON: {cause}") from cause
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise CheckpointError(f"{path} is not of schema {SCHEMA}, which this version reads")
     return document
 
 

@@ -38,11 +38,31 @@ def seal(directory: Path, names: Sequence[str]) -> None:
 
 
 def read_sealed(directory: Path, name: str) -> bytes:
-    """Read a file as it was when its directory was sealed.
+    """Read a file as it was when its directory was sealed, also while another takes the directory's place.
 
     Raises:
         CheckpointError: it cannot be read, or is another one now; says which older checkpoint is whole.
     """
+    while True:
+        before = _identity(directory)
+        try:
+            return _read_sealed(directory, name)
+        except (CheckpointError, OSError):
+            if _identity(directory) == before:
+                raise
+            # The file was of the former one, or is gone with it: its writer has replaced it meanwhile.
+
+
+def _identity(directory: Path) -> tuple[int, int, int] | None:
+    """Say which directory a path or a link leads to; None if there is none."""
+    try:
+        status = directory.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def _read_sealed(directory: Path, name: str) -> bytes:
     try:
         content, expected = _read(directory / name), _sums(directory).get(name)
     except FileNotFoundError as cause:
@@ -93,9 +113,8 @@ def _way_out(directory: Path) -> str:
     beside = sorted((path for path in directory.parent.iterdir() if path.name.isdecimal()), reverse=True)
     for path in beside:
         if path != damaged and path.resolve() != damaged and is_whole(path):
-            link = shlex.quote(str(directory))
-            return (
-                f"{path.name} beside it is whole: play it by --checkpoint {int(path.name)}, "
-                f"or put it in place of this one: ln -sfn {path.name} {link}"
+            in_its_place = (
+                f"ln -sfn {path.name} {shlex.quote(str(directory))}" if directory.is_symlink() else ""
             )
+            return f"{path.name} beside it is whole" + (in_its_place and f", to go on with: {in_its_place}")
     return "no other checkpoint beside it is whole"

@@ -399,7 +399,8 @@ class Root:
     def _evaluation_or_over(self) -> Phase:
         if self._config.distribution.groups > 1:
             learners, lost = self._overview.learners(), self._losses.causes
-            choose_best(self._checkpoints, learners, lost, self._telemetry.event)
+            with self._control.undisturbed():
+                choose_best(self._checkpoints, learners, lost, self._telemetry.event)
         evaluators = self._plan.carrying("evaluator")
         if not evaluators or self._outcome is None or self._outcome.status != "finished":
             return Phase.OVER

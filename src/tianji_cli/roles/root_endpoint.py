@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from tianji_cli.cluster.control import ControlServer
@@ -40,10 +41,13 @@ class RootEndpoint:
         self._transport: Transport | None = None
         self._averager: Averager | None = None
         self._over = False
+        self._shut = ExitStack()
         self.failure = ""
 
     def open(self, wiring: Wiring) -> None:
-        """Open the endpoint."""
+        """Open the endpoint, unless training is over already."""
+        if self._over:
+            return
         # Imported here: the root of a single group needs none of it to start.
         from tianji_cli.data.fragment import job_number  # noqa: PLC0415
         from tianji_cli.roles.averager import Averager  # noqa: PLC0415
@@ -83,8 +87,13 @@ class RootEndpoint:
                 self._fail(error)
 
     def finish(self) -> None:
-        """Training is over: average no more, and miss nobody."""
+        """Training is over: average no more, miss nobody, and let nobody connect any more.
+
+        From now on the endpoint is not looked at, and strangers who connected would fill it.
+        """
         self._over = True
+        if self._transport is not None:
+            self._shut.enter_context(self._transport.undisturbed())
 
     def sleep(self, until: float, control: ControlServer, also: Sequence[int]) -> None:
         """Sleep until a contribution or a control message comes, or a round has to be closed.
@@ -130,4 +139,5 @@ class RootEndpoint:
     def close(self) -> None:
         """Close the endpoint."""
         if self._transport is not None:
+            self._shut.close()
             self._transport.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -125,7 +126,11 @@ class WorkLog:
         if done.learners.count <= 0:
             return None  # Warming up: what was before the first update says nothing of what comes.
         if not self._marks or done.learners.running_s > self._marks[-1].done.learners.running_s:
-            self._marks.append(_Mark(now_s, self._version, done, self._idle_s()))
+            # What tells of idle cores is a file, and strangers may hold the last descriptor for a moment.
+            with contextlib.suppress(OSError):
+                self._marks.append(_Mark(now_s, self._version, done, self._idle_s()))
+            if not self._marks:
+                return None
             self._begun = self._begun or self._marks[0]
         while len(self._marks) > 2 and (self._suffices(self._marks[1]) or len(self._marks) > MOST_MARKS):
             self._marks.popleft()

@@ -15,14 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.data.files import open_regular
-from tianji_cli.data.places import check_place
+from tianji_cli.data.places import check_trusted
 from tianji_cli.errors import UsageError
 from tianji_cli.telemetry.quantities import ranges
 
 DEFAULT_OUT: Final = Path("experiments")
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
-MODE: Final = 0o755
-"""Of directories of a run, less the umask: others may look, and nobody else may write."""
 MAX_LISTED: Final = 10
 """Experiments named in an error message at most."""
 
@@ -71,16 +69,16 @@ class RunDirectory:
         """
         first = cls.next(name, out).path
         parent = first.parent
-        check_place(parent)
+        check_trusted(parent)
         try:
             parent.mkdir(parents=True, exist_ok=True)
             for number in count(int(first.name)):
                 with contextlib.suppress(FileExistsError):
-                    (parent / str(number)).mkdir(MODE)
+                    (parent / str(number)).mkdir()
                     break
             run = cls(parent / str(number))
             for subdirectory in SUBDIRECTORIES:
-                (run.path / subdirectory).mkdir(MODE)
+                (run.path / subdirectory).mkdir()
         except OSError as cause:
             raise RunDirectoryError(
                 f"cannot make a run directory in {parent}: {cause.strerror}; --out DIR chooses another place"
@@ -131,7 +129,7 @@ class RunDirectory:
             place = self.path / subdirectory
             if place.is_symlink():
                 raise RunDirectoryError(f"{place} is a link, and must not be: link the whole run instead")
-        return list(dict.fromkeys([*check_place(self.config), *check_place(self.checkpoints)]))
+        return list(dict.fromkeys([*check_trusted(self.config), *check_trusted(self.checkpoints)]))
 
     @property
     def config(self) -> Path:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from tianji_cli.data.files import open_regular, read_json
-from tianji_cli.errors import TianjiError
+from tianji_cli.errors import TianjiError, printable
 from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.snapshot import ReplayRatio, Snapshot, Summary
 
@@ -76,7 +76,7 @@ class Row(BaseModel):
         ]
         busy = [{**role, "busy": self.busy.get(f"{role.get('role')}-{role.get('rank')}")} for role in roles]
         losses = {name: math.nan if loss is None else loss for name, loss in self.losses.items()}
-        values = self.model_dump() | {"stop": stop, "roles": busy, "losses": losses}
+        values = _printable(self.model_dump() | {"stop": stop, "roles": busy, "losses": losses})
         return _SNAPSHOT.validate_python(_not_finite_again(Snapshot, values))
 
 
@@ -136,7 +136,7 @@ def read_summary(path: Path) -> Summary | None:
         TianjiError: it cannot be read, or is no summary.
     """
     try:
-        document = read_json(path)
+        document = _printable(read_json(path))
         for key in ("staleness", "sample_age", "uses"):
             if not any(value is not None for value in (document.get(key) or {}).values()):
                 document[key] = None
@@ -148,7 +148,7 @@ def read_summary(path: Path) -> Summary | None:
         return None
     except OSError as cause:
         raise TianjiError(f"cannot read {path}: {cause.strerror}") from cause
-    except (ValueError, AttributeError) as cause:
+    except (ValueError, AttributeError, RecursionError) as cause:
         raise TianjiError(f"{path} is no summary that this version of tianji can read") from cause
 
 
@@ -161,6 +161,18 @@ def _parsed(line: bytes) -> Row | None:
         return Row.model_validate_json(line)
     except ValidationError:
         return None
+
+
+def _printable(value: Any) -> Any:
+    """Replace what a terminal would obey in every text of a JSON value: the run may be another user's."""
+    match value:
+        case str():
+            return printable(value)
+        case list():
+            return [_printable(one) for one in value]
+        case dict():
+            return {_printable(key): _printable(one) for key, one in value.items()}
+    return value
 
 
 def _not_finite_again(kind: type, values: dict[str, Any]) -> dict[str, Any]:

@@ -121,3 +121,19 @@ def test_what_a_dead_job_of_this_user_has_left_goes(stem: Path) -> None:
     assert stem.name in remove_stale()
     assert list(SHM.glob(f"{stem.name}*")) == []
     assert Path("/etc").is_dir()
+
+
+@pytest.mark.usefixtures("tmp")
+@pytest.mark.parametrize("name", ["", "0123456789", "nothexdigits"])
+def test_a_name_that_is_no_job_s_removes_no_living_job(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    monkeypatch.setattr("tianji_transports.shm_page.SHM", tmp_path)
+    page = tmp_path / f"{user_prefix()}0123456789ab.page"
+    for path in (page, page.with_suffix(".bell-1"), tmp_path / f"{user_prefix()}{name}"):
+        path.touch()
+    before = sorted(tmp_path.iterdir())
+    with page.open() as locked:
+        fcntl.flock(locked, fcntl.LOCK_SH)
+        remove_stale()
+        assert sorted(tmp_path.iterdir()) == before

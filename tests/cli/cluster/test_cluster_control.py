@@ -1,3 +1,5 @@
+import errno
+import os
 import select
 import time
 from collections.abc import Callable, Iterator
@@ -176,6 +178,18 @@ def test_a_port_in_use_is_an_error_that_names_it(server: ControlServer) -> None:
     host, port = parse_address(server.address.address)
     with pytest.raises(OSError, match=f"cannot listen on tcp://{host}:{port}"):
         ControlServer(JobKey.new(), host, port)
+
+
+def test_a_server_that_lacks_descriptors_keeps_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_descriptor(_door: object, _listening: object) -> None:
+        raise zmq.ZMQError(errno.EMFILE)
+
+    monkeypatch.setattr("tianji_cli.cluster.control.Door.guard", no_descriptor)
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match=r"cannot listen on .*: Too many open files") as lacking:
+        ControlServer(JobKey.new())
+    assert lacking.value.errno == errno.EMFILE
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 def test_a_client_with_another_key_never_gets_through_and_is_counted(

@@ -17,14 +17,14 @@ from safetensors.torch import load_file, save_file
 from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_cli.data import sums
 from tianji_cli.data.checkpoint import (
-    CheckpointError,
     CheckpointWriter,
     TrainingState,
     load_parameters,
     load_training,
 )
-from tianji_cli.data.sums import seal
+from tianji_cli.data.sums import CheckpointError, seal
 
 SPACES = Spaces(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2))
 
@@ -187,7 +187,7 @@ def test_a_kill_at_any_file_operation_leaves_a_whole_last_and_best(
     assert operations > 20
 
 
-@pytest.mark.parametrize("room", range(6), ids=lambda room: f"room for {room} of 6 files")
+@pytest.mark.parametrize("room", range(7), ids=lambda room: f"room for {room} of 7 files")
 def test_a_full_disk_is_an_error_and_leaves_the_former_whole(
     small_disk: Path, model: Model, room: int
 ) -> None:
@@ -201,7 +201,7 @@ def test_a_full_disk_is_an_error_and_leaves_the_former_whole(
     assert number_in(small_disk / "checkpoints" / "last", model) == (2 if room >= 4 else 1)
     assert (writer.best_parameters() == 1).all()
     assert not [name for name in names(small_disk / "checkpoints") if name.startswith(".")]
-    writer.write(state(model, 3))
+    writer.write(state(model, 2, value=3.0))
     assert number_in(small_disk / "checkpoints" / "last", model) == 3
 
 
@@ -257,7 +257,7 @@ def test_garbage_with_the_right_sum_is_an_error_as_well(
 
 def test_standard_tools_can_check_what_was_written(tmp_path: Path, model: Model) -> None:
     CheckpointWriter(tmp_path, model, keep=1).write(state(model, 1))
-    for name, files in (("last", 3), ("best", 1)):
+    for name, files in (("last", 3), ("best", 2)):
         command = ["sha256sum", "--strict", "-c", "SHA256SUMS"]
         checked = subprocess.run(command, cwd=tmp_path / name, capture_output=True, text=True, check=True)
         assert checked.stdout.count(": OK\n") == files == len(names(tmp_path / name)) - 1
@@ -277,7 +277,10 @@ def test_a_single_flipped_bit_is_found_and_the_way_out_named(
     with pytest.raises(CheckpointError, match="is damaged: its SHA-256") as damaged:
         load_parameters(tmp_path / place, model)
     whole = 1 if place == "last" else 2
-    assert f"{whole:012d} beside it is whole: play it by --checkpoint {whole}" in str(damaged.value)
+    said, _, command = str(damaged.value).partition(", to go on with: ")
+    assert said.endswith(f"\n{whole:012d} beside it is whole")
+    subprocess.run(command, shell=True, check=True)
+    assert (load_parameters(tmp_path / place, model) == whole).all()
 
 
 @pytest.mark.parametrize("file", ["training.safetensors", "model.safetensors"])
@@ -337,3 +340,32 @@ def test_links_survive_a_move_of_the_run(tmp_path: Path, model: Model) -> None:
     shutil.move(tmp_path / "a", tmp_path / "b")
     assert number_in(tmp_path / "b" / "last", model) == 5
     assert json.loads((tmp_path / "b" / "last" / "state.json").read_text())["schema"] == 1
+
+
+@pytest.mark.parametrize("next_steps", [7, 8], ids=["under its own name", "under another name"])
+def test_a_checkpoint_that_is_replaced_while_it_is_read_is_not_taken_for_damaged(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, model: Model, next_steps: int
+) -> None:
+    writer = CheckpointWriter(tmp_path, model, keep=1)
+    writer.write(state(model, 7))
+    newer = [state(model, next_steps, value=9.0)]
+    look_up = sums._sums
+
+    def replace_first(directory: Path) -> dict[str, str]:
+        if newer:
+            writer.write(newer.pop())
+        return look_up(directory)
+
+    monkeypatch.setattr(sums, "_sums", replace_first)
+    assert (load_parameters(tmp_path / "best", model) == 9.0).all()
+
+
+@pytest.mark.parametrize("which", ["best", "last", "000000000007"])
+def test_a_policy_of_another_schema_is_refused(tmp_path: Path, model: Model, which: str) -> None:
+    CheckpointWriter(tmp_path, model, keep=1).write(state(model, 7))
+    place = tmp_path / which
+    document = json.loads((place / "state.json").read_text())
+    (place / "state.json").write_text(json.dumps(document | {"schema": 2}))
+    seal(place, [path.name for path in place.iterdir() if path.name != "SHA256SUMS"])
+    with pytest.raises(CheckpointError, match=r"state\.json is not of schema 1"):
+        load_parameters(place, model)

@@ -84,6 +84,12 @@ def test_a_run_that_has_reached_its_goal_says_so_and_stays_as_it_is(workplace: A
     only_json.wait(0)
     assert json.loads(only_json.stdout) == first
     assert contents(run.path) == before
+    (run.path / "summary.json").rename(workplace.place / "kept.json")
+    os.mkfifo(run.path / "summary.json")
+    not_waiting = workplace.command("train", "--resume", str(run.path), "--json", "-")
+    not_waiting.wait(1)
+    assert not_waiting.last_words.endswith("summary.json: it is no regular file")
+    (workplace.place / "kept.json").rename(run.path / "summary.json")
 
     # Of a goal that is moved, another rule may hold: this environment pays 1 each step.
     lower = ("--set", "experiment.stop.mean_return=1", "--set", "experiment.stop.env_steps=1000000")

@@ -9,12 +9,18 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 from cli.sessions import in_session
+
+from tianji_cli.cluster import session
+from tianji_cli.main import main
+from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_transports.listening import borrowed, listening
 
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
@@ -77,19 +83,30 @@ sys.stdin.read()
 """
 
 
-def ports_of(command: Any) -> list[int]:
-    """The TCP ports that the processes of a command listen on."""
+def ports_of(pids: Iterable[int]) -> list[int]:
+    """The TCP ports that processes listen on."""
     listening = {}
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         words = line.split()
         if words[3] == "0A":
             listening[f"socket:[{words[9]}]"] = int(words[1].rpartition(":")[2], 16)
     found = set()
-    for pid in in_session(command.pid):
+    for pid in pids:
         for place in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 found.add(listening.get(os.readlink(place), 0))
     return sorted(found - {0})
+
+
+@contextlib.contextmanager
+def idle_strangers(ports: list[int]) -> Iterator[None]:
+    """Five thousand connections that say nothing."""
+    command = [sys.executable, "-c", IDLERS, *map(str, ports)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as strangers:
+        assert strangers.stdout is not None
+        assert strangers.stdout.readline() == b"open\n"
+        yield
+        strangers.kill()
 
 
 @pytest.mark.parametrize("transport", ["zmq", "shm"])
@@ -102,12 +119,9 @@ def test_a_job_with_few_descriptors_outlives_five_thousand_idle_strangers(
     run.train_until(1000)
     for pid in (run.command.pid, run.command.pid_of("actor"), run.command.pid_of("buffer")):
         assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (1024, 1024), "the soft limit was raised"
-    ports = ports_of(run.command)
+    ports = ports_of(in_session(run.command.pid))
     assert len(ports) == (4 if transport == "zmq" else 1)
-    command = [sys.executable, "-c", IDLERS, *map(str, ports)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as strangers:
-        assert strangers.stdout is not None
-        assert strangers.stdout.readline() == b"open\n"
+    with idle_strangers(ports):
         saved = run.saved_env_steps
         workplace.until(lambda: run.saved_env_steps > saved, "a checkpoint is saved")
         run.train_until(run.env_steps + 2000)
@@ -115,5 +129,35 @@ def test_a_job_with_few_descriptors_outlives_five_thousand_idle_strangers(
         run.train_until(run.env_steps + 2000)
         os.kill(run.command.pid, signal.SIGTERM)
         summary = run.finish(130)
-        strangers.kill()
     assert summary["rejected_frames"] > 3000
+
+
+def test_the_root_of_several_groups_outlives_them_too(workplace: Any) -> None:
+    changes = {"experiment": {"eval_episodes": 2}, "distribution": {"transport": "zmq", "groups": 2}}
+    run = workplace.train(ENDLESS, changes)
+    resource.prlimit(run.command.pid, resource.RLIMIT_NOFILE, (512, 1024))
+    run.train_until(1000)
+    ports = ports_of([run.command.pid])
+    assert len(ports) == 3, "the control channel's, and two for averaging"
+    with idle_strangers(ports):
+        run.train_until(run.env_steps + 5000)
+        os.kill(run.command.pid, signal.SIGTERM)
+        summary = run.finish(130)
+    assert summary["rejected_frames"] > 1024, "more than it has descriptors"
+    assert summary["status"] == "stopped"
+
+
+def test_nobody_can_connect_to_a_root_that_tidies_up(workplace: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(workplace.place / "tmp"))
+    refused = []
+
+    def tidy_up(run: RunDirectory) -> None:
+        for descriptor in listening():
+            with borrowed(descriptor) as listener, pytest.raises(TimeoutError):
+                socket.create_connection(listener.getsockname(), 0.2)
+            refused.append(run)
+
+    monkeypatch.setattr(session, "_remove_lockstep_stores", tidy_up)
+    with pytest.raises(SystemExit, match="0"):
+        main(["train", str(workplace.config()), "--out", str(workplace.place / "out"), "--quiet"])
+    assert len(refused) == 1, "the control channel listens"

@@ -1,5 +1,6 @@
 """The root's endpoint: opened by the wiring it is told, slept at, and a failure of it ends no process."""
 
+import socket
 import time
 from collections.abc import Iterator
 
@@ -89,3 +90,16 @@ def test_a_root_without_an_endpoint_sleeps_at_the_control_channel_alone(
     averaging.turn()
     averaging.lose({1})
     assert (averaging.failure, averaging.rejected, averaging.address) == ("", (0, ""), {})
+
+
+@pytest.mark.usefixtures("control")
+def test_nobody_connects_to_an_endpoint_that_averages_no_more(averaging: RootEndpoint) -> None:
+    averaging.open(WIRING)
+    base, _, ports = averaging.address[0].removeprefix("tcp://").rpartition(":")
+    addresses = [(base, int(port)) for port in ports.split(",")]
+    for address in addresses:
+        socket.create_connection(address, 20).close()
+    averaging.finish()
+    for address in addresses:
+        with pytest.raises(TimeoutError):
+            socket.create_connection(address, 0.2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 from typing import Any
@@ -203,6 +204,20 @@ def test_a_run_with_rollouts_of_many_seconds_is_named_once_it_has_made_two() -> 
     names = pace.go(60, actors=1, learner=0.4, versions=0.1)
     assert set(names[:95]) == {None}
     assert set(names[-100:]) == {"sample-bound"}
+
+
+def test_a_clock_of_idle_cores_that_cannot_be_read_now_and_then_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pace = Pace(job(1))
+    readable = pace.log._idle_s
+
+    def unreadable() -> float:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    for clock, name in ((unreadable, None), (readable, "sample-bound"), (unreadable, "sample-bound")):
+        monkeypatch.setattr(pace.log, "_idle_s", clock)
+        assert pace.go(10, actors=0.9, learner=0.3)[-1] == name
 
 
 def test_a_window_forgets_what_was_long_ago() -> None:

@@ -56,6 +56,15 @@ def test_what_was_not_finite_is_not_a_number_again(snapshot: Callable[..., Snaps
     assert found.losses["policy"] == 0.5
 
 
+def test_the_texts_of_a_row_cannot_command_a_terminal(snapshot: Callable[..., Snapshot]) -> None:
+    row = Row.model_validate_json(line(snapshot(losses={"\x1b[2J": 0.5})))
+    roles = [dict(role) | {"host": "\x1b]0;x"} for role in row.roles or ()]
+    found = row.snapshot(roles)
+    assert roles
+    assert "\x1b" not in repr(found).replace("\\x1b", "\x1b")
+    assert list(found.losses) == ["\N{REPLACEMENT CHARACTER}[2J"]
+
+
 def test_a_row_of_an_earlier_version_is_shown_without_what_it_does_not_have(
     snapshot: Callable[..., Snapshot],
 ) -> None:
