@@ -91,7 +91,8 @@ def train(  # noqa: PLR0913 - as many as the command has options
             earlier.check()  # Its config names modules that will run.
         job = load_config(str(earlier.config) if earlier else str(config), overrides)
         plan = make_plan(job, expected_hosts(job))
-        files = collect_files(job) if job.distribution.hosts > 1 else {}
+        joined = job.distribution.hosts > 1 and world is None  # Ranks have the files where they were started.
+        files = collect_files(job) if joined else {}
         if not dry_run:
             check_devices(job)
         launcher = None
