@@ -109,7 +109,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
             return 0
         if by_mpiexec:
             stack.close()  # The ranks start by themselves.
-            return run_under_mpiexec(len(plan.processes), run, resumed=earlier is not None)
+            return run_under_mpiexec(job, len(plan.processes), run, resumed=earlier is not None)
         order = Order(job, run, earlier is not None, quiet, address, world, launcher, files)
         result = run_session(order)
         print_result(result.summary, run, json_to)
