@@ -7,17 +7,35 @@ from pathlib import Path
 
 import pytest
 
+from tianji_cli.config.loader import load_config
 from tianji_cli.main import main
 
 ZMQ = 'distribution.transport="zmq"'
 MPI = 'distribution.transport="mpi"'
 ACTORS = ("--set", "distribution.actor.num=4")
 
+UNSAID = """\
+[experiment]
+stop = { env_steps = 100_000 }
+[environment]
+type = "gym"
+id = "CartPole-v1"
+num_envs = 8
+[agent]
+type = "ppo"
+[training]
+rollout_steps = 2048
+minibatch_size = 128
+[distribution.actor]
+send_size = 16
+"""
+"""A rollout has 16 fragments."""
 
-def launch(place: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
+
+def launch(place: Path, monkeypatch: pytest.MonkeyPatch, *options: str, config: str = "ppo_cartpole") -> int:
     monkeypatch.chdir(place)
     with pytest.raises(SystemExit) as ended:
-        main(["launch", "slurm", "ppo_cartpole", *options])
+        main(["launch", "slurm", config, *options])
     assert isinstance(ended.value.code, int)
     return ended.value.code
 
@@ -65,6 +83,21 @@ def test_options_reach_slurm(
         "#SBATCH --time=2:00:00",
         "#SBATCH --account=ours",
     }
+
+
+def test_what_the_config_leaves_to_the_machine_is_chosen_for_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    (tmp_path / "mine.toml").write_text(UNSAID)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    for number, (cpus, chosen) in enumerate({"2": (4, False), "40": (16, True)}.items(), start=1):
+        asked = ("--nodes=2", f"--cpus-per-node={cpus}", "--set", ZMQ)
+        assert launch(tmp_path, monkeypatch, *asked, config="mine.toml") == 0
+        distribution = load_config(str(tmp_path / f"experiments/mine/{number}/config.toml")).distribution
+        assert (distribution.actor.num, distribution.pin_cores) == chosen
 
 
 def test_a_config_that_cannot_run_is_refused(

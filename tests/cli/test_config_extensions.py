@@ -166,6 +166,13 @@ def test_an_id_whose_module_does_not_import_is_refused_with_its_error(tmp_path: 
     assert [problem.key for problem in refused.value.problems] == ["environment.id"]
 
 
+def test_a_module_that_is_the_id_of_a_pettingzoo_environment_lies_beside_the_config(tmp_path: Path) -> None:
+    path = write(tmp_path, "team_a", environment="pettingzoo", source="def parallel_env(): ...\n")
+    path.write_text(path.read_text().replace('type = "ppo"', 'type = "mappo"'))
+    config = load_config(str(path), ["environment.id=team_a"])
+    assert config.experiment.extensions == (str(tmp_path),)
+
+
 def with_files(directory: Path, files: str, extensions: str = "") -> Path:
     path = write(directory, environment="gym")
     listed = f"{extensions}\nfiles = {files}\n[environment]"

@@ -288,6 +288,14 @@ def test_roles_that_are_not_pinned_are_meant_to_share_cores_but_actors_alone_hav
     assert "learners and actors ask for 3 cores and there are 1" in warning
 
 
+def test_roles_find_room_on_all_hosts_together(tmp_path: Path) -> None:
+    two = ("distribution.hosts=2", 'distribution.transport={ local = "shm", remote = "zmq" }')
+    spread = load(tmp_path, REPLAY, *two, "distribution.actor.num=3", "distribution.pin_cores=true")
+    assert host_warnings(spread, cores=2) == []
+    (warning,) = host_warnings(spread, cores=1)
+    assert "ask for 4 cores and there are 2" in warning
+
+
 def test_a_rule_without_a_reward_scale_goes_with_an_agent_that_has_one(tmp_path: Path) -> None:
     (tmp_path / "replay_rule_b.py").write_text(RULE)
     own = REPLAY.replace('type = "dqn"\n[training]', 'type = "dqn"\n[training]\ntype = "replay_rule_b:Rule"')

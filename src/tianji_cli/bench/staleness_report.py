@@ -144,7 +144,7 @@ def _no_verdict(row: Row, first: Row, warnings: Sequence[str]) -> str:
     if row.seeds < VERDICT_SEEDS:
         return f"{row.seeds} seeds, and {VERDICT_SEEDS} are the least"
     if warnings:
-        return "see the warnings above"
+        return "the header has warnings"
     for one in (first, row):
         if one.time_to_s.low == one.time_to_s.high:
             return f"the interval of {_name(one)} has no width"

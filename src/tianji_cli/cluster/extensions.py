@@ -8,12 +8,14 @@ All keep their places relative to the directories of ``experiment.extensions``.
 from __future__ import annotations
 
 import ast
+import os
 import re
+import stat
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, NoReturn
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
@@ -22,7 +24,9 @@ from tianji_cli.telemetry.quantities import memory
 DIRECTORY: Final = "extensions"
 """Where they are on a host that has joined, below its own directory."""
 MOST_BYTES: Final = 8_000_000
-"""All files together: they go to a host in one message of the control channel, in base64."""
+"""All files together, with their paths: they go to a host in one message, in base64."""
+AROUND_A_FILE: Final = 8
+"""Bytes around a path and its content in that message."""
 _ENTRY_POINT: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -36,27 +40,46 @@ def collect_files(config: JobConfig) -> dict[str, bytes]:
         UsageError: they cannot be read, are too large, or two of them would have the same place.
     """
     roots = [Path(directory).resolve() for directory in config.experiment.extensions]
-    files: dict[str, bytes] = {}
+    files = _Files()
     try:
         for place, file in _modules(config, roots):
-            files.setdefault(place, file.read_bytes())  # As on Python's path, the first directory has it.
+            if place not in files.contents:  # As on Python's path, the first directory has it.
+                files.add(place, file)
         for place, file in _data(config, roots):
-            if files.setdefault(place, content := file.read_bytes()) != content:
-                raise UsageError(
-                    f"experiment.files: {file} and another file of experiment.extensions would both be "
-                    f"{place} on hosts that join: name one of them otherwise"
-                )
+            files.add(place, file)
     except OSError as cause:
         raise UsageError(f"{cause.filename} cannot be sent to hosts that join: {cause.strerror}") from cause
-    total = sum(map(len, files.values()))
-    if total > MOST_BYTES:
-        largest = max(files, key=lambda place: len(files[place]))
-        raise UsageError(
-            f"the modules and experiment.files for hosts that join have {memory(total)} ({largest} has "
-            f"{memory(len(files[largest]))}), and {memory(MOST_BYTES)} is the most: put large files where "
-            "all hosts see them"
+    return files.contents
+
+
+class _Files:
+    """Owns what goes to hosts that join; a file is judged by its size before it is read."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, bytes] = {}
+        self._total = 0
+
+    def add(self, place: str, file: Path) -> None:
+        known, found = self.contents.get(place), file.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise UsageError(f"experiment.files: {file} is neither a file nor a directory")
+        if known is None:
+            self._total += found.st_size + len(os.fsencode(place)) + AROUND_A_FILE
+            if self._total > MOST_BYTES:
+                raise UsageError(self._too_much(file, found.st_size))
+            self.contents[place] = file.read_bytes()
+        elif found.st_size != len(known) or file.read_bytes() != known:
+            raise UsageError(
+                f"experiment.files: {file} and another file of experiment.extensions would both be "
+                f"{place} on hosts that join: name one of them otherwise"
+            )
+
+    def _too_much(self, file: Path, size: int) -> str:
+        return (
+            f"the modules and experiment.files for hosts that join have {memory(self._total)} or more, "
+            f"with their paths, and {memory(MOST_BYTES)} is the most (of {len(self.contents) + 1} files "
+            f"{file} is the last, with {memory(size)}): put large or many files where all hosts see them"
         )
-    return files
 
 
 def lay_down(files: Mapping[str, bytes], directory: Path) -> None:
@@ -78,10 +101,24 @@ def _data(config: JobConfig, roots: Sequence[Path]) -> Iterator[tuple[str, Path]
     """Yield the data files by their places; a directory stands for all files below it."""
     for name in config.experiment.files:
         path = Path(name)
-        files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+        files = sorted(_below(path)) if path.is_dir() else [path]
         for root in roots:
             if path.is_relative_to(root):  # The config's checks see to it that one of them has it.
                 yield from ((file.relative_to(root).as_posix(), file) for file in files)
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    """Yield all files below a directory; links are followed, and one that leads back ends in an error.
+
+    Raises:
+        OSError: a directory cannot be read.
+    """
+    for place, _directories, names in os.walk(directory, onerror=_refuse, followlinks=True):
+        yield from (Path(place, name) for name in names)
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise error
 
 
 def _modules(config: JobConfig, roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
@@ -129,11 +166,15 @@ def _files_of(name: str, roots: Sequence[Path]) -> list[tuple[Path, Path]]:
     """Find a module, or all of a package, in the first directory that has it, and name it with each file."""
     for root in roots:
         if (root / name / "__init__.py").is_file():
-            return [(root, file) for file in sorted((root / name).rglob("*.py"))]
+            return [(root, file) for file in _sources(root / name)]
         if (root / f"{name}.py").is_file():
             return [(root, root / f"{name}.py")]
     # A package without __init__.py may have parts in several.
-    return [(root, file) for root in roots for file in sorted((root / name).rglob("*.py"))]
+    return [(root, file) for root in roots if (root / name).is_dir() for file in _sources(root / name)]
+
+
+def _sources(package: Path) -> list[Path]:
+    return sorted(file for file in _below(package) if file.suffix == ".py")
 
 
 def _imports(source: bytes) -> Iterator[str]:

@@ -95,7 +95,7 @@ class JoinedHost:
         Raises:
             UsageError: the root does not want this host.
             RunFailed: nobody answers, or the root is gone; whatever ran here has been ended.
-        Interruption: the user has asked twice, or before anything ran here.
+            Interruption: the user has asked twice, or before anything ran here.
         """
         with ControlClient(self._root, watched=True) as control:
             welcome = self._arrive(control)

@@ -13,6 +13,7 @@ from typing import Final
 
 from tianji_cli.cluster.children import end_with_parent, python_command
 from tianji_cli.cluster.signals import STOP_SIGNALS
+from tianji_cli.config.schema import JobConfig
 from tianji_cli.data.files import read_json
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.interruption import INTERRUPTED
@@ -26,10 +27,11 @@ STARTED_AGAIN: Final = "TIANJI_STARTED_AGAIN"
 EXIT_STATUS: Final = {"finished": 0, "failed": 1, "stopped": INTERRUPTED}
 
 
-def run_under_mpiexec(processes: int, run: RunDirectory, *, resumed: bool) -> int:
+def run_under_mpiexec(job: JobConfig, processes: int, run: RunDirectory, *, resumed: bool) -> int:
     """Run the job in as many ranks as the plan has processes, and stay until it is over.
 
     Args:
+        job: the job. The root may be bound to fewer cores, and is told what was chosen for those seen here.
         processes: of the plan; the first of them is the root.
         run: its directory. It tells afterwards whether the root came to its end.
         resumed: the directory is an earlier run's.
@@ -42,7 +44,10 @@ def run_under_mpiexec(processes: int, run: RunDirectory, *, resumed: bool) -> in
         RunFailed: mpiexec ended the job before the root could, because a rank died.
     """
     run.summary.unlink(missing_ok=True)
-    status = run_again_under_mpiexec(processes, [] if resumed else ["--run", str(run.path)])
+    distribution = job.distribution
+    more = ["--set", f"distribution.actor.num={distribution.actor.num}"]
+    more += ["--set", f"distribution.pin_cores={str(distribution.pin_cores).lower()}"]
+    status = run_again_under_mpiexec(processes, more if resumed else [*more, "--run", str(run.path)])
     try:
         summary = read_json(run.summary)
         said, reason = summary["status"], summary["reason"]

@@ -42,7 +42,7 @@ def launch_slurm(
     """
     settings = [*overrides, f"distribution.hosts={request.nodes}"]
     settings += [f"experiment.name={json.dumps(name)}"] if name else []
-    job = load_config(config, settings)
+    job = load_config(config, settings, request.cpus_per_node)
     place = (DEFAULT_OUT if out is None else out).absolute()
     tianji = Path(sys.executable).with_name("tianji")
     if print_only:

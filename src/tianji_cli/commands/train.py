@@ -92,7 +92,8 @@ def train(  # noqa: PLR0913 - as many as the command has options
             earlier.check()  # Its config names modules that will run.
         job = load_config(str(earlier.config) if earlier else str(config), overrides)
         plan = make_plan(job, expected_hosts(job))
-        files = collect_files(job) if job.distribution.hosts > 1 else {}
+        joined = job.distribution.hosts > 1 and world is None  # Ranks have the files where they were started.
+        files = collect_files(job) if joined else {}
         if not dry_run:
             check_devices(job)
         to_build = build_spec(job, earlier.path if earlier is not None else run_in or place)
@@ -113,7 +114,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
             return 0
         if by_mpiexec:
             stack.close()  # The ranks start by themselves.
-            return run_under_mpiexec(len(plan.processes), run, resumed=earlier is not None)
+            return run_under_mpiexec(job, len(plan.processes), run, resumed=earlier is not None)
         order = Order(job, run, earlier is not None, quiet, address, world, launcher, files)
         result = run_session(order)
         print_result(result.summary, run, json_to)

@@ -85,7 +85,7 @@ def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
 
 
 def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
-    """Say what will run but badly on a host of so many cores (those this process may use by default).
+    """Say what will run but badly on hosts of so many cores each (those this process may use by default).
 
     Unpinned roles of which some wait while others work are meant to share cores. So it is the actors alone,
     or all others, that have to find room.
@@ -97,6 +97,7 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     others = distribution.groups * (
         distribution.cores_of_learners + sum(section.cores for section in config.roles.values())
     )
+    cores *= distribution.hosts
     at_once = actors + others if distribution.pin_cores else max(actors, others)
     if distribution.transport.local == "inproc" or at_once <= cores:
         return []

@@ -103,6 +103,9 @@ def _names_a_module(values: Mapping[str, Any]) -> bool:
     if isinstance(distribution, dict):
         transport = distribution.get("transport")
         named.extend(transport.values() if isinstance(transport, dict) else [transport])
+    environment = values.get("environment")
+    if isinstance(environment, dict) and environment.get("type") == "pettingzoo":
+        return True  # Its id is a module's name.
     return any(isinstance(name, str) and ":" in name for name in named)
 
 

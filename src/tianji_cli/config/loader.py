@@ -32,12 +32,13 @@ FEW_CORES: Final = 4
 waits: a third, a quarter, ... of what the others make."""
 
 
-def load_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
+def load_config(path: str, overrides: Sequence[str] = (), cores: int | None = None) -> JobConfig:
     """Read a config and make sure that it can be run, before any process is started.
 
     Args:
         path: path of the config, or the name of a shipped one.
         overrides: the values of ``--set``, each ``SECTION.KEY=VALUE``; later ones win.
+        cores: of each host, for what the config leaves to the machine; those this process may use by default.
 
     Raises:
         ConfigError: with every problem that was found.
@@ -47,7 +48,7 @@ def load_config(path: str, overrides: Sequence[str] = ()) -> JobConfig:
     if isinstance(tree.values["experiment"], dict):
         tree.values["experiment"].setdefault("name", tree.files[0].stem.strip())
     components.find_extensions(tree)
-    return _validated(tree)
+    return _validated(tree, cores)
 
 
 def parse_config(text: str) -> JobConfig:
@@ -59,7 +60,7 @@ def parse_config(text: str) -> JobConfig:
     return _validated(Tree(values=tomllib.loads(text), files=[Path("the job's config")]))
 
 
-def _validated(tree: Tree) -> JobConfig:
+def _validated(tree: Tree, cores: int | None = None) -> JobConfig:
     components.known_sections(tree, list(JobConfig.model_fields))
     named = components.find_components(tree)
     components.check_fit(tree, named)
@@ -70,7 +71,7 @@ def _validated(tree: Tree) -> JobConfig:
             valid = validated(tree, (section,), model, table)
             found |= {} if valid is None else {section: valid}
     if isinstance(found.get("distribution"), Distribution):
-        found["distribution"] = _with_usual_split(found, len(os.sched_getaffinity(0)))
+        found["distribution"] = _with_usual_split(found, cores or len(os.sched_getaffinity(0)))
     components.check_environment(tree)
     components.check_transports(tree)
     check_together(tree, found)
@@ -84,7 +85,7 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
 
     Args:
         found: the sections that are valid by themselves.
-        cores: of this machine; other hosts are taken to be like it.
+        cores: of each host.
     """
     distribution: Distribution = found["distribution"]
     roles: Mapping[str, UserRoleSection] = found["roles"]

@@ -18,12 +18,15 @@ from tianji_cli.config.problems import dotted
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import SECTIONS, Tree, read
 from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.profiling.settings import ACTORS, PINNED
 from tianji_cli.telemetry.rundir import write_whole
 
 EXTENDS: Final = "extends"
 PLACES: Final = ("extensions", "files")
 """Keys of ``[experiment]`` whose paths begin where the config lies."""
 SET: Final = "--set"
+OF_MACHINE: Final = tuple(tuple(key.split(".")) for key in (ACTORS, PINNED))
+"""Keys that mean something else on another machine while a config does not say them."""
 
 
 def check_place(config: str, to: Path) -> None:
@@ -67,13 +70,12 @@ def write(config: str, overrides: Sequence[str], settings: Sequence[str], to: Pa
     before, after = read(config), read(config, [*overrides, *settings])
     meant = load_config(config, [*overrides, *settings])
     of_place = dict(_of_place(before, after, meant, to.parent))
-    changes = dict(_changes(before, after, load_config(config).model_dump(mode="json"))) | of_place
+    changes = dict(_changes(before, after, load_config(config).model_dump(mode="json")))
+    if changes:
+        changes |= _of_machine(before, after)
+    changes |= of_place
     try:
         content = _changed(before, changes)
-        if (says := _means(content, to.parent)) != _nameless(meant):
-            # What the config leaves to the machine may be something else with the rest that changes.
-            changes |= dict(_changes(before, after, says.model_dump(mode="json")))
-            content = _changed(before, changes)
         if _means(content, to.parent) != _nameless(meant):
             raise UsageError(_cannot_be_said(before, changes))
         write_whole(to, content)
@@ -100,6 +102,12 @@ def _changes(before: Tree, after: Tree, means: Mapping[str, Any]) -> Iterator[tu
         # A table that is no section is inherited as a whole, so it has to be written as a whole.
         key = next((path[:end] for end in range(1, len(path)) if path[:end] not in SECTIONS), path)
         yield (path, value) if before.origin(key) == own else (key, _value(after.values, key))
+
+
+def _of_machine(before: Tree, after: Tree) -> dict[KeyPath, object]:
+    """Say what the config leaves to the machine, and would be something else on another."""
+    values = {path: _value(after.values, path) for path in OF_MACHINE if _value(before.values, path) is None}
+    return {path: value for path, value in values.items() if value is not None}
 
 
 def _of_place(

@@ -175,7 +175,8 @@ class WorkLog:
         distribution, there = self._config.distribution, len(os.sched_getaffinity(0))
         idle = (last.idle_s - first.idle_s) / (last.at_s - first.at_s)
         actor, groups = distribution.actor, distribution.groups
-        others = groups * distribution.cores_of_learners
+        roles = sum(section.cores for section in self._config.roles.values())
+        others = groups * (distribution.cores_of_learners + roles)
         wanted = others + groups * actor.num * actor.cores
         more = max(1, int(idle / actor.cores / groups))
         settings = f"distribution.actor.num = {actor.num + more}"

@@ -58,6 +58,9 @@ IN_BALANCE: Final = Bottleneck(
     "actors make samples about as fast as the learner uses them; only more of both would help",
 )
 
+OWN_CORES: Final = "cores of their own would help most"
+MORE_CORES: Final = "more cores would help"
+
 
 def bottleneck(production: float, reception: float, consumption: float) -> Bottleneck:
     """Name the side that holds a job back.
@@ -93,14 +96,35 @@ def in_step(production: float, consumption: float) -> Bottleneck:
     )
 
 
-def on_shared_cores(actors_s: float, buffers_s: float, learners_s: float) -> Bottleneck:
+def on_shared_cores(helps: str, actors_s: float, buffers_s: float, learners_s: float) -> Bottleneck:
     """Name what holds a job back whose roles take turns on too few cores: who needs most of them.
 
     Args:
-        actors_s: core seconds that the actors need for a sample use; 0 if they take turns with nobody.
+        helps: what would help: ``OWN_CORES``, or ``MORE_CORES`` where roles are meant to share them.
+        actors_s: core seconds that the actors need for some uses; 0 if they take turns with nobody.
         buffers_s: likewise the buffers.
+        learners_s: likewise the learners, for as many.
+    """
+    kind, shares = _by_need(actors_s, buffers_s, learners_s)
+    return Bottleneck(kind, f"roles take turns on the same cores ({shares}); {helps}")
+
+
+def beside_busy_cores(cores: int, actors_s: float, learners_s: float) -> Bottleneck:
+    """Say of a job whose roles share cores that none of these is idle; perhaps other programs use them.
+
+    Args:
+        cores: that there are.
+        actors_s: seconds by the clock that actors were busy; they may have waited for a core in between.
         learners_s: likewise the learners.
     """
+    kind, shares = _by_need(actors_s, 0.0, learners_s)
+    return Bottleneck(
+        kind, f"all {cores} cores are at work; the roles' busy time: {shares}; more cores may help"
+    )
+
+
+def _by_need(actors_s: float, buffers_s: float, learners_s: float) -> tuple[Kind, str]:
+    """Name the role that needs most time, and write the share of each, largest first."""
     needs: tuple[tuple[Kind, str, float], ...] = (
         ("sample-bound", "the actors", actors_s),
         ("communication-bound", "the buffer", buffers_s),
@@ -108,9 +132,7 @@ def on_shared_cores(actors_s: float, buffers_s: float, learners_s: float) -> Bot
     )
     needs = tuple(sorted((need for need in needs if need[2]), key=lambda need: -need[2]))
     total = sum(seconds for _, _, seconds in needs)
-    shares = ", ".join(f"{who} {seconds / total:.0%}" for _, who, seconds in needs)
-    words = f"roles take turns on the same cores ({shares}); cores of their own would help most"
-    return Bottleneck(needs[0][0], words)
+    return needs[0][0], ", ".join(f"{who} {seconds / total:.0%}" for _, who, seconds in needs)
 
 
 def beside_idle_cores(idle: float, cores: int, would_use_them: str) -> Bottleneck:

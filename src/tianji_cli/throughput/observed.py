@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tianji_cli.throughput.bottleneck import (
+    OWN_CORES,
     Bottleneck,
+    beside_busy_cores,
     beside_idle_cores,
     bottleneck,
     in_step,
@@ -144,15 +146,15 @@ def observed_bottleneck(
     reception = buffers.capacity * rho
     if not (production > 0 and reception > 0 and consumption > 0):
         return None
-    takes_turns = cores is not None and cores.shared and cores.idle < IDLE
-    if overlap == "none" or (takes_turns and overlap == "free"):
-        uses = learners.count
-        return on_shared_cores(actors.busy_s / uses, 0.0, learners.busy_s / uses)
+    if overlap == "none":
+        return on_shared_cores(OWN_CORES, actors.busy_s, 0.0, learners.busy_s)
     if overlap == "in step":
         return in_step(production, consumption)
+    if cores is not None and cores.shared and cores.idle < IDLE:
+        return beside_busy_cores(cores.there, actors.busy_s, learners.busy_s)
     found = bottleneck(production, reception, consumption)
     if found.kind != "communication-bound" and max(actors.busy, learners.busy) < MOSTLY:
         return BOUND_BY_WAITING
     if found.kind == "sample-bound" and cores is not None and cores.idle >= IDLE:
-        return beside_idle_cores(cores.idle, cores.there, cores.would_use_them)
+        found = beside_idle_cores(cores.idle, cores.there, cores.would_use_them)
     return found

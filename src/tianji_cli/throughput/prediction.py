@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from tianji_cli.throughput.bottleneck import (
     BOUND_BY_LINK,
     BOUND_BY_ROOT,
+    MORE_CORES,
+    OWN_CORES,
     Bottleneck,
     bottleneck,
     in_step,
@@ -136,7 +138,8 @@ class _Job:
                 return BOUND_BY_ROOT
             case "cores":
                 core_s = (cores / rate for cores, rate in zip(self.seats.turns, rates, strict=True))
-                return on_shared_cores(*core_s)
+                meant = not (self.split.pinned or self.workload.one_process)
+                return on_shared_cores(MORE_CORES if meant else OWN_CORES, *core_s)
             case "turns":
                 return in_step(rates.actors, rates.learners)
             case _:

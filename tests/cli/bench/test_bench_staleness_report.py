@@ -43,7 +43,7 @@ def test_intervals_apart_do_not_overlap(capsys: pytest.CaptureFixture[str], conf
     ("seeds", "width", "warnings", "why"),
     [
         (4, 0.01, [], "4 seeds, and 5 are the least"),
-        (5, 0.01, ["this machine is too busy to measure"], "see the warnings above"),
+        (5, 0.01, ["this machine is too busy to measure"], "the header has warnings"),
         (5, 0.0, [], "the interval of New has no width"),
     ],
 )
@@ -90,7 +90,7 @@ def test_trainings_that_never_reached_it_count_with_their_end_and_are_marked(
     assert "5.00]" not in said, "an interval without width would look exact"
     assert (
         "Lag8 in the poor mapping took at least 4.17 times as long to 300 as New; "
-        "no verdict: see the warnings above" in said
+        "no verdict: the header has warnings" in said
     )
     assert "3/5" in said
     assert "# poor mapping: environment.num_envs=1" in said

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.cluster.control import MAX_MESSAGE_BYTES
-from tianji_cli.cluster.extensions import MOST_BYTES, collect_files, lay_down
+from tianji_cli.cluster.extensions import AROUND_A_FILE, MOST_BYTES, collect_files, lay_down
 from tianji_cli.cluster.messages import Welcome, decode_from_root, encode
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.errors import UsageError
@@ -30,6 +32,10 @@ def config(
         model=Component(type="mlp_actor_critic", settings=MLPActorCriticSettings()),
         training=Component(type="ppo", settings=PPOSettings()),
     )
+
+
+def welcome(files: dict[str, bytes]) -> Welcome:
+    return Welcome(host="b", experiment="x", run="/r", files=files, actors=1)
 
 
 def sources(place: Path, **named: str) -> Path:
@@ -147,8 +153,7 @@ def test_data_files_go_as_they_are_and_keep_their_places(tmp_path: Path) -> None
         "maps/b.map": table,
         "maps/deep/a.map": b"\0",
     }
-    welcome = Welcome(host="b", experiment="x", run="/r", files=found, actors=1)
-    received = decode_from_root(encode(welcome))
+    received = decode_from_root(encode(welcome(found)))
     assert isinstance(received, Welcome)
     lay_down(received.files, tmp_path / "host")
     laid = tmp_path / "host/extensions"
@@ -169,15 +174,65 @@ def test_two_data_files_of_one_place_are_refused(tmp_path: Path) -> None:
 
 def test_more_than_a_message_takes_is_refused_with_the_limit(tmp_path: Path) -> None:
     (tmp_path / "small").write_bytes(b"x")
-    (tmp_path / "table").write_bytes(bytes(MOST_BYTES - 1))
+    rest = len("table") + len("small") + 2 * AROUND_A_FILE
+    (tmp_path / "table").write_bytes(bytes(MOST_BYTES - 1 - rest))
     files = (tmp_path / "table", tmp_path / "small")
-    found = collect_files(config(tmp_path, files=files))
-    welcome = Welcome(host="b", experiment="x", run="/r", files=found, actors=1)
-    assert len(encode(welcome)) < MAX_MESSAGE_BYTES
+    assert len(encode(welcome(collect_files(config(tmp_path, files=files))))) < MAX_MESSAGE_BYTES
     (tmp_path / "small").write_bytes(b"xx")
-    with pytest.raises(UsageError, match=r"8\.00 MB is the most") as refused:
+    with pytest.raises(UsageError, match=r"8\.00 MB is the most \(of 2 files .*/small is the last, with 2 B"):
         collect_files(config(tmp_path, files=files))
-    assert "table has" in str(refused.value)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "big").touch()
+    os.truncate(tmp_path / "big", 1 << 30)
+    monkeypatch.setattr(Path, "read_bytes", lambda path: pytest.fail(f"{path} was read"))
+    with pytest.raises(UsageError, match=r"1\.07 GB or more"):
+        collect_files(config(tmp_path, files=(tmp_path / "big",)))
+
+
+def test_paths_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {f"{number:0100}": b"" for number in range(MOST_BYTES // (100 + AROUND_A_FILE))}
+    assert len(encode(welcome(small))) < MAX_MESSAGE_BYTES
+    monkeypatch.setattr("tianji_cli.cluster.extensions.MOST_BYTES", 1000)
+    for number in range(10):
+        (tmp_path / f"{number:0100}").touch()
+    with pytest.raises(UsageError, match=r"1\.08 KB or more, with their paths"):
+        collect_files(config(tmp_path, files=(tmp_path,)))
+
+
+def test_nothing_of_a_directory_is_left_out_without_a_word(tmp_path: Path) -> None:
+    (tmp_path / "maps").mkdir()
+    (tmp_path / "shared/deep").mkdir(parents=True)
+    (tmp_path / "shared/deep/a.map").write_bytes(b"a")
+    (tmp_path / "maps/linked").symlink_to(tmp_path / "shared")
+    asked = config(tmp_path, files=(tmp_path / "maps",))
+    assert collect_files(asked) == {"maps/linked/deep/a.map": b"a"}
+    (tmp_path / "maps/gone").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(UsageError, match=r"maps/gone cannot be sent to hosts that join: No such file"):
+        collect_files(asked)
+    (tmp_path / "maps/gone").unlink()
+    (tmp_path / "maps/back").symlink_to(tmp_path / "maps")
+    with pytest.raises(UsageError, match="Too many levels of symbolic links"):
+        collect_files(asked)
+    (tmp_path / "maps/back").unlink()
+    os.mkfifo(tmp_path / "maps/pipe")
+    with pytest.raises(UsageError, match="maps/pipe is neither a file nor a directory"):
+        collect_files(asked)
+
+
+def test_a_directory_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "maps/closed").mkdir(parents=True)
+    scandir = os.scandir
+
+    def closed(place: str) -> Any:  # Root may read any.
+        if str(place).endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(place))
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(UsageError, match=r"maps/closed cannot be sent to hosts that join: Permission denied"):
+        collect_files(config(tmp_path, files=(tmp_path / "maps",)))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,9 +15,10 @@ import pytest
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.locate import shipped_configs
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.source import read
 from tianji_cli.errors import UsageError
 from tianji_cli.profiling.rewrite import check_place, write
-from tianji_cli.profiling.settings import as_settings, split_of, split_values
+from tianji_cli.profiling.settings import ACTORS, PINNED, as_settings, split_of, split_values
 from tianji_cli.throughput.split import Split
 
 DQN = "configs/dqn_cartpole.toml"
@@ -87,12 +89,14 @@ def test_only_the_split_changes_and_comments_and_order_stay(config: str, tmp_pat
     found = differing(before, to)
     wanted = dict(setting.split("=") for setting in WANTED)
     own = split_values(split_of(load_config(config)))
-    assert found.keys() == {key for key, value in wanted.items() if value != own[key]}
+    said = read(config).origins
+    unsaid = {key for key in (ACTORS, PINNED) if tuple(key.split(".")) not in said}
+    assert found.keys() == unsaid | {key for key, value in wanted.items() if value != own[key]}
     there = before.read_text().splitlines()
     changed = [line for line in to.read_text().splitlines() if line not in there]
-    said = [line for line in changed if line and not line.startswith("[")]
+    written = [line for line in changed if line and not line.startswith("[")]
     lines = {f"{key.rpartition('.')[2]} = {wanted[key]}" for key in found}
-    assert {line.partition("#")[0].strip() for line in said} == lines.difference(there)
+    assert {line.partition("#")[0].strip() for line in written} == lines.difference(there)
     kept = [line for line in before.read_text().splitlines() if "#" in line]
     assert [line.partition("#")[2] for line in to.read_text().splitlines() if "#" in line] == [
         line.partition("#")[2] for line in kept
@@ -166,16 +170,20 @@ def test_what_a_base_says_is_not_said_again(own: Path) -> None:
     assert same(load_config(str(to)), load_config(str(config), [*like_the_base, "experiment.name=mine"]))
 
 
-def test_what_a_config_leaves_to_the_machine_is_said_where_it_would_be_something_else(own: Path) -> None:
+def test_what_a_config_leaves_to_the_machine_is_said_with_anything_that_changes(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own.write_text(OWN.replace("actor = { num = 1, send_size = 16 }", "actor = { send_size = 16 }"))
-    before = split_of(load_config(str(own)))
-    # With four times the environments a rollout is one fragment, for which one actor would be usual.
-    wanted = as_settings(split_values(replace(before, num_envs=32, actors=2, pinned=False)))
+    usual = split_of(load_config(str(own)))
+    wanted = as_settings(split_values(replace(usual, num_envs=4)))
     write(str(own), (), wanted, to := own.parent / "new.toml")
-    assert same(load_config(str(to)), load_config(str(own), wanted))
-    assert {"distribution.actor.num", "distribution.pin_cores"} <= leaves(
-        tomllib.loads(to.read_text())
-    ).keys()
+    meant = load_config(str(own), wanted)
+    assert {"distribution.actor.num", "distribution.pin_cores"} <= differing(own, to).keys()
+    for cores in (1, 4, 40):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        assert same(load_config(str(to)), meant)
+    write(str(own), (), as_settings(split_values(split_of(load_config(str(own))))), to)
+    assert differing(own, to) == {}
 
 
 def test_an_inherited_table_that_is_no_section_is_written_as_a_whole(own: Path) -> None:

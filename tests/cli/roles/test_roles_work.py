@@ -13,7 +13,7 @@ from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.cluster.messages import PageReport, Report
 from tianji_cli.cluster.plan import Host, Plan, make_plan
-from tianji_cli.config.schema import Component, JobConfig
+from tianji_cli.config.schema import Component, JobConfig, UserRoleSection
 from tianji_cli.data.ledger import Account
 from tianji_cli.data.production import ProductionFile, ProductionPage
 from tianji_cli.roles.overview import Overview
@@ -70,7 +70,7 @@ class Pace:
             report = Report(
                 rank=process.rank,
                 incarnation=self.incarnation[process.rank],
-                roles=[said[role] for role in process.roles],
+                roles=[said.get(role, {}) for role in process.roles],
                 busy_s=list(self.busy[process.rank]),
                 running_s=self.running[process.rank],
             )
@@ -100,7 +100,7 @@ class Pace:
             for process in self.plan.trainers:
                 self.running[process.rank] += 0.2
                 for i, role in enumerate(process.roles):
-                    self.busy[process.rank][i] += 0.2 * shares[role]
+                    self.busy[process.rank][i] += 0.2 * shares.get(role, 0.0)
             for actor in self.produced:
                 self.produced[actor] += round(200 * actors)
             self.received += round(200 * actors) * len(self.produced)
@@ -184,6 +184,17 @@ def test_what_would_use_an_idle_core_is_said_if_there_is_one(
         assert named is not None
         assert named.kind == "sample-bound"
         assert said in named.words
+
+
+def test_cores_of_the_user_s_roles_are_among_those_that_pins_would_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2})
+    role = UserRoleSection(type="mine:Judge", settings=PPOSettings(), cores=1)
+    pace = Pace(job(1).model_copy(update={"roles": {"judge": role}}))
+    pace.idle = 1.0
+    pace.go(6, actors=1, learner=0.25)
+    assert "distribution.actor.num = 2 with distribution.pin_cores = false" in str(pace.log.current(6.0))
 
 
 def test_a_buffer_beside_the_learner_takes_the_learners_time() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tianji_cli.throughput.bottleneck import bottleneck, in_step, on_shared_cores
+from tianji_cli.throughput.bottleneck import MORE_CORES, OWN_CORES, bottleneck, in_step, on_shared_cores
 
 
 @pytest.mark.parametrize(
@@ -43,8 +43,8 @@ def test_in_step_the_words_say_who_has_how_much_of_the_time() -> None:
 
 
 def test_on_shared_cores_the_role_that_needs_most_of_them_names_the_kind() -> None:
-    named = on_shared_cores(1.0, 0.0, 3.0)
+    named = on_shared_cores(OWN_CORES, 1.0, 0.0, 3.0)
     assert named.kind == "training-bound"
     assert "(the learner 75%, the actors 25%)" in named.words
-    assert on_shared_cores(3.0, 2.0, 1.0).kind == "sample-bound"
-    assert on_shared_cores(1.0, 2.0, 0.0).kind == "communication-bound"
+    assert on_shared_cores(OWN_CORES, 3.0, 2.0, 1.0).kind == "sample-bound"
+    assert on_shared_cores(MORE_CORES, 1.0, 2.0, 0.0).kind == "communication-bound"

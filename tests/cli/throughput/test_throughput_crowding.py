@@ -101,6 +101,18 @@ def test_a_learner_that_is_never_left_waiting_crowds_in_full_and_is_crowded_in_p
     assert prediction.throughput == pytest.approx(100 / (0.008 * (1 + share)))
 
 
+def test_no_crowd_is_more_than_full() -> None:
+    # Two learners wait for the buffer almost half of the time, and leave their cores to the others: on four
+    # cores one of them finds more at work than the two beside its own. So an update takes 5 ms, a fragment of
+    # the actor 3 and of the buffer x = 4 + 6 (4 x 5 + 3) / 3 x.
+    costs = simple(sample=Cost.fixed(0.003), update=Cost(0.001, 0.005))
+    costs = replace(costs, buffer=replace(costs.buffer, store=Cost(0.004, 0.010)))
+    workload = replace(ONE_TO_ONE, colocated=False, rollout_steps=None)
+    prediction = predict(Split(2, 2, 1, 10, buffer_cores=1), workload, costs, cores=4)
+    assert prediction.crowd.learners == 1.0
+    assert prediction.throughput == pytest.approx(100 / (0.002 + 0.001 * 50**0.5))
+
+
 def test_nobody_crowds_a_role_on_the_only_core() -> None:
     costs = simple(sample=Cost(0.010, 9.0), update=Cost(0.004, 9.0))
     prediction = predict(Split(1, 1, 1, 10), ONE_TO_ONE, costs, cores=1)

@@ -170,6 +170,7 @@ def test_roles_of_one_process_take_turns_however_many_actors_there_are(actors: i
     assert prediction.throughput == pytest.approx(80 / (0.050 + 0.022))
     assert prediction.bottleneck.kind == "sample-bound"
     assert "take turns" in prediction.bottleneck.words
+    assert "cores of their own would help most" in prediction.bottleneck.words
 
 
 def test_on_one_core_learner_and_actor_take_turns() -> None:
@@ -218,6 +219,8 @@ def test_what_a_learner_leaves_idle_actors_have() -> None:
     assert pinned.throughput == pytest.approx(80 / 0.200)
     assert shared.throughput == shared.limits["cores"] == pytest.approx(80 / 0.111)
     assert "the actors 90%, the learner 10%" in shared.bottleneck.words
+    # Cores of their own were less: they share them because that is more.
+    assert shared.bottleneck.words.endswith("; more cores would help")
 
 
 def test_actors_that_wait_one_by_one_never_leave_a_learner_less_than_it_can_use() -> None:

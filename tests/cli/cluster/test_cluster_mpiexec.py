@@ -1,0 +1,32 @@
+"""What a command hands on to the ranks that it has mpiexec start."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.cluster import mpiexec
+from tianji_cli.config.loader import load_config
+from tianji_cli.telemetry.rundir import RunDirectory
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_ranks_are_told_what_was_chosen_for_the_cores_that_the_command_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resumed: bool
+) -> None:
+    said: list[str] = []
+    run = RunDirectory.create("x", tmp_path)
+
+    def ranks(processes: int, more: Sequence[str]) -> int:
+        said.extend(more)
+        run.summary.write_text(json.dumps({"status": "finished", "reason": ""}))
+        return 0
+
+    monkeypatch.setattr(mpiexec, "run_again_under_mpiexec", ranks)
+    job = load_config("ppo_cartpole", ["distribution.actor.num=3", "distribution.pin_cores=false"])
+    assert mpiexec.run_under_mpiexec(job, 6, run, resumed=resumed) == 0
+    told = ["--set", "distribution.actor.num=3", "--set", "distribution.pin_cores=false"]
+    assert said == (told if resumed else [*told, "--run", str(run.path)])
