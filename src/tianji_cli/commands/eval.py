@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self, TextIO
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.commands.animation import Animation
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.problems import did_you_mean
+from tianji_cli.config.problems import cut, did_you_mean
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.roles.baselines import BASELINES, Baseline
 from tianji_cli.roles.evaluation_watch import START_S
@@ -233,15 +233,16 @@ class _ProgressLine:
 
 
 def _find_checkpoint(directory: RunDirectory, checkpoint: str) -> str:
-    name = f"{int(checkpoint):012d}" if checkpoint.isdecimal() else checkpoint
-    if not (directory.checkpoints / name / "model.safetensors").is_file():
+    name = checkpoint.lstrip("0").zfill(12) if checkpoint.isdecimal() else checkpoint
+    if not os.path.isfile(directory.checkpoints / name / "model.safetensors"):
         kept = [
             path.name.lstrip("0") or "0"
             for path in sorted(directory.checkpoints.glob("*"))
             if path.name.isdecimal()
         ]
+        shown = cut(repr(checkpoint))
         raise UsageError(
-            f"{directory.path} has no checkpoint {checkpoint!r}; there are best, last, {', '.join(kept)}"
+            f"{directory.path} has no checkpoint {shown}; there are best, last, {', '.join(kept)}"
             if kept
             else f"{directory.path} has no checkpoints yet"
         )

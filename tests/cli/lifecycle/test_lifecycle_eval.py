@@ -33,6 +33,10 @@ def test_eval_plays_a_checkpoint_and_says_what_is_wrong(workplace: Any) -> None:
     wrong = workplace.command("eval", "run/1", *out, "--checkpoint", "3")
     wrong.wait(2)
     assert all(str(step) in wrong.last_words for step in [*steps, "best", "last"])
+    for name in ("9" * 5000, "z" * 5000):
+        wrong = workplace.command("eval", "run/1", *out, "--checkpoint", name)
+        wrong.wait(2)
+        assert "has no checkpoint" in wrong.last_words
     missing = workplace.command("eval", "ru", *out)
     missing.wait(2)
     assert "did you mean 'run'" in missing.stderr
