@@ -232,6 +232,9 @@ class Root:
         if not fits or not self._members.is_current(report.rank, report.incarnation):
             return
         self._announcements.hear(report.rank)
+        view = self._overview.workers[report.rank]
+        if view.state == "starting":
+            view.state = "running"  # An evaluator registers nowhere: nothing is sent to it.
         self._overview.note(report)
         if report.rank in self._learner_ranks:
             self._mind(self._rules.steps_reached())

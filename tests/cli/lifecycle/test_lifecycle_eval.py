@@ -156,6 +156,8 @@ def test_an_evaluation_whose_episodes_never_end_ends_and_says_so(workplace: Any)
     assert "none of 20 greedy episodes had ended after 1.5 s (experiment.eval_max_s" in run.command.stdout
     progress = [row["evaluating"] for row in run.rows if row["evaluating"]]
     assert progress[-1]["wanted"] == 20
+    roles = [role for row in run.rows if row["evaluating"] for role in row["roles"] or ()]
+    assert "running" in {role["state"] for role in roles if role["role"] == "evaluator"}
     assert progress[-1]["env_steps"] > progress[0]["env_steps"]
 
     out = ("--episodes", "40", "--json", "figures.json")
