@@ -116,7 +116,8 @@ def train(  # noqa: PLR0913 - as many as the command has options
         result = run_session(order)
         print_result(result.summary, run, json_to, goes_on=_goes_on(result.summary, job, run))
         if result.doomed and world is not None:
-            world.abort(result.summary.reason)
+            only_evaluated = result.summary.status == "finished"
+            world.abort(*(("the evaluation was ended", 0) if only_evaluated else (result.summary.reason, 1)))
         if result.summary.status == "failed":
             raise RunFailed(result.summary.reason)
         return INTERRUPTED if result.summary.status == "stopped" else 0
