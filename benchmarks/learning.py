@@ -47,6 +47,8 @@ def train(tianji: str, config: str, seed: int, out: Path) -> dict[str, Any]:
     subprocess.run([*command, "--quiet", "--out", str(out), "--json", str(summary)],
                    check=True, stdout=subprocess.DEVNULL)  # fmt: skip
     result: dict[str, Any] = json.loads(summary.read_text())
+    if result["evaluation"]["left_out"]:
+        sys.exit(f"{config}, seed {seed}: the evaluation was cut off after {result['evaluation']['cut_off']}")
     return result
 
 

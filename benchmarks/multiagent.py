@@ -34,7 +34,7 @@ from tianji_cli.bench.curves import BLACK
 from tianji_cli.bench.environment import busy_share
 from tianji_cli.bench.learning_plots import COLORS, draw_curve, write_figure
 from tianji_cli.bench.statistics import estimate
-from tianji_cli.bench.training import END_S, Curve, read_summary, train_once
+from tianji_cli.bench.training import END_S, Curve, read_summary, refuse_cut_off, train_once
 from tianji_cli.cluster.children import python_command, run_child
 from tianji_cli.errors import RunFailed
 from tianji_cli.telemetry.metrics import read_metrics
@@ -173,6 +173,7 @@ def play(run: Path, episodes: int, *who: str) -> Row:
     if ended.status != 0:
         raise RunFailed(f"{' '.join(who) or 'the trained policy'} did not play in {run}:\n{ended.last_words}")
     played: Row = json.loads(ended.output)
+    refuse_cut_off(played, str(run))
     del played["returns"]
     return played
 

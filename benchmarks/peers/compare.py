@@ -111,6 +111,8 @@ def run_tianji(tianji: str, config: str, threshold: str, seed: int, directory: P
     wall_s = execute([*command, "--out", str(directory / "runs")], directory / f"tianji-{seed}.log")
     summary = json.loads(result.read_text())
     evaluation = summary.get("evaluation") or {}
+    if evaluation.get("left_out"):
+        sys.exit(f"{config}, seed {seed}: the evaluation was cut off after {evaluation['cut_off']}")
     return Run(
         "tianji",
         seed,

@@ -51,6 +51,7 @@ def test_without_a_picture_there_is_no_file(tmp_path: Path) -> None:
     [
         ("missing/play.gif", r"cannot write .*missing/play\.gif: there is no directory"),
         ("folder.gif", r"cannot write .*folder\.gif: it is a directory"),
+        ("z" * 3000 + ".gif", r"cannot write .*: File name too long"),
         ("play.mp4", r"animated GIF, which .*play\.mp4 is no name for; .*play\.gif is"),
         ("play", r"animated GIF, which .*play is no name for; .*play\.gif is"),
     ],

@@ -68,6 +68,7 @@ def test_twenty_thousand_roles_are_refused_at_once(tmp_path: Path) -> None:
 
 LISTS = "[" * 5000 + "]" * 5000
 TABLES = "{a=" * 3000 + "1" + "}" * 3000
+HEX = "0x" + "f" * 5000
 NINES = "9" * 5000
 
 
@@ -79,6 +80,14 @@ NINES = "9" * 5000
         (
             f"[experiment]\nseed = {NINES}",
             "job.toml:2:8: a number of 5000 digits; whole numbers have 64 bits",
+        ),
+        (
+            f"[experiment]\nseed = {HEX}",
+            "job.toml: experiment.seed: a whole number of 20001 bits with its sign",
+        ),
+        (
+            f"[environment.options]\nx = [1, -{2**63 + 1}]",
+            "job.toml: environment.options.x.1: a whole number of 65 bits with its sign; whole",
         ),
         (f"[{'.'.join(['a'] * 500)}]\n", f"job.toml: {'.'.join(['a'] * 33)}: is nested more than 32 deep"),
     ],
@@ -97,6 +106,8 @@ def test_deep_nesting_and_endless_numbers_are_problems_with_their_place(
     [
         (f"environment.options.x={LISTS}", "--set: environment.options.x: is nested more than 32 deep"),
         (f"experiment.seed={NINES}", "--set: experiment.seed: a number of 5000 digits"),
+        (f"experiment.seed={HEX}", "--set: experiment.seed: a whole number of 20001 bits"),
+        (f"environment.options.x={HEX}", "--set: environment.options.x: a whole number of 20001 bits"),
         ("experiment." + ".".join(["a"] * 3000) + "=1", "--set: experiment.a.a"),
     ],
 )
@@ -110,10 +121,14 @@ def test_so_they_are_in_set(tmp_path: Path, value: str, line: str) -> None:
         ("agent.type", "z" * 3000),
         ("environment.id", "z" * 3000),
         ("environment.id", "z " * 1500),
+        ("environment.id", "z 'y " * 1500),
+        ("environment.id", "z \"'y " * 1500),
+        ("agent.type", "z 'y " * 1500),
+        ("experiment." + "z 'y " * 1500, "1"),
+        ("experiment.files", str(["z" * 3000])),
         ("environment.type", "z" * 3000 + ":b"),
         ("distribution.transport", "z" * 3000),
         ("experiment.name", "z" * 3000),
-        ("experiment.seed", "9" * 3000),
     ],
 )
 def test_a_long_value_is_cut_in_the_message_and_what_follows_is_not(

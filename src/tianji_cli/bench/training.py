@@ -173,7 +173,7 @@ def read_summary(run: RunDirectory) -> dict[str, Any]:
         run: its directory.
 
     Raises:
-        RunFailed: samples were lost or are unaccounted for, or a group was.
+        RunFailed: samples were lost or are unaccounted for, a group was, or the evaluation was cut off.
     """
     summary: dict[str, Any] = read_json(run.summary)
     missing = summary["produced"] - sum(summary[name] for name in ("received", "in_flight", "dropped"))
@@ -182,7 +182,25 @@ def read_summary(run: RunDirectory) -> dict[str, Any]:
     if lost := (summary.get("averaging") or {}).get("lost"):
         groups = ", ".join(map(str, lost))
         raise RunFailed(f"{run.path} lost its group {groups} on the way, so there are no figures")
+    refuse_cut_off(summary.get("evaluation") or {}, str(run.path))
     return summary
+
+
+def refuse_cut_off(evaluation: Mapping[str, Any], who: str) -> None:
+    """Refuse an evaluation that was cut off: its mean is that of the shorter episodes.
+
+    Args:
+        evaluation: as the summary or ``tianji eval --json`` has it.
+        who: was evaluated.
+
+    Raises:
+        RunFailed: episodes were left out.
+    """
+    if evaluation.get("left_out"):
+        what = f"{evaluation['left_out']} greedy episodes had not ended after {evaluation['cut_off']}"
+        raise RunFailed(
+            f"{who}: {what}, so there are no figures: experiment.eval_max_s and eval_max_steps may be larger"
+        )
 
 
 def read_curve(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Curve:

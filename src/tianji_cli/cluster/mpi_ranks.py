@@ -126,11 +126,16 @@ class World:
         if not self._briefed:
             self.brief(None)
 
-    def abort(self, reason: str) -> NoReturn:
-        """End all ranks at once: one is dead, and without it they would wait in vain to end together."""
+    def abort(self, reason: str, status: int = 1) -> NoReturn:
+        """End all ranks at once: one is dead, and without it they would wait in vain to end together.
+
+        Args:
+            reason: shown on stderr.
+            status: that the launcher exits with.
+        """
         from tianji_transports import mpi_world  # noqa: PLC0415
 
-        mpi_world.abort(1, reason)
+        mpi_world.abort(status, reason)
 
 
 def _begin_mpi() -> Any:

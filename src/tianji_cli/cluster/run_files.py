@@ -17,6 +17,7 @@ from tianji_cli.data.progress import Progress
 from tianji_cli.data.state import MODEL, TRAINING, load_state
 from tianji_cli.data.sums import CheckpointError, read_sealed
 from tianji_cli.errors import UsageError
+from tianji_cli.telemetry.quantities import number
 from tianji_cli.telemetry.rundir import RunDirectory
 
 
@@ -69,7 +70,7 @@ def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
     if stop.env_steps is not None and env_steps >= stop.env_steps:
         reached["env_steps"] = f"{env_steps} environment steps"
     if stop.mean_return is not None and max(means, default=-math.inf) >= stop.mean_return:
-        reached["mean_return"] = f"the best mean return of 100 episodes was {max(means):.1f}"
+        reached["mean_return"] = f"the best mean return of 100 episodes was {number(max(means))}"
     if stop.win_rate is not None and max(win_rates, default=0.0) >= stop.win_rate:
         reached["win_rate"] = f"{100 * max(win_rates):.0f} % of 100 episodes were won"
     return reached

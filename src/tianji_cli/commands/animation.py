@@ -36,14 +36,18 @@ class Animation:
         if path.suffix.lower() != SUFFIX:
             right = path.with_suffix(SUFFIX) if path.name else f"play{SUFFIX}"
             raise UsageError(f"--render writes an animated GIF, which {path} is no name for; {right} is")
-        if path.is_dir() or not path.parent.is_dir():
-            what = "it is a directory" if path.is_dir() else f"there is no directory {path.parent}"
+        self.path = path
+        try:
+            is_directory, has_place = path.is_dir(), path.parent.is_dir()
+        except OSError as cause:
+            raise self._unwritable(cause) from cause
+        if is_directory or not has_place:
+            what = "it is a directory" if is_directory else f"there is no directory {path.parent}"
             raise UsageError(f"--render: cannot write {path}: {what}")
         try:
             import PIL  # noqa: F401, PLC0415 - only rendering needs it
         except ModuleNotFoundError as cause:
             raise UsageError("--render needs Pillow, which is not installed: pip install pillow") from cause
-        self.path = path
         self.pictures = 0
         self._file: IO[bytes] | None = None
         self.closed = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import sys
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self, TextIO
 from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.commands.animation import Animation
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.problems import did_you_mean
+from tianji_cli.config.problems import cut, did_you_mean
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.roles.baselines import BASELINES, Baseline
+from tianji_cli.roles.evaluation_watch import START_S
 from tianji_cli.roles.evaluator import EvaluationLimits
 from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
 from tianji_cli.telemetry.json_numbers import finite
@@ -39,6 +39,9 @@ IDLE_S: Final = 10.0
 
 GRACE_S: Final = 2.0
 """Beyond its limit, for the step that the evaluation is in."""
+
+CLOSE_S: Final = 5.0
+"""For closing the environments."""
 
 MOST_S: Final = 1e8
 """Longest time that a timer is set to; three years."""
@@ -88,8 +91,6 @@ def evaluate(  # noqa: PLR0913 - as many as the command has options
     animation = None if render is None else Animation(render)
     experiment = config.experiment
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
-    if math.isnan(limits.max_s):
-        raise UsageError("--max-s: nan is no number of seconds")
     # torch is slow to import, and what the command line got wrong is known by now.
     from tianji_cli.cluster.assembly import Assembly  # noqa: PLC0415
     from tianji_cli.cluster.parts import Job  # noqa: PLC0415
@@ -139,8 +140,13 @@ def _play(
     with ExitStack() as stack:
         if animation is not None:
             stack.callback(animation.close)
-        evaluator = build(on_step=None if animation is None else draw)
-        stack.callback(evaluator.close)
+        start_s = limits.max_s + START_S
+        try:
+            with _alarm(start_s):
+                evaluator = build(on_step=None if animation is None else draw)
+        except _HangsError as cause:
+            raise TimeoutError(f"environments and policy were not ready after {start_s:g} s") from cause
+        stack.callback(_close, evaluator)
         progress = stack.enter_context(_ProgressLine(sys.stderr))
         try:
             with _alarm(limits.max_s + GRACE_S):
@@ -154,8 +160,17 @@ def _play(
         return evaluator
 
 
+def _close(evaluator: Evaluator) -> None:
+    """Close the environments; what was played is shown though closing them hangs."""
+    try:
+        with _alarm(CLOSE_S):
+            evaluator.close()
+    except _HangsError:
+        sys.stderr.write(f"tianji: warning: the environments were not closed after {CLOSE_S:g} s\n")
+
+
 class _HangsError(BaseException):
-    """A step or an action does not return. Environments and agents may catch any Exception."""
+    """A call does not return. Environments and agents may catch any Exception."""
 
 
 @contextmanager
@@ -218,15 +233,16 @@ class _ProgressLine:
 
 
 def _find_checkpoint(directory: RunDirectory, checkpoint: str) -> str:
-    name = f"{int(checkpoint):012d}" if checkpoint.isdecimal() else checkpoint
-    if not (directory.checkpoints / name / "model.safetensors").is_file():
+    name = checkpoint.lstrip("0").zfill(12) if checkpoint.isdecimal() else checkpoint
+    if not os.path.isfile(directory.checkpoints / name / "model.safetensors"):
         kept = [
             path.name.lstrip("0") or "0"
             for path in sorted(directory.checkpoints.glob("*"))
             if path.name.isdecimal()
         ]
+        shown = cut(repr(checkpoint))
         raise UsageError(
-            f"{directory.path} has no checkpoint {checkpoint!r}; there are best, last, {', '.join(kept)}"
+            f"{directory.path} has no checkpoint {shown}; there are best, last, {', '.join(kept)}"
             if kept
             else f"{directory.path} has no checkpoints yet"
         )
@@ -248,7 +264,8 @@ def _show(
         figures = {"policy": untrained, **asdict(evaluation)}
         known = {name: value for name, value in figures.items() if value is not None or name == "cut_off"}
         extremes = {"min": min(returns, default=None), "max": max(returns, default=None)}
-        drawn = {} if animation is None else {"render": str(animation.path), "pictures": animation.pictures}
+        pictures = 0 if animation is None else animation.pictures
+        drawn = {"render": str(animation.path), "pictures": pictures} if animation and pictures else {}
         write_json(finite({**known, **extremes, "returns": returns, **drawn}), json_to)
     if json_to == "-":
         return
@@ -258,7 +275,9 @@ def _show(
         lines[0] += f" (min {number(min(returns))}, max {number(max(returns))})"
     if evaluation.agents is not None:
         lines.append(f"mean of each agent: {of_agents(evaluation.agents)}")
-    if animation is not None:
+    if animation is not None and not animation.pictures:
+        lines.append(f"{animation.path}: nothing was drawn")
+    elif animation is not None:
         part = "the first episode" if returns else "the first episode as far as it was played"
         lines.append(f"{animation.path}: {part}, {several(animation.pictures, 'picture')}")
     print_lines(lines)

@@ -23,6 +23,7 @@ from tianji_cli.cluster.occupation import is_occupied
 from tianji_cli.cluster.plan import Plan, PlannedProcess, expected_hosts, make_plan, plan_for_ranks
 from tianji_cli.cluster.run_files import files_elsewhere, goals_reached
 from tianji_cli.cluster.session import Order, build_spec, run_session
+from tianji_cli.cluster.spec import BuildSpec
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
@@ -31,6 +32,7 @@ from tianji_cli.interruption import INTERRUPTED
 from tianji_cli.telemetry.quantities import ranges
 from tianji_cli.telemetry.report import print_lines, print_result, write_json
 from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
+from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.watching import read_summary
 
 MAX_ROWS: Final = 64
@@ -91,38 +93,53 @@ def train(  # noqa: PLR0913 - as many as the command has options
         if earlier is not None:
             earlier.check()  # Its config names modules that will run.
         job = load_config(str(earlier.config) if earlier else str(config), overrides)
+        if earlier is not None and not dry_run:
+            _mind_earlier(earlier)
+            if _is_at_its_goal(job, earlier, json_to):
+                return 0
         plan = make_plan(job, expected_hosts(job))
         joined = job.distribution.hosts > 1 and world is None  # Ranks have the files where they were started.
         files = collect_files(job) if joined else {}
         if not dry_run:
             check_devices(job)
-        to_build = build_spec(job, earlier.path if earlier is not None else run_in or place)
-        launcher = None
-        if world is None:
-            launcher = stack.enter_context(LocalLauncher())
-            launcher.build_once(to_build, say)
-        elif not started_again():  # Else the command that started mpiexec has built everything already.
-            with LocalLauncher() as only_to_build:  # The workers are ranks.
-                only_to_build.build_once(to_build, say)
+        where = earlier.path if earlier is not None else run_in or place
+        launcher = _launcher_that_built(build_spec(job, where), world, stack)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
         by_mpiexec = _wants_mpiexec(job, plan, launch, world)
-        run = _run_directory(job, place, earlier, run_in)
-        if earlier is not None and _is_at_its_goal(job, run, json_to):
-            return 0
+        run = earlier or _new_directory(job, place, run_in)
         if by_mpiexec:
             stack.close()  # The ranks start by themselves.
             return run_under_mpiexec(job, len(plan.processes), run, resumed=earlier is not None)
         order = Order(job, run, earlier is not None, quiet, address, world, launcher, files)
         result = run_session(order)
-        print_result(result.summary, run, json_to)
+        print_result(result.summary, run, json_to, goes_on=_goes_on(result.summary, job, run))
         if result.doomed and world is not None:
-            world.abort(result.summary.reason)
+            only_evaluated = result.summary.status == "finished"
+            world.abort(*(("the evaluation was ended", 0) if only_evaluated else (result.summary.reason, 1)))
         if result.summary.status == "failed":
             raise RunFailed(result.summary.reason)
         return INTERRUPTED if result.summary.status == "stopped" else 0
+
+
+def _launcher_that_built(spec: BuildSpec, world: World | None, stack: ExitStack) -> LocalLauncher | None:
+    """Build environment, model and layout once; None where the workers are MPI ranks and need no launcher.
+
+    Args:
+        spec: what is built.
+        world: the ranks, where this is one of them.
+        stack: closes the launcher.
+    """
+    if world is None:
+        launcher = stack.enter_context(LocalLauncher())
+        launcher.build_once(spec, say)
+        return launcher
+    if not started_again():  # Else the command that started mpiexec has built everything already.
+        with LocalLauncher() as only_to_build:
+            only_to_build.build_once(spec, say)
+    return None
 
 
 def say(what: str) -> None:
@@ -154,18 +171,30 @@ def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: Wor
     return True
 
 
-def _run_directory(
-    job: JobConfig, place: Path, earlier: RunDirectory | None, run_in: Path | None
-) -> RunDirectory:
-    if run_in is not None:
-        return RunDirectory.adopt(run_in)
-    if earlier is None:
-        return RunDirectory.create(job.experiment.name, place)
+def _new_directory(job: JobConfig, place: Path, run_in: Path | None) -> RunDirectory:
+    return RunDirectory.create(job.experiment.name, place) if run_in is None else RunDirectory.adopt(run_in)
+
+
+def _mind_earlier(earlier: RunDirectory) -> None:
+    """Refuse a run that nothing can go on from.
+
+    Raises:
+        UsageError: says why.
+    """
     if not (earlier.checkpoints / "last").exists():
         raise UsageError(f"{earlier.path} has no checkpoint to go on from")
     if is_occupied(earlier.checkpoints):
         raise UsageError(f"{earlier.path} belongs to a run that is still going, or saving: wait for its end")
-    return earlier
+
+
+def _goes_on(summary: Summary, job: JobConfig, run: RunDirectory) -> bool:
+    """Say whether --resume would train: not where only the evaluation was left to do."""
+    try:
+        return summary.status != "finished" and not goals_reached(
+            run.checkpoints, job.experiment.stop, job.distribution.groups
+        )
+    except UsageError:
+        return False  # There is no checkpoint.
 
 
 def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None) -> bool:
@@ -183,12 +212,13 @@ def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None) -> b
     )
     path = shlex.quote(str(run.path))
     moved = "".join(f" --set experiment.stop.{rule}=..." for rule in reached)
+    print_lines([f"{run.path} has reached its goal, and nothing was changed: {said}"])
     print_lines(
         [
-            f"{run.path} has reached its goal, and nothing was changed: {said}",
             f"move the goal to go on: tianji train --resume {path}{moved}",
             f"evaluate it:            tianji eval {path}",
-        ]
+        ],
+        to_copy=True,
     )
     return True
 

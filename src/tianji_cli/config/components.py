@@ -75,7 +75,7 @@ def _paths(tree: Tree, key: str, names: Sequence[str]) -> list[Path]:
 
 def _data_file(tree: Tree, path: Path, directories: Sequence[Path]) -> Path:
     """Find a data file, or note as a problem that it is not there, or nowhere on hosts that join."""
-    if not path.exists():
+    if not os.path.exists(path):  # Unlike Path's own, it raises nothing where a name is too long.
         tree.problem(("experiment", "files"), f"there is no {path}")
     elif not any(path.is_relative_to(directory) for directory in directories):
         path = path.resolve()

@@ -11,7 +11,9 @@ from typing import Final
 LONGEST: Final = 200
 """Characters of a value in a message."""
 
-_LONG: Final = re.compile(rf"""(?<!\w)(['"])[^'"]{{{LONGEST - 1},}}\1(?!\w)|\S{{{LONGEST + 1},}}""")
+_LONG: Final = re.compile(
+    rf"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\]){{{LONGEST - 1},}}\1(?!\w)|\S{{{LONGEST + 1},}}""", re.DOTALL
+)
 
 Path = tuple[str, ...]
 """Where a value stands in a config: section, key, and whatever lies below the key."""
@@ -35,11 +37,12 @@ class Problem:
 
     def __str__(self) -> str:
         what = f"{self.what}; {self.remedy}" if self.remedy else self.what
+        key = self.key if len(self.key) <= LONGEST else f"{self.key[: LONGEST - 3]}..."
         # What a user's own module raises may have several lines.
-        return " ".join(": ".join(part for part in (self.where, _cut(self.key), _cut(what)) if part).split())
+        return " ".join(": ".join(part for part in (self.where, key, cut(what)) if part).split())
 
 
-def _cut(text: str) -> str:
+def cut(text: str) -> str:
     """Shorten the values in a message: a value stands in quotes, or has no blank in it."""
     return _LONG.sub(lambda value: f"{value[0][: LONGEST - 4]}...{value[1] or ''}", text)
 

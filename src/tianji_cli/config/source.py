@@ -40,6 +40,8 @@ COMPONENTS: Final = ("agent", "model", "training")
 MAX_DEPTH: Final = 32
 """Tables and lists inside one another; a config of ours has four."""
 
+WHOLE_NUMBERS: Final = "whole numbers have 64 bits here, as TOML's have"
+
 _BRACKETS: Final = re.compile(r"""("{3}|'{3}|["'])(?:\\.|.)*?\1|#[^\n]*|[][{}]""", re.DOTALL)
 """What may open or close a level in TOML, past the strings and comments that may have brackets in them."""
 
@@ -167,12 +169,12 @@ def read(name: str, overrides: Sequence[str] = ()) -> Tree:
         tree.merge(table, shown(path))
     for override in overrides:
         apply_override(tree, override)
-    _check_depth(tree)
+    _check_values(tree)
     return tree
 
 
-def _check_depth(tree: Tree) -> None:
-    """Refuse values that lie deeper than anything has a use for: what reads them after this may recurse.
+def _check_values(tree: Tree) -> None:
+    """Refuse values that lie too deep, or whole numbers too large, for what reads them after this.
 
     Raises:
         ConfigError: names the first of them.
@@ -180,13 +182,17 @@ def _check_depth(tree: Tree) -> None:
     below: list[tuple[KeyPath, Any]] = [((), tree.values)]
     while below:
         path, value = below.pop()
-        if len(path) > MAX_DEPTH:
-            where, key = tree.origin(path), ".".join(path)
-            raise ConfigError(
-                [Problem(where, key, f"is nested more than {MAX_DEPTH} deep", "make it flatter")]
-            )
-        inner = value.items() if isinstance(value, dict) else enumerate(value)
-        below += [((*path, str(key)), item) for key, item in inner if isinstance(item, dict | list)]
+        wrong = None
+        if isinstance(value, int):
+            if not -(2**63) <= value < 2**63:
+                wrong = f"a whole number of {value.bit_length() + 1} bits with its sign", WHOLE_NUMBERS
+        elif len(path) > MAX_DEPTH:
+            wrong = f"is nested more than {MAX_DEPTH} deep", "make it flatter"
+        else:
+            inner = value.items() if isinstance(value, dict) else enumerate(value)
+            below += [((*path, str(key)), item) for key, item in inner if isinstance(item, dict | list | int)]
+        if wrong is not None:
+            raise ConfigError([Problem(tree.origin(path), ".".join(path), *wrong)])
 
 
 def _chain(path: Path, files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -246,7 +252,7 @@ def _too_much(text: str) -> tuple[int, str, str]:
         if depth > MAX_DEPTH:
             return bracket.start(), f"is nested more than {MAX_DEPTH} deep", "make it flatter"
     number = max(re.finditer(r"[\d_]+", text), key=lambda digits: len(digits[0]))
-    return number.start(), f"a number of {len(number[0])} digits", "whole numbers have 64 bits here"
+    return number.start(), f"a number of {len(number[0])} digits", WHOLE_NUMBERS
 
 
 def _syntax_problem(where: str, message: str) -> Problem:

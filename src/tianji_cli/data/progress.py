@@ -69,7 +69,7 @@ class StopRule:
         """Say which rule holds, or None."""
         mean = episodes.mean
         if self.mean_return is not None and episodes.full and mean is not None and mean >= self.mean_return:
-            return f"mean return of the last {episodes.in_mean} episodes is {mean:.1f}"
+            return f"mean return of the last {episodes.in_mean} episodes is {mean:.6g}"
         win_rate = episodes.win_rate
         if self.win_rate is not None and episodes.full and win_rate is not None and win_rate >= self.win_rate:
             return f"{100 * win_rate:.0f} % of the last {episodes.in_mean} episodes were won"

@@ -116,7 +116,7 @@ class Root:
         self._announcements = Announcements(plan, telemetry.event)
         self._rules = StopRules(config, overview)
         self._goal = ProductionGoal(config, plan, overview, control)
-        self._evaluation = EvaluationWatch(config.experiment.eval_max_s, telemetry.event)
+        self._evaluation: EvaluationWatch | None = None
         self._said_last: set[int] = set()
         self._began = time.monotonic()
         self._next_tick = self._began
@@ -232,6 +232,9 @@ class Root:
         if not fits or not self._members.is_current(report.rank, report.incarnation):
             return
         self._announcements.hear(report.rank)
+        view = self._overview.workers[report.rank]
+        if view.state == "starting":
+            view.state = "running"  # An evaluator registers nowhere: nothing is sent to it.
         self._overview.note(report)
         if report.rank in self._learner_ranks:
             self._mind(self._rules.steps_reached())
@@ -358,7 +361,7 @@ class Root:
             self._announcements.mind_start(self._crew.ranks - self._members.registered)
         if self._phase is Phase.TRAINING:
             self._announcements.mind_training(self._crew.ranks, snapshot)
-        if self._phase is Phase.EVALUATING and self._evaluation.is_late(self._overview.evaluating):
+        if self._evaluation is not None and self._evaluation.is_late(self._overview.evaluating):
             self._crew.kill_all()
         self._mind(self._rules.time_reached())
 
@@ -410,12 +413,13 @@ class Root:
             )
             return Phase.OVER
         self._telemetry.event(f"training is over ({self._outcome.reason}); evaluating")
+        self._evaluation = EvaluationWatch(self._config.experiment.eval_max_s, self._telemetry.event)
         self._start(evaluators[0].rank)
         return Phase.EVALUATING
 
     def _summary(self) -> Summary:
         assert self._outcome is not None
-        if self._outcome.status == "finished" and self._plan.carrying("evaluator"):
+        if self._outcome.status == "finished" and self._evaluation is not None:
             self._overview.note_evaluation(self._evaluation.ended_by)
         account = self._losses.account(self._overview)
         if account.unaccounted:

@@ -119,21 +119,14 @@ class WorkLog:
         Args:
             now_s: seconds on any clock, later with each call.
         """
+        done = self._total()
+        if done.learners.count > 0:  # What was before the first update says nothing of what comes.
+            self._mark(now_s, done)
         self.waits_for = self._held_back.current(now_s)
         if self.waits_for is not None:
             return bound_by(self.waits_for)  # Even if no version ever follows.
-        done = self._total()
-        if done.learners.count <= 0:
-            return None  # Warming up: what was before the first update says nothing of what comes.
-        if not self._marks or done.learners.running_s > self._marks[-1].done.learners.running_s:
-            # What tells of idle cores is a file, and strangers may hold the last descriptor for a moment.
-            with contextlib.suppress(OSError):
-                self._marks.append(_Mark(now_s, self._version, done, self._idle_s()))
-            if not self._marks:
-                return None
-            self._begun = self._begun or self._marks[0]
-        while len(self._marks) > 2 and (self._suffices(self._marks[1]) or len(self._marks) > MOST_MARKS):
-            self._marks.popleft()
+        if not self._marks:
+            return None
         first, last = self._marks[0], self._marks[-1]
         if last.at_s - first.at_s < LEAST_S or last.version - first.version < LEAST_VERSIONS:
             return self._named
@@ -144,9 +137,23 @@ class WorkLog:
             self._named, self._agreed_s = found, now_s
         return self._named
 
+    def _mark(self, now_s: float, done: Observation) -> None:
+        """Remember this moment, if a learner has reported since the last one; forget those too long ago."""
+        if not self._marks or done.learners.running_s > self._marks[-1].done.learners.running_s:
+            # What tells of idle cores is a file, and strangers may hold the last descriptor for a moment.
+            with contextlib.suppress(OSError):
+                self._marks.append(_Mark(now_s, self._version, done, self._idle_s()))
+                self._begun = self._begun or self._marks[0]
+        while len(self._marks) > 2 and (self._suffices(self._marks[1]) or len(self._marks) > MOST_MARKS):
+            self._marks.popleft()
+
     def window_began(self, now_s: float) -> float:
         """Say since when the roles' work counts, on the clock of ``current``."""
-        return self._marks[0].at_s if self._marks else now_s - WINDOW_S
+        if self.waits_for is not None or not self._marks:
+            return now_s - WINDOW_S
+        # Of learners that report no more, the marks stand still, and the others go on.
+        first_s, last_s = self._marks[0].at_s, self._marks[-1].at_s
+        return max(first_s, now_s - max(WINDOW_S, last_s - first_s))
 
     def overall(self, train_s: float) -> Bottleneck | None:
         """Name what held the whole session back; None if it was too short to tell.

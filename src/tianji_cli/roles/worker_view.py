@@ -9,6 +9,7 @@ from typing import Any
 
 from tianji_cli.cluster.messages import Report
 from tianji_cli.cluster.plan import Plan
+from tianji_cli.roles.work import MOST_MARKS
 from tianji_cli.telemetry.snapshot import RoleStatus, RoleSummary
 
 
@@ -27,7 +28,7 @@ class WorkerView:
         self.pid: int | None = None
         self.restarts = 0
         self.state = "planned"
-        self._marks: deque[tuple[float, float, Sequence[float]]] = deque()
+        self._marks: deque[tuple[float, float, Sequence[float]]] = deque(maxlen=MOST_MARKS)
 
     def update(self, report: Report) -> None:
         """Take a newer report."""

@@ -24,8 +24,8 @@ LEVELS: Final = "▁▂▃▄▅▆▇█"
 MAX_CURVE_COLUMNS: Final = 60
 LABEL_COLUMNS: Final = len("policy lag")
 
-SIGHT_S: Final = 10.0
-"""Seconds of training after which a goal that does not come nearer is said to be out of sight."""
+SIGHT_S: Final = 15.0
+"""Seconds of a session, its start among them, after which a goal that comes no nearer is out of sight."""
 
 
 class LiveDisplay:
@@ -221,7 +221,7 @@ def _written(rule: str, value: float) -> str:
 def _left(rule: StopProgress, snapshot: Snapshot) -> str:
     if rule.eta_s is None:
         # At first nothing is known of the pace; that says nothing yet.
-        return "" if rule.value is None or snapshot.train_s < SIGHT_S else "not in sight"
+        return "" if rule.value is None or snapshot.elapsed_s < SIGHT_S else "not in sight"
     if not rule.eta_s:
         return "reached"
     steps = rule.eta_s * snapshot.produced_per_s

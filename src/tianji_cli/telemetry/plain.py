@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final, Protocol, TextIO
 
 from tianji_cli.telemetry.snapshot import Snapshot
@@ -84,15 +85,21 @@ class PlainDisplay:
 
     def _write_newest(self) -> None:
         assert self._newest is not None
-        pairs = list(_pairs(self._newest))[:MOST_PAIRS]
-        if pairs == self._shown:
+        shown = list(_pairs(_timeless(self._newest)))
+        if shown == self._shown:
             return
-        self._shown, self._shown_s = pairs, self._newest.elapsed_s
-        line = [("elapsed_s", f"{self._newest.elapsed_s:.1f}"), *pairs]
+        self._shown, self._shown_s = shown, self._newest.elapsed_s
+        line = [("elapsed_s", f"{self._newest.elapsed_s:.1f}"), *list(_pairs(self._newest))[:MOST_PAIRS]]
         self._write(" ".join(f"{key}={value}" for key, value in line))
 
     def _write(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
+
+
+def _timeless(snapshot: Snapshot) -> Snapshot:
+    """Leave out of a state what changes with nothing but the time."""
+    evaluating = snapshot.evaluating and replace(snapshot.evaluating, seconds=0.0)
+    return replace(snapshot, stop=(), evaluating=evaluating)
 
 
 def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:

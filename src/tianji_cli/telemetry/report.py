@@ -22,13 +22,16 @@ from tianji_cli.telemetry.snapshot import GroupStanding, ReplayFill, RoleSummary
 STATUS_STYLES: Final = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 
 
-def print_result(summary: Summary, run: RunDirectory, json_to: str | None = None) -> None:
+def print_result(
+    summary: Summary, run: RunDirectory, json_to: str | None = None, *, goes_on: bool = True
+) -> None:
     """Print the result for people, and for programs where they asked for it.
 
     Args:
         summary: of the run.
         run: its directory.
         json_to: file for the summary as JSON; "-" prints that on stdout and nothing else.
+        goes_on: a run that was stopped or has failed can be trained on.
 
     Raises:
         TianjiError: the JSON file cannot be written.
@@ -36,7 +39,7 @@ def print_result(summary: Summary, run: RunDirectory, json_to: str | None = None
     if json_to is not None:
         write_json(summary.document(), json_to)
     if json_to != "-":
-        _print_facts(summary, run)
+        _print_facts(summary, run, goes_on=goes_on)
 
 
 def write_json(document: Mapping[str, Any], to: str) -> None:
@@ -56,14 +59,19 @@ def write_json(document: Mapping[str, Any], to: str) -> None:
         raise TianjiError(f"cannot write {to}: {cause.strerror}; --json takes another path") from cause
 
 
-def print_lines(lines: Iterable[str]) -> None:
-    """Print lines for people: on a terminal they break between words, in a pipe they stay whole."""
+def print_lines(lines: Iterable[str], *, to_copy: bool = False) -> None:
+    """Print lines for people: on a terminal they break between words, in a pipe they stay whole.
+
+    Args:
+        lines: to print.
+        to_copy: they are commands, and stay whole on a terminal, too: a line that it wraps is one line.
+    """
     console = Console(highlight=False, markup=False, emoji=False)
     for line in lines:
-        console.print(line, soft_wrap=not console.is_terminal)
+        console.print(line, soft_wrap=to_copy or not console.is_terminal)
 
 
-def _print_facts(summary: Summary, run: RunDirectory) -> None:
+def _print_facts(summary: Summary, run: RunDirectory, *, goes_on: bool) -> None:
     console = Console(highlight=False)
     headline = Text.assemble(
         summary.experiment, " ", (summary.status, STATUS_STYLES[summary.status]), f": {summary.reason}"
@@ -73,7 +81,9 @@ def _print_facts(summary: Summary, run: RunDirectory) -> None:
     console.print(headline, soft_wrap=whole)
     facts = [*_facts(summary), *_warnings(summary)]
     to_copy = [("run directory", Text(str(run.path)))]
-    to_copy += [(label, Text(command, style="bold")) for label, command in _next_steps(summary, run)]
+    to_copy += [
+        (label, Text(command, style="bold")) for label, command in _next_steps(summary, run, goes_on=goes_on)
+    ]
     width = max(len(label) for label, _ in [*facts, *to_copy])
     if whole:
         for label, fact in facts:
@@ -226,11 +236,11 @@ def _warnings(summary: Summary) -> Iterator[tuple[str, Text]]:
         )
 
 
-def _next_steps(summary: Summary, run: RunDirectory) -> Iterator[tuple[str, str]]:
+def _next_steps(summary: Summary, run: RunDirectory, *, goes_on: bool) -> Iterator[tuple[str, str]]:
     path = shlex.quote(str(run.path))
     if summary.status != "failed":
         yield "evaluate it", f"tianji eval {path}"
-    if summary.status != "finished" and summary.env_steps:
+    if goes_on and summary.status != "finished" and summary.env_steps:
         yield "go on with it", f"tianji train --resume {path}"
     if summary.status == "failed":
         yield "see its logs", f"ls {shlex.quote(str(run.path / 'logs'))}"

@@ -14,6 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
+from tianji_cli.config.problems import cut
 from tianji_cli.data.files import open_regular
 from tianji_cli.data.places import check_trusted
 from tianji_cli.errors import UsageError
@@ -199,28 +200,26 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _is_run(place: Path) -> bool:
-    return (place / "config.toml").is_file()
+    return os.path.isfile(place / "config.toml")  # Unlike Path's own, it raises nothing for a long name.
 
 
 def _numbers(parent: Path) -> list[int]:
     """List the run numbers taken in ``parent``, in order; empty if it is no directory."""
-    try:
-        names = os.listdir(parent)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    names = os.listdir(parent) if os.path.isdir(parent) else []
     return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
 
 def _no_such_run(run: str, out: Path) -> str:
+    named = cut(f"no run {run!r}")
     existing = {place.name: _runs_of(place) for place in sorted(out.iterdir())} if out.is_dir() else {}
     existing = {name: runs for name, runs in existing.items() if runs}
     if not existing:
-        return f"no run {run!r}: there are no runs in {out}{os.sep} (--out DIR looks elsewhere)"
+        return f"{named}: there are no runs in {out}{os.sep} (--out DIR looks elsewhere)"
     near = difflib.get_close_matches(run.split("/", maxsplit=1)[0], existing, n=1)
     hint = f" (did you mean {near[0]!r}?)" if near and near[0] != run else ""
     listed = [f"{name} ({ranges(runs)})" for name, runs in existing.items()]
     more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
-    return f"no run {run!r}{hint}\n{out}{os.sep} has {', '.join(listed[:MAX_LISTED])}{more}"
+    return f"{named}{hint}\n{out}{os.sep} has {', '.join(listed[:MAX_LISTED])}{more}"
 
 
 def _runs_of(place: Path) -> list[int]:

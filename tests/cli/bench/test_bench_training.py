@@ -98,6 +98,7 @@ def test_a_threshold_not_reached_counts_as_the_end(run: Callable[..., RunDirecto
     [
         ({"produced": 4101}, "misses 1 samples"),
         ({"lost": 64, "produced": 4164}, "misses 64 samples"),
+        ({"evaluation": {"left_out": 3, "cut_off": "120 s"}}, "3 greedy episodes had not ended after 120 s"),
         ({"staleness": {"mean": None}}, "ended before"),
         ({"returns": {"episodes": 5, "mean_100": 20.0, "best_mean_100": None}}, "ended before"),
     ],

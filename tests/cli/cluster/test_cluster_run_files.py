@@ -85,6 +85,13 @@ def test_a_goal_is_reached_if_a_rule_holds_of_what_all_sessions_and_groups_have_
     assert goals_reached(tmp_path, stop, 2).keys() == reached
 
 
+def test_a_goal_of_small_returns_is_written_with_its_digits(tmp_path: Path) -> None:
+    save(tmp_path / "last", Progress(env_steps=200), best_mean=0.9304)
+    save(tmp_path / "best", Progress())
+    (said,) = goals_reached(tmp_path, Stop(mean_return=0.93), 1).values()
+    assert said == "the best mean return of 100 episodes was 0.930"
+
+
 def test_of_a_run_without_a_hundred_episodes_no_goal_of_returns_is_reached(tmp_path: Path) -> None:
     save(tmp_path / "last", Progress(env_steps=200), best_mean=None)
     assert goals_reached(tmp_path, Stop(mean_return=-1e9, win_rate=1e-9), 1) == {}

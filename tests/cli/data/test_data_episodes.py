@@ -125,7 +125,9 @@ def test_a_mean_return_ends_a_run_when_a_hundred_episodes_have_it() -> None:
     rule = StopRule(mean_return=475.0)
     assert reached(rule, 10**9, [500.0] * 99) is None
     assert reached(rule, 0, [474.9] * 100) is None
-    assert reached(rule, 0, [475.0] * 100) == "mean return of the last 100 episodes is 475.0"
+    assert reached(rule, 0, [475.0] * 100) == "mean return of the last 100 episodes is 475"
+    rule = StopRule(mean_return=0.93)
+    assert reached(rule, 0, [0.9304] * 100) == "mean return of the last 100 episodes is 0.9304"
 
 
 def test_negative_and_zero_goals_are_goals() -> None:

@@ -33,6 +33,10 @@ def test_eval_plays_a_checkpoint_and_says_what_is_wrong(workplace: Any) -> None:
     wrong = workplace.command("eval", "run/1", *out, "--checkpoint", "3")
     wrong.wait(2)
     assert all(str(step) in wrong.last_words for step in [*steps, "best", "last"])
+    for name in ("9" * 5000, "z" * 5000):
+        wrong = workplace.command("eval", "run/1", *out, "--checkpoint", name)
+        wrong.wait(2)
+        assert "has no checkpoint" in wrong.last_words
     missing = workplace.command("eval", "ru", *out)
     missing.wait(2)
     assert "did you mean 'run'" in missing.stderr
@@ -104,17 +108,24 @@ class Endless(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, hangs=False, first=10**9):
+    def __init__(self, hangs="", first=10**9, render_mode=None):
         self.hangs, self.first, self.steps = hangs, first, 0
 
+    def hang(self, where):
+        if where and self.hangs == where and "tianji: actor" not in setproctitle.getproctitle():
+            time.sleep(3600)
+
+    def close(self):
+        if self.steps:
+            self.hang("close")
+
     def reset(self, *, seed=None, options=None):
+        self.hang("reset")
         return numpy.zeros(3, numpy.float32), {}
 
     def step(self, action):
         self.steps += 1
-        trains = "actor" in setproctitle.getproctitle()
-        if self.hangs and not trains and self.steps == 10:
-            time.sleep(3600)
+        self.hang("first step" if self.steps == 1 else "step" if self.steps == 10 else "")
         return numpy.zeros(3, numpy.float32), 1.0, self.steps == self.first, False, {}
 """
 
@@ -145,6 +156,8 @@ def test_an_evaluation_whose_episodes_never_end_ends_and_says_so(workplace: Any)
     assert "none of 20 greedy episodes had ended after 1.5 s (experiment.eval_max_s" in run.command.stdout
     progress = [row["evaluating"] for row in run.rows if row["evaluating"]]
     assert progress[-1]["wanted"] == 20
+    roles = [role for row in run.rows if row["evaluating"] for role in row["roles"] or ()]
+    assert "running" in {role["state"] for role in roles if role["role"] == "evaluator"}
     assert progress[-1]["env_steps"] > progress[0]["env_steps"]
 
     out = ("--episodes", "40", "--json", "figures.json")
@@ -171,17 +184,45 @@ def test_an_evaluation_whose_episodes_never_end_ends_and_says_so(workplace: Any)
 
 def test_a_step_that_does_not_return_does_not_keep_an_evaluation_for_ever(workplace: Any) -> None:
     workplace.module(ENDLESS_ENV)
-    run = workplace.train(endless(1.0, hangs=True, first=5))
+    run = workplace.train(endless(1.0, hangs="step", first=5))
     summary = run.finish()
     assert summary["status"] == "finished"
     assert summary["evaluation"]["episodes"] == 20
-    run = workplace.train(endless(1.0, hangs=True))
+    run = workplace.train(endless(1.0, hangs="step"))
     summary = run.finish()
     assert summary["evaluation"]["episodes"] == 0
     assert summary["evaluation"]["cut_off"].endswith("s in a step or an action that did not return")
     played = workplace.command("eval", str(run.path), "--episodes", "3", "--max-s", "0.5")
     played.wait(0)
     assert "had ended after 0.5 s, in a step or an action that did not return" in played.stdout
+
+
+def test_building_and_closing_do_not_keep_an_evaluation_for_ever(workplace: Any) -> None:
+    workplace.module(ENDLESS_ENV)
+    run = workplace.train(endless(1.0, hangs="step", first=5))
+    run.finish()
+    (workplace.place / "sitecustomize.py").write_text(
+        "from tianji_cli.roles import evaluation_watch\nevaluation_watch.START_S = 0.5\n"
+    )
+    workplace.environment = {"PYTHONPATH": str(workplace.place)}
+    config = run.path / "config.toml"
+    text = config.read_text()
+    config.write_text(text.replace('hangs = "step"', 'hangs = "reset"'))
+    stuck = workplace.command("eval", str(run.path), "--episodes", "3", "--max-s", "2")
+    stuck.wait(1)
+    assert "environments and policy were not ready after 2.5 s" in stuck.last_words
+    config.write_text(text.replace('hangs = "step"', 'hangs = "close"'))
+    played = workplace.command("eval", str(run.path), "--episodes", "3", "--max-s", "20")
+    played.wait(0)
+    assert "mean of 3 greedy episodes" in played.stdout
+    assert "the environments were not closed after 5 s" in played.stderr
+    config.write_text(text.replace('hangs = "step"', 'hangs = "first step"'))
+    drawn = ("--render", "zero.gif", "--json", "zero.json")
+    played = workplace.command("eval", str(run.path), "--episodes", "3", "--max-s", "0.5", *drawn)
+    played.wait(0)
+    assert "zero.gif: nothing was drawn" in played.stdout
+    assert not (workplace.place / "zero.gif").exists()
+    assert "render" not in json.loads((workplace.place / "zero.json").read_text())
 
 
 def test_errors_of_environments_and_models_are_one_line_in_eval(workplace: Any) -> None:

@@ -112,6 +112,35 @@ def test_a_job_whose_command_is_killed_leaves_no_rank_behind(workplace: Any) -> 
     wait_for(ranks)
 
 
+HANGS = """
+import gymnasium, numpy, setproctitle, time
+
+class Hangs(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros(3, numpy.float32), {}
+
+    def step(self, action):
+        if "evaluator" in setproctitle.getproctitle():
+            time.sleep(3600)
+        return numpy.zeros(3, numpy.float32), 1.0, True, False, {}
+"""
+
+
+def test_an_evaluation_that_hangs_does_not_make_a_finished_job_a_failed_one(workplace: Any) -> None:
+    workplace.module(HANGS)
+    changes = {
+        "experiment": {"eval_episodes": 3, "eval_max_s": 0.5},
+        "environment": {"type": "my_env:Hangs", "id": ""},
+    }
+    ended = under_mpiexec(workplace, 5, changes)
+    assert "run finished" in ended.stdout
+    assert ended.returncode == 0, ended.stderr
+    assert "the evaluation was ended; the job is aborted" in ended.stderr
+
+
 def test_mpi_over_several_hosts_is_left_to_its_launcher(workplace: Any) -> None:
     run = workplace.train(MPI, {"distribution": {"hosts": 2}})
     run.command.wait(2)

@@ -80,6 +80,11 @@ def test_a_run_that_has_reached_its_goal_says_so_and_stays_as_it_is(workplace: A
     assert f"tianji train --resume {run.path} --set experiment.stop.env_steps=" in again.stdout
     assert again.stderr == ""
     assert json.loads((workplace.place / "summary.json").read_text()) == first
+    workplace.environment = {"FORCE_COLOR": "1", "COLUMNS": "60"}  # To rich it is a terminal.
+    again = workplace.command("train", "--resume", str(run.path))
+    again.wait(0)
+    assert f"train --resume {run.path} --set experiment.stop.env_steps=...\n" in again.stdout
+    workplace.environment = {}
     only_json = workplace.command("train", "--resume", str(run.path), "--json", "-")
     only_json.wait(0)
     assert json.loads(only_json.stdout) == first
@@ -103,6 +108,45 @@ def test_a_run_that_has_reached_its_goal_says_so_and_stays_as_it_is(workplace: A
     assert moved["env_steps"] > first["env_steps"]
     moved = workplace.resume(run).finish()
     assert moved["received"] > 0
+
+
+BREAKS = """
+import gymnasium, numpy, pathlib, setproctitle, time
+
+class Breaks(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1, 1, (3,), numpy.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        assert not pathlib.Path("broken").exists()
+        self.steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        return numpy.zeros(3, numpy.float32), {}
+
+    def step(self, action):
+        self.steps += 1
+        if "tianji: evaluator" in setproctitle.getproctitle():
+            time.sleep(0.01)
+        return numpy.zeros(3, numpy.float32), 1.0, False, self.steps % 20 == 0, {}
+"""
+
+
+def test_a_run_that_was_stopped_in_its_evaluation_is_at_its_goal_though_nothing_builds(
+    workplace: Any,
+) -> None:
+    workplace.module(BREAKS)
+    environment = {"environment": {"type": "my_env:Breaks", "id": ""}}
+    run = workplace.train(environment, {"experiment": {"eval_episodes": 3000}}, options=())
+    workplace.until(lambda: "evaluating=" in run.command.stderr, "the evaluation goes on")
+    run.command.signal_all(signal.SIGINT)
+    run.finish(130)
+    assert "evaluate it     tianji eval out/run/1" in run.command.stdout
+    assert "go on with it" not in run.command.stdout
+    (workplace.place / "broken").touch()
+    again = workplace.command("train", "--resume", str(run.path))
+    again.wait(0)
+    assert "has reached its goal, and nothing was changed" in again.stdout
 
 
 def test_a_full_disk_ends_the_run_with_what_could_not_be_written(workplace: Any, small_disk: Path) -> None:

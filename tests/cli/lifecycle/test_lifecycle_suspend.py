@@ -101,6 +101,8 @@ def test_a_run_that_is_over_is_so_though_its_fork_server_is_suspended(workplace:
     summary = run.finish()
     assert summary["status"] == "finished"
     assert "no evaluation: the fork server was stopped" in summary["reason"]
+    assert summary["evaluation"] is None
+    assert "had ended after" not in run.command.stdout
 
 
 def test_an_environment_that_hangs_is_given_no_time_to_save_a_replay(workplace: Any) -> None:

@@ -17,7 +17,7 @@ from tianji_cli.config.schema import Component, JobConfig, UserRoleSection
 from tianji_cli.data.ledger import Account
 from tianji_cli.data.production import ProductionFile, ProductionPage
 from tianji_cli.roles.overview import Overview
-from tianji_cli.roles.work import WorkLog
+from tianji_cli.roles.work import MOST_MARKS, WorkLog
 from tianji_cli.roles.worker_view import WorkerView, role_states
 from tianji_cli.throughput.observed import BOUND_BY_WAITING
 
@@ -57,11 +57,13 @@ class Pace:
         self.running = dict.fromkeys(self.busy, 0.0)
         self.produced = dict.fromkeys(range(self.plan.num_actors), 0)
         self.received = self.uses = 0
+        self.waited_s = 0.0
+        self.suspended: set[int] = set()
         self.report()
 
     def report(self) -> None:
         said = {
-            "actor": {},
+            "actor": {"waited_s": {"tape": self.waited_s}},
             "buffer": {"receptions": [[0, 0, self.received, 0, 0, 1, self.received]]},
             "learner": {"rho": RHO, "version": int(self.made), "session_consumed": self.uses},
             "follower": {"rho": RHO, "version": int(self.made), "session_consumed": 0},
@@ -87,17 +89,21 @@ class Pace:
         buffer: float = 0.01,
         versions: float = 5.0,
         uses_per_s: float = 8000.0,
+        waiting: float = 0.0,
     ) -> list[str | None]:
         """Go on for so long, each role busy for a share of it; gives the names in between.
 
-        A busy actor makes 1000 samples a second.
+        A busy actor makes 1000 samples a second; all wait for a share of the time for a role of the user's.
         """
         names: list[str | None] = []
         shares = {"actor": actors, "learner": learner, "follower": learner, "buffer": buffer}
         for _ in range(round(seconds / 0.2)):
             self.now_s += 0.2
             self.idle_s += 0.2 * self.idle
+            self.waited_s += 0.2 * waiting
             for process in self.plan.trainers:
+                if process.rank in self.suspended:
+                    continue
                 self.running[process.rank] += 0.2
                 for i, role in enumerate(process.roles):
                     self.busy[process.rank][i] += 0.2 * shares.get(role, 0.0)
@@ -125,6 +131,20 @@ def test_how_busy_roles_are_is_shown_of_the_seconds_that_the_bottleneck_is_found
     assert learner is not None
     assert buffer is not None
     assert learner + buffer == pytest.approx(work.learners.busy)
+
+
+def test_how_busy_roles_are_is_of_the_last_seconds_whatever_holds_the_job_back() -> None:
+    pace = Pace(job(1))
+    pace.go(10, actors=0.9, learner=0.3)
+    names = pace.go(200, actors=0.1, learner=0.05, waiting=0.9, versions=0.01)
+    assert names[-1] == "communication-bound"
+    assert pace.shown["actor"] == pytest.approx(0.1)
+    pace.go(6, actors=0.9, learner=0.3)
+    assert pace.shown["actor"] == pytest.approx(0.9)
+    pace.suspended = {process.rank for process in pace.plan.carrying("learner")}
+    pace.go(600, actors=0.2, learner=0.0)
+    assert pace.shown["actor"] == pytest.approx(0.2)
+    assert all(len(view._marks) <= MOST_MARKS for view in pace.views.values())
 
 
 def test_a_worker_that_has_ended_or_begun_anew_is_busy_with_nothing_of_before() -> None:

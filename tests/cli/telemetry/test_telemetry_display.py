@@ -216,7 +216,10 @@ def shown(one: Snapshot) -> str:
 
 def test_a_goal_is_out_of_sight_only_once_it_was_looked_for(snapshot: Callable[..., Snapshot]) -> None:
     stop = (StopProgress("mean_return", 20.0, 475.0, None), StopProgress("env_steps", 9.0, 9.0, 0.0))
-    early, late = (shown(snapshot(5, stop=stop, train_s=train_s)) for train_s in (3.0, 30.0))
+    # A run that is resumed has trained before, and its pace is not known yet.
+    early, late = (
+        shown(snapshot(5, stop=stop, elapsed_s=elapsed_s, train_s=500.0)) for elapsed_s in (3.0, 30.0)
+    )
     assert "stops at    mean_return  20.0 of 475.0\n" in early
     assert "stops at    mean_return  20.0 of 475.0  not in sight\n" in late
     assert "env_steps    9 of 9         reached\n" in late

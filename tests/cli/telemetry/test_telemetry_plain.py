@@ -7,7 +7,7 @@ import pytest
 
 from tianji_cli.telemetry.evaluation import Evaluating
 from tianji_cli.telemetry.plain import PlainDisplay, QuietDisplay
-from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.telemetry.snapshot import Snapshot, StopProgress
 from tianji_cli.throughput.bottleneck import Bottleneck, Kind
 
 
@@ -88,10 +88,22 @@ def test_while_nothing_changes_there_is_no_line(snapshot: Callable[..., Snapshot
     stream = io.StringIO()
     display = PlainDisplay(stream)
     for second, steps in enumerate([0, 0, 0, 5, 5, 5, 9, 9]):
-        display.show(snapshot(5, elapsed_s=float(second), env_steps=steps))
+        stop = (StopProgress("wall_s", float(second), 60.0, 60.0 - second),)
+        display.show(snapshot(5, elapsed_s=float(second), env_steps=steps, stop=stop))
     display.close()
     shown_s = [float(fields(line)["elapsed_s"]) for line in stream.getvalue().splitlines()]
     assert shown_s == [0, 3, 6]
+
+
+def test_while_no_episode_of_an_evaluation_ends_there_is_no_line(snapshot: Callable[..., Snapshot]) -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream)
+    for second, episodes in enumerate([0, 0, 0, 1, 1, 1, 2]):
+        evaluating = Evaluating(episodes, 2, 100 * second, float(second))
+        display.show(snapshot(5, elapsed_s=float(second), evaluating=evaluating))
+    display.close()
+    shown = [fields(line)["evaluating"] for line in stream.getvalue().splitlines()]
+    assert shown == ["0 of 2 episodes, 0 s", "1 of 2 episodes, 3 s", "2 of 2 episodes, 6 s"]
 
 
 def test_a_day_leaves_a_log_that_can_be_read(snapshot: Callable[..., Snapshot]) -> None:

@@ -98,6 +98,9 @@ def test_a_run_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path)
     )
     with pytest.raises(NoSuchRunError, match=r"no run 'x': there are no runs in .*/empty/"):
         RunDirectory.find("x", tmp_path / "empty")
+    with pytest.raises(NoSuchRunError, match=r"no run 'z{190,}\.\.\.'") as missing:
+        RunDirectory.find("z" * 3000, tmp_path)
+    assert len(str(missing.value)) < len(str(tmp_path)) + 400
 
 
 def test_many_experiments_do_not_flood_the_error(tmp_path: Path) -> None:
