@@ -24,18 +24,18 @@ class Departure:
     Attributes:
         rank: of the worker.
         incarnation: of it.
-        pid: process id; None if it never began.
         exit_status: minus a signal's number if one killed it; None if nobody knows.
         killed: by the root.
         refusal: why the system did not even make it, if so.
+        pid: process id; None if it never began.
     """
 
     rank: int
     incarnation: int
-    pid: int | None
     exit_status: int | None
     killed: bool = False
     refusal: str = ""
+    pid: int | None = None
 
 
 class Crew:
@@ -140,10 +140,10 @@ class Crew:
                     Departure(
                         worker.spec.rank,
                         worker.spec.incarnation,
-                        worker.pid,
                         worker.exit_status,
                         worker.killed,
                         worker.refusal,
+                        worker.pid,
                     )
                 )
         return departures
