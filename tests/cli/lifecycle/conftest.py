@@ -133,8 +133,15 @@ class Run:
 
     @property
     def env_steps(self) -> int:
+        return self._last("env_steps")
+
+    @property
+    def produced(self) -> int:
+        return self._last("produced")
+
+    def _last(self, column: str) -> int:
         rows = self.rows
-        return int(rows[-1]["env_steps"]) if rows else 0
+        return int(rows[-1][column]) if rows else 0
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -156,6 +163,10 @@ class Run:
             return self.env_steps >= env_steps
 
         until(trained, f"{env_steps} environment steps")
+
+    def produce_until(self, env_steps: int) -> None:
+        """Wait for steps that actors have made: learners may not get them yet."""
+        until(lambda: self.produced >= env_steps, f"{env_steps} steps are made")
 
     def finish(self, status: int = 0) -> dict[str, Any]:
         """Wait for the end, and check what is true of every end."""

@@ -133,10 +133,10 @@ def test_a_recorder_that_is_behind_holds_the_actors_back_and_nothing_is_lost(
     (workplace.place / "my_roles.py").write_text(ROLES)
     run = workplace.train(RECORDER, {"roles": {"recorder": {"type": "my_roles:Waiting"}}})
     window = 2 * 16 * 8
-    run.train_until(window // 2 + 1)
+    run.produce_until(window // 2 + 1)
     seen = len(run.rows)
     workplace.until(lambda: len(run.rows) > seen + 5, "a second has passed")
-    assert run.env_steps <= window, "the actor has not begun a third fragment"
+    assert run.produced <= window, "the actor has not begun a third fragment"
     (run.path / "roles/recorder-0/go").touch()
     summary = run.finish()
     check_recording(read(run), summary)
@@ -153,7 +153,7 @@ def test_what_was_copied_before_the_end_is_claimed_after_it(
     (workplace.place / "my_roles.py").write_text(ROLES)
     late = {"roles": {"recorder": {"type": "my_roles:Late"}}, "distribution": {"transport": transport}}
     run = workplace.train(RECORDER, ENDLESS, late)
-    run.train_until(129)
+    run.produce_until(129)
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
     headers = read(run)
@@ -250,7 +250,7 @@ def test_a_role_that_claims_nothing_is_named_as_what_holds_the_run_back(workplac
     (workplace.place / "my_roles.py").write_text(ROLES)
     run = workplace.train(RECORDER, ENDLESS, {"roles": {"recorder": {"type": "my_roles:Late"}}})
     said = "actors wait for recorder (group 0), which claims its fragments too slowly or not at all"
-    run.train_until(100)
+    run.produce_until(100)
     workplace.until(lambda: said in run.log, "it is named")
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
