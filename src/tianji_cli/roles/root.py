@@ -377,12 +377,14 @@ class Root:
         if self._outcome is None or (status == "failed" and self._outcome.status != "failed"):
             self._outcome = Outcome(status, reason)
         if self._phase in {Phase.STARTING, Phase.TRAINING}:
+            to_kill = self._crew.ranks - self._members.registered  # They are not there to hear a Stop.
             if self._phase is Phase.STARTING:
                 self._crew.start_no_more()
+                to_kill |= self._ending.actors  # They have made nothing, and a thousand need long to stop.
             self._phase = Phase.WINDING_DOWN
             self._ending.begin()
             self._averaging.finish()
-            self._crew.kill(self._crew.ranks - self._members.registered)  # Nobody there to hear a Stop.
+            self._crew.kill(to_kill)
 
     def _advance(self) -> None:
         """Go on to the next phase when this one is done, or when its time is up."""
