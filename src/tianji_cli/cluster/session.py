@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
@@ -152,8 +153,9 @@ def run_session(order: Order) -> Result:
 
 def _remove_lockstep_stores(run: RunDirectory) -> None:
     """Remove the files by which learners were to meet, and one of them did not come."""
-    for store in run.path.glob("lockstep-*"):
-        store.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # What is left behind is no reason to lose a summary.
+        for store in run.path.glob("lockstep-*"):
+            store.unlink(missing_ok=True)
 
 
 def _gather(
