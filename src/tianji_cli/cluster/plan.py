@@ -16,7 +16,7 @@ import heapq
 import os
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,6 +24,9 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
 
 ROOT_RANK: Final = 0
+
+MOST_TITLES: Final = 3
+"""Processes that one line names."""
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,12 @@ class Plan:
     def carrying(self, role: str) -> tuple[PlannedProcess, ...]:
         """Processes that carry a role, by rank."""
         return tuple(process for process in self.processes if role in process.roles)
+
+    def titles(self, ranks: Iterable[int]) -> str:
+        """Name some processes in a line: the first few, and how many more there are."""
+        titles = [self.processes[rank].title for rank in sorted(ranks)]
+        more = len(titles) - MOST_TITLES
+        return ", ".join(titles[:MOST_TITLES]) + (f" and {more} more" if more > 0 else "")
 
     def is_local(self, rank: int) -> bool:
         """Say whether a rank is on the root's host."""

@@ -16,7 +16,6 @@ SLOW_START_S: Final = 30.0
 """Whoever is not ready after so long is named, once: a start that hangs is ended by nobody but the user."""
 STALLED_S: Final = 30.0
 """If nothing was made and nothing learnt for so long, it is said, once."""
-MOST_NAMES: Final = 3
 
 
 class Announcements:
@@ -74,10 +73,7 @@ class Announcements:
         """Name those of the ranks that all others wait for, if they take long to start."""
         if not self._slow_start_announced and time.monotonic() - self._began > SLOW_START_S:
             self._slow_start_announced = True
-            titles = [self._title(rank) for rank in sorted(missing)]
-            more = len(titles) - MOST_NAMES
-            named = ", ".join(titles[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
-            self._event(f"not ready yet after {SLOW_START_S:g} s: {named}")
+            self._event(f"not ready yet after {SLOW_START_S:g} s: {self._plan.titles(missing)}")
 
     def mind_first_step(self, trained_s: float) -> None:
         """Say how long it took until the first step, which was ``trained_s`` ago; 0 before it."""

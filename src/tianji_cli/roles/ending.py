@@ -20,7 +20,6 @@ SAVE_LIMIT_S: Final = 120.0
 """How long one may take that has a replay to save, which may be gigabytes."""
 SILENT_S: Final = 3.0
 """Once a replay is being saved for so long, the user is told."""
-MOST_NAMES: Final = 3
 
 
 class StoppingOrder:
@@ -120,7 +119,7 @@ class Ending:
             self._remaining, self.deadline = remaining, now + WIND_DOWN_LIMIT_S
         elif remaining and now >= self.deadline:
             if late := remaining - self._killed:
-                self._event(f"{self._titles(late)} did not stop within {WIND_DOWN_LIMIT_S:g} s: killed")
+                self._event(f"{self._plan.titles(late)} did not stop within {WIND_DOWN_LIMIT_S:g} s: killed")
             self._crew.kill(remaining)
             self._killed |= late
             self.deadline = now + WIND_DOWN_LIMIT_S
@@ -143,14 +142,9 @@ class Ending:
             self._announce_at = float("inf")
             if saving := running & self._savers:
                 self._event(
-                    f"{self._titles(saving)} may take up to {SAVE_LIMIT_S:g} s to save its replay "
+                    f"{self._plan.titles(saving)} may take up to {SAVE_LIMIT_S:g} s to save its replay "
                     "(a second Ctrl-C ends it at once)"
                 )
         pending = [self._deadlines[rank] for rank in running if rank in self._deadlines]
         self.deadline = min([*pending, self._announce_at]) if running else float("inf")
         return not running
-
-    def _titles(self, ranks: AbstractSet[int]) -> str:
-        titles = [self._plan.processes[rank].title for rank in sorted(ranks)]
-        more = len(titles) - MOST_NAMES
-        return ", ".join(titles[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
