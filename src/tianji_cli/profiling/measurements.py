@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from statistics import median, quantiles
+from statistics import fmean, median, quantiles
 from typing import Final
 
 from tianji_cli.data.message import Message
@@ -30,6 +30,11 @@ class Repeated(Message):
         if len(self.values) == 1:
             return self.values[0]
         return quantiles(self.values, n=4, method="inclusive")[0]
+
+    @property
+    def usual(self) -> float:
+        """How many times as long the work took on average as its cost says."""
+        return fmean(self.values) / self.cost if self.cost else 1.0
 
     @property
     def spread(self) -> float:
@@ -186,6 +191,17 @@ class Measurements(Message):
     seconds: float
     unmeasured: tuple[str, ...] = ()
     sharing: SharingFigures | None = None
+
+    def usual(self, *, crowded: bool) -> float:
+        """How many times as long work usually takes as its cost says, where all cores are at work or one is.
+
+        On a machine that has neighbours (a cloud's), any work is slower for seconds now and then. Which
+        repeats that hits is chance, so those of one figure do not tell; the middle one of all figures does.
+        A training goes through all of it.
+        """
+        actors = (figures.fragment_s for figures in self.actors if figures.crowded == crowded)
+        learners = (figures.update_s for figures in self.learners if figures.crowded == crowded)
+        return median([repeated.usual for repeated in (*actors, *learners)] or [1.0])
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -57,6 +57,8 @@ def measured_facts(found: Findings) -> Iterator[Fact]:
         yield "averaging", f"{count(measured.parameters)} gradients over learners: {', '.join(said)}"
     yield "start-up", f"{duration(measured.startup_s)} until a process has built its roles"
     yield "repeats", _spread(measured)
+    of_one, of_all = measured.usual(crowded=False), measured.usual(crowded=True)
+    yield "", f"on average {of_one:.2f} times what a cost says, {of_all:.2f} with all cores at work"
 
 
 def one_actor(measured: Measurements, num_envs: int) -> ActorFigures:

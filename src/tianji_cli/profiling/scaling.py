@@ -95,6 +95,8 @@ class MeasuredCosts:
         self._remote = self._engine(self._remote_name or local)
         self._averaging = {figures.learners: figures.seconds.cost for figures in measurements.averaging}
         self._step_s, self._ring_s = self._fitted_ring()
+        self._usual_alone = measurements.usual(crowded=False)
+        self._usual_crowded = measurements.usual(crowded=True)
 
     def uses_per_update(self, num_envs: int) -> float:
         """Sample uses of one update over all learners of a group, with actors of so many environments."""
@@ -119,21 +121,26 @@ class MeasuredCosts:
         elsewhere = learners - 1 if self._colocated else learners
         crowd = self._largest_crowd(split)
         actor_slower, learner_slower = self._slower_shared(split)
+
+        def usual(cost: Cost, slower: float) -> Cost:
+            of_all = Cost(cost.alone_s * self._usual_alone, cost.crowded_s * self._usual_crowded)
+            return Cost(of_all.alone_s, of_all.at(crowd)).times(slower)
+
         return Costs(
             actor=ActorCosts(
                 samples,
-                _limited(sample, crowd).times(actor_slower),
+                usual(sample, actor_slower),
                 send_s=_mean(self._local.send, self._remote.send, crossing).at(fragment_bytes),
             ),
             buffer=BufferCosts(
                 receive_s=_mean(self._local.receive, self._remote.receive, crossing).at(fragment_bytes),
-                store=_limited(parts.store, crowd).times(learner_slower),
-                draw=_limited(parts.draw, crowd).times(learner_slower),
+                store=usual(parts.store, learner_slower),
+                draw=usual(parts.draw, learner_slower),
                 hand_over_s=elsewhere * self._local.send.at(part_bytes) if elsewhere else 0.0,
             ),
             learner=LearnerCosts(
-                update=_limited(update, crowd).times(learner_slower),
-                publish=_limited(parts.publish, crowd).times(learner_slower).plus(self._policy_s(crossing)),
+                update=usual(update, learner_slower),
+                publish=usual(parts.publish, learner_slower).plus(self._policy_s(crossing)),
                 take_s=0.0 if self._colocated else self._local.receive.at(part_bytes),
             ),
             exchange=self._exchange(split, crossing),
@@ -327,11 +334,6 @@ class MeasuredCosts:
         if split.groups > 1:
             words.append(f"averaging over {split.groups} groups: from what messages of this size cost")
         return tuple(words)
-
-
-def _limited(cost: Cost, crowd: float) -> Cost:
-    """A cost where only this share of the crowd can be there."""
-    return Cost(cost.alone_s, cost.at(crowd))
 
 
 def _mean(inside: Line, between: Line, crossing: float) -> Line:

@@ -27,7 +27,7 @@ ROUNDS: Final = 5
 SETTLES_S: Final = 1.5
 """Of training after the warm-up of a replay, before it counts."""
 
-WINDOW_S: Final = 3.0
+WINDOW_S: Final = 5.0
 """Of training that counts, at least ..."""
 
 CYCLES: Final = 5

@@ -564,6 +564,35 @@ def test_a_line_of_times_neither_falls_nor_begins_below_zero(
 
 
 def test_the_lower_quartile_of_the_repeats_counts() -> None:
-    actors = (an_actor(1, False, 0.1).model_copy(update={"fragment_s": Repeated(values=(0.1, 9.0, 0.2))}),)
+    ragged = Repeated(values=(0.1, 9.0, 0.2))
+    actors = (
+        an_actor(1, False, 0.1).model_copy(update={"fragment_s": ragged}),
+        an_actor(1, False, 0.1, 4 * N),  # Two figures with one repeat outvote the other.
+    )
     costs = MeasuredCosts(measured(actors=actors), Cluster(cores_per_node=2)).at(split())
     assert close(costs.actor.sample, 0.15, 0.15)
+
+
+def test_what_most_figures_had_on_average_beyond_their_cost_is_expected_of_all() -> None:
+    """Which of the repeats a neighbour hits is chance; a training goes through all of it."""
+
+    def hit(repeated: Repeated) -> Repeated:
+        (value,) = repeated.values
+        return Repeated(values=(value, value, 2 * value, value))
+
+    there = measured()
+    actors = tuple(
+        figures.model_copy(update={"fragment_s": hit(figures.fragment_s)}) if figures.crowded else figures
+        for figures in there.actors
+    )
+    learners = tuple(
+        figures.model_copy(update={"update_s": hit(figures.update_s)}) if figures.crowded else figures
+        for figures in there.learners
+    )
+    hit_in_crowds = there.model_copy(update={"actors": actors, "learners": learners})
+    before, after = (
+        MeasuredCosts(of, Cluster(cores_per_node=2)).at(split()) for of in (there, hit_in_crowds)
+    )
+    assert after.actor.sample == Cost(before.actor.sample.alone_s, 1.25 * before.actor.sample.crowded_s)
+    assert after.learner.update == Cost(before.learner.update.alone_s, 1.25 * before.learner.update.crowded_s)
+    assert after.buffer.draw.crowded_s == 1.25 * before.buffer.draw.crowded_s, "a figure that was not hit"

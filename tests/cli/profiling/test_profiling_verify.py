@@ -17,7 +17,7 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.profiling import verify as verify_module
 from tianji_cli.profiling.search import Candidate
 from tianji_cli.profiling.settings import as_settings, split_of, split_values
-from tianji_cli.profiling.verify import CYCLES, MOST_S, SETTLES_S, Rates, rates_of, verify
+from tianji_cli.profiling.verify import CYCLES, MOST_S, SETTLES_S, WINDOW_S, Rates, rates_of, verify
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.throughput.bottleneck import Bottleneck
@@ -178,7 +178,7 @@ def trained_for(trained: list[tuple[str, dict[str, str]]]) -> float:
 def test_a_slow_split_is_trained_for_several_rollouts(
     config: str, trained: list[tuple[str, dict[str, str]]]
 ) -> None:
-    for uses_per_s, seconds in ((1e6, 3.0), (1024.0, 5.0), (1.0, MOST_S)):
+    for uses_per_s, seconds in ((1e6, WINDOW_S), (512.0, 2 * WINDOW_S), (1.0, MOST_S)):
         verify(config, (), [candidate(config, uses_per_s=uses_per_s)], progress=Listening(), rounds=1)
         assert trained_for(trained) == pytest.approx(SETTLES_S + seconds)
 
@@ -198,7 +198,7 @@ def test_the_warm_up_of_a_replay_comes_on_top(trained: list[tuple[str, dict[str,
     expected = candidate(DQN, uses_per_s=40_000.0)
     verify(DQN, (), [expected], progress=Listening(), rounds=1)
     warmup_s = 2048 / expected.prediction.production
-    assert trained_for(trained) == pytest.approx(SETTLES_S + 3.0 + 2 * warmup_s, rel=1e-3)
+    assert trained_for(trained) == pytest.approx(SETTLES_S + WINDOW_S + 2 * warmup_s, rel=1e-3)
 
 
 def test_what_the_user_has_set_is_trained_with_as_well(
