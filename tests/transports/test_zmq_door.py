@@ -19,7 +19,7 @@ from tianji_transports.core import FULL, EngineOptions
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq import ZmqTransport
-from tianji_transports.zmq_door import Curve, Door, Password
+from tianji_transports.zmq_door import SPARE, Curve, Door, Password
 
 Socket = zmq.Socket[bytes]
 
@@ -95,6 +95,22 @@ def test_five_thousand_idle_strangers_leave_descriptors_for_members_and_files(ke
                 with ZmqTransport(WIRING, 1, 1, options=how) as successor:
                     successor.connect({0: receiver.address})
                     send(successor, receiver)
+
+
+@pytest.mark.usefixtures("few_descriptors")
+def test_a_door_shuts_though_strangers_crowd_another_one_of_the_process() -> None:
+    """What they hold there are descriptors that a checkpoint lacks here."""
+    with contextlib.ExitStack() as stack:
+        servers = [ControlServer(JobKey.new()) for _ in range(3)]
+        for server in servers:
+            stack.callback(server.close)
+        ports = [int(server.address.address.rpartition(":")[2]) for server in servers]
+        strangers = stack.enter_context(idle_strangers(5000, *ports))
+        assert strangers.stdout is not None
+        assert strangers.stdout.readline() == "open\n"
+        with servers[0].undisturbed():
+            for _ in range(SPARE):
+                stack.enter_context(tempfile.TemporaryFile())
 
 
 def test_a_thousand_members_at_once_are_all_let_in() -> None:

@@ -6,7 +6,8 @@ key, or inside a host a password made from what only the job's processes know. E
 and the stranger who has waited longest is put out when descriptors run short.
 
 libzmq stops accepting while its ``EVENTS`` are not taken in: between two looks it lets in a thousand
-connections at most. Where there are no thousand descriptors to spare, files are opened behind a shut door.
+connections at most. Where there are no thousand descriptors to spare, files are opened behind a shut door; since
+all doors draw on the same descriptors, whoever shuts one looks at the thread's others meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import os
 import resource
 import socket
 import struct
+import threading
 import time
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -51,8 +54,9 @@ ACCEPTED, LISTENING = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_LISTENING)
 EVENTS: Final = FAILED | ACCEPTED | LISTENING | int(zmq.EVENT_DISCONNECTED)
 SPARE: Final = 32
 """Descriptors that are free before the door counts as shut: a checkpoint needs a handful."""
-SHUT_LIMIT_S: Final = 2.0
-"""How long it may take until they are, in seconds; strangers cannot prolong it."""
+SHUT_LIMIT_S: Final = 10.0
+"""How long it may take until they are, in seconds: a busy machine needs two for five thousand strangers, who
+cannot prolong it."""
 
 KEYLESS: Final = "without the job's key"
 SPEECHLESS: Final = "that did not come as far as to show a key"
@@ -125,6 +129,7 @@ class Door:
         self._listening: list[int] = []
         self._waiting: dict[tuple[int, int], None] = {}
         self._refusals: list[str] = []
+        _doors_of_thread().add(self)
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         few = limit != resource.RLIM_INFINITY
         self._allowed = min(MOST_STRANGERS, limit // STRANGERS_SHARE) if few else MOST_STRANGERS
@@ -161,14 +166,17 @@ class Door:
 
         Who connects meanwhile, member or stranger, is heard a second later, when TCP tries again.
         """
+        doors = [door for door in _doors_of_thread() if not door._gate.closed]
+        sockets = [(found, POLLIN) for door in doors for found in door.sockets]
         self._refusals = self.look()  # Says which sockets listen, too.
         deadline = time.monotonic() + SHUT_LIMIT_S
         for descriptor in self._listening:
             keep_out(descriptor)
         try:
             while not self._is_quiet() and time.monotonic() < deadline:
-                zmq.zmq_poll([(found, POLLIN) for found in self.sockets], 1)
-                self._refusals = self.look()
+                zmq.zmq_poll(sockets, 1)
+                for door in doors:
+                    door._refusals = door.look()
             yield
         finally:
             for descriptor in self._listening:
@@ -234,3 +242,14 @@ class Door:
             sent, again = struct.unpack_from("=QQ", info, BYTES_SENT)
             if connection.getsockname()[1] == port and sent - again <= self.key.most_to_strangers:
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+_here = threading.local()
+
+
+def _doors_of_thread() -> weakref.WeakSet[Door]:
+    """All doors that this thread has made."""
+    if not hasattr(_here, "doors"):
+        _here.doors = weakref.WeakSet()
+    found: weakref.WeakSet[Door] = _here.doors
+    return found
