@@ -77,6 +77,8 @@ class Feeder(Role):
 
     Attributes:
         windows: looked at in every turn.
+        pause_s: how long it sleeps, with all roles of its thread, once there is a new policy.
+        slept_s: how long it has slept so far.
     """
 
     name = "feeder"
@@ -91,6 +93,7 @@ class Feeder(Role):
         recorded: Sequence[Recorded],
     ) -> None:
         self.windows: Windows | None = None
+        self.pause_s = self.slept_s = 0.0
         self._version = -1
         self._transport = transport
         self._buffer = buffer
@@ -107,6 +110,10 @@ class Feeder(Role):
         if policy is not None:
             self._version = policy.version
             policy.release()
+            if self.pause_s:
+                began = time.perf_counter()
+                time.sleep(self.pause_s)
+                self.slept_s += time.perf_counter() - began
         pushed = False
         while not isinstance(
             loan := self._transport.loan(self._buffer, FRAGMENTS, self._layout.nbytes), Full

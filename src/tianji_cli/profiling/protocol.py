@@ -70,6 +70,7 @@ class Run(Message):
         enough_s: after so long one window is enough, and one that is not finished is given up.
         limit_s: after so long it ends with what there is, no window perhaps, and without a tail.
         tail_s: after the last window.
+        pause_s: for so long a learner sleeps after each version, as one does that waits for samples.
     """
 
     step: Literal["run"] = "run"
@@ -82,6 +83,7 @@ class Run(Message):
     enough_s: float
     limit_s: float
     tail_s: float
+    pause_s: float = 0.0
 
 
 class ActedWindow(Message):

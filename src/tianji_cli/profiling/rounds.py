@@ -19,7 +19,7 @@ from tianji_cli.bench.progress import Progress
 from tianji_cli.profiling.building import Builder
 from tianji_cli.profiling.crew import ProbeFailed
 from tianji_cli.profiling.figures import Notebook
-from tianji_cli.profiling.phases import Part, Phase, Place, Room
+from tianji_cli.profiling.phases import LEARNER, Part, Phase, Place, Room
 from tianji_cli.profiling.protocol import Acted, Answer, Learned, Run
 from tianji_cli.telemetry.quantities import duration, rate
 
@@ -51,6 +51,8 @@ PATIENT_S: Final = 5.0
 """After so long without a window they say that they wait."""
 LIMIT_S: Final = 60.0
 """After so long more without one, the job cannot be measured."""
+LEAST_PAUSE_S: Final = 1e-3
+"""Who sleeps for less finds caches and cores as they were."""
 HANGING_S: Final = 60.0
 """How much longer than it should a run may take until a probe counts as hanging."""
 
@@ -175,7 +177,8 @@ class Rounds:
         warm_s = WARM_S + (FRESH_S if self._builder.missing(parts) else 0.0)
         self._builder.have(parts)
         limit_s = limit_s or max(self._left_s, 2 * expected_s)
-        steps = {number: self._step(number, places, warm_s, limit_s) for number in places}
+        pause_s = self._pause_s(phase) if phase.unpinned else 0.0
+        steps = {number: self._step(number, places, warm_s, limit_s, pause_s) for number in places}
         answers = self._builder.crew.ask(steps, limit_s + HANGING_S)
         for number, answer in answers.items():
             self._note_time(places[number].part, answer)
@@ -184,7 +187,24 @@ class Rounds:
         self._progress.done(self._record(phase, answers))
         return True
 
-    def _step(self, number: int, places: Mapping[int, Place], warm_s: float, limit_s: float) -> Run:
+    def _pause_s(self, phase: Phase) -> float:
+        """Say how long a learner that shares all cores waits for samples after each version.
+
+        A core that was idle, or another role's meanwhile, is slower at first: a learner that never waits
+        would be up to a third too fast.
+        """
+        actor = next(of for of in self.notebook.actors() if of.num_envs == phase.num_envs)
+        learner = next(of for of in self.notebook.learners() if of.num_envs == phase.num_envs)
+        updates = learner.updates_per_version
+        fragments = updates * learner.uses_per_update / self._builder.built.rho / actor.samples
+        learning_s = updates * (learner.update_s.cost + learner.draw_s.cost) + learner.publish_s.cost
+        round_s = (learning_s + fragments * actor.fragment_s.cost) / len(self._room.cores)
+        pause_s = round_s - learning_s
+        return pause_s if pause_s >= LEAST_PAUSE_S else 0.0
+
+    def _step(
+        self, number: int, places: Mapping[int, Place], warm_s: float, limit_s: float, pause_s: float
+    ) -> Run:
         place = places[number]
         return Run(
             key=place.part.key,
@@ -195,7 +215,9 @@ class Rounds:
             windows=WINDOWS,
             enough_s=warm_s + ENOUGH_S,
             limit_s=limit_s,
-            tail_s=self._tail_s(number, places),
+            # A window of the learner is as much longer as it sleeps in it.
+            tail_s=self._tail_s(number, places) + (0.0 if number == LEARNER else (1 + WINDOWS) * pause_s),
+            pause_s=pause_s if number == LEARNER else 0.0,
         )
 
     def _tail_s(self, number: int, places: Mapping[int, Place]) -> float:

@@ -124,7 +124,8 @@ class LearnerSide:
 
     def run(self, step: Run) -> Learned:
         """Let buffer and learner work."""
-        self._feeder.windows = windows = Windows(step, self._read)
+        self._feeder.windows = windows = Windows(step, self._read, lambda: self._feeder.slept_s)
+        self._feeder.pause_s = step.pause_s
         run_in_turns([self._feeder, self._buffer, self._learner], windows, never_sleep)
         self._feeder.windows = None
         return Learned(windows=tuple(_learned(window) for window in windows.counted()))

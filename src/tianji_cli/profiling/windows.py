@@ -57,6 +57,7 @@ class Reading:
         ended: when it ended.
         on_core_s: this thread ran, so far.
         waited_s: and was ready to run and had no core.
+        slept_s: and slept because it was told to.
         counts: by name.
     """
 
@@ -64,6 +65,7 @@ class Reading:
     ended: float
     on_core_s: float
     waited_s: float
+    slept_s: float
     counts: Counts
 
 
@@ -73,11 +75,15 @@ class Windows:
     Args:
         step: says how many windows there are to be, and how long.
         read: gives the counters, none of which ever falls; those of seconds have names that end with ``_s``.
+        slept_s: for how long this thread has slept so far because it was told to.
     """
 
-    def __init__(self, step: Run, read: Callable[[], Counts]) -> None:
+    def __init__(
+        self, step: Run, read: Callable[[], Counts], slept_s: Callable[[], float] = lambda: 0.0
+    ) -> None:
         self._step = step
         self._read = read
+        self._slept_s = slept_s
         self._readings: list[Reading] = []
         self._over = False
         began = time.perf_counter()
@@ -99,7 +105,7 @@ class Windows:
             if any(count <= before[name] for name, count in counts.items()):
                 return
         ended = time.perf_counter()
-        self._readings.append(Reading(now, ended, time.thread_time(), waited_s(), counts))
+        self._readings.append(Reading(now, ended, time.thread_time(), waited_s(), self._slept_s(), counts))
         self._due = ended + self._step.window_s
         if len(self._readings) > self._step.windows:
             self._end(ended)
@@ -114,15 +120,16 @@ class Windows:
     def counted(self) -> list[Counts]:
         """How far each counter rose in each window; ``wall_s`` is the window's length.
 
-        Of the seconds those are left out in which this thread, which works all the time, waited for a core
-        that another process had.
+        Of the seconds those are left out in which this thread, which works all the time but for its sleep,
+        waited for a core that another process had.
         """
         counted = []
         for before, after in zip(self._readings, self._readings[1:], strict=False):
             wall_s = after.began - before.ended
             waited_s = after.waited_s - before.waited_s
             # The kernel brings this account up to date now and then: it may tell of more than this window.
-            ran = 1 - waited_s / max(wall_s, after.on_core_s - before.on_core_s + waited_s)
+            awake_s = wall_s - (after.slept_s - before.slept_s)
+            ran = 1 - waited_s / max(awake_s, after.on_core_s - before.on_core_s + waited_s)
             rose = {name: count - before.counts[name] for name, count in after.counts.items()}
             scaled = {name: rise * ran if name.endswith("_s") else rise for name, rise in rose.items()}
             counted.append({"wall_s": wall_s, **scaled})
