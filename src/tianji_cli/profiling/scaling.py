@@ -152,14 +152,15 @@ class MeasuredCosts:
         )
 
     def _shares_cores(self, split: Split) -> bool:
-        return not split.pinned and split.cores > self._cluster.cores
+        return split.cores > self._cluster.cores
 
     def _slower_shared(self, split: Split) -> tuple[float, float]:
         """How many times as long actors and learners work that share cores, beside waiting for one.
 
         Caches are another role's when a core changes hands. As measured with the configured environments, in
         comparison with the same roles side by side on cores of their own. How often cores change hands is the
-        scheduler's to say, and differs from repeat to repeat: the middle ones count.
+        scheduler's to say, and differs from repeat to repeat: the middle ones count. With pins actors share
+        cores with one another only.
         """
         sharing = self._measured.sharing
         if sharing is None or not self._shares_cores(split):
@@ -172,7 +173,7 @@ class MeasuredCosts:
         )
         return (
             max(1.0, sharing.actors.fragment_s.median / actors.fragment_s.median),
-            max(1.0, sharing.learner.update_s.median / learner.update_s.median),
+            1.0 if split.pinned else max(1.0, sharing.learner.update_s.median / learner.update_s.median),
         )
 
     def _has_measured(self, engine: str) -> bool:

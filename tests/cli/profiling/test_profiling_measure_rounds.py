@@ -310,3 +310,26 @@ def test_whoever_is_done_first_goes_on_until_all_others_are(measure: Measure) ->
     assert actor.windows * actor.window_s + actor.tail_s > learner.windows * 0.5
     alone = found.crew.asked[FEW.index(Phase(8, learner_cores=1))]
     assert alone[0].tail_s == 0
+
+
+def test_a_learner_that_shares_cores_sleeps_as_long_as_it_would_wait_for_samples(measure: Measure) -> None:
+    sharing = Phase(8, actors=2, learner_cores=1, unpinned=True)
+    phases = [Phase(8, actors=1), Phase(8, learner_cores=1), sharing]
+    found = measure(Speed(fragment_s=0.05, version_s=0.02), phases, 38.0)
+    pauses = [{number: step.pause_s for number, step in steps.items()} for steps in found.crew.asked[:3]]
+    (actor,), (learner,) = found.rounds.notebook.actors(), found.rounds.notebook.learners()
+    learning_s = learner.publish_s.median + learner.updates_per_version * (
+        learner.update_s.median + learner.draw_s.median
+    )
+    samples = learner.updates_per_version * learner.uses_per_update / 4.0
+    round_s = (learning_s + samples / actor.samples * actor.fragment_s.median) / 2
+    assert round_s > learning_s, "there is something to wait for"
+    assert pauses[:2] == [{2: 0.0}, {0: 0.0}]
+    assert pauses[2] == {0: pytest.approx(round_s - learning_s), 1: 0.0, 2: 0.0}
+
+
+def test_a_learner_that_would_not_wait_sleeps_not_at_all(measure: Measure) -> None:
+    sharing = Phase(8, actors=2, learner_cores=1, unpinned=True)
+    phases = [Phase(8, actors=1), Phase(8, learner_cores=1), sharing]
+    found = measure(Speed(fragment_s=0.001, version_s=0.5), phases, 38.0)
+    assert {step.pause_s for steps in found.crew.asked for step in steps.values()} == {0.0}

@@ -43,7 +43,9 @@ class Worker:
     def __init__(self, clock: Clock, **step: float) -> None:
         usual = {"warm_s": 1.0, "window_s": 2.0, "windows": 2, "tail_s": 0.5}
         self.counts = {"fragments": 0.0, "busy_s": 0.0}
-        self.windows = Windows(run("actor", **{**usual, **step}), lambda: dict(self.counts))
+        self.slept_s = 0.0
+        step_ = run("actor", **{**usual, **step})
+        self.windows = Windows(step_, lambda: dict(self.counts), lambda: self.slept_s)
         self._clock = clock
 
     def work(self, until: float, *, fragments: int = 0) -> bool:
@@ -109,6 +111,16 @@ def test_what_another_process_had_of_the_core_is_nobodys_work(clock: Clock) -> N
     # Of three seconds three quarters of one went by without a core, while this was said to be busy.
     assert (window["wall_s"], window["fragments"]) == (3.0, 5.0)
     assert window["busy_s"] == pytest.approx(3.0 * 0.75)
+
+
+def test_who_sleeps_has_waited_for_a_core_in_the_rest_of_the_time_only(clock: Clock) -> None:
+    worker = Worker(clock, windows=1)
+    worker.work(1.0, fragments=1)
+    clock.waited_s, worker.slept_s = 0.75, 1.5
+    worker.counts["busy_s"] -= 1.5
+    worker.work(4.0, fragments=5)
+    (window,) = worker.windows.counted()
+    assert window["busy_s"] == pytest.approx(1.5 - 0.75)
 
 
 def test_an_account_of_the_kernel_that_comes_late_leaves_something_of_every_window(clock: Clock) -> None:

@@ -158,7 +158,13 @@ def test_pins_and_cores_enough_leave_nothing_to_share() -> None:
     table = MeasuredCosts(measured(sharing=SHARING), Cluster(cores_per_node=2))
     alike = [table.at(one) for one in (split(), split(pinned=False))]
     assert alike[0] == alike[1]
-    assert table.at(split(actors=2)).learner == alike[0].learner
+
+
+def test_pinned_actors_that_share_a_core_are_as_much_slower_and_their_learner_is_not() -> None:
+    table = MeasuredCosts(measured(sharing=SHARING), Cluster(cores_per_node=2))
+    own, shared = table.at(split()), table.at(split(actors=2))
+    assert close(shared.actor.sample, 1.25 * 0.10, 1.25 * 0.16)
+    assert shared.learner == own.learner
 
 
 def test_that_sharing_was_not_measured_is_said() -> None:
