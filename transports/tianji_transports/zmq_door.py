@@ -6,8 +6,8 @@ key, or inside a host a password made from what only the job's processes know. E
 and the stranger who has waited longest is put out when descriptors run short.
 
 libzmq stops accepting while its ``EVENTS`` are not taken in: between two looks it lets in a thousand
-connections at most. Where there are no thousand descriptors to spare, files are opened behind a shut door; since
-all doors draw on the same descriptors, whoever shuts one looks at the thread's others meanwhile.
+connections at most. Where there are no thousand descriptors to spare, files are opened behind a shut door;
+since all doors draw on the same descriptors, whoever shuts one looks at the thread's others meanwhile.
 """
 
 from __future__ import annotations
