@@ -60,6 +60,11 @@ class _Files:
         self._total = 0
 
     def add(self, place: str, file: Path) -> None:
+        """Take a file for a place on the other hosts.
+
+        Raises:
+            UsageError: it is no file, too much with the others, or another one has the place.
+        """
         known, found = self.contents.get(place), file.stat()
         if not stat.S_ISREG(found.st_mode):
             raise UsageError(f"experiment.files: {file} is neither a file nor a directory")

@@ -22,7 +22,7 @@ from tianji_cli.cluster.mpiexec import run_under_mpiexec, started_again
 from tianji_cli.cluster.occupation import is_occupied
 from tianji_cli.cluster.plan import Plan, PlannedProcess, expected_hosts, make_plan, plan_for_ranks
 from tianji_cli.cluster.run_files import files_elsewhere, goals_reached
-from tianji_cli.cluster.session import Order, build_spec, run_session
+from tianji_cli.cluster.session import Order, Result, build_spec, run_session
 from tianji_cli.cluster.spec import BuildSpec
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
@@ -116,12 +116,22 @@ def train(  # noqa: PLR0913 - as many as the command has options
         order = Order(job, run, earlier is not None, quiet, address, world, launcher, files)
         result = run_session(order)
         print_result(result.summary, run, json_to, goes_on=_goes_on(result.summary, job, run))
-        if result.doomed and world is not None:
-            only_evaluated = result.summary.status == "finished"
-            world.abort(*(("the evaluation was ended", 0) if only_evaluated else (result.summary.reason, 1)))
-        if result.summary.status == "failed":
-            raise RunFailed(result.summary.reason)
-        return INTERRUPTED if result.summary.status == "stopped" else 0
+        return _exit_status(result, world)
+
+
+def _exit_status(result: Result, world: World | None) -> int:
+    """Say how the command ends.
+
+    Raises:
+        RunFailed: the run did.
+    """
+    summary = result.summary
+    if result.doomed and world is not None:
+        finished = summary.status == "finished"
+        world.abort(*(("the evaluation was ended", 0) if finished else (summary.reason, 1)))
+    if summary.status == "failed":
+        raise RunFailed(summary.reason)
+    return INTERRUPTED if summary.status == "stopped" else 0
 
 
 def _launcher_that_built(spec: BuildSpec, world: World | None, stack: ExitStack) -> LocalLauncher | None:

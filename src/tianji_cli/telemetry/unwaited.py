@@ -53,7 +53,10 @@ def _opened_anew(stream: TextIO) -> int | None:
 
 
 class _Unwaited(io.RawIOBase):
-    """Owns a descriptor that does not block, and what its reader has not taken yet."""
+    """Owns a descriptor that does not block, and what its reader has not taken yet.
+
+    What is written is passed on or kept, or left out as a whole and counted; closing waits for the reader.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
