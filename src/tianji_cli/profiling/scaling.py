@@ -160,11 +160,12 @@ class MeasuredCosts:
         Caches are another role's when a core changes hands. As measured with the configured environments, in
         comparison with the same roles side by side on cores of their own. How often cores change hands is the
         scheduler's to say, and differs from repeat to repeat: the middle ones count. With pins actors share
-        cores with one another only.
+        cores with one another only, if learners leave any.
         """
         sharing = self._measured.sharing
         if sharing is None or not self._shares_cores(split):
             return 1.0, 1.0
+        learner_has_its_own = split.pinned and split.cores_of_learners < self._cluster.cores
         num_envs = sharing.actors.num_envs
         actors = self._actor_in_a_crowd(num_envs, sharing.actors.side_by_side - 1)
         learner = max(
@@ -173,7 +174,9 @@ class MeasuredCosts:
         )
         return (
             max(1.0, sharing.actors.fragment_s.median / actors.fragment_s.median),
-            1.0 if split.pinned else max(1.0, sharing.learner.update_s.median / learner.update_s.median),
+            1.0
+            if learner_has_its_own
+            else max(1.0, sharing.learner.update_s.median / learner.update_s.median),
         )
 
     def _has_measured(self, engine: str) -> bool:

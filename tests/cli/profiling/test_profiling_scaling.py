@@ -167,6 +167,11 @@ def test_pinned_actors_that_share_a_core_are_as_much_slower_and_their_learner_is
     assert shared.learner == own.learner
 
 
+def test_on_one_core_pins_leave_a_learner_none_of_its_own() -> None:
+    table = MeasuredCosts(measured(1, sharing=SHARING), Cluster(cores_per_node=1))
+    assert close(table.at(split()).learner.update, 1.5 * 0.020, 1.5 * 0.020)
+
+
 def test_that_sharing_was_not_measured_is_said() -> None:
     table = MeasuredCosts(measured(), Cluster(cores_per_node=2))
     (said,) = table.at(split(actors=2, pinned=False)).extrapolated
