@@ -7,7 +7,7 @@ and the stranger who has waited longest is put out when descriptors run short.
 
 libzmq stops accepting while its ``EVENTS`` are not taken in: between two looks it lets in a thousand
 connections at most. Where there are no thousand descriptors to spare, files are opened behind a shut door;
-since all doors draw on the same descriptors, whoever shuts one looks at the thread's others meanwhile.
+since all doors draw on the same descriptors, a door that shuts looks at the thread's others meanwhile.
 """
 
 from __future__ import annotations

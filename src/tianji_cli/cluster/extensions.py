@@ -129,7 +129,7 @@ def _refuse(error: OSError) -> NoReturn:
 def _modules(config: JobConfig, roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     """Yield the files of the modules that a config names, and of those that they import, by their places.
 
-    A package goes as a whole: it may import its parts by names that nobody can foresee.
+    A package goes as a whole: it may import its parts by names that only its code works out.
     """
     waiting = list(_modules_named(config))
     seen: set[str] = set()

@@ -74,7 +74,7 @@ class Order:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where the control channel listens: on loopback as long as nobody else takes part."""
+        """Where the control channel listens: on loopback as long as no other host takes part."""
         if self.listen is not None:
             return self.listen
         hosts = {host.name for host in self.world.hosts} if self.world is not None else set()
@@ -98,7 +98,7 @@ def run_session(order: Order) -> Result:
     """Start the processes of a job, stay until they have ended, and write down what came of it.
 
     Raises:
-        UsageError: the run has nothing to go on from, or belongs to somebody else.
+        UsageError: the run has nothing to go on from, or another process works on it.
         RunFailed: nothing could be started.
         Interruption: the user did not wait for all hosts.
     """
@@ -110,7 +110,7 @@ def run_session(order: Order) -> Result:
         stream = stack.enter_context(unwaited(sys.stderr))
         display = choose_display(f"{job.experiment.name} ({run.path})", quiet=order.quiet, stream=stream)
         stack.callback(display.close)
-        # Whoever has the metrics has the run: nothing of another's is touched before this.
+        # The process that holds the metrics holds the run: nothing of another's is touched before this.
         telemetry = Telemetry(run, display, earlier_env_steps if order.resumed else None)
         for warning in (*run.check(), *host_warnings(job)):
             telemetry.event(warning)

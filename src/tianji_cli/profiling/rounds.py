@@ -52,7 +52,7 @@ PATIENT_S: Final = 5.0
 LIMIT_S: Final = 60.0
 """After so long more without one, the job cannot be measured."""
 LEAST_PAUSE_S: Final = 1e-3
-"""Who sleeps for less finds caches and cores as they were."""
+"""A learner that sleeps for less finds caches and cores as they were."""
 HANGING_S: Final = 60.0
 """How much longer than it should a run may take until a probe counts as hanging."""
 

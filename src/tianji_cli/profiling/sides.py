@@ -32,11 +32,11 @@ FILL_S: Final = 2.0
 
 
 def never_sleep(_seconds: float) -> None:
-    """Stand in for sleep in a loop where somebody always has something to do."""
+    """Stand in for sleep in a loop where a role always has something to do."""
 
 
 class ActorSide:
-    """An actor, and whoever takes its fragments.
+    """An actor, and the sink that takes its fragments.
 
     Args:
         config: of the job.
@@ -101,7 +101,7 @@ class ActorSide:
 
 
 class LearnerSide:
-    """A learner with its buffer, and whoever keeps it supplied.
+    """A learner with its buffer, and the feeder that keeps it supplied.
 
     Args:
         config: of the job.

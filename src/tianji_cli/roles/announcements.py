@@ -13,7 +13,7 @@ from tianji_cli.roles.silence import LATE_S, Silence
 from tianji_cli.telemetry.snapshot import Snapshot
 
 SLOW_START_S: Final = 30.0
-"""Whoever is not ready after so long is named, once: a start that hangs is ended by nobody but the user."""
+"""A process that is not ready after so long is named, once: only the user ends a start that hangs."""
 STALLED_S: Final = 30.0
 """If nothing was made and nothing learnt for so long, it is said, once."""
 
