@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Annotated, Final, Literal
 
@@ -178,14 +178,22 @@ class ForkServer:
         job = self._job
         assert job is not None, "a launcher says what the job is before it asks for a worker"
         number, self._started = self._started, self._started + 1
+        gate: tuple[int, ...] = ()
         try:
+            gate = os.pipe()
             pid = self._fork(lambda status: Ended(number=number, status=status))
         except OSError as cause:
+            _close(gate)
             self._say(Refused(number=number, cause=cause.strerror or str(cause)))
             return None
+        told, tell = gate
         if not pid:
-            return partial(turn_into_worker, job, own) if job.fresh else partial(run_worker, job, own)
+            os.close(tell)
+            begin: Work = partial(turn_into_worker, job, own) if job.fresh else partial(run_worker, job, own)
+            return partial(_once_told, told, begin)
         self._say(Started(number=number, pid=pid))
+        os.write(tell, b"!")
+        _close(gate)
         return None
 
     def _fork(self, ended: Callable[[int], Notice]) -> int:
@@ -203,8 +211,7 @@ class ForkServer:
         if pid == 0:
             # A process that held the channel would hide the server's end from the root.
             self._channel.close()
-            for descriptor in self._children:
-                os.close(descriptor)
+            _close(self._children)
             return 0
         try:
             descriptor = os.pidfd_open(pid)
@@ -225,6 +232,27 @@ class ForkServer:
 
     def _say(self, notice: Notice) -> None:
         self._channel.sendall(notice.model_dump_json().encode() + b"\n")
+
+
+def _once_told(told: int, work: Work, lifeline: int) -> None:
+    """Begin when the root has been told of this process, which it may have to end or to wait for.
+
+    A server that is killed while it forks leaves a process that nobody knows of: that one does nothing.
+
+    Args:
+        told: descriptor of a pipe in which there is a byte then.
+        work: what the process is to do.
+        lifeline: descriptor of the pipe that is cut when the root ends.
+    """
+    is_known = bool(os.read(told, 1))
+    os.close(told)
+    if is_known:
+        work(lifeline)
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def main() -> None:

@@ -70,7 +70,8 @@ class Run(Message):
         enough_s: after so long one window is enough, and one that is not finished is given up.
         limit_s: after so long it ends with what there is, no window perhaps, and without a tail.
         tail_s: after the last window.
-        pause_s: for so long a learner sleeps after each version, as one does that waits for samples.
+        pause_s: for so long the role sleeps, as one does that waits for another, after every ...
+        pause_every: versions of a learner, or fragments of an actor.
     """
 
     step: Literal["run"] = "run"
@@ -84,6 +85,7 @@ class Run(Message):
     limit_s: float
     tail_s: float
     pause_s: float = 0.0
+    pause_every: int = 1
 
 
 class ActedWindow(Message):

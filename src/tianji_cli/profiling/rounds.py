@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
 
 from tianji_cli.bench.progress import Progress
 from tianji_cli.profiling.building import Builder
@@ -52,9 +52,23 @@ PATIENT_S: Final = 5.0
 LIMIT_S: Final = 60.0
 """After so long more without one, the job cannot be measured."""
 LEAST_PAUSE_S: Final = 1e-3
-"""A learner that sleeps for less finds caches and cores as they were."""
+"""A role that sleeps for less finds caches and cores as they were."""
 HANGING_S: Final = 60.0
 """How much longer than it should a run may take until a probe counts as hanging."""
+
+
+class Pause(NamedTuple):
+    """How long a role sleeps, after every so many fragments or versions."""
+
+    seconds: float = 0.0
+    every: int = 1
+
+
+class Pauses(NamedTuple):
+    """Of the actors and of the learner in a phase."""
+
+    actors: Pause = Pause()
+    learner: Pause = Pause()
 
 
 class Rounds:
@@ -76,6 +90,7 @@ class Rounds:
         self._builder = builder
         self._room = room
         self._progress = progress
+        self._without_pauses = self.notebook
         self._took_s: dict[Part, float] = {}
         self._window_s = LONGEST_S
         self._until = 0.0
@@ -116,6 +131,11 @@ class Rounds:
 
     def _first_round(self, phases: Sequence[Phase]) -> list[Phase]:
         """Run every phase that there is time for, and list them."""
+        if self._in_step:  # For how long roles wait for one another is known when both have been measured.
+            self._progress.total += ESSENTIAL
+            for phase in phases[:ESSENTIAL]:
+                self._insist(phase)
+            self.notebook = Notebook()
         measured = []
         for number, phase in enumerate(phases):
             if number < ESSENTIAL:
@@ -177,8 +197,8 @@ class Rounds:
         warm_s = WARM_S + (FRESH_S if self._builder.missing(parts) else 0.0)
         self._builder.have(parts)
         limit_s = limit_s or max(self._left_s, 2 * expected_s)
-        pause_s = self._pause_s(phase) if phase.unpinned else 0.0
-        steps = {number: self._step(number, places, warm_s, limit_s, pause_s) for number in places}
+        pauses = self._pauses(phase)
+        steps = {number: self._step(number, places, warm_s, limit_s, pauses) for number in places}
         answers = self._builder.crew.ask(steps, limit_s + HANGING_S)
         for number, answer in answers.items():
             self._note_time(places[number].part, answer)
@@ -187,25 +207,39 @@ class Rounds:
         self._progress.done(self._record(phase, answers))
         return True
 
-    def _pause_s(self, phase: Phase) -> float:
-        """Say how long a learner that shares all cores waits for samples after each version.
+    @property
+    def _in_step(self) -> bool:
+        return self._builder.subject.job.distribution.mode == "sync"
 
-        A core that was idle, or another role's meanwhile, is slower at first: a learner that never waits
-        would be up to a third too fast.
+    def _pauses(self, phase: Phase) -> Pauses:
+        """Say how long roles wait for one another in the job.
+
+        In step an actor waits while the learner learns, and the learner while the actors act. Where all share
+        all cores, the learner waits for samples after each version. A core that was idle, or another role's
+        meanwhile, is slower at first: a learner that never waits would be up to a third too fast.
         """
-        actor = next(of for of in self.notebook.actors() if of.num_envs == phase.num_envs)
-        learner = next(of for of in self.notebook.learners() if of.num_envs == phase.num_envs)
+        known = self.notebook is not self._without_pauses
+        if not (known if self._in_step else phase.unpinned):
+            return Pauses()
+        num_envs = self._builder.subject.num_envs
+        actor = next(of for of in self._without_pauses.actors() if of.num_envs == num_envs)
+        learner = next(of for of in self._without_pauses.learners() if of.num_envs == num_envs)
         updates = learner.updates_per_version
         fragments = updates * learner.uses_per_update / self._builder.built.rho / actor.samples
         learning_s = updates * (learner.update_s.cost + learner.draw_s.cost) + learner.publish_s.cost
-        round_s = (learning_s + fragments * actor.fragment_s.cost) / len(self._room.cores)
-        pause_s = round_s - learning_s
-        return pause_s if pause_s >= LEAST_PAUSE_S else 0.0
+        acting_s = fragments * actor.fragment_s.cost
+        if not self._in_step:
+            return Pauses(learner=_pause((learning_s + acting_s) / len(self._room.cores) - learning_s))
+        actors = self._builder.subject.job.distribution.actor.num
+        each = max(1, round(fragments * num_envs / phase.num_envs / actors))
+        return Pauses(_pause(learning_s, each), _pause(acting_s / actors))
 
     def _step(
-        self, number: int, places: Mapping[int, Place], warm_s: float, limit_s: float, pause_s: float
+        self, number: int, places: Mapping[int, Place], warm_s: float, limit_s: float, pauses: Pauses
     ) -> Run:
         place = places[number]
+        pause = pauses.learner if number == LEARNER else pauses.actors
+        of_others_s = pauses.actors.seconds if number == LEARNER else pauses.learner.seconds
         return Run(
             key=place.part.key,
             cores=place.cores,
@@ -215,9 +249,10 @@ class Rounds:
             windows=WINDOWS,
             enough_s=warm_s + ENOUGH_S,
             limit_s=limit_s,
-            # A window of the learner is as much longer as it sleeps in it.
-            tail_s=self._tail_s(number, places) + (0.0 if number == LEARNER else (1 + WINDOWS) * pause_s),
-            pause_s=pause_s if number == LEARNER else 0.0,
+            # A window may be as much longer as its role sleeps.
+            tail_s=self._tail_s(number, places) + (1 + WINDOWS) * of_others_s,
+            pause_s=pause.seconds,
+            pause_every=pause.every,
         )
 
     def _tail_s(self, number: int, places: Mapping[int, Place]) -> float:
@@ -238,6 +273,10 @@ class Rounds:
         learned = [answer for answer in answers.values() if isinstance(answer, Learned)]
         self.notebook.add(phase, self._room.is_crowded(phase), acted, learned[0] if learned else None)
         return _in_words(acted, learned)
+
+
+def _pause(seconds: float, every: int = 1) -> Pause:
+    return Pause(seconds, every) if seconds >= LEAST_PAUSE_S else Pause()
 
 
 def _windows(answer: Answer) -> list[float]:

@@ -59,9 +59,11 @@ class ActorSide:
 
     def run(self, step: Run) -> Acted:
         """Let the actor act."""
-        self.sink.windows = windows = Windows(step, self._read)
+        pauses = self.sink.pauses
+        pauses.step = step
+        self.sink.windows = windows = Windows(step, self._read, lambda: pauses.slept_s)
         run_in_turns([self.actor, self.sink], windows, never_sleep)
-        self.sink.windows = None
+        self.sink.windows = pauses.step = None
         return Acted(windows=tuple(self._acted(window) for window in windows.counted()))
 
     def record(self, fragments: int) -> list[Recorded]:
@@ -124,10 +126,11 @@ class LearnerSide:
 
     def run(self, step: Run) -> Learned:
         """Let buffer and learner work."""
-        self._feeder.windows = windows = Windows(step, self._read, lambda: self._feeder.slept_s)
-        self._feeder.pause_s = step.pause_s
+        pauses = self._feeder.pauses
+        pauses.step = step
+        self._feeder.windows = windows = Windows(step, self._read, lambda: pauses.slept_s)
         run_in_turns([self._feeder, self._buffer, self._learner], windows, never_sleep)
-        self._feeder.windows = None
+        self._feeder.windows = pauses.step = None
         return Learned(windows=tuple(_learned(window) for window in windows.counted()))
 
     @property

@@ -163,9 +163,15 @@ Measure = Callable[..., Measured]
 def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
     """Runs phases on made-up time."""
     config = write_config(tmp_path / "ppo.toml", PPO)
-    subject = Subject(config, (), load_config(config))
 
-    def run(speed: Speed, phases: Sequence[Phase], budget_s: float, room: Room = TWO) -> Measured:
+    def run(
+        speed: Speed,
+        phases: Sequence[Phase],
+        budget_s: float,
+        room: Room = TWO,
+        overrides: tuple[str, ...] = (),
+    ) -> Measured:
+        subject = Subject(config, overrides, load_config(config, overrides))
         clock = Clock()
         monkeypatch.setattr(rounds, "time", clock)
         monkeypatch.setattr(building, "time", clock)
@@ -333,3 +339,25 @@ def test_a_learner_that_would_not_wait_sleeps_not_at_all(measure: Measure) -> No
     phases = [Phase(8, actors=1), Phase(8, learner_cores=1), sharing]
     found = measure(Speed(fragment_s=0.001, version_s=0.5), phases, 38.0)
     assert {step.pause_s for steps in found.crew.asked for step in steps.values()} == {0.0}
+
+
+def test_roles_in_step_sleep_while_the_others_would_work_once_that_is_known(measure: Measure) -> None:
+    phases = all_phases(TWO, 8, [16], [])
+    in_step = ("distribution.mode=sync", "distribution.actor.num=2")
+    found = measure(Speed(fragment_s=0.004, version_s=0.02), phases, 1e6, overrides=in_step)
+    rough, counted = found.crew.asked[:2], found.crew.asked[2:]
+    assert {step.pause_s for steps in rough for step in steps.values()} == {0.0}
+    assert [sorted(steps) for steps in counted[:2]] == [sorted(steps) for steps in rough]
+    # Of 10 updates with 100 uses each come 250 samples, which are two and a half fragments of 8 environments.
+    acting_s = 10 * 100 / 4.0 / 100 * 0.004 / 2
+    of_learners = {steps[0].pause_s for steps in counted if 0 in steps}
+    of_actors = {
+        (step.key, step.pause_every): step.pause_s
+        for steps in counted
+        for number, step in steps.items()
+        if number > 0
+    }
+    assert [*of_learners] == [pytest.approx(acting_s)]
+    assert of_actors == dict.fromkeys([("actor-8-1", 1), ("actor-16-1", 1)], pytest.approx(0.018))
+    alone, *_ = found.rounds.notebook.actors()
+    assert len(alone.fragment_s.values) == 4 * WINDOWS, "what was measured without pauses does not count"

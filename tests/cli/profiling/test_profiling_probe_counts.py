@@ -200,3 +200,17 @@ def test_one_window_is_enough_after_a_time(probe: Asked, ppo: str) -> None:
     probe.prepared("learner", ppo)
     assert len(probe.learned("learner", windows=1000, window_s=0.05, enough_s=0.0)) == 1
     assert len(probe.learned("learner", windows=1000, window_s=0.05, enough_s=0.3)) < 10
+
+
+@pytest.mark.parametrize(("role", "every"), [("actor", 1), ("actor", 3), ("learner", 1)])
+def test_who_pauses_works_and_sleeps_in_turns(probe: Asked, ppo: str, role: str, every: int) -> None:
+    """As in step: what a sleep takes is no work, and comes after so many fragments or versions."""
+    probe.prepared(role, ppo)
+    pauses = {"pause_s": 0.01, "pause_every": every}
+    if role == "actor":
+        for acted in probe.acted(role, windows=4, **pauses):
+            assert acted.wall_s > acted.busy_s + 0.01 * (acted.fragments // every)
+    else:
+        for learned in probe.learned(role, windows=4, **pauses):
+            worked_s = learned.store_s + learned.update_s + learned.draw_s + learned.rest_s
+            assert learned.wall_s > worked_s + 0.01 * learned.versions
