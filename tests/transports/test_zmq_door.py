@@ -19,7 +19,7 @@ from tianji_transports.core import FULL, EngineOptions
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq import ZmqTransport
-from tianji_transports.zmq_door import SPARE, Curve, Door, Password
+from tianji_transports.zmq_door import SPARE, Curve, Door, Password, all_shut
 
 Socket = zmq.Socket[bytes]
 
@@ -111,6 +111,17 @@ def test_a_door_shuts_though_strangers_crowd_another_one_of_the_process() -> Non
         with servers[0].undisturbed():
             for _ in range(SPARE):
                 stack.enter_context(tempfile.TemporaryFile())
+
+
+def test_who_shuts_all_doors_for_a_moment_opens_none_that_was_shut_before() -> None:
+    with contextlib.closing(ControlServer(JobKey.new())) as server:
+        host, _, port = server.address.address.removeprefix("tcp://").rpartition(":")
+        with all_shut():
+            with server.undisturbed():
+                pass
+            with pytest.raises(TimeoutError):
+                socket.create_connection((host, int(port)), timeout=0.3)
+        socket.create_connection((host, int(port)), timeout=10.0).close()
 
 
 def test_a_thousand_members_at_once_are_all_let_in() -> None:

@@ -7,7 +7,8 @@ and the stranger who has waited longest is put out when descriptors run short.
 
 libzmq stops accepting while its ``EVENTS`` are not taken in: between two looks it lets in a thousand
 connections at most. Where there are no thousand descriptors to spare, files are opened behind a shut door;
-since all doors draw on the same descriptors, a door that shuts looks at the thread's others meanwhile.
+since all doors draw on the same descriptors, a door that shuts looks at the thread's others meanwhile, and the
+root shuts all of its own.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ class Door:
         self._listening: list[int] = []
         self._waiting: dict[tuple[int, int], None] = {}
         self._refusals: list[str] = []
-        _doors_of_thread().add(self)
+        self._times_shut = 0
+        _made().add(self)
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         few = limit != resource.RLIM_INFINITY
         self._allowed = min(MOST_STRANGERS, limit // STRANGERS_SHARE) if few else MOST_STRANGERS
@@ -166,10 +168,11 @@ class Door:
 
         Who connects meanwhile, member or stranger, is heard a second later, when TCP tries again.
         """
-        doors = [door for door in _doors_of_thread() if not door._gate.closed]
+        doors = _doors_of_thread()
         sockets = [(found, POLLIN) for door in doors for found in door.sockets]
         self._refusals = self.look()  # Says which sockets listen, too.
         deadline = time.monotonic() + SHUT_LIMIT_S
+        self._times_shut += 1
         for descriptor in self._listening:
             keep_out(descriptor)
         try:
@@ -179,7 +182,8 @@ class Door:
                     door._refusals = door.look()
             yield
         finally:
-            for descriptor in self._listening:
+            self._times_shut -= 1
+            for descriptor in () if self._times_shut else self._listening:
                 let_in(descriptor)
 
     def _is_quiet(self) -> bool:
@@ -244,11 +248,24 @@ class Door:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
+@contextlib.contextmanager
+def all_shut() -> Iterator[None]:
+    """Shut all doors of this thread, so that strangers at none of them take what the others have to spare."""
+    with contextlib.ExitStack() as stack:
+        for door in _doors_of_thread():
+            stack.enter_context(door.shut())
+        yield
+
+
 _here = threading.local()
 
 
-def _doors_of_thread() -> weakref.WeakSet[Door]:
-    """All doors that this thread has made."""
+def _doors_of_thread() -> list[Door]:
+    """All doors that this thread has made and not closed."""
+    return [door for door in _made() if not door._gate.closed]
+
+
+def _made() -> weakref.WeakSet[Door]:
     if not hasattr(_here, "doors"):
         _here.doors = weakref.WeakSet()
     found: weakref.WeakSet[Door] = _here.doors

@@ -27,7 +27,7 @@ from tianji_cli.cluster.messages import (
     decode_to_root,
     encode,
 )
-from tianji_transports.zmq_door import Curve, Door
+from tianji_transports.zmq_door import Curve, Door, all_shut
 
 MAX_MESSAGE_BYTES: Final = 16 << 20
 """Larger control messages are refused by the socket: reports are a few kilobytes."""
@@ -161,7 +161,7 @@ class ControlServer:
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
         """For a root that opens files: no stranger takes the descriptors for them by connecting."""
-        return self._door.shut()
+        return all_shut()
 
     def close(self) -> None:
         """Send what is queued, within half a second, and free the sockets."""
