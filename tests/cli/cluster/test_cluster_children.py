@@ -111,10 +111,11 @@ while True:
 def test_a_second_interruption_has_no_patience_left() -> None:
     program = """
 import os, signal
-signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGALRM))
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 os.kill(os.getppid(), signal.SIGALRM)
-while True:
-    signal.pause()
+signal.sigwait({signal.SIGTERM})
+os.kill(os.getppid(), signal.SIGALRM)
+signal.pause()
 """
     with pytest.raises(KeyError, match="somebody interrupts") as raised:
         run_child([sys.executable, "-c", program], patience_s=10 * PATIENCE_S)
