@@ -7,8 +7,8 @@ and the stranger who has waited longest is put out when descriptors run short.
 
 libzmq stops accepting while its ``EVENTS`` are not taken in: between two looks it lets in a thousand
 connections at most. Where there are no thousand descriptors to spare, files are opened behind a shut door;
-since all doors draw on the same descriptors, a door that shuts looks at the thread's others meanwhile, and the
-root shuts all of its own.
+since all doors draw on the same descriptors, a door that shuts looks at the thread's others meanwhile,
+and the root shuts all of its own.
 """
 
 from __future__ import annotations

@@ -103,15 +103,19 @@ class Splits:
                     yield replace(split, actors=actors, pinned=False)
 
     def _in_step(self, like: Split, cores: int) -> Iterator[Split]:
-        """Yield splits in step: neither actors nor learners are in the way of those that wait for them."""
+        """Yield splits in step: neither actors nor learners are in the way of those that wait for them.
+
+        But the threads of a learner are: those that have done their part of an update keep their cores busy
+        for a millisecond or two, in case there is more. So a learner that shares cores has one.
+        """
         fragments = with_split(self._job, like).fragments_per_rollout
         for actors in range(1, min(fragments, cores // like.actor_cores) + 1):
             for learners in powers_of_two(cores) if fragments % actors == 0 else ():
                 each, left = divmod(cores - actors * like.actor_cores, learners)
                 if each > 0 and not left:
                     yield replace(like, learners=learners, learner_cores=each, actors=actors, pinned=True)
-                shared = replace(like, learners=learners, learner_cores=cores // learners, pinned=False)
-                yield replace(shared, actors=actors)
+                if actors * like.actor_cores + learners > cores:
+                    yield replace(like, learners=learners, learner_cores=1, actors=actors, pinned=False)
 
     def _can_share(self, split: Split) -> bool:
         """Say whether learners can divide among themselves what they learn from."""
