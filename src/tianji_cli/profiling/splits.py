@@ -57,7 +57,7 @@ class Splits:
         """Yield a split with the other pins, with one core moved, with other environments, with other actors.
 
         More than one core is moved where learners or actors have several each. Numbers of environments are
-        the next smaller and larger ones, and so on.
+        the next smaller and larger ones, and so on. At the end come those with two changes.
         """
         if not self._share_a_thread:
             yield replace(split, pinned=not split.pinned)
@@ -73,6 +73,8 @@ class Splits:
             for actors in (split.actors + 1, max(1, split.actors - 1), split.actors + 2):
                 for pinned in (split.pinned, not split.pinned):
                     yield replace(split, actors=actors, pinned=pinned)
+            for number in (*smaller, *larger):
+                yield replace(split, num_envs=number, pinned=not split.pinned)
 
     def _numbers_of_groups(self) -> Iterator[int]:
         nodes, cores = self._cluster.nodes, self._cluster.cores_per_node
