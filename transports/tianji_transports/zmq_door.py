@@ -55,9 +55,9 @@ ACCEPTED, LISTENING = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_LISTENING)
 EVENTS: Final = FAILED | ACCEPTED | LISTENING | int(zmq.EVENT_DISCONNECTED)
 SPARE: Final = 32
 """Descriptors that are free before the door counts as shut: a checkpoint needs a handful."""
-SHUT_LIMIT_S: Final = 10.0
+SHUT_LIMIT_S: Final = 5.0
 """How long it may take until they are, in seconds: a busy machine needs two for five thousand strangers, who
-cannot prolong it."""
+cannot prolong it. Whoever is told to stop, and saves first, has twice as long."""
 
 KEYLESS: Final = "without the job's key"
 SPEECHLESS: Final = "that did not come as far as to show a key"
@@ -162,43 +162,35 @@ class Door:
         refusals, self._refusals = self._refusals, []
         return refusals
 
-    @contextlib.contextmanager
-    def shut(self) -> Iterator[None]:
+    def look_again(self) -> None:
+        """Look, and keep what there is to say for the next ``look``."""
+        self._refusals = self.look()
+
+    def keep_out(self) -> None:
+        """Let nobody connect, until ``let_in`` has been called as often as this."""
+        self.look_again()  # It says which sockets listen, too.
+        self._times_shut += 1
+        for descriptor in self._listening:
+            keep_out(descriptor)
+
+    def let_in(self) -> None:
+        """End what one ``keep_out`` began."""
+        self._times_shut -= 1
+        if not self._times_shut:
+            for descriptor in self._listening:
+                let_in(descriptor)
+
+    @property
+    def has_callers(self) -> bool:
+        """Connections are there that libzmq has not accepted yet."""
+        return bool(readable(self._listening, 0.0))
+
+    def shut(self) -> contextlib.AbstractContextManager[None]:
         """Let nobody connect for a moment, and begin it with descriptors to spare.
 
         Who connects meanwhile, member or stranger, is heard a second later, when TCP tries again.
         """
-        doors = _doors_of_thread()
-        sockets = [(found, POLLIN) for door in doors for found in door.sockets]
-        self._refusals = self.look()  # Says which sockets listen, too.
-        deadline = time.monotonic() + SHUT_LIMIT_S
-        self._times_shut += 1
-        for descriptor in self._listening:
-            keep_out(descriptor)
-        try:
-            while not self._is_quiet() and time.monotonic() < deadline:
-                zmq.zmq_poll(sockets, 1)
-                for door in doors:
-                    door._refusals = door.look()
-            yield
-        finally:
-            self._times_shut -= 1
-            for descriptor in () if self._times_shut else self._listening:
-                let_in(descriptor)
-
-    def _is_quiet(self) -> bool:
-        """Say whether libzmq has nobody left to accept, and has closed enough of those who were put out."""
-        if readable(self._listening, 0.0):
-            return False
-        free: list[int] = []
-        try:
-            free.extend(os.dup(0) for _ in range(SPARE))
-        except OSError:
-            return False
-        finally:
-            for descriptor in free:
-                os.close(descriptor)
-        return True
+        return _shut([self])
 
     def _answer(self) -> None:
         for _ in range(MOST_AT_ONCE):
@@ -248,13 +240,42 @@ class Door:
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-@contextlib.contextmanager
-def all_shut() -> Iterator[None]:
+def all_shut() -> contextlib.AbstractContextManager[None]:
     """Shut all doors of this thread, so that strangers at none of them take what the others have to spare."""
-    with contextlib.ExitStack() as stack:
-        for door in _doors_of_thread():
-            stack.enter_context(door.shut())
+    return _shut(_doors_of_thread())
+
+
+@contextlib.contextmanager
+def _shut(doors: Sequence[Door]) -> Iterator[None]:
+    looked_at = _doors_of_thread()
+    sockets = [(found, POLLIN) for door in looked_at for found in door.sockets]
+    for door in doors:
+        door.keep_out()
+    deadline = time.monotonic() + SHUT_LIMIT_S
+    try:
+        while not _are_quiet(doors) and time.monotonic() < deadline:
+            zmq.zmq_poll(sockets, 1)
+            for door in looked_at:
+                door.look_again()
         yield
+    finally:
+        for door in doors:
+            door.let_in()
+
+
+def _are_quiet(doors: Sequence[Door]) -> bool:
+    """Say whether libzmq has nobody left to accept, and has closed enough of those who were put out."""
+    if any(door.has_callers for door in doors):
+        return False
+    free: list[int] = []
+    try:
+        free.extend(os.dup(0) for _ in range(SPARE))
+    except OSError:
+        return False
+    finally:
+        for descriptor in free:
+            os.close(descriptor)
+    return True
 
 
 _here = threading.local()

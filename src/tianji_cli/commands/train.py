@@ -120,7 +120,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
 
 
 def _exit_status(result: Result, world: World | None) -> int:
-    """Say how the command ends.
+    """Say how the command ends, after ending MPI ranks that cannot end by themselves.
 
     Raises:
         RunFailed: the run did.

@@ -193,7 +193,7 @@ class Measurements(Message):
     sharing: SharingFigures | None = None
 
     def usual(self, *, crowded: bool) -> float:
-        """How many times as long work usually takes as its cost says, where all cores are at work or one is.
+        """How many times as long work usually takes as its cost says, where all cores are at work or not.
 
         On a machine that has neighbours (a cloud's), any work is slower for seconds now and then. Which
         repeats that hits is chance, so those of one figure do not tell; the middle one of all figures does.
@@ -201,7 +201,10 @@ class Measurements(Message):
         """
         actors = (figures.fragment_s for figures in self.actors if figures.crowded == crowded)
         learners = (figures.update_s for figures in self.learners if figures.crowded == crowded)
-        return median([repeated.usual for repeated in (*actors, *learners)] or [1.0])
+        found = [repeated.usual for repeated in (*actors, *learners)]
+        if not found:  # There was no time for a crowd.
+            return self.usual(crowded=False) if crowded else 1.0
+        return median(found)
 
     @property
     def sizes(self) -> tuple[int, ...]:

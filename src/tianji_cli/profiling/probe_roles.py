@@ -15,7 +15,6 @@ import numpy.typing as npt
 from tianji_cli.cluster.graph import FRAGMENTS
 from tianji_cli.data.fragment import Fragment, FragmentLayout
 from tianji_cli.data.replay import PRIORITY
-from tianji_cli.profiling.protocol import Run
 from tianji_cli.profiling.windows import Stopwatch, Windows
 from tianji_cli.roles.role import Role
 from tianji_transports.core import Full, Transport
@@ -25,31 +24,6 @@ Recorded = npt.NDArray[np.uint8]
 
 RECORD_S: Final = 1.0
 """What an actor has made by then has to do to feed a learner."""
-
-
-class Pauses:
-    """Puts a thread to sleep now and then, with all roles that take turns in it.
-
-    Caches and cores are not after a sleep what they were before: who never waits is too fast a model of a
-    role that does.
-
-    Attributes:
-        step: says for how long, and how often.
-        slept_s: how long it has slept so far.
-    """
-
-    def __init__(self) -> None:
-        self.step: Run | None = None
-        self.slept_s = 0.0
-        self._finished = 0
-
-    def after_one(self) -> None:
-        """Sleep if it is time, after one more fragment or version."""
-        self._finished += 1
-        if self.step is not None and self.step.pause_s and self._finished % self.step.pause_every == 0:
-            began = time.perf_counter()
-            time.sleep(self.step.pause_s)
-            self.slept_s += time.perf_counter() - began
 
 
 class Sink(Role):
@@ -62,7 +36,6 @@ class Sink(Role):
 
     Attributes:
         windows: looked at after every turn of the actor.
-        pauses: made after fragments.
         taken: copies of fragments; None where they are not wanted.
     """
 
@@ -70,7 +43,6 @@ class Sink(Role):
 
     def __init__(self, transport: Transport, slot: str, policy: memoryview) -> None:
         self.windows: Windows | None = None
-        self.pauses = Pauses()
         self.taken: list[Recorded] | None = None
         self._transport = transport
         self._slot = slot
@@ -87,7 +59,6 @@ class Sink(Role):
             claim.release()
             self._version += 1
             self._transport.publish(self._slot, self._policy, self._version)
-            self.pauses.after_one()
         if self.windows is not None:
             self.windows.look(finished=claim is not None)
         return claim is not None
@@ -106,7 +77,6 @@ class Feeder(Role):
 
     Attributes:
         windows: looked at in every turn.
-        pauses: made after versions.
     """
 
     name = "feeder"
@@ -121,7 +91,6 @@ class Feeder(Role):
         recorded: Sequence[Recorded],
     ) -> None:
         self.windows: Windows | None = None
-        self.pauses = Pauses()
         self._version = -1
         self._transport = transport
         self._buffer = buffer
@@ -138,7 +107,6 @@ class Feeder(Role):
         if policy is not None:
             self._version = policy.version
             policy.release()
-            self.pauses.after_one()
         pushed = False
         while not isinstance(
             loan := self._transport.loan(self._buffer, FRAGMENTS, self._layout.nbytes), Full

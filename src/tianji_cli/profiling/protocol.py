@@ -70,8 +70,8 @@ class Run(Message):
         enough_s: after so long one window is enough, and one that is not finished is given up.
         limit_s: after so long it ends with what there is, no window perhaps, and without a tail.
         tail_s: after the last window.
-        pause_s: for so long the role sleeps, as one does that waits for another, after every ...
-        pause_every: versions of a learner, or fragments of an actor.
+        pause_s: how long the role sleeps each time, as one does that waits for another.
+        pause_every: it sleeps after so many fragments of an actor, or versions of a learner.
     """
 
     step: Literal["run"] = "run"

@@ -39,13 +39,13 @@ def measured_facts(found: Findings) -> Iterator[Fact]:
         yield f"learner, {several(learner.cores, 'core')}", _learner(learner, found)
     if measured.transport:
         engine, nbytes = measured.transport[0].engine, measured.fragment_bytes[num_envs]
-        receive_s, stored = costs.buffer.receive_s, costs.buffer.store.alone_s
+        receive_s, stored_s = costs.buffer.receive_s, _learners(measured, num_envs)[0].store_s.cost
         yield (
             "transport",
             f"{engine}, {size(round(nbytes / 1024) * 1024)} a fragment: "
             f"{brief(costs.actor.send_s)} to push (T_sd),",
         )
-        received_s = receive_s + stored
+        received_s = receive_s + stored_s
         yield "", f"{brief(receive_s)} to receive, {brief(received_s)} with checking and storing it (T_rv)"
     if measured.weights:
         reached = ", ".join(
@@ -58,7 +58,7 @@ def measured_facts(found: Findings) -> Iterator[Fact]:
     yield "start-up", f"{duration(measured.startup_s)} until a process has built its roles"
     yield "repeats", _spread(measured)
     of_one, of_all = measured.usual(crowded=False), measured.usual(crowded=True)
-    yield "", f"on average {of_one:.2f} times what a cost says, {of_all:.2f} with all cores at work"
+    yield "", f"on average one took {of_one:.2f} times its cost, {of_all:.2f} times with all cores at work"
 
 
 def one_actor(measured: Measurements, num_envs: int) -> ActorFigures:

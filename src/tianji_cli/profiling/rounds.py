@@ -1,7 +1,8 @@
 """Runs all phases in rounds, each a few hundred milliseconds, within a budget.
 
 A machine that gets slower or faster is fair to all phases then. There are up to four rounds; with many phases
-windows are so short that there are two.
+windows are so short that there are two. Before them roles that are in step are measured once, to know for how
+long they have to sleep.
 
 Windows hold whole fragments and whole versions. Of a slow job one takes seconds or more, and then a phase is
 left out for which time will not suffice; those that are needed most have come first. Only the two without
@@ -23,6 +24,7 @@ from tianji_cli.profiling.phases import LEARNER, Part, Phase, Place, Room
 from tianji_cli.profiling.protocol import Acted, Answer, Learned, Run
 from tianji_cli.telemetry.quantities import duration, rate
 
+ROUGHLY: Final = "roughly"
 FIRST: Final = "round 1"
 LEAST_ROUNDS: Final = 2
 MOST_ROUNDS: Final = 4
@@ -53,6 +55,8 @@ LIMIT_S: Final = 60.0
 """After so long more without one, the job cannot be measured."""
 LEAST_PAUSE_S: Final = 1e-3
 """A role that sleeps for less finds caches and cores as they were."""
+MOST_PAUSE_S: Final = 0.1
+"""A longer sleep leaves nothing colder."""
 HANGING_S: Final = 60.0
 """How much longer than it should a run may take until a probe counts as hanging."""
 
@@ -69,6 +73,10 @@ class Pauses(NamedTuple):
 
     actors: Pause = Pause()
     learner: Pause = Pause()
+
+    def of(self, number: int) -> Pause:
+        """Of the probe with that number."""
+        return self.learner if number == LEARNER else self.actors
 
 
 class Rounds:
@@ -90,7 +98,7 @@ class Rounds:
         self._builder = builder
         self._room = room
         self._progress = progress
-        self._without_pauses = self.notebook
+        self._rough: Notebook | None = None
         self._took_s: dict[Part, float] = {}
         self._window_s = LONGEST_S
         self._until = 0.0
@@ -134,12 +142,12 @@ class Rounds:
         if self._in_step:  # For how long roles wait for one another is known when both have been measured.
             self._progress.total += ESSENTIAL
             for phase in phases[:ESSENTIAL]:
-                self._insist(phase)
-            self.notebook = Notebook()
+                self._insist(phase, ROUGHLY)
+            self._rough, self.notebook = self.notebook, Notebook()
         measured = []
         for number, phase in enumerate(phases):
             if number < ESSENTIAL:
-                self._insist(phase)
+                self._insist(phase, FIRST)
             elif self._expected_s(phase) > self._left_s or not self._run(phase, FIRST):
                 self.unmeasured.append(phase)
                 continue
@@ -147,9 +155,9 @@ class Rounds:
         self._progress.total -= LEAST_ROUNDS * len(self.unmeasured)
         return measured
 
-    def _insist(self, phase: Phase) -> None:
+    def _insist(self, phase: Phase, when: str) -> None:
         """Run a phase until there is a window, within reason."""
-        if self._run(phase, FIRST, PATIENT_S):
+        if self._run(phase, when, PATIENT_S):
             return
         (place,) = self._room.places(phase).values()
         unit, shorter = {
@@ -218,18 +226,22 @@ class Rounds:
         all cores, the learner waits for samples after each version. A core that was idle, or another role's
         meanwhile, is slower at first: a learner that never waits would be up to a third too fast.
         """
-        known = self.notebook is not self._without_pauses
-        if not (known if self._in_step else phase.unpinned):
+        known = self._rough if self._in_step else self.notebook if phase.unpinned else None
+        if known is None:
             return Pauses()
         num_envs = self._builder.subject.num_envs
-        actor = next(of for of in self._without_pauses.actors() if of.num_envs == num_envs)
-        learner = next(of for of in self._without_pauses.learners() if of.num_envs == num_envs)
+        actor = next(of for of in known.actors() if of.num_envs == num_envs)
+        learner = next(of for of in known.learners() if of.num_envs == num_envs)
         updates = learner.updates_per_version
         fragments = updates * learner.uses_per_update / self._builder.built.rho / actor.samples
-        learning_s = updates * (learner.update_s.cost + learner.draw_s.cost) + learner.publish_s.cost
+        storing_s = fragments * learner.store_s.cost
+        learning_s = (
+            updates * (learner.update_s.cost + learner.draw_s.cost) + learner.publish_s.cost + storing_s
+        )
         acting_s = fragments * actor.fragment_s.cost
         if not self._in_step:
-            return Pauses(learner=_pause((learning_s + acting_s) / len(self._room.cores) - learning_s))
+            round_s = (learning_s + acting_s * self._room.actor_cores) / len(self._room.cores)
+            return Pauses(learner=_pause(round_s - learning_s))
         actors = self._builder.subject.job.distribution.actor.num
         each = max(1, round(fragments * num_envs / phase.num_envs / actors))
         return Pauses(_pause(learning_s, each), _pause(acting_s / actors))
@@ -238,8 +250,7 @@ class Rounds:
         self, number: int, places: Mapping[int, Place], warm_s: float, limit_s: float, pauses: Pauses
     ) -> Run:
         place = places[number]
-        pause = pauses.learner if number == LEARNER else pauses.actors
-        of_others_s = pauses.actors.seconds if number == LEARNER else pauses.learner.seconds
+        pause = pauses.of(number)
         return Run(
             key=place.part.key,
             cores=place.cores,
@@ -249,15 +260,18 @@ class Rounds:
             windows=WINDOWS,
             enough_s=warm_s + ENOUGH_S,
             limit_s=limit_s,
-            # A window may be as much longer as its role sleeps.
-            tail_s=self._tail_s(number, places) + (1 + WINDOWS) * of_others_s,
+            tail_s=self._tail_s(number, places, pauses),
             pause_s=pause.seconds,
             pause_every=pause.every,
         )
 
-    def _tail_s(self, number: int, places: Mapping[int, Place]) -> float:
+    def _tail_s(self, number: int, places: Mapping[int, Place], pauses: Pauses) -> float:
         """Say how long a probe goes on after its windows, so that all others are at work in theirs, too."""
-        expected = {one: self._takes_s(place.part) for one, place in places.items()}
+        # A window may be as much longer as its role sleeps.
+        expected = {
+            one: self._takes_s(place.part) + (1 + WINDOWS) * pauses.of(one).seconds
+            for one, place in places.items()
+        }
         own_s = expected.pop(number)
         return TAIL_S + max(0.0, SLOWER * max(expected.values()) - own_s) if expected else 0.0
 
@@ -276,7 +290,7 @@ class Rounds:
 
 
 def _pause(seconds: float, every: int = 1) -> Pause:
-    return Pause(seconds, every) if seconds >= LEAST_PAUSE_S else Pause()
+    return Pause(min(seconds, MOST_PAUSE_S), every) if seconds >= LEAST_PAUSE_S else Pause()
 
 
 def _windows(answer: Answer) -> list[float]:

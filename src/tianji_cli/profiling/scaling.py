@@ -123,8 +123,9 @@ class MeasuredCosts:
         actor_slower, learner_slower = self._slower_shared(split)
 
         def usual(cost: Cost, slower: float) -> Cost:
-            of_all = Cost(cost.alone_s * self._usual_alone, cost.crowded_s * self._usual_crowded)
-            return Cost(of_all.alone_s, of_all.at(crowd)).times(slower)
+            alone_s = cost.alone_s * self._usual_alone
+            of_all = Cost(alone_s, max(alone_s, cost.crowded_s * self._usual_crowded))
+            return Cost(alone_s, of_all.at(crowd)).times(slower)
 
         return Costs(
             actor=ActorCosts(
@@ -159,8 +160,8 @@ class MeasuredCosts:
 
         Caches are another role's when a core changes hands. As measured with the configured environments, in
         comparison with the same roles side by side on cores of their own. How often cores change hands is the
-        scheduler's to say, and differs from repeat to repeat: the middle ones count. With pins actors share
-        cores with one another only, if learners leave any.
+        scheduler's to say, and differs from repeat to repeat: the middle ones count. With pins only actors
+        share cores, unless learners leave them none.
         """
         sharing = self._measured.sharing
         if sharing is None or not self._shares_cores(split):

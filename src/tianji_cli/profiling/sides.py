@@ -59,11 +59,9 @@ class ActorSide:
 
     def run(self, step: Run) -> Acted:
         """Let the actor act."""
-        pauses = self.sink.pauses
-        pauses.step = step
-        self.sink.windows = windows = Windows(step, self._read, lambda: pauses.slept_s)
+        self.sink.windows = windows = Windows(step, self._read)
         run_in_turns([self.actor, self.sink], windows, never_sleep)
-        self.sink.windows = pauses.step = None
+        self.sink.windows = None
         return Acted(windows=tuple(self._acted(window) for window in windows.counted()))
 
     def record(self, fragments: int) -> list[Recorded]:
@@ -126,11 +124,9 @@ class LearnerSide:
 
     def run(self, step: Run) -> Learned:
         """Let buffer and learner work."""
-        pauses = self._feeder.pauses
-        pauses.step = step
-        self._feeder.windows = windows = Windows(step, self._read, lambda: pauses.slept_s)
+        self._feeder.windows = windows = Windows(step, self._read)
         run_in_turns([self._feeder, self._buffer, self._learner], windows, never_sleep)
-        self._feeder.windows = pauses.step = None
+        self._feeder.windows = None
         return Learned(windows=tuple(_learned(window) for window in windows.counted()))
 
     @property

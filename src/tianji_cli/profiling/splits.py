@@ -26,8 +26,9 @@ class Splits:
     evenly, and the learners have all other cores.
 
     Each of these has its like in which the roles share all cores, unpinned, with an actor for each core: what
-    learners leave idle, actors have. Where cores are too few for the roles of a group, there is no other, and
-    then only as many groups as configured are looked at.
+    learners leave idle, actors have. In step only those share that are more than there are cores. Where cores
+    are too few for the roles of a group, there is no other, and then only as many groups as configured are
+    looked at.
 
     Args:
         job: the config, whose cores of an actor and of a buffer stay.
@@ -57,7 +58,7 @@ class Splits:
         """Yield a split with the other pins, with one core moved, with other environments, with other actors.
 
         More than one core is moved where learners or actors have several each. Numbers of environments are
-        the next smaller and larger ones, and so on. At the end come those with two changes.
+        the next smaller and larger ones, and so on. Both also come with the other pins.
         """
         if not self._share_a_thread:
             yield replace(split, pinned=not split.pinned)
@@ -114,9 +115,9 @@ class Splits:
         for actors in range(1, min(fragments, cores // like.actor_cores) + 1):
             for learners in powers_of_two(cores) if fragments % actors == 0 else ():
                 each, left = divmod(cores - actors * like.actor_cores, learners)
-                if each > 0 and not left:
+                if each and not left:
                     yield replace(like, learners=learners, learner_cores=each, actors=actors, pinned=True)
-                if actors * like.actor_cores + learners > cores:
+                elif not each:
                     yield replace(like, learners=learners, learner_cores=1, actors=actors, pinned=False)
 
     def _can_share(self, split: Split) -> bool:

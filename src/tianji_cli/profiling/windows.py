@@ -56,8 +56,8 @@ class Reading:
         began: when reading began, ``time.perf_counter``.
         ended: when it ended.
         on_core_s: this thread ran, so far.
-        waited_s: and was ready to run and had no core.
-        slept_s: and slept because it was told to.
+        waited_s: and was ready to run and had no core, but for what is in ...
+        slept_s: and slept because it was told to, until it had a core again.
         counts: by name.
     """
 
@@ -73,17 +73,15 @@ class Windows:
     """Reads counters when something is finished and it is time; attends a loop, which it ends.
 
     Args:
-        step: says how many windows there are to be, and how long.
+        step: says how many windows there are to be, and how long, and when to sleep.
         read: gives the counters, none of which ever falls; those of seconds have names that end with ``_s``.
-        slept_s: for how long this thread has slept so far because it was told to.
     """
 
-    def __init__(
-        self, step: Run, read: Callable[[], Counts], slept_s: Callable[[], float] = lambda: 0.0
-    ) -> None:
+    def __init__(self, step: Run, read: Callable[[], Counts]) -> None:
         self._step = step
         self._read = read
-        self._slept_s = slept_s
+        self._finished = 0
+        self._slept_s = self._waited_asleep_s = 0.0
         self._readings: list[Reading] = []
         self._over = False
         began = time.perf_counter()
@@ -92,12 +90,15 @@ class Windows:
         self._limit = began + step.limit_s
 
     def look(self, *, finished: bool) -> None:
-        """End a window if it is time, and everything that is counted has risen in it.
+        """Sleep, or end a window, if it is time and everything that is counted has risen in it.
 
         Args:
             finished: what the role makes has just been finished.
         """
-        if not finished or self._over or (now := time.perf_counter()) < self._due:
+        if not finished:
+            return
+        self._pause()
+        if self._over or (now := time.perf_counter()) < self._due:
             return
         counts = self._read()
         if self._readings:
@@ -105,7 +106,8 @@ class Windows:
             if any(count <= before[name] for name, count in counts.items()):
                 return
         ended = time.perf_counter()
-        self._readings.append(Reading(now, ended, time.thread_time(), waited_s(), self._slept_s(), counts))
+        waiting_s = waited_s() - self._waited_asleep_s
+        self._readings.append(Reading(now, ended, time.thread_time(), waiting_s, self._slept_s, counts))
         self._due = ended + self._step.window_s
         if len(self._readings) > self._step.windows:
             self._end(ended)
@@ -134,6 +136,19 @@ class Windows:
             scaled = {name: rise * ran if name.endswith("_s") else rise for name, rise in rose.items()}
             counted.append({"wall_s": wall_s, **scaled})
         return counted
+
+    def _pause(self) -> None:
+        """Sleep as a role does that waits for others.
+
+        After a sleep caches are cold and cores slow: a role that never sleeps is too fast a model of one that
+        waits.
+        """
+        self._finished += 1
+        if self._step.pause_s and self._finished % self._step.pause_every == 0:
+            began, waiting_s = time.perf_counter(), waited_s()
+            time.sleep(self._step.pause_s)
+            self._slept_s += time.perf_counter() - began
+            self._waited_asleep_s += waited_s() - waiting_s
 
     def _end(self, now: float) -> None:
         self._over = True

@@ -383,8 +383,8 @@ class Root:
                 to_kill |= self._ending.actors  # They have made nothing, and a thousand need long to stop.
             self._phase = Phase.WINDING_DOWN
             self._ending.begin()
-            self._averaging.finish()
             self._crew.kill(to_kill)
+            self._averaging.finish()
 
     def _advance(self) -> None:
         """Go on to the next phase when this one is done, or when its time is up."""

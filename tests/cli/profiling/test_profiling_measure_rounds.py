@@ -27,7 +27,7 @@ from tianji_cli.profiling.protocol import (
     Run,
     Step,
 )
-from tianji_cli.profiling.rounds import ENOUGH_S, LONGEST_S, SHORTEST_S, WINDOWS, Rounds
+from tianji_cli.profiling.rounds import ENOUGH_S, LONGEST_S, MOST_PAUSE_S, SHORTEST_S, WINDOWS, Rounds
 
 TWO = Room((0, 1))
 FEW = all_phases(TWO, 8, [], [])
@@ -113,40 +113,42 @@ class MadeUpCrew(Crew):
 
 
 def worked(step: Run, unit_s: float) -> tuple[Answer, float]:
-    """One fragment or version each ``unit_s``; say how long it took, too."""
+    """One fragment or version each ``unit_s``, and the sleeps; say how long it took, too."""
+    whole_s = unit_s + step.pause_s / step.pause_every
 
     def rounded_up(seconds: float) -> float:
-        return unit_s * max(1, math.ceil(seconds / unit_s - 1e-9))
+        return whole_s * max(1, math.ceil(seconds / whole_s - 1e-9))
+
+    def answer() -> Answer:
+        done = [round(wall_s / whole_s) for wall_s in walls_s]
+        if step.key.startswith("actor"):
+            return Acted(windows=tuple(map(acted, walls_s, done, [unit_s] * len(done))))
+        return Learned(windows=tuple(map(learned, walls_s, done, [unit_s] * len(done))))
 
     now, walls_s = rounded_up(step.warm_s), list[float]()
     while len(walls_s) < step.windows:
         wall_s = rounded_up(step.window_s)
         if now + wall_s > step.limit_s:
-            return answered(step, walls_s, unit_s), step.limit_s
+            return answer(), step.limit_s
         if walls_s and now + wall_s > step.enough_s:
             now = max(now, step.enough_s)
             break
         now += wall_s
         walls_s.append(wall_s)
-    return answered(step, walls_s, unit_s), min(now + step.tail_s, step.limit_s)
+    return answer(), min(now + step.tail_s, step.limit_s)
 
 
-def answered(step: Run, walls_s: Sequence[float], unit_s: float) -> Answer:
-    if step.key.startswith("actor"):
-        return Acted(windows=tuple(acted(wall_s, round(wall_s / unit_s)) for wall_s in walls_s))
-    return Learned(windows=tuple(learned(wall_s, round(wall_s / unit_s)) for wall_s in walls_s))
-
-
-def acted(wall_s: float, done: int) -> ActedWindow:
+def acted(wall_s: float, done: int, unit_s: float) -> ActedWindow:
+    busy_s = done * unit_s
     return ActedWindow(
-        wall_s=wall_s, fragments=done, samples=100 * done, busy_s=wall_s, act_s=0.0, step_s=wall_s
+        wall_s=wall_s, fragments=done, samples=100 * done, busy_s=busy_s, act_s=0.0, step_s=busy_s
     )
 
 
-def learned(wall_s: float, done: int) -> LearnedWindow:
+def learned(wall_s: float, done: int, unit_s: float) -> LearnedWindow:
     counts = {"fragments": done, "updates": 10 * done, "versions": done, "uses": 1000 * done}
     seconds = {"store_s": 0.1, "update_s": 0.7, "draw_s": 0.1, "rest_s": 0.1}
-    return LearnedWindow(wall_s=wall_s, **counts, **{key: of * wall_s for key, of in seconds.items()})
+    return LearnedWindow(wall_s=wall_s, **counts, **{key: of * done * unit_s for key, of in seconds.items()})
 
 
 @dataclass
@@ -328,7 +330,9 @@ def test_a_learner_that_shares_cores_sleeps_as_long_as_it_would_wait_for_samples
         learner.update_s.median + learner.draw_s.median
     )
     samples = learner.updates_per_version * learner.uses_per_update / 4.0
-    round_s = (learning_s + samples / actor.samples * actor.fragment_s.median) / 2
+    fragments = samples / actor.samples
+    learning_s += fragments * learner.store_s.median
+    round_s = (learning_s + fragments * actor.fragment_s.median) / 2
     assert round_s > learning_s, "there is something to wait for"
     assert pauses[:2] == [{2: 0.0}, {0: 0.0}]
     assert pauses[2] == {0: pytest.approx(round_s - learning_s), 1: 0.0, 2: 0.0}
@@ -358,6 +362,15 @@ def test_roles_in_step_sleep_while_the_others_would_work_once_that_is_known(meas
         if number > 0
     }
     assert [*of_learners] == [pytest.approx(acting_s)]
-    assert of_actors == dict.fromkeys([("actor-8-1", 1), ("actor-16-1", 1)], pytest.approx(0.018))
+    assert of_actors == dict.fromkeys([("actor-8-1", 1), ("actor-16-1", 1)], pytest.approx(0.023))
     alone, *_ = found.rounds.notebook.actors()
     assert len(alone.fragment_s.values) == 4 * WINDOWS, "what was measured without pauses does not count"
+    assert {step.tail_s for steps in counted if len(steps) == 1 for step in steps.values()} == {0.0}
+
+
+def test_slow_roles_in_step_sleep_no_longer_than_makes_a_difference(measure: Measure) -> None:
+    speed = Speed(fragment_s=2.0, version_s=20.0)
+    found = measure(speed, all_phases(TWO, 8, [16], []), 38.0, overrides=("distribution.mode=sync",))
+    pauses = {step.pause_s for steps in found.crew.asked for step in steps.values()}
+    assert pauses == {0.0, MOST_PAUSE_S}
+    assert found.rounds.notebook.learners()[0].update_s.values == pytest.approx((0.7 * 20.0 / 10,))

@@ -23,10 +23,14 @@ class Clock:
     def perf_counter(self) -> float:
         return self.now
 
-    on_core_s = waited_s = 0.0
+    on_core_s = waited_s = wakes_in_s = 0.0
 
     def thread_time(self) -> float:
         return self.on_core_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds + self.wakes_in_s
+        self.waited_s += self.wakes_in_s
 
 
 @pytest.fixture
@@ -43,9 +47,7 @@ class Worker:
     def __init__(self, clock: Clock, **step: float) -> None:
         usual = {"warm_s": 1.0, "window_s": 2.0, "windows": 2, "tail_s": 0.5}
         self.counts = {"fragments": 0.0, "busy_s": 0.0}
-        self.slept_s = 0.0
-        step_ = run("actor", **{**usual, **step})
-        self.windows = Windows(step_, lambda: dict(self.counts), lambda: self.slept_s)
+        self.windows = Windows(run("actor", **{**usual, **step}), lambda: dict(self.counts))
         self._clock = clock
 
     def work(self, until: float, *, fragments: int = 0) -> bool:
@@ -113,14 +115,19 @@ def test_what_another_process_had_of_the_core_is_nobodys_work(clock: Clock) -> N
     assert window["busy_s"] == pytest.approx(3.0 * 0.75)
 
 
-def test_who_sleeps_has_waited_for_a_core_in_the_rest_of_the_time_only(clock: Clock) -> None:
-    worker = Worker(clock, windows=1)
+def test_a_sleep_is_no_work_nor_is_the_wait_for_a_core_after_it(clock: Clock) -> None:
+    worker = Worker(clock, windows=1, window_s=4.0, pause_s=1.5, pause_every=2)
+    clock.wakes_in_s = 0.5
     worker.work(1.0, fragments=1)
-    clock.waited_s, worker.slept_s = 0.75, 1.5
-    worker.counts["busy_s"] -= 1.5
-    worker.work(4.0, fragments=5)
+    assert clock.now == 1.0, "it sleeps after every second time"
+    worker.work(2.5, fragments=1)
+    assert clock.now == 2.5 + 1.5 + 0.5
+    clock.waited_s += 0.75
+    worker.work(6.0, fragments=1)
     (window,) = worker.windows.counted()
-    assert window["busy_s"] == pytest.approx(1.5 - 0.75)
+    # Of three seconds awake three quarters of one went by without a core.
+    assert (window["wall_s"], window["fragments"]) == (5.0, 2.0)
+    assert window["busy_s"] == pytest.approx((1.5 + 1.5) * (1 - 0.75 / 3.0))
 
 
 def test_an_account_of_the_kernel_that_comes_late_leaves_something_of_every_window(clock: Clock) -> None:
