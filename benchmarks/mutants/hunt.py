@@ -1,0 +1,129 @@
+"""Puts the drawn mistakes into the code, one after another, and sees whether the tests find them.
+
+It changes the files beside it and puts them back: run it on a copy, as ``nox -s mutants`` does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
+MARK: Final = "TIANJI_MUTANT"
+"""An environment variable by which processes are found that a mutant left behind."""
+LIMIT_S: Final = 900.0
+"""Tests that take longer hang: found."""
+
+Mutant = dict[str, Any]
+
+
+def main() -> int:
+    """Try each mutant, write down what came of it, and list those that no test found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", type=int, nargs="*", help="numbers of mutants; all if left out")
+    parser.add_argument("--whole", action="store_true", help="try all tests, not only those of the area")
+    parser.add_argument("--out", type=Path, required=True, help="file for the results, a line of JSON each")
+    options = parser.parse_args()
+    areas = tomllib.loads((HERE / "areas.toml").read_text())
+    drawn: list[Mutant] = json.loads((HERE / "drawn.json").read_text())
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    known = [json.loads(line) for line in lines]
+    done = {result["number"] for result in known}
+    wanted = [one for one in drawn if one["number"] not in done and _is_wanted(one, options.only)]
+    tests = {area: ["tests"] if options.whole else about["tests"] for area, about in areas.items()}
+    for area in sorted({mutant["area"] for mutant in wanted}):
+        if (failed := run_tests(tests[area], "none")) is not None:
+            sys.exit(f"{area}: without any mutant there is {failed}")
+    with options.out.open("a") as results:
+        for mutant in wanted:
+            began = time.monotonic()
+            with changed(mutant):
+                found_by = run_tests(tests[mutant["area"]], str(mutant["number"]))
+            result = {"number": mutant["number"], "found_by": found_by}
+            known.append(result)
+            results.write(json.dumps(result | {"seconds": round(time.monotonic() - began, 1)}) + "\n")
+            results.flush()
+            print(f"{mutant['number']:4} {mutant['area']:14} {found_by or 'NOT FOUND'}", flush=True)
+    return _report(drawn, known)
+
+
+def _is_wanted(mutant: Mutant, only: Sequence[int] | None) -> bool:
+    return not only or mutant["number"] in only
+
+
+@contextmanager
+def changed(mutant: Mutant) -> Iterator[None]:
+    """Put a mistake into the code for a while."""
+    path = ROOT / mutant["module"]
+    code = path.read_text()
+    lines, first = code.splitlines(), mutant["line"] - 1
+    last = first + len(mutant["was"])
+    if lines[first:last] != mutant["was"]:
+        sys.exit(f"{path}:{mutant['line']} is not what it was when mutant {mutant['number']} was drawn")
+    path.write_text("\n".join([*lines[:first], *mutant["becomes"], *lines[last:]]) + "\n")
+    try:
+        yield
+    finally:
+        path.write_text(code)
+
+
+def run_tests(tests: Sequence[str], mark: str) -> str | None:
+    """Run tests until one fails; say which did, or None."""
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+    environment = {**os.environ, MARK: mark}
+    with subprocess.Popen(
+        [*command, *tests],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, _ = process.communicate(timeout=LIMIT_S)
+        except subprocess.TimeoutExpired:
+            said = "tests that hang"
+        finally:
+            _kill_all(mark)
+    if process.returncode == 0:
+        return None
+    named = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    return named[0][:200] if named else said.strip().splitlines()[-1][:200]
+
+
+def _kill_all(mark: str) -> None:
+    for process in psutil.process_iter(["environ"]):
+        if (process.info["environ"] or {}).get(MARK) == mark:
+            process.kill()
+
+
+def _report(drawn: Sequence[Mutant], known: Sequence[Mutant]) -> int:
+    """Print how many were found in each area, and those that were not; returns how many that is."""
+    found = {result["number"] for result in known if result["found_by"]}
+    tried = {result["number"] for result in known}
+    of_area = Counter(mutant["area"] for mutant in drawn if mutant["number"] in tried)
+    for area, number in of_area.items():
+        print(f"{area}: {sum(one['area'] == area and one['number'] in found for one in drawn)} of {number}")
+    missed = [mutant for mutant in drawn if mutant["number"] in tried - found]
+    for mutant in missed:
+        was, becomes = (" ".join(line.strip() for line in mutant[of]) for of in ("was", "becomes"))
+        print(f"{mutant['number']:4} {mutant['module']}:{mutant['line']}\n       {was}\n    -> {becomes}")
+    return len(missed)
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main() else 0)
