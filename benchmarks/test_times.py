@@ -1,0 +1,67 @@
+"""Where the time of a test run goes: seconds of each test, and how many of them a core was at work.
+
+    PYTHONPATH=benchmarks pytest -p test_times --times times.jsonl
+    python benchmarks/test_times.py times.jsonl
+
+Work of child processes counts once somebody has waited for them; what a test's fixtures do is the test's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+DEPTH: Final = 3
+"""Parts of a path that make a line of the table."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--times", type=Path, help="file for the seconds of each test, a line of JSON each")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Time a test with its fixtures."""
+    began, worked = time.monotonic(), _worked_s()
+    result = yield
+    row = {
+        "test": item.nodeid,
+        "wall_s": round(time.monotonic() - began, 3),
+        "cpu_s": round(_worked_s() - worked, 3),
+    }
+    with item.config.getoption("--times").open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    return result
+
+
+def _worked_s() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def table(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Sum up by directory, or by file where there is none below."""
+    parts = defaultdict(list)
+    for row in rows:
+        parts["/".join(Path(row["test"].partition("::")[0]).parts[:DEPTH])].append(row)
+    yield f"{'part':40} {'tests':>6} {'wall':>8} {'at work':>8}"
+    spent = {
+        part: (len(of), sum(one["wall_s"] for one in of), sum(one["cpu_s"] for one in of))
+        for part, of in parts.items()
+    }
+    spent["all"] = tuple(map(sum, zip(*spent.values(), strict=True)))
+    for part, (tests, wall_s, cpu_s) in sorted(spent.items(), key=lambda item: -item[1][1]):
+        yield f"{part:40} {tests:6} {wall_s:6.0f} s {cpu_s:6.0f} s"
+
+
+if __name__ == "__main__":
+    lines = Path(sys.argv[1]).read_text().splitlines()
+    print("\n".join(table([json.loads(line) for line in lines])))
