@@ -5,6 +5,7 @@ Versions of tools come from constraints.txt, dependencies from pyproject.toml.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tarfile
 import zipfile
@@ -20,8 +21,8 @@ ROOT = Path(__file__).parent
 CONSTRAINTS = "--constraint=constraints.txt"
 WITH_ENGINES = ".[dev,mpi,ucx]"
 PEERS = ROOT / "benchmarks" / "peers"
-ONCE_MORE = ("--reruns=1", "--rerun-except=from pytest-timeout", "-raR")
-"""A test that fails is run again, and named at the end if that helped; one that hangs has taken its time."""
+SIDE_BY_SIDE = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal")
+"""Two tests for each core: most of them wait."""
 PACKAGES = {"tianji_cli", "tianji_transports", "tianji_algos", "tianji_envs"}
 
 
@@ -31,9 +32,12 @@ def install(session: nox.Session, *what: str) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests, and once more each that fails; arguments go to pytest."""
+    """Run the tests: side by side, then those that need the machine to themselves; arguments go to pytest."""
     install(session, "-e", WITH_ENGINES)
-    session.run("pytest", *ONCE_MORE, *session.posargs)
+    some = (0, 5) if session.posargs else (0,)  # What was asked for may be all of one kind.
+    command = ("pytest", *SIDE_BY_SIDE, "-m", "not alone and not soak")
+    session.run(*command, *session.posargs, success_codes=some)
+    session.run("pytest", "-m", "alone and not soak", *session.posargs, success_codes=some)
 
 
 @nox.session
@@ -41,6 +45,37 @@ def soak(session: nox.Session) -> None:
     """Run the tests that take minutes: long learning runs and random kills."""
     install(session, "-e", WITH_ENGINES)
     session.run("pytest", "-m", "soak", "--timeout=1800", *session.posargs)
+
+
+@nox.session
+def times(session: nox.Session) -> None:
+    """Run the tests one after another, and say where the time goes and how much of it is work."""
+    install(session, "-e", WITH_ENGINES)
+    rows = Path(session.create_tmp()) / "times.jsonl"
+    rows.unlink(missing_ok=True)
+    session.env["PYTHONPATH"] = "benchmarks"
+    session.run("pytest", "-p", "test_times", "--times", str(rows), *session.posargs)
+    session.run("python", "benchmarks/test_times.py", str(rows))
+
+
+@nox.session
+def mutants(session: nox.Session) -> None:
+    """Put the mistakes of benchmarks/mutants into a copy of what is committed, and see if tests find them."""
+    copy = Path(session.create_tmp()) / "copy"
+    shutil.rmtree(copy, ignore_errors=True)
+    session.run("git", "clone", "--quiet", str(ROOT), str(copy), external=True)
+    found = ROOT / "build" / "mutants.jsonl"
+    found.parent.mkdir(exist_ok=True)
+    session.chdir(copy)
+    install(session, "-e", WITH_ENGINES)
+    session.run("python", "benchmarks/mutants/hunt.py", "--out", str(found), *session.posargs)
+
+
+@nox.session(name="mutants-draw")
+def mutants_draw(session: nox.Session) -> None:
+    """Draw mistakes anew, as when the code has moved; arguments go to draw.py."""
+    install(session, "cosmic-ray")
+    session.run("python", "benchmarks/mutants/draw.py", *session.posargs)
 
 
 @nox.session

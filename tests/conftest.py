@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import subprocess
 
 import pytest
 import torch
 
+CLONE_NEWNS = 0x20000
 NO_GPU = "torch finds no CUDA device on this machine"
 
 
 def pytest_configure() -> None:
     """Have commands under test heed SIGINT, which shells tell their background commands to ignore."""
+    if "PYTEST_XDIST_WORKER" in os.environ and os.geteuid() == 0:
+        _have_own_shared_memory()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -40,6 +45,17 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None and _forbidden_skips(reporter):
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _have_own_shared_memory() -> None:
+    """Mount a /dev/shm that only this worker and its children see: tests look at what is left behind there.
+
+    Where a container keeps root from it, workers may find one another's.
+    """
+    if ctypes.CDLL(None).unshare(CLONE_NEWNS) == 0:
+        apart = subprocess.run(["mount", "--make-rprivate", "/"], capture_output=True, check=False)
+        if apart.returncode == 0:
+            subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], capture_output=True, check=False)
 
 
 def _forbidden_skips(reporter: pytest.TerminalReporter) -> list[pytest.TestReport]:
