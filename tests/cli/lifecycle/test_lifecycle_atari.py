@@ -34,7 +34,12 @@ def train(workplace: Any, config: str, *changes: dict[str, Any]) -> dict[str, An
 
 @pytest.mark.parametrize(
     ("config", "changes"),
-    [("ppo_pong", ROLLOUTS), ("impala_pong", ROLLOUTS), ("dqn_pong", REPLAY), ("apex_pong", REPLAY)],
+    [
+        ("ppo_pong", ROLLOUTS),
+        pytest.param("impala_pong", ROLLOUTS, marks=pytest.mark.soak),
+        ("dqn_pong", REPLAY),
+        pytest.param("apex_pong", REPLAY, marks=pytest.mark.soak),
+    ],
 )
 def test_every_frame_of_a_short_training_is_accounted_for(
     workplace: Any, config: str, changes: dict[str, Any]

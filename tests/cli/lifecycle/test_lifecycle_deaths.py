@@ -88,7 +88,12 @@ def of_class(name: str, transport: str = "shm", **distribution: Any) -> dict[str
 
 
 @pytest.mark.parametrize(
-    ("mode", "transport"), [("async", "shm"), ("sync", "shm"), ("async", "zmq"), ("async", "ucx")]
+    ("mode", "transport"),
+    [
+        ("async", "shm"),
+        ("async", "zmq"),
+        *(pytest.param(*one, marks=pytest.mark.soak) for one in (("sync", "shm"), ("async", "ucx"))),
+    ],
 )
 def test_a_run_goes_on_to_its_end_though_actors_are_killed_at_random_moments(
     workplace: Any, mode: str, transport: str
@@ -237,7 +242,7 @@ def test_a_dead_fork_server_ends_the_run_in_order(workplace: Any) -> None:
     assert summary["lost"] == 0
 
 
-@pytest.mark.parametrize("transport", ["shm", "inproc", "zmq"])
+@pytest.mark.parametrize("transport", ["shm", "inproc", pytest.param("zmq", marks=pytest.mark.soak)])
 def test_nobody_outlives_a_killed_root_and_the_learner_saves_first(workplace: Any, transport: str) -> None:
     run = workplace.train(ENDLESS, {"distribution": {"transport": transport}})
     run.train_until(5000)

@@ -13,7 +13,10 @@ SUMMARY_KEYS = """
 """
 
 
-@pytest.mark.parametrize("transport", ["inproc", "shm", "zmq", "mpi", "ucx"])
+@pytest.mark.parametrize(
+    "transport",
+    ["inproc", "shm", *(pytest.param(one, marks=pytest.mark.soak) for one in ("zmq", "mpi", "ucx"))],
+)
 def test_a_finished_run_leaves_everything_the_design_names(workplace: Any, transport: str) -> None:
     run = workplace.train(
         {

@@ -75,7 +75,7 @@ def test_a_killed_worker_that_was_started_anew_is_replaced_by_another_one(
     assert set(origins().values()) == {"fresh_worker"}
 
 
-@pytest.mark.parametrize("moment_steps", [0, 3000])
+@pytest.mark.parametrize("moment_steps", [0, pytest.param(3000, marks=pytest.mark.soak)])
 def test_an_interruption_ends_workers_that_are_being_started_anew_or_at_work(
     workplace: Any, origins: Callable[[], dict[int, str]], moment_steps: int
 ) -> None:

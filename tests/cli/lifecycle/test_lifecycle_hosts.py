@@ -235,7 +235,7 @@ def test_without_its_root_a_host_ends_its_workers_and_says_so(start: Start) -> N
     run.command.wait_for_all()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_signal_to_one_host_stops_the_job_in_order(start: Start, number: signal.Signals) -> None:
     run, host = start(ENDLESS)
     run.train_until(2000)
@@ -305,7 +305,9 @@ def test_an_address_that_is_none_is_refused(workplace: Any, address: str) -> Non
 TWO_GROUPS = {"distribution": {"groups": 2, "sync_interval": 8, "actor": {"num": 1}}}
 
 
-@pytest.mark.parametrize("transport", ["zmq", {"local": "shm", "remote": "zmq"}])
+@pytest.mark.parametrize(
+    "transport", [pytest.param("zmq", marks=pytest.mark.soak), {"local": "shm", "remote": "zmq"}]
+)
 def test_groups_on_two_hosts_are_averaged_over_both(start: Start, transport: Any) -> None:
     steps = {"experiment": {"stop": {"env_steps": 30_000}, "eval_episodes": 2}}
     run, host = start(TWO_GROUPS, steps, {"distribution": {"transport": transport}})

@@ -47,8 +47,14 @@ def test_an_interruption_while_starting_ends_the_command(
             )
 
 
-@pytest.mark.parametrize("transport", ["shm", "inproc"])
-@pytest.mark.parametrize("interrupt", WAYS)
+@pytest.mark.parametrize(
+    ("interrupt", "transport"),
+    [
+        pytest.param(to_group(signal.SIGINT), "shm", id="ctrl-c"),
+        pytest.param(to_root(signal.SIGTERM), "inproc", id="sigterm"),
+        pytest.param(to_group(signal.SIGTERM), "shm", id="sigterm-to-all"),
+    ],
+)
 def test_an_interruption_while_training_saves_and_accounts(
     workplace: Any, interrupt: Callable[[Any], None], transport: str
 ) -> None:

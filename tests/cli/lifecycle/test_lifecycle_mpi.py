@@ -45,7 +45,7 @@ def test_a_config_that_names_mpi_starts_itself_under_mpiexec(workplace: Any) -> 
     assert (summary["lost"], summary["in_flight"]) == (0, 0)
 
 
-@pytest.mark.parametrize("transport", ["mpi", "zmq"])
+@pytest.mark.parametrize("transport", ["mpi", pytest.param("zmq", marks=pytest.mark.soak)])
 def test_ranks_started_by_hand_take_their_roles_from_the_plan(workplace: Any, transport: str) -> None:
     ended = under_mpiexec(workplace, 4, {"distribution": {"transport": transport}})
     assert ended.returncode == 0, ended.stderr
@@ -54,7 +54,7 @@ def test_ranks_started_by_hand_take_their_roles_from_the_plan(workplace: Any, tr
     assert "run finished" in ended.stdout
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 6])
+@pytest.mark.parametrize("ranks", [3, *(pytest.param(one, marks=pytest.mark.soak) for one in (1, 6))])
 def test_a_wrong_number_of_ranks_is_an_error_that_says_the_right_one(workplace: Any, ranks: int) -> None:
     ended = under_mpiexec(workplace, ranks)
     assert ended.returncode == 2
@@ -93,7 +93,7 @@ def test_a_killed_rank_ends_the_job_with_its_cause_and_a_checkpoint_to_go_on_fro
     assert again.summary["env_steps"] >= saved + 4000
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_signal_stops_the_job_in_order(workplace: Any, number: signal.Signals) -> None:
     run = workplace.train(MPI, ENDLESS)
     run.train_until(2000)

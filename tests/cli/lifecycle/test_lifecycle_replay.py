@@ -54,7 +54,11 @@ def check_ratio(summary: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(
     ("colocate", "transport"),
-    [(True, "inproc"), (False, "zmq"), (False, "mpi"), (False, "ucx")],
+    [
+        (True, "inproc"),
+        (False, "zmq"),
+        *(pytest.param(False, one, marks=pytest.mark.soak) for one in ("mpi", "ucx")),
+    ],
 )
 def test_the_learner_hears_of_every_sample_that_was_received(
     workplace: Any, colocate: bool, transport: str

@@ -89,7 +89,7 @@ def check_books(summary: dict[str, Any], *, earlier: int = 0) -> None:
     "distribution",
     [
         {"transport": "inproc"},
-        {"buffer": {"colocate": False}, "actor": {"num": 2}},
+        pytest.param({"buffer": {"colocate": False}, "actor": {"num": 2}}, marks=pytest.mark.soak),
         {"buffer": {"colocate": False}, "transport": "zmq"},
         {"learner": {"num": 2}, "actor": {"num": 2}},
     ],

@@ -29,7 +29,7 @@ def outcome(workplace: Any, transport: str, actors: int, seed: int) -> tuple[Any
     return (*parameters.items(), *figures)
 
 
-@pytest.mark.parametrize("actors", [1, 2])
+@pytest.mark.parametrize("actors", [2, pytest.param(1, marks=pytest.mark.soak)])
 def test_the_same_seed_gives_the_same_parameters_bit_for_bit_over_every_transport(
     workplace: Any, actors: int
 ) -> None:

@@ -97,8 +97,7 @@ def check_recording(headers: list[Any], summary: dict[str, Any]) -> None:
     [
         ("shm", "dqn"),
         ("inproc", "ppo"),
-        ("mpi", "ppo"),
-        *(pytest.param(engine, "ppo", marks=pytest.mark.soak) for engine in ("shm", "zmq", "ucx")),
+        *(pytest.param(engine, "ppo", marks=pytest.mark.soak) for engine in ("shm", "zmq", "mpi", "ucx")),
     ],
 )
 def test_a_recorder_gets_every_fragment_that_was_pushed(
@@ -145,7 +144,7 @@ def test_a_recorder_that_is_behind_holds_the_actors_back_and_nothing_is_lost(
 
 @pytest.mark.parametrize(
     "transport",
-    ["shm", "mpi", *(pytest.param(one, marks=pytest.mark.soak) for one in ("zmq", "inproc", "ucx"))],
+    ["shm", *(pytest.param(one, marks=pytest.mark.soak) for one in ("mpi", "zmq", "inproc", "ucx"))],
 )
 def test_what_was_copied_before_the_end_is_claimed_after_it(
     workplace: Any, read: Any, transport: str
