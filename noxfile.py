@@ -21,8 +21,8 @@ ROOT = Path(__file__).parent
 CONSTRAINTS = "--constraint=constraints.txt"
 WITH_ENGINES = ".[dev,mpi,ucx]"
 PEERS = ROOT / "benchmarks" / "peers"
-SIDE_BY_SIDE = ("-n", str(2 * (os.cpu_count() or 1)), "--dist=worksteal")
-"""Two tests for each core: most of them wait."""
+SIDE_BY_SIDE = ("-n", str(min(2 * len(os.sched_getaffinity(0)), 16)), "--dist=worksteal")
+"""Two tests for each core, since most of them wait; each worker may take a gigabyte."""
 PACKAGES = {"tianji_cli", "tianji_transports", "tianji_algos", "tianji_envs"}
 
 
