@@ -54,8 +54,8 @@ def times(session: nox.Session) -> None:
     rows = Path(session.create_tmp()) / "times.jsonl"
     rows.unlink(missing_ok=True)
     session.env["PYTHONPATH"] = "benchmarks"
-    session.run("pytest", "-p", "test_times", "--times", str(rows), *session.posargs)
-    session.run("python", "benchmarks/test_times.py", str(rows))
+    session.run("pytest", "-p", "suite_times", "--times", str(rows), *session.posargs)
+    session.run("python", "benchmarks/suite_times.py", str(rows))
 
 
 @nox.session

@@ -57,7 +57,7 @@ SPARE: Final = 32
 """Descriptors that are free before the door counts as shut: a checkpoint needs a handful."""
 SHUT_LIMIT_S: Final = 5.0
 """How long it may take until they are, in seconds: a busy machine needs two for five thousand strangers, who
-cannot prolong it. Whoever is told to stop, and saves first, has twice as long."""
+cannot prolong it. A learner that is told to stop saves first, and has twice as long."""
 
 KEYLESS: Final = "without the job's key"
 SPEECHLESS: Final = "that did not come as far as to show a key"
@@ -74,7 +74,7 @@ class Curve:
     most_to_strangers: ClassVar[int] = GREETING + WELCOME + ERROR
 
     def guard(self, listening: ByteSocket) -> None:
-        """Have a listening socket admit nobody else."""
+        """Have a listening socket admit members only."""
         listening.curve_server = True
         listening.curve_publickey, listening.curve_secretkey = self.public.encode(), self.secret.encode()
 
@@ -84,7 +84,7 @@ class Curve:
         connecting.curve_publickey, connecting.curve_secretkey = self.public.encode(), self.secret.encode()
 
     def opens(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
-        """Say whether somebody has shown it."""
+        """Say whether these are the credentials of a member."""
         return mechanism == b"CURVE" and list(credentials) == [z85.decode(self.public)]
 
 
@@ -96,7 +96,7 @@ class Password:
     most_to_strangers: ClassVar[int] = GREETING + ERROR
 
     def guard(self, listening: ByteSocket) -> None:
-        """Have a listening socket admit nobody else."""
+        """Have a listening socket admit members only."""
         listening.plain_server = True
 
     def show(self, connecting: ByteSocket) -> None:
@@ -104,7 +104,7 @@ class Password:
         connecting.plain_username, connecting.plain_password = MEMBER, self.word.encode()
 
     def opens(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
-        """Say whether somebody has shown it."""
+        """Say whether these are the credentials of a member."""
         return mechanism == b"PLAIN" and list(credentials) == [MEMBER, self.word.encode()]
 
 

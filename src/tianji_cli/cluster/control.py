@@ -33,7 +33,7 @@ MAX_MESSAGE_BYTES: Final = 16 << 20
 """Larger control messages are refused by the socket: reports are a few kilobytes."""
 
 MOST_AT_ONCE: Final = 1000
-"""Messages that one look takes: whoever floods the root must not keep it from the rest of its work."""
+"""Messages that one look takes: a flood of them must not keep the root from the rest of its work."""
 
 MOST_WAITING: Final = 100
 """Messages of one member that may wait here for the root to take them; more wait at the member."""
@@ -209,7 +209,7 @@ class ControlClient:
 
     @property
     def turned_away(self) -> bool:
-        """Somebody answers there, and does not know the key."""
+        """A process answers there that does not know the key."""
         self._hear_monitor()
         return self._turned_away
 

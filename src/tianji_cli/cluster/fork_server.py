@@ -237,7 +237,7 @@ class ForkServer:
 def _once_told(told: int, work: Work, lifeline: int) -> None:
     """Begin when the root has been told of this process, which it may have to end or to wait for.
 
-    A server that is killed while it forks leaves a process that nobody knows of: that one does nothing.
+    A server that is killed while it forks leaves a process that the root does not know of: it does nothing.
 
     Args:
         told: descriptor of a pipe in which there is a byte then.

@@ -56,8 +56,8 @@ class Reading:
         began: when reading began, ``time.perf_counter``.
         ended: when it ended.
         on_core_s: this thread ran, so far.
-        waited_s: and was ready to run and had no core, but for what is in ...
-        slept_s: and slept because it was told to, until it had a core again.
+        waited_s: and was ready to run and had no core, so far, sleeps left out.
+        slept_s: and slept because it was told to, until it had a core again, so far.
         counts: by name.
     """
 
@@ -90,7 +90,7 @@ class Windows:
         self._limit = began + step.limit_s
 
     def look(self, *, finished: bool) -> None:
-        """Sleep, or end a window, if it is time and everything that is counted has risen in it.
+        """Sleep when it is time to; end a window when it is, and all that is counted has risen in it.
 
         Args:
             finished: what the role makes has just been finished.

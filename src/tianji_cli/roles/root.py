@@ -293,7 +293,7 @@ class Root:
             return
         self._losses.note(departure, in_order=rank in self._ending.stopped)
         if departure.killed or self._losses.includes(rank):
-            return  # Whoever decided that has said why.
+            return  # It was said why when that was decided.
         cause = self._cause(rank, f" {departure.refusal or describe_exit(status)}")
         died = status is not None and status < 0
         is_actor = rank in self._ending.actors
@@ -314,7 +314,7 @@ class Root:
         self._averaging.lose(ranks & self._learner_ranks)
         self._members.leave(ranks)
         if self._phase is Phase.TRAINING:
-            self._introduce()  # Whoever waits for all of them needs not wait for those.
+            self._introduce()  # A role that waits for all of them is not to wait for those.
 
     def _await_last_words(self, rank: int, deadline: float) -> None:
         """Hear what a worker said at its end, which may come after the news of its end."""

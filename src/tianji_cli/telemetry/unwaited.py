@@ -64,15 +64,19 @@ class _Unwaited(io.RawIOBase):
         self._left_out = 0
 
     def writable(self) -> bool:
+        """It is for writing only."""
         return True
 
     def isatty(self) -> bool:
+        """Say whether it is a terminal."""
         return os.isatty(self._descriptor)
 
     def fileno(self) -> int:
+        """The descriptor, which is not the stream's own."""
         return self._descriptor
 
     def write(self, data: ReadableBuffer) -> int:
+        """Pass text on, keep it, or leave it out as a whole; never waits."""
         text = bytes(data)
         self._pass_on()
         if len(self._kept) + len(text) > MOST_KEPT_BYTES:
@@ -86,10 +90,12 @@ class _Unwaited(io.RawIOBase):
         return len(text)
 
     def flush(self) -> None:
+        """Pass on as much of what is kept as the reader takes now."""
         if not self.closed:
             self._pass_on()
 
     def close(self) -> None:
+        """Give the reader ``CLOSE_LIMIT_S`` to take what is kept, then close the descriptor."""
         if self.closed:
             return
         try:

@@ -53,6 +53,9 @@ def test_an_interruption_while_starting_ends_the_command(
         pytest.param(to_group(signal.SIGINT), "shm", id="ctrl-c"),
         pytest.param(to_root(signal.SIGTERM), "inproc", id="sigterm"),
         pytest.param(to_group(signal.SIGTERM), "shm", id="sigterm-to-all"),
+        pytest.param(to_group(signal.SIGINT), "inproc", id="ctrl-c-inproc", marks=pytest.mark.soak),
+        pytest.param(to_root(signal.SIGTERM), "shm", id="sigterm-shm", marks=pytest.mark.soak),
+        pytest.param(to_group(signal.SIGTERM), "inproc", id="sigterm-to-all-inproc", marks=pytest.mark.soak),
     ],
 )
 def test_an_interruption_while_training_saves_and_accounts(

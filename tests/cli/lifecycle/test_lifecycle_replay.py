@@ -64,7 +64,8 @@ def test_the_learner_hears_of_every_sample_that_was_received(
     workplace: Any, colocate: bool, transport: str
 ) -> None:
     buffer = {"colocate": colocate, "sampler": "prioritised"}
-    summary = workplace.train({"distribution": {"transport": transport, "buffer": buffer}}).finish()
+    long = {"experiment": {"stop": {"env_steps": 16_384}}}
+    summary = workplace.train(long, {"distribution": {"transport": transport, "buffer": buffer}}).finish()
     assert summary["status"] == "finished"
     check_books(summary)
     assert (summary["in_flight"], summary["lost"]) == (0, 0)

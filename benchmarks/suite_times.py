@@ -1,7 +1,7 @@
 """Where the time of a test run goes: seconds of each test, and how many of them a core was at work.
 
-    PYTHONPATH=benchmarks pytest -p test_times --times times.jsonl
-    python benchmarks/test_times.py times.jsonl
+    PYTHONPATH=benchmarks pytest -p suite_times --times times.jsonl
+    python benchmarks/suite_times.py times.jsonl
 
 Work of child processes counts once somebody has waited for them; what a test's fixtures do is the test's.
 """
