@@ -155,7 +155,9 @@ class Run:
 
     @property
     def log(self) -> str:
-        return (self.path / "logs/root-0.log").read_text()
+        """What the root has said, if it has said anything."""
+        file = self.path / "logs/root-0.log"
+        return file.read_text() if file.exists() else ""
 
     def train_until(self, env_steps: int = 1) -> None:
         def trained() -> bool:
