@@ -69,11 +69,13 @@ def changed(mutant: Mutant) -> Iterator[None]:
     """Put a mistake into the code for a while."""
     path = ROOT / mutant["module"]
     code = path.read_text()
-    lines, first = code.splitlines(), mutant["line"] - 1
-    last = first + len(mutant["was"])
-    if lines[first:last] != mutant["was"]:
+    lines, was = code.splitlines(), mutant["was"]
+    # Other lines may have come or gone above since it was drawn.
+    places = [i for i in range(len(lines)) if lines[i : i + len(was)] == was]
+    if not places:
         sys.exit(f"{path}:{mutant['line']} is not what it was when mutant {mutant['number']} was drawn")
-    path.write_text("\n".join([*lines[:first], *mutant["becomes"], *lines[last:]]) + "\n")
+    first = min(places, key=lambda place: abs(place - (mutant["line"] - 1)))
+    path.write_text("\n".join([*lines[:first], *mutant["becomes"], *lines[first + len(was) :]]) + "\n")
     try:
         yield
     finally:

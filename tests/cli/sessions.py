@@ -19,6 +19,8 @@ SHM = Path("/dev/shm")
 TIANJI = Path(sys.executable).with_name("tianji")
 PATIENCE_S = 60.0
 """No claim is about speed: this only keeps a test that fails from taking forever."""
+POLL_S = 0.03
+"""A look at all processes takes milliseconds, and many tests look side by side."""
 
 
 def until(condition: Callable[[], Any], what: str) -> Any:
@@ -27,7 +29,7 @@ def until(condition: Callable[[], Any], what: str) -> Any:
     while time.monotonic() < deadline:
         if found := condition():
             return found
-        time.sleep(0.01)
+        time.sleep(POLL_S)
     pytest.fail(f"{what}: not within {PATIENCE_S:g} s")
 
 

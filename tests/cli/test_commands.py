@@ -139,7 +139,14 @@ def test_a_dry_run_names_files_that_other_hosts_would_write(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     "name",
-    ["impala_cartpole", "dqn_pong", "ppo_lunarlander", "qmix_two_step", "maddpg_adversary"],
+    [
+        "dqn_pong",
+        "qmix_two_step",
+        *(
+            pytest.param(one, marks=pytest.mark.soak)
+            for one in ("impala_cartpole", "ppo_lunarlander", "maddpg_adversary")
+        ),
+    ],
 )
 def test_a_dry_run_builds_what_trains_in_a_process_that_imports_torch_instead(
     tmp_path: Path, name: str

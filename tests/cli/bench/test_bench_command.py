@@ -148,8 +148,11 @@ def test_figure_5b_prints_the_crossing(start: Start) -> None:
 # -- what is damaged ---------------------------------------------------------------------------------------
 
 DAMAGES = [
-    *("FlipsShm", "FlipsZmq", "FlipsMpi", "FlipsUcx", "FlipsBetween"),
-    *("LosesShm", "LosesZmq", "DoublesShm", "DoublesZmq", "SwapsShm", "SwapsZmq"),
+    *("FlipsShm", "FlipsMpi", "FlipsUcx", "FlipsBetween", "LosesZmq", "DoublesShm", "SwapsZmq"),
+    *(
+        pytest.param(one, marks=pytest.mark.soak)
+        for one in ("FlipsZmq", "LosesShm", "DoublesZmq", "SwapsShm")
+    ),
 ]
 
 

@@ -5,13 +5,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import tomli_w
 from cli.sessions import PATIENCE_S, in_session, kill_session, stale_shared_memory, until
+from cli.warm import WarmCommands
 
 TIANJI = Path(sys.executable).with_name("tianji")
 
@@ -45,21 +46,27 @@ def merged(base: Config, *changes: Config) -> Config:
 
 
 class Command:
-    """One `tianji` command that is going on or over."""
+    """One `tianji` command that is going on or over.
 
-    def __init__(self, place: Path, arguments: list[str], environment: dict[str, str]) -> None:
+    Args:
+        place: a directory for what it says.
+        arguments: of `tianji`.
+        environment: what its variables have besides ours.
+        warm: what it begins by, with everything imported; a shell's way if None.
+    """
+
+    def __init__(
+        self, place: Path, arguments: list[str], environment: dict[str, str], warm: WarmCommands | None
+    ) -> None:
         place.mkdir(parents=True)
         self.place = place
         self.arguments = arguments
         with (place / "stdout").open("wb") as out, (place / "stderr").open("wb") as err:
-            self.process = subprocess.Popen(
-                [TIANJI, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                cwd=place.parent,
-                env=os.environ | {"TMPDIR": str(place.parent / "tmp"), "COLUMNS": "200"} | environment,
-                start_new_session=True,
+            variables = os.environ | {"TMPDIR": str(place.parent / "tmp"), "COLUMNS": "200"} | environment
+            self.process = (
+                _begin_cold(arguments, out, err, place.parent, variables)
+                if warm is None
+                else warm.begin(arguments, out.fileno(), err.fileno(), place.parent, variables)
             )
         self.pid = self.process.pid
 
@@ -118,6 +125,20 @@ class Command:
         self.process.wait()
 
 
+def _begin_cold(
+    arguments: list[str], out: IO[bytes], err: IO[bytes], cwd: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [TIANJI, *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        cwd=cwd,
+        env=environment,
+        start_new_session=True,
+    )
+
+
 class Run:
     """A run directory and the command that trains in it."""
 
@@ -140,8 +161,9 @@ class Run:
         return self._last("produced")
 
     def _last(self, column: str) -> int:
-        rows = self.rows
-        return int(rows[-1][column]) if rows else 0
+        metrics = self.path / "metrics.jsonl"
+        lines = metrics.read_bytes().rpartition(b"\n")[0].splitlines() if metrics.exists() else []
+        return int(json.loads(lines[-1])[column]) if lines else 0
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -184,17 +206,24 @@ class Run:
 
 
 class Workplace:
-    """Makes configs and starts commands in one directory."""
+    """Makes configs and starts commands in one directory.
 
-    def __init__(self, place: Path) -> None:
+    They begin warm, unless they are to begin cold or the interpreter is told where to look for modules.
+    """
+
+    def __init__(self, place: Path, warm: WarmCommands) -> None:
         self.place = place
+        self._warm = warm
         self.commands: list[Command] = []
         self.environment: dict[str, str] = {}
+        self.begins_cold = False
         self.base = BASE
         (place / "tmp").mkdir()
 
     def command(self, *arguments: str) -> Command:
-        command = Command(self.place / f"command-{len(self.commands)}", list(arguments), self.environment)
+        place = self.place / f"command-{len(self.commands)}"
+        warm = None if self.begins_cold or "PYTHONPATH" in self.environment else self._warm
+        command = Command(place, list(arguments), self.environment, warm)
         self.commands.append(command)
         return command
 
@@ -221,11 +250,18 @@ class Workplace:
         return Run(run.path, self.command("train", "--resume", str(run.path), "--quiet", *options))
 
 
+@pytest.fixture(scope="session")
+def warm_commands() -> Iterator[WarmCommands]:
+    """What begins commands without their imports."""
+    with WarmCommands() as commands:
+        yield commands
+
+
 @pytest.fixture(autouse=True)
-def workplace(tmp_path: Path) -> Iterator[Workplace]:
+def workplace(tmp_path: Path, warm_commands: WarmCommands) -> Iterator[Workplace]:
     """A directory to run commands in; afterwards nothing that they started or made is left elsewhere."""
     before = stale_shared_memory()
-    place = Workplace(tmp_path)
+    place = Workplace(tmp_path, warm_commands)
     try:
         yield place
         for command in place.commands:

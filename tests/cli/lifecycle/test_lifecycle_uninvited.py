@@ -114,6 +114,7 @@ def test_a_job_with_few_descriptors_outlives_five_thousand_idle_strangers(
     workplace: Any, transport: str
 ) -> None:
     changes = {"experiment": {"eval_episodes": 2, "checkpoint_every_s": 1.0}}
+    workplace.begins_cold = True  # Its limits are set before it looks at them.
     run = workplace.train(ENDLESS, changes, {"distribution": {"transport": transport}})
     resource.prlimit(run.command.pid, resource.RLIMIT_NOFILE, (512, 1024))
     run.train_until(1000)

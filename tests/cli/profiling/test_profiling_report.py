@@ -192,7 +192,7 @@ def test_nobody_is_told_to_ask_for_what_was_asked_for(found: Find, capsys: Out) 
         (DQN, 16, None),
         (PPO, 1, None),
         (PPO, 2, Cluster(40, 8)),
-        (DQN, 16, Cluster(1000, 10)),
+        pytest.param(DQN, 16, Cluster(1000, 10), marks=pytest.mark.soak),
     ],
 )
 def test_lines_fit_80_columns_and_tables_with_groups_a_few_more(

@@ -1,0 +1,254 @@
+"""`tianji` commands that begin with everything imported: one warm process forks them.
+
+Four fifths of a short training are imports. Here a process that has made them all forks each command, and
+the command's fork server, which stands ready as its child before the command begins. From there on nothing
+differs: processes, sessions, groups, signals and exit statuses are those of a command that a shell starts.
+How a command begins is for tests that start one, as all outside tests/cli/lifecycle do.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import setproctitle
+
+PRELOAD: Final = (
+    "tianji_cli.__main__",
+    "tianji_cli.commands.train",
+    "tianji_cli.commands.eval",
+    "tianji_cli.commands.join",
+    "tianji_cli.telemetry.plots",
+    "tianji_cli.telemetry.events",
+    "tensorboard.compat.proto.event_pb2",
+    "tianji_cli.cluster.preload",
+)
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+MOST_BYTES: Final = 1 << 16
+TIANJI: Final = Path(sys.executable).with_name("tianji")
+
+
+class WarmCommand:
+    """What a test does with a `subprocess.Popen`, of a command that the warm process forked."""
+
+    def __init__(self, pid: int, commands: WarmCommands) -> None:
+        self.pid = pid
+        self._commands = commands
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status, if it has ended."""
+        if self.returncode is None:
+            self.returncode = self._commands.ended(self.pid, 0.0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status, once it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it goes on.
+        """
+        if self.returncode is None:
+            self.returncode = self._commands.ended(self.pid, timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired("tianji", timeout or 0.0)
+        return self.returncode
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class WarmCommands:
+    """Owns the warm process; entered once by whoever runs tests."""
+
+    def __enter__(self) -> WarmCommands:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._ended: dict[int, int] = {}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,
+                env=os.environ | {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")},
+            )
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._channel.close()
+        self._process.wait()
+
+    def begin(
+        self, arguments: Sequence[str], out: int, err: int, cwd: Path, environment: Mapping[str, str]
+    ) -> WarmCommand:
+        """Begin `tianji ARGUMENTS...` in a session of its own, with nothing to read."""
+        told = {"arguments": list(arguments), "cwd": str(cwd), "environment": dict(environment)}
+        socket.send_fds(self._channel, [json.dumps(told).encode()], [out, err])
+        while True:
+            number, status = self._hear()
+            if status is None:
+                return WarmCommand(number, self)
+            self._ended[number] = status
+
+    def ended(self, pid: int, timeout: float | None) -> int | None:
+        """Wait for the end of a command; its exit status, or None if it goes on."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while pid not in self._ended:
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self._channel], (), (), left_s)[0]:
+                return None
+            number, status = self._hear()
+            assert status is not None
+            self._ended[number] = status
+        return self._ended.pop(pid)
+
+    def _hear(self) -> tuple[int, int | None]:
+        data = self._channel.recv(MOST_BYTES)
+        assert data, "the warm process has ended"
+        number, status = json.loads(data)
+        return number, status
+
+
+def serve(channel: socket.socket) -> Callable[[], None] | None:
+    """Fork commands until there is nobody to ask for any; in a forked process, give what it is to do."""
+    poller = select.poll()
+    poller.register(channel, select.POLLIN)
+    commands: dict[int, int] = {}
+    while True:
+        for descriptor, _ in poller.poll():
+            if descriptor in commands:
+                poller.unregister(descriptor)
+                os.close(descriptor)
+                pid, status = os.waitpid(commands.pop(descriptor), 0)
+                channel.send(json.dumps([pid, os.waitstatus_to_exitcode(status)]).encode())
+                continue
+            data, descriptors, *_ = socket.recv_fds(channel, MOST_BYTES, 2)
+            if not data:
+                return None
+            pid = os.fork()
+            if not pid:
+                channel.close()
+                for other in commands:
+                    os.close(other)
+                return partial(become_command, json.loads(data), descriptors)
+            for given in descriptors:
+                os.close(given)
+            watched = os.pidfd_open(pid)
+            commands[watched] = pid
+            poller.register(watched, select.POLLIN)
+            channel.send(json.dumps([pid, None]).encode())
+
+
+def become_command(told: dict[str, Any], files: list[int]) -> None:
+    """Be the command, but for its imports."""
+    os.setsid()
+    _take_output(*files)
+    os.chdir(told["cwd"])
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    tempfile.tempdir = None
+    sys.argv = [str(TIANJI), *told["arguments"]]
+    server = ReadyServer()
+    if not server.pid:
+        server.serve()
+        return
+    announcements, launcher = map(
+        importlib.import_module, ("tianji_cli.roles.announcements", "tianji_cli.cluster.launcher")
+    )
+    announcements.BEGAN_S = time.monotonic()
+    launcher.subprocess = server
+    importlib.import_module("tianji_cli.__main__").main()
+
+
+class ReadyServer:
+    """A fork server to be: a child of the command that waits until the command asks for one.
+
+    Stands in for the module `subprocess` where a launcher starts its fork server, and for the `Popen` of it.
+    """
+
+    DEVNULL = subprocess.DEVNULL
+
+    def __init__(self) -> None:
+        self._channel, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        self.pid = os.fork()
+        if self.pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._theirs.close()
+        self._status: int | None = None
+
+    def serve(self) -> None:
+        """In the child: wait for what a fork server is started with, and be one."""
+        self._channel.close()
+        data, descriptors, *_ = socket.recv_fds(self._theirs, MOST_BYTES, 3)
+        self._theirs.close()
+        if not data:
+            return
+        output, *given = descriptors
+        _take_output(output, os.dup(output))
+        fork_server = importlib.import_module("tianji_cli.cluster.fork_server")
+        sys.argv = [fork_server.__file__, *map(str, given)]
+        fork_server.main()
+
+    def Popen(
+        self, command: Sequence[str], *, stdin: int, stdout: Any, stderr: Any, pass_fds: tuple[int, int]
+    ) -> ReadyServer | subprocess.Popen[bytes]:
+        """Have the child become the fork server; a second one is started as ever."""
+        if self._channel.fileno() < 0:
+            return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, pass_fds=pass_fds)
+        assert stdout is stderr
+        socket.send_fds(self._channel, [b"serve"], [stdout.fileno(), *pass_fds])
+        self._channel.close()
+        return self
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self._status is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended."""
+        if self._status is None:
+            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self._status
+
+
+def _take_output(out: int, err: int) -> None:
+    os.dup2(out, 1)
+    os.dup2(err, 2)
+    os.close(out)
+    os.close(err)
+
+
+def main() -> None:
+    """Import what is slow to import, then fork; in the forked processes, be a command or its fork server."""
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    channel.set_inheritable(False)
+    setproctitle.setproctitle("warm tianji commands")  # The first title needs the environment as it was.
+    sys.path[0] = str(TIANJI.parent)  # As in the command.
+    for module in PRELOAD:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()
+    work = serve(channel)
+    if work is not None:
+        work()
+
+
+if __name__ == "__main__":
+    main()
