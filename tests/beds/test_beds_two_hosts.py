@@ -97,6 +97,7 @@ def test_the_user_s_modules_and_data_files_reach_a_host_that_has_none_of_them(
             "name": "run",
             "stop": {"env_steps": 20_000},
             "eval_episodes": 0,
+            "plots": False,
             "extensions": ["."],
             "files": ["table.bin", "maps", "crossing/points/b.map"],
         },

@@ -23,7 +23,7 @@ def write_config(place: Path, transport: str | dict[str, str], actors: int = 2, 
         hosts: how many, where no launcher says it.
     """
     config = {
-        "experiment": {"name": "run", "stop": {"env_steps": ENV_STEPS}, "eval_episodes": 0},
+        "experiment": {"name": "run", "stop": {"env_steps": ENV_STEPS}, "eval_episodes": 0, "plots": False},
         "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": 8},
         "agent": {"type": "ppo"},
         "model": {"type": "mlp_actor_critic", "hidden": [16]},

@@ -86,6 +86,7 @@ class Comparison:
         thresholds = sorted({*self.job.experiment.thresholds, self.threshold})
         return [
             "experiment.eval_episodes=0",
+            "experiment.plots=false",
             *self.overrides,
             *setting.overrides,
             f"experiment.thresholds={json.dumps(thresholds)}",

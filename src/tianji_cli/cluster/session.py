@@ -148,7 +148,8 @@ def run_session(order: Order) -> Result:
         summary = root.run()
         with control.undisturbed():
             _remove_lockstep_stores(run)
-            return Result(telemetry.close(summary, plots=summary.status != "stopped"), crew.doomed)
+            plots = job.experiment.plots and summary.status != "stopped"
+            return Result(telemetry.close(summary, plots=plots), crew.doomed)
 
 
 def _remove_lockstep_stores(run: RunDirectory) -> None:

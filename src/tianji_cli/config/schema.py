@@ -98,6 +98,7 @@ class Experiment(Section):
             such returns say little: opponents whose returns are added up, or actions that are all random.
         eval_max_s: seconds that the evaluation may take; episodes that have not ended by then are left out.
         eval_max_steps: env steps that it may take, of all its episodes together.
+        plots: whether curves are drawn into ``plots/`` at the end, which takes a second or two.
         extensions: directories that ``module:attribute`` types are imported from, beside those of
             Python's own path.
         files: data files of the user's, or directories of them, below ``extensions``: hosts that join get
@@ -114,6 +115,7 @@ class Experiment(Section):
     eval_checkpoint: Literal["best", "last"] = "best"
     eval_max_s: Annotated[float, Field(gt=0)] = 120.0
     eval_max_steps: Count = 10_000_000
+    plots: bool = True
     extensions: Annotated[tuple[str, ...], Field(strict=False)] = ()
     files: Annotated[tuple[str, ...], Field(strict=False)] = ()
 

@@ -193,6 +193,7 @@ class Study:
             stop += f", mean_return = {json.dumps(self.threshold)}"
         return [
             "experiment.eval_episodes=0",
+            "experiment.plots=false",
             "experiment.checkpoint_every_s=1e9",
             *self.overrides,
             *_settings_of(setting.split),

@@ -53,7 +53,7 @@ class Telemetry:
 
         Args:
             summary: of the run.
-            plots: False leaves the plots out, for a run that is to end within a second.
+            plots: False leaves them out, for a run that is to end within a second or whose config says so.
 
         Returns:
             The summary as it was written. What could not be written is in its ``reason``; a run whose

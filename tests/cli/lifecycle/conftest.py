@@ -19,7 +19,7 @@ TIANJI = Path(sys.executable).with_name("tianji")
 ACCOUNTS = ("received", "in_flight", "lost", "dropped")
 
 BASE: dict[str, Any] = {
-    "experiment": {"name": "run", "stop": {"env_steps": 2048}, "eval_episodes": 0},
+    "experiment": {"name": "run", "stop": {"env_steps": 2048}, "eval_episodes": 0, "plots": False},
     "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": 8},
     "agent": {"type": "ppo"},
     "model": {"type": "mlp_actor_critic", "hidden": [16]},

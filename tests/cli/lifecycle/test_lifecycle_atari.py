@@ -10,7 +10,13 @@ GAME_STEPS = 150
 """Games are cut off there: whole ones of Pong take a thousand steps and more."""
 
 SMALL: dict[str, Any] = {
-    "experiment": {"name": "run", "stop": {"env_steps": 2000}, "eval_episodes": 3, "thresholds": []},
+    "experiment": {
+        "name": "run",
+        "stop": {"env_steps": 2000},
+        "eval_episodes": 3,
+        "plots": False,
+        "thresholds": [],
+    },
     "environment": {"num_envs": 4, "max_episode_steps": GAME_STEPS},
     "model": {"channels": [4, 8], "hidden": 16},
     "distribution": {"pin_cores": False, "actor": {"send_size": 16}},

@@ -20,7 +20,7 @@ SUMMARY_KEYS = """
 def test_a_finished_run_leaves_everything_the_design_names(workplace: Any, transport: str) -> None:
     run = workplace.train(
         {
-            "experiment": {"eval_episodes": 3, "thresholds": [10.0, 475.5]},
+            "experiment": {"eval_episodes": 3, "thresholds": [10.0, 475.5], "plots": True},
             "distribution": {"transport": transport},
         },
         options=("--quiet", "--json", "figures.json"),
@@ -112,6 +112,7 @@ def test_a_run_in_step_produces_what_the_config_says_and_its_resolved_config_run
     )
     summary = first.finish()
 
+    assert not list((first.path / "plots").iterdir()), "the config wants none"
     # Four rollouts of 512 steps are 2048; the fourth ends the run, so three are trained on, twice each.
     assert summary["produced"] == summary["received"] == summary["env_steps"] == 2048
     assert summary["consumed"] == 3 * 512 * 2

@@ -16,7 +16,7 @@ TWO: dict[str, Any] = {
 }
 RHO, WARMUP, BATCH = 2.0, 512, 64
 TWO_WITH_REPLAY: dict[str, Any] = {
-    "experiment": {"name": "run", "stop": {"env_steps": 4096}, "eval_episodes": 0},
+    "experiment": {"name": "run", "stop": {"env_steps": 4096}, "eval_episodes": 0, "plots": False},
     "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": 8},
     "agent": {"type": "dqn", "epsilon_steps": 2000},
     "model": {"type": "mlp_q", "hidden": [16]},

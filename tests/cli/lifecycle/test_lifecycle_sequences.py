@@ -55,7 +55,13 @@ class Observer(SequenceEmbryo):
 """
 RHO, WARMUP = 2.0, 512
 EPISODES: dict[str, Any] = {
-    "experiment": {"name": "run", "stop": {"env_steps": 4096}, "eval_episodes": 0, "extensions": ["."]},
+    "experiment": {
+        "name": "run",
+        "stop": {"env_steps": 4096},
+        "eval_episodes": 0,
+        "plots": False,
+        "extensions": ["."],
+    },
     "environment": {"type": "gym", "id": "CartPole-v1", "num_envs": 8},
     "agent": {"type": "dqn", "epsilon_steps": 2000},
     "model": {"type": "mlp_q", "hidden": [16]},
