@@ -6,12 +6,21 @@ import ctypes
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 
 import pytest
 import torch
+from cli.warm import WarmCommands
 
 CLONE_NEWNS = 0x20000
 NO_GPU = "torch finds no CUDA device on this machine"
+
+
+@pytest.fixture(scope="session")
+def warm_commands() -> Iterator[WarmCommands]:
+    """What begins commands without their imports."""
+    with WarmCommands() as commands:
+        yield commands
 
 
 def pytest_configure() -> None:

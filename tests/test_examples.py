@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import pytest
+from cli.sessions import kill_session
+from cli.warm import WarmCommands
 
 from tianji_algos.models.settings import CNNActorCriticSettings, RecurrentActorCriticSettings
 from tianji_envs.atari_options import AtariOptions, read_options
@@ -18,42 +24,60 @@ DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLES = DOCS / "examples"
 
 
-def tianji(*arguments: str) -> None:
-    subprocess.run([sys.executable, "-m", "tianji_cli.main", *arguments], check=True, timeout=100)
+Tianji = Callable[..., None]
 
 
-def trained(example: str, out: Path, env_steps: int) -> dict[str, Any]:
+@pytest.fixture
+def tianji(warm_commands: WarmCommands, tmp_path: Path) -> Tianji:
+    """Runs a command to its end, which has to be a good one."""
+
+    def run(*arguments: str) -> None:
+        with (tmp_path / "said").open("wb") as said:
+            command = warm_commands.begin(arguments, said.fileno(), said.fileno(), tmp_path, os.environ)
+        try:
+            assert command.wait(100) == 0, (tmp_path / "said").read_text()
+        finally:
+            kill_session(command.pid)
+
+    return run
+
+
+def trained(tianji: Tianji, example: str, out: Path, env_steps: int) -> dict[str, Any]:
     stop = f"experiment.stop.env_steps={env_steps}"
     options = ("--quiet", "--out", str(out), "--json", str(out / "summary.json"), "--set", stop)
-    tianji("train", str(EXAMPLES / example), *options, "--set", "experiment.eval_episodes=0")
+    few = ("--set", "experiment.eval_episodes=0", "--set", "experiment.plots=false")
+    tianji("train", str(EXAMPLES / example), *options, *few)
     result: dict[str, Any] = json.loads((out / "summary.json").read_text())
     assert result["status"] == "finished"
     return result
 
 
-def test_the_corridor_example_trains_with_its_own_environment_and_model(tmp_path: Path) -> None:
+def test_the_corridor_example_trains_with_its_own_environment_and_model(
+    tianji: Tianji, tmp_path: Path
+) -> None:
     summary = tmp_path / "summary.json"
-    command = [sys.executable, "-m", "tianji_cli.main", "train", str(EXAMPLES / "corridor.toml")]
-    subprocess.run(
-        [*command, "--quiet", "--out", str(tmp_path), "--json", str(summary)], check=True, timeout=100
+    tianji(
+        "train", str(EXAMPLES / "corridor.toml"), "--quiet", "--out", str(tmp_path), "--json", str(summary)
     )
     result = json.loads(summary.read_text())
     assert result["status"] == "finished"
     assert result["evaluation"]["mean"] > 0.9
 
 
-def test_the_team_of_pettingzoo_s_kind_trains_from_a_module_beside_its_config(tmp_path: Path) -> None:
-    summary = trained("meeting.toml", tmp_path, 100_000)
+def test_the_team_of_pettingzoo_s_kind_trains_from_a_module_beside_its_config(
+    tianji: Tianji, tmp_path: Path
+) -> None:
+    summary = trained(tianji, "meeting.toml", tmp_path, 100_000)
     assert summary["returns"]["best_mean_100"] > 1.5  # Chance gets about 0.2.
 
 
-def test_the_vectorised_team_trains_until_it_wins(tmp_path: Path) -> None:
-    summary = trained("meetings.toml", tmp_path, 100_000)
+def test_the_vectorised_team_trains_until_it_wins(tianji: Tianji, tmp_path: Path) -> None:
+    summary = trained(tianji, "meetings.toml", tmp_path, 100_000)
     assert summary["returns"]["win_rate"] > 0.75
 
 
-def test_what_the_recorder_example_writes_trains_a_policy_offline(tmp_path: Path) -> None:
-    summary = trained("recorder.toml", tmp_path, 20_000)
+def test_what_the_recorder_example_writes_trains_a_policy_offline(tianji: Tianji, tmp_path: Path) -> None:
+    summary = trained(tianji, "recorder.toml", tmp_path, 20_000)
     (said,) = summary["extra"].values()
     assert said["written"] > 0
     run = tmp_path / "recorder" / "1"
@@ -94,8 +118,8 @@ def test_offline_training_says_what_is_missing(tmp_path: Path) -> None:
     assert not (tmp_path / "run-offline").exists()
 
 
-def test_the_greedy_example_judges_policies_during_training(tmp_path: Path) -> None:
-    trained("greedy.toml", tmp_path, 30_000)
+def test_the_greedy_example_judges_policies_during_training(tianji: Tianji, tmp_path: Path) -> None:
+    trained(tianji, "greedy.toml", tmp_path, 30_000)
     lines = (tmp_path / "greedy" / "1" / "metrics.jsonl").read_text().splitlines()
     said = [json.loads(line)["extra"].get("greedy-2", {}) for line in lines]
     judged = [(one["version"], one["mean"]) for one in said if one.get("mean") is not None]

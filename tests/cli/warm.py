@@ -8,9 +8,11 @@ How a command begins is for tests that start one, as all outside tests/cli/lifec
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import json
+import multiprocessing
 import os
 import select
 import signal
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,38 +126,59 @@ class WarmCommands:
         return number, status
 
 
-def serve(channel: socket.socket) -> Callable[[], None] | None:
-    """Fork commands until there is nobody to ask for any; in a forked process, give what it is to do."""
+def serve(channel: socket.socket) -> None:
+    """Fork commands until there is nobody to ask for any."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
-    commands: dict[int, int] = {}
+    commands: dict[int, BaseProcess] = {}
     while True:
         for descriptor, _ in poller.poll():
             if descriptor in commands:
                 poller.unregister(descriptor)
                 os.close(descriptor)
-                pid, status = os.waitpid(commands.pop(descriptor), 0)
-                channel.send(json.dumps([pid, os.waitstatus_to_exitcode(status)]).encode())
+                ended = commands.pop(descriptor)
+                channel.send(json.dumps([ended.pid, ended.exitcode]).encode())
                 continue
             data, descriptors, *_ = socket.recv_fds(channel, MOST_BYTES, 2)
             if not data:
-                return None
-            pid = os.fork()
-            if not pid:
-                channel.close()
-                for other in commands:
-                    os.close(other)
-                return partial(become_command, json.loads(data), descriptors)
+                return
+            begun = forked(become_command, json.loads(data), descriptors, (channel.fileno(), *commands))
             for given in descriptors:
                 os.close(given)
-            watched = os.pidfd_open(pid)
-            commands[watched] = pid
+            watched = os.pidfd_open(begun.pid or 0)
+            commands[watched] = begun
             poller.register(watched, select.POLLIN)
-            channel.send(json.dumps([pid, None]).encode())
+            channel.send(json.dumps([begun.pid, None]).encode())
 
 
-def become_command(told: dict[str, Any], files: list[int]) -> None:
-    """Be the command, but for its imports."""
+def forked(work: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """Fork a process that works and ends.
+
+    The standard library ends such a process without taking apart what was imported before the fork, which
+    would copy all of it first: a quarter of a second. What is to be done at an exit is done.
+    """
+    process = multiprocessing.get_context("fork").Process(target=_work, args=(work, *arguments))
+    process.start()
+    return process
+
+
+def _work(work: Callable[..., None], *arguments: Any) -> None:
+    try:
+        work(*arguments)
+    finally:
+        atexit._run_exitfuncs()
+
+
+def become_command(told: dict[str, Any], files: list[int], others: Sequence[int]) -> None:
+    """Be the command, but for its imports.
+
+    Args:
+        told: its arguments, working directory and environment.
+        files: descriptors of what it writes to.
+        others: descriptors that are not its own.
+    """
+    for other in others:
+        os.close(other)
     os.setsid()
     _take_output(*files)
     os.chdir(told["cwd"])
@@ -163,16 +186,13 @@ def become_command(told: dict[str, Any], files: list[int]) -> None:
     os.environ.update(told["environment"])
     tempfile.tempdir = None
     sys.argv = [str(TIANJI), *told["arguments"]]
-    server = ReadyServer()
-    if not server.pid:
-        server.serve()
-        return
     announcements, launcher = map(
         importlib.import_module, ("tianji_cli.roles.announcements", "tianji_cli.cluster.launcher")
     )
-    announcements.BEGAN_S = time.monotonic()
-    launcher.subprocess = server
-    importlib.import_module("tianji_cli.__main__").main()
+    with ReadyServer() as server:
+        announcements.BEGAN_S = time.monotonic()
+        launcher.subprocess = server
+        importlib.import_module("tianji_cli.__main__").main()
 
 
 class ReadyServer:
@@ -183,26 +203,28 @@ class ReadyServer:
 
     DEVNULL = subprocess.DEVNULL
 
-    def __init__(self) -> None:
-        self._channel, self._theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __enter__(self) -> ReadyServer:
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-        self.pid = os.fork()
-        if self.pid:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self._theirs.close()
-        self._status: int | None = None
+        self._process = forked(self._become_server, theirs)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        theirs.close()
+        return self
 
-    def serve(self) -> None:
-        """In the child: wait for what a fork server is started with, and be one."""
+    def __exit__(self, *_exception: object) -> None:
         self._channel.close()
-        data, descriptors, *_ = socket.recv_fds(self._theirs, MOST_BYTES, 3)
-        self._theirs.close()
+
+    def _become_server(self, channel: socket.socket) -> None:
+        """Wait for what a fork server is started with, and be one."""
+        self._channel.close()
+        data, descriptors, *_ = socket.recv_fds(channel, MOST_BYTES, 3)
+        channel.close()
         if not data:
             return
         output, *given = descriptors
         _take_output(output, os.dup(output))
         fork_server = importlib.import_module("tianji_cli.cluster.fork_server")
-        sys.argv = [fork_server.__file__, *map(str, given)]
+        sys.argv = [str(fork_server.__file__), *map(str, given)]
         fork_server.main()
 
     def Popen(
@@ -216,16 +238,19 @@ class ReadyServer:
         self._channel.close()
         return self
 
+    @property
+    def pid(self) -> int | None:
+        """Process id of the child."""
+        return self._process.pid
+
     def kill(self) -> None:
         """End it at once."""
-        if self._status is None:
-            os.kill(self.pid, signal.SIGKILL)
+        self._process.kill()
 
-    def wait(self) -> int:
+    def wait(self) -> int | None:
         """Its exit status, once it has ended."""
-        if self._status is None:
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self._status
+        self._process.join()
+        return self._process.exitcode
 
 
 def _take_output(out: int, err: int) -> None:
@@ -245,9 +270,7 @@ def main() -> None:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()
-    work = serve(channel)
-    if work is not None:
-        work()
+    serve(channel)
 
 
 if __name__ == "__main__":

@@ -250,13 +250,6 @@ class Workplace:
         return Run(run.path, self.command("train", "--resume", str(run.path), "--quiet", *options))
 
 
-@pytest.fixture(scope="session")
-def warm_commands() -> Iterator[WarmCommands]:
-    """What begins commands without their imports."""
-    with WarmCommands() as commands:
-        yield commands
-
-
 @pytest.fixture(autouse=True)
 def workplace(tmp_path: Path, warm_commands: WarmCommands) -> Iterator[Workplace]:
     """A directory to run commands in; afterwards nothing that they started or made is left elsewhere."""
