@@ -23,6 +23,15 @@ WITH_ENGINES = ".[dev,mpi,ucx]"
 PEERS = ROOT / "benchmarks" / "peers"
 SIDE_BY_SIDE = ("-n", str(min(2 * len(os.sched_getaffinity(0)), 16)), "--dist=worksteal")
 """Two tests for each core, since most of them wait; each worker may take a gigabyte."""
+TEST_ENV = {"PYTHONDONTWRITEBYTECODE": None}
+"""Tests start hundreds of commands, which need not compile every module anew."""
+QUICK = (
+    *("tests/contract/test_inproc.py", "tests/contract/test_shm.py", "tests/transports/test_shm.py"),
+    *("tests/algos/test_ppo_loss.py", "tests/algos/test_dqn_loss.py", "tests/algos/test_impala_loss.py"),
+    *("tests/cli/data", "tests/cli/roles", "tests/cli/throughput"),
+    *("tests/cli/test_config_checks.py", "tests/cli/test_config_load.py", "tests/cli/test_config_roles.py"),
+    "tests/cli/lifecycle/test_lifecycle_finish.py::test_each_kind_of_algorithm_trains_and_its_policy_plays",
+)
 PACKAGES = {"tianji_cli", "tianji_transports", "tianji_algos", "tianji_envs"}
 
 
@@ -36,8 +45,17 @@ def tests(session: nox.Session) -> None:
     install(session, "-e", WITH_ENGINES)
     some = (0, 5) if session.posargs else (0,)  # What was asked for may be all of one kind.
     command = ("pytest", *SIDE_BY_SIDE, "-m", "not alone and not soak")
-    session.run(*command, *session.posargs, success_codes=some)
-    session.run("pytest", "-m", "alone and not soak", *session.posargs, success_codes=some)
+    session.run(*command, *session.posargs, success_codes=some, env=TEST_ENV)
+    alone = ("pytest", "-m", "alone and not soak")
+    session.run(*alone, *session.posargs, success_codes=some, env=TEST_ENV)
+
+
+@nox.session(reuse_venv=True)
+def quick(session: nox.Session) -> None:
+    """Run what is over in a minute: two engines, and a training of each kind."""
+    install(session, "-e", WITH_ENGINES)
+    command = ("pytest", *SIDE_BY_SIDE, "-m", "not soak and not alone", *QUICK)
+    session.run(*command, *session.posargs, env=TEST_ENV)
 
 
 @nox.session

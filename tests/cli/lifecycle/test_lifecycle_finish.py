@@ -49,6 +49,35 @@ def test_a_finished_run_leaves_everything_the_design_names(workplace: Any, trans
     assert not run.command.stderr
 
 
+KINDS = {
+    "ppo_cartpole": "shm",
+    "impala_cartpole": "shm",
+    "a2c_cartpole": "inproc",
+    "dqn_cartpole": "shm",
+    "qmix_two_step": "inproc",
+    "maddpg_adversary": "shm",
+    "mappo_spread": "shm",
+}
+
+
+@pytest.mark.parametrize(("config", "transport"), KINDS.items())
+def test_each_kind_of_algorithm_trains_and_its_policy_plays(
+    workplace: Any, config: str, transport: str
+) -> None:
+    settings = {"experiment.stop": "{env_steps=12_000}", "experiment.eval_episodes": "2"}
+    settings |= {"experiment.plots": "false", "distribution.transport": f"'{transport}'"}
+    if config in {"dqn_cartpole", "maddpg_adversary"}:
+        settings["training.warmup_steps"] = "1024"
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    command = workplace.command("train", config, "--out", "out", "--quiet", *words, "--json", "-")
+    command.wait(0)
+    summary = json.loads(command.stdout)
+    assert (summary["status"], summary["transport"], summary["lost"]) == ("finished", transport, 0)
+    assert summary["updates"] > 0
+    assert summary["produced"] == sum(summary[account] for account in ("received", "in_flight", "dropped"))
+    assert summary["evaluation"]["episodes"] == 2
+
+
 SLOW = """
 import time
 import gymnasium, numpy as np
