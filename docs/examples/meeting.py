@@ -20,16 +20,22 @@ class Meeting(ParallelEnv):
     def __init__(self) -> None:
         self.possible_agents = ["left", "right"]
         self.agents: list[str] = []
+        self._places_of_two = Box(0.0, 1.0, (2,), np.float32)
+        self._moves = Discrete(3)
 
     def observation_space(self, agent: str) -> Box:  # noqa: ARG002 - both are alike
         """Two places: an agent's own, and the other's."""
-        return Box(0.0, 1.0, (2,), np.float32)
+        return self._places_of_two
 
     def action_space(self, agent: str) -> Discrete:  # noqa: ARG002
         """To the left, nowhere, to the right."""
-        return Discrete(3)
+        return self._moves
 
-    def reset(self, seed: int | None = None) -> tuple[Any, Any]:  # noqa: ARG002 - nothing is left to chance
+    def reset(
+        self,
+        seed: int | None = None,  # noqa: ARG002 - nothing is left to chance
+        options: dict[str, Any] | None = None,  # noqa: ARG002
+    ) -> tuple[Any, Any]:
         """Begin an episode: what agents see, and nothing to add."""
         self.agents = self.possible_agents[:]
         self._places = {"left": 0, "right": LAST}

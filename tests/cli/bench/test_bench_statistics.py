@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from rliable import library, metrics
 
 from tianji_cli.bench.statistics import estimate, interquartile_mean
 
@@ -51,6 +52,18 @@ def test_an_interval_holds_its_mean_and_stays_within_the_runs() -> None:
     assert (found.iqm < found.high).all()
     assert (found.low >= values.min(0)).all()
     assert (found.high <= values.max(0)).all()
+
+
+def test_means_and_intervals_are_those_of_rliable() -> None:
+    values = np.random.default_rng(2).gamma(2, 100, (10, 1))
+    found = estimate(values[:, 0])
+    means, intervals = library.get_interval_estimates(
+        {"ours": values}, lambda scores: np.array([metrics.aggregate_iqm(scores)]), reps=5000
+    )
+    assert float(found.iqm) == pytest.approx(float(means["ours"][0]))
+    low, high = intervals["ours"][:, 0]
+    # Both draw at random: bounds of 5,000 resamples vary by a few hundredths of the interval.
+    assert [float(found.low), float(found.high)] == pytest.approx([low, high], abs=0.05 * (high - low))
 
 
 def test_runs_that_agree_leave_no_interval() -> None:

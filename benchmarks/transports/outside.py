@@ -1,0 +1,113 @@
+"""`tianji bench bandwidth` beside what others measure with: mpi4py's ping-pong and UCX's own `ucx_perftest`.
+
+    python benchmarks/transports/outside.py --msg-kb 512
+
+They take turns. The three do not measure the same: a ping-pong has one message under way, `ucx_perftest` sends
+from and into the same memory again and again, and `tianji` copies each message out (`--store copy`), or reads
+it in place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Final
+
+BIN: Final = Path(sys.executable).parent
+LIMIT_S: Final = 120.0
+
+
+def of_tianji(backend: str, store: str, kb: float, messages: int) -> float:
+    """Measure one engine with `tianji bench bandwidth`; MB/s."""
+    words = ["--backend", backend, "--store", store, "--msg-kb", f"{kb:g}", "--messages", str(messages)]
+    command = [str(BIN / "tianji"), "bench", "bandwidth", *words, "--repeats", "1", "--quiet", "--json", "-"]
+    (row,) = json.loads(_said(command))["rows"]
+    return float(row["mb_per_s"])
+
+
+def of_mpi4py(kb: float, messages: int) -> float:
+    """Measure MPI with `mpi4py.bench pingpong`; MB/s."""
+    size = round(1024 * kb)
+    # Sizes beyond its "large" ones have a number of repeats of their own.
+    loops = [word for of in ("loop", "loop-large", "loop-huge") for word in (f"--{of}", str(messages))]
+    sizes = ["--min-size", str(size), "--max-size", str(size + 1), "--no-header"]
+    command = [str(BIN / "mpiexec"), "-n", "2", sys.executable, "-m", "mpi4py.bench", "pingpong"]
+    return float(_said([*command, *sizes, *loops]).split()[1])
+
+
+def of_ucx(kb: float, messages: int) -> float:
+    """Measure UCX with `ucx_perftest -t tag_bw`; MB/s."""
+    found = importlib.util.find_spec("libucx")
+    if found is None or found.origin is None:
+        raise SystemExit("ucx_perftest comes with the extra ucx: pip install 'tianji[ucx]'")
+    root = Path(found.origin).parent
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    program = [str(root / "bin" / "ucx_perftest"), "-p", port]
+    environment = os.environ | {"LD_LIBRARY_PATH": str(root / "lib")}
+    with subprocess.Popen(program, stdout=subprocess.DEVNULL, env=environment) as server:
+        try:
+            _wait_for(int(port))
+            sized = ["-t", "tag_bw", "-s", str(round(1024 * kb)), "-n", str(messages)]
+            said = _said([*program, "127.0.0.1", *sized], environment)
+        finally:
+            server.kill()
+    final = next(line for line in said.splitlines() if line.startswith("Final:"))
+    # Of 1024 * 1024 bytes. Columns: messages, three overheads, the last interval's and all messages' MB/s.
+    return float(final.split()[6]) * 1.048576
+
+
+def _wait_for(port: int) -> None:
+    """Wait until a TCP port is listened on, without connecting: the server serves the first who does."""
+    hexadecimal = f":{port:04X}"
+    deadline = time.monotonic() + LIMIT_S
+    while not any(
+        line.split()[1].endswith(hexadecimal) and line.split()[3] == "0A"
+        for table in ("/proc/net/tcp", "/proc/net/tcp6")
+        for line in Path(table).read_text().splitlines()[1:]
+    ):
+        if time.monotonic() > deadline:
+            raise SystemExit("ucx_perftest does not listen")
+        time.sleep(0.01)
+
+
+def _said(command: list[str], environment: dict[str, str] | None = None) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=environment
+    )
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} exited with {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def main() -> None:
+    """Measure in turns, and print medians with the least and the most."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--msg-kb", type=float, default=512.0, help="size of a message in KB of 1024 bytes")
+    parser.add_argument("--messages", type=int, default=2000, help="of each run")
+    parser.add_argument("--repeats", type=int, default=5, help="rounds in which all take their turns")
+    given = parser.parse_args()
+    found = defaultdict(list)
+    for _ in range(given.repeats):
+        for backend in ("mpi", "ucx"):
+            for store in ("copy", "inplace"):
+                rate = of_tianji(backend, store, given.msg_kb, given.messages)
+                found[f"tianji {backend}, {store}"].append(rate)
+        found["mpi4py.bench pingpong"].append(of_mpi4py(given.msg_kb, given.messages))
+        found["ucx_perftest tag_bw"].append(of_ucx(given.msg_kb, given.messages))
+    for name, rates in sorted(found.items()):
+        print(f"{name:24} {statistics.median(rates):7.0f} MB/s ({min(rates):.0f} to {max(rates):.0f})")
+
+
+if __name__ == "__main__":
+    main()
