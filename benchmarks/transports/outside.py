@@ -2,9 +2,9 @@
 
     python benchmarks/transports/outside.py --msg-kb 512
 
-They take turns. The three do not measure the same: a ping-pong has one message under way, `ucx_perftest` sends
-from and into the same memory again and again, and `tianji` copies each message out (`--store copy`), or reads
-it in place.
+They take turns. The three do not measure the same: a ping-pong has one message under way, `ucx_perftest`
+sends from and into the same memory again and again, and `tianji` copies each message out (`--store copy`),
+or reads it in place.
 """
 
 from __future__ import annotations
