@@ -18,6 +18,8 @@ nox.options.sessions = ["tests", "lint", "types", "build"]
 nox.options.error_on_missing_interpreters = True
 
 ROOT = Path(__file__).parent
+DEV = ".nox/dev"
+"""One environment for all sessions that need the whole project: making it takes a minute."""
 CONSTRAINTS = "--constraint=constraints.txt"
 WITH_ENGINES = ".[dev,mpi,ucx]"
 PEERS = ROOT / "benchmarks" / "peers"
@@ -39,7 +41,7 @@ def install(session: nox.Session, *what: str) -> None:
     session.install(CONSTRAINTS, *what)
 
 
-@nox.session
+@nox.session(venv_location=DEV)
 def tests(session: nox.Session) -> None:
     """Run the tests: side by side, then those that need the machine to themselves; arguments go to pytest."""
     install(session, "-e", WITH_ENGINES)
@@ -50,7 +52,7 @@ def tests(session: nox.Session) -> None:
     session.run(*alone, *session.posargs, success_codes=some, env=TEST_ENV)
 
 
-@nox.session(reuse_venv=True)
+@nox.session(venv_location=DEV, reuse_venv=True)
 def quick(session: nox.Session) -> None:
     """Run what is over in a minute: two engines, and a training of each kind."""
     install(session, "-e", WITH_ENGINES)
@@ -58,14 +60,14 @@ def quick(session: nox.Session) -> None:
     session.run(*command, *session.posargs, env=TEST_ENV)
 
 
-@nox.session
+@nox.session(venv_location=DEV, reuse_venv=True)
 def soak(session: nox.Session) -> None:
     """Run the tests that take minutes: long learning runs and random kills."""
     install(session, "-e", WITH_ENGINES)
     session.run("pytest", "-m", "soak", "--timeout=1800", *session.posargs)
 
 
-@nox.session
+@nox.session(venv_location=DEV, reuse_venv=True)
 def times(session: nox.Session) -> None:
     """Run the tests one after another, and say where the time goes and how much of it is work."""
     install(session, "-e", WITH_ENGINES)
@@ -104,7 +106,7 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
 
 
-@nox.session
+@nox.session(venv_location=DEV, reuse_venv=True)
 def types(session: nox.Session) -> None:
     """Check types, strictly."""
     install(session, "-e", WITH_ENGINES)
@@ -135,7 +137,7 @@ def build(session: nox.Session) -> None:
     session.log(f"{wheel.name}: {sorted(top)} and {len(configs)} configs")
 
 
-@nox.session
+@nox.session(venv_location=DEV, reuse_venv=True)
 def bench(session: nox.Session) -> None:
     """Measure the transports beside raw loops, an actor alone, and how long the command line takes."""
     install(session, "-e", WITH_ENGINES)

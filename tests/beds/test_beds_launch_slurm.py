@@ -32,7 +32,11 @@ def log(run: Path) -> str:
     return "".join(path.read_text() for path in (run / "logs").glob("slurm-*.out"))
 
 
-@pytest.mark.parametrize("transport", ["mpi", "zmq", {"local": "shm", "remote": "zmq"}], ids=str)
+@pytest.mark.parametrize(
+    "transport",
+    ["mpi", {"local": "shm", "remote": "zmq"}, pytest.param("zmq", marks=pytest.mark.soak)],
+    ids=str,
+)
 def test_a_launched_job_trains_over_both_nodes(
     slurm: Slurm, tmp_path: Path, transport: str | dict[str, str]
 ) -> None:
@@ -44,7 +48,7 @@ def test_a_launched_job_trains_over_both_nodes(
     assert set(hosts.values()) == {"n1", "n2"}, hosts
 
 
-@pytest.mark.parametrize("transport", ["mpi", "zmq"])
+@pytest.mark.parametrize("transport", ["mpi", pytest.param("zmq", marks=pytest.mark.soak)])
 def test_slurms_warning_ends_a_job_in_order_with_a_checkpoint(
     slurm: Slurm, tmp_path: Path, transport: str
 ) -> None:

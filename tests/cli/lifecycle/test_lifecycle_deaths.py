@@ -91,7 +91,7 @@ def of_class(name: str, transport: str = "shm", **distribution: Any) -> dict[str
     ("mode", "transport"),
     [
         ("async", "shm"),
-        ("async", "zmq"),
+        pytest.param("async", "zmq", marks=pytest.mark.soak),
         *(pytest.param(*one, marks=pytest.mark.soak) for one in (("sync", "shm"), ("async", "ucx"))),
     ],
 )

@@ -38,7 +38,7 @@ def check_best(run: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "transport", ["shm", "mpi", *(pytest.param(one, marks=pytest.mark.soak) for one in ("zmq", "ucx"))]
+    "transport", ["shm", *(pytest.param(one, marks=pytest.mark.soak) for one in ("zmq", "mpi", "ucx"))]
 )
 def test_groups_are_averaged_over_every_engine(workplace: Any, transport: str) -> None:
     stop = {"experiment": {"stop": {"env_steps": 20_000}, "eval_episodes": 2}}
