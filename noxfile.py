@@ -18,8 +18,6 @@ nox.options.sessions = ["tests", "lint", "types", "build"]
 nox.options.error_on_missing_interpreters = True
 
 ROOT = Path(__file__).parent
-DEV = ".nox/dev"
-"""One environment for all sessions that need the whole project: making it takes a minute."""
 CONSTRAINTS = "--constraint=constraints.txt"
 WITH_ENGINES = ".[dev,mpi,ucx]"
 PEERS = ROOT / "benchmarks" / "peers"
@@ -41,7 +39,7 @@ def install(session: nox.Session, *what: str) -> None:
     session.install(CONSTRAINTS, *what)
 
 
-@nox.session(venv_location=DEV)
+@nox.session
 def tests(session: nox.Session) -> None:
     """Run the tests: side by side, then those that need the machine to themselves; arguments go to pytest."""
     install(session, "-e", WITH_ENGINES)
@@ -52,7 +50,7 @@ def tests(session: nox.Session) -> None:
     session.run(*alone, *session.posargs, success_codes=some, env=TEST_ENV)
 
 
-@nox.session(venv_location=DEV, reuse_venv=True)
+@nox.session(reuse_venv=True)
 def quick(session: nox.Session) -> None:
     """Run what is over in a minute: two engines, and a training of each kind."""
     install(session, "-e", WITH_ENGINES)
@@ -60,14 +58,14 @@ def quick(session: nox.Session) -> None:
     session.run(*command, *session.posargs, env=TEST_ENV)
 
 
-@nox.session(venv_location=DEV, reuse_venv=True)
+@nox.session
 def soak(session: nox.Session) -> None:
     """Run the tests that take minutes: long learning runs and random kills."""
     install(session, "-e", WITH_ENGINES)
     session.run("pytest", "-m", "soak", "--timeout=1800", *session.posargs)
 
 
-@nox.session(venv_location=DEV, reuse_venv=True)
+@nox.session
 def times(session: nox.Session) -> None:
     """Run the tests one after another, and say where the time goes and how much of it is work."""
     install(session, "-e", WITH_ENGINES)
@@ -106,11 +104,13 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
 
 
-@nox.session(venv_location=DEV, reuse_venv=True)
+@nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """Check types, strictly."""
-    install(session, "-e", WITH_ENGINES)
-    session.run("mypy")
+    """Check types, strictly, in the environment of the tests: another one would take a minute to make."""
+    mypy = ROOT / ".nox" / "tests" / "bin" / "mypy"
+    if not mypy.exists():
+        session.error("first: nox --install-only -s tests")
+    session.run(str(mypy), external=True)
 
 
 @nox.session
@@ -137,7 +137,7 @@ def build(session: nox.Session) -> None:
     session.log(f"{wheel.name}: {sorted(top)} and {len(configs)} configs")
 
 
-@nox.session(venv_location=DEV, reuse_venv=True)
+@nox.session
 def bench(session: nox.Session) -> None:
     """Measure the transports beside raw loops, an actor alone, and how long the command line takes."""
     install(session, "-e", WITH_ENGINES)
