@@ -146,17 +146,24 @@ def test_a_thread_that_shares_its_core_waits_for_it_as_long_as_the_other_works()
     with subprocess.Popen([sys.executable, "-c", hog], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
-        before, usual = waited_s(), os.sched_getaffinity(0)
+        usual = os.sched_getaffinity(0)
         os.sched_setaffinity(0, core)
         try:
+            outer = waited_s()
             began, ran = time.perf_counter(), time.thread_time()
+            inner = waited_s()
             while time.thread_time() - ran < 0.2:
                 pass
-            took_s = time.perf_counter() - began
+            inner = waited_s() - inner
+            other_s = time.perf_counter() - began - (time.thread_time() - ran)
+            outer = waited_s() - outer
         finally:
             os.sched_setaffinity(0, usual)
             other.kill()
-    assert took_s - 0.2 == pytest.approx(waited_s() - before, abs=0.05)
+    assert other_s > 0.1
+    # Any of these lines may have waited, too; a machine that is virtual may have stood still besides.
+    assert 0.8 * other_s < outer
+    assert inner < other_s + 0.01
 
 
 def test_a_stopwatch_counts_calls_and_their_seconds(clock: Clock) -> None:
