@@ -2,8 +2,8 @@
 
 Four fifths of a short training are imports. Here a process that has made them all forks each command, and
 the command's fork server, which stands ready as its child before the command begins. Up to the end of the
-interpreter nothing else differs: processes, sessions, groups, signals and exit statuses are those of a command
-that a shell starts. How a command begins is for tests that start one as a shell does.
+interpreter nothing else differs: processes, sessions, groups, signals and exit statuses are those of a
+command that a shell starts. How a command begins is for tests that start one as a shell does.
 """
 
 from __future__ import annotations
