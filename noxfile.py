@@ -24,7 +24,7 @@ PEERS = ROOT / "benchmarks" / "peers"
 SIDE_BY_SIDE = ("-n", str(min(2 * len(os.sched_getaffinity(0)), 16)), "--dist=worksteal")
 """Two tests for each core, since most of them wait; each worker may take a gigabyte."""
 TEST_ENV = {"PYTHONDONTWRITEBYTECODE": None}
-"""Tests start hundreds of commands, which need not compile every module anew."""
+"""Unset, for many containers set it: tests start hundreds of commands, which need not compile all modules."""
 QUICK = (
     *("tests/contract/test_inproc.py", "tests/contract/test_shm.py", "tests/transports/test_shm.py"),
     *("tests/algos/test_ppo_loss.py", "tests/algos/test_dqn_loss.py", "tests/algos/test_impala_loss.py"),
@@ -62,7 +62,7 @@ def quick(session: nox.Session) -> None:
 def soak(session: nox.Session) -> None:
     """Run the tests that take minutes: long learning runs and random kills."""
     install(session, "-e", WITH_ENGINES)
-    session.run("pytest", "-m", "soak", "--timeout=1800", *session.posargs)
+    session.run("pytest", "-m", "soak", "--timeout=1800", *session.posargs, env=TEST_ENV)
 
 
 @nox.session
@@ -72,7 +72,7 @@ def times(session: nox.Session) -> None:
     rows = Path(session.create_tmp()) / "times.jsonl"
     rows.unlink(missing_ok=True)
     session.env["PYTHONPATH"] = "benchmarks"
-    session.run("pytest", "-p", "suite_times", "--times", str(rows), *session.posargs)
+    session.run("pytest", "-p", "suite_times", "--times", str(rows), *session.posargs, env=TEST_ENV)
     session.run("python", "benchmarks/suite_times.py", str(rows))
 
 
@@ -86,7 +86,7 @@ def mutants(session: nox.Session) -> None:
     found.parent.mkdir(exist_ok=True)
     session.chdir(copy)
     install(session, "-e", WITH_ENGINES)
-    session.run("python", "benchmarks/mutants/hunt.py", "--out", str(found), *session.posargs)
+    session.run("python", "benchmarks/mutants/hunt.py", "--out", str(found), *session.posargs, env=TEST_ENV)
 
 
 @nox.session(name="mutants-draw")

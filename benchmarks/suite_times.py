@@ -9,7 +9,6 @@ Work of child processes counts once somebody has waited for them; what a test's 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections import defaultdict
@@ -17,6 +16,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
 import pytest
 
 DEPTH: Final = 3
@@ -43,8 +43,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def _worked_s() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    """Of this process and of those below it that somebody has waited for, or that are its own children."""
+    children = psutil.Process().children()
+    return sum(sum(of.cpu_times()[:4]) for of in (psutil.Process(), *children) if of.is_running())
 
 
 def table(rows: list[dict[str, Any]]) -> Iterator[str]:

@@ -24,6 +24,8 @@ HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
 MARK: Final = "TIANJI_MUTANT"
 """An environment variable by which processes are found that a mutant left behind."""
+MOST_MOVED: Final = 30
+"""Lines by which a drawn one may have moved."""
 LIMIT_S: Final = 900.0
 """Tests that take longer hang: found."""
 
@@ -70,8 +72,9 @@ def changed(mutant: Mutant) -> Iterator[None]:
     path = ROOT / mutant["module"]
     code = path.read_text()
     lines, was = code.splitlines(), mutant["was"]
-    # Other lines may have come or gone above since it was drawn.
-    places = [i for i in range(len(lines)) if lines[i : i + len(was)] == was]
+    # Other lines may have come or gone above since it was drawn; one far away is another one.
+    near = range(max(0, mutant["line"] - 1 - MOST_MOVED), min(len(lines), mutant["line"] + MOST_MOVED))
+    places = [i for i in near if lines[i : i + len(was)] == was]
     if not places:
         sys.exit(f"{path}:{mutant['line']} is not what it was when mutant {mutant['number']} was drawn")
     first = min(places, key=lambda place: abs(place - (mutant["line"] - 1)))

@@ -24,9 +24,10 @@ from typing import Final
 
 BIN: Final = Path(sys.executable).parent
 LIMIT_S: Final = 120.0
+LOOPS: Final = ("loop", "loop-large", "loop-huge")
 
 
-def of_tianji(backend: str, store: str, kb: float, messages: int) -> float:
+def measure_tianji(backend: str, store: str, kb: float, messages: int) -> float:
     """Measure one engine with `tianji bench bandwidth`; MB/s."""
     words = ["--backend", backend, "--store", store, "--msg-kb", f"{kb:g}", "--messages", str(messages)]
     command = [str(BIN / "tianji"), "bench", "bandwidth", *words, "--repeats", "1", "--quiet", "--json", "-"]
@@ -34,17 +35,17 @@ def of_tianji(backend: str, store: str, kb: float, messages: int) -> float:
     return float(row["mb_per_s"])
 
 
-def of_mpi4py(kb: float, messages: int) -> float:
+def measure_mpi4py(kb: float, messages: int) -> float:
     """Measure MPI with `mpi4py.bench pingpong`; MB/s."""
     size = round(1024 * kb)
-    # Sizes beyond its "large" ones have a number of repeats of their own.
-    loops = [word for of in ("loop", "loop-large", "loop-huge") for word in (f"--{of}", str(messages))]
+    # Large sizes have numbers of repeats of their own.
+    loops = [word for option in LOOPS for word in (f"--{option}", str(messages))]
     sizes = ["--min-size", str(size), "--max-size", str(size + 1), "--no-header"]
     command = [str(BIN / "mpiexec"), "-n", "2", sys.executable, "-m", "mpi4py.bench", "pingpong"]
     return float(_said([*command, *sizes, *loops]).split()[1])
 
 
-def of_ucx(kb: float, messages: int) -> float:
+def measure_ucx(kb: float, messages: int) -> float:
     """Measure UCX with `ucx_perftest -t tag_bw`; MB/s."""
     found = importlib.util.find_spec("libucx")
     if found is None or found.origin is None:
@@ -57,7 +58,7 @@ def of_ucx(kb: float, messages: int) -> float:
     environment = os.environ | {"LD_LIBRARY_PATH": str(root / "lib")}
     with subprocess.Popen(program, stdout=subprocess.DEVNULL, env=environment) as server:
         try:
-            _wait_for(int(port))
+            _wait_for(int(port), server)
             sized = ["-t", "tag_bw", "-s", str(round(1024 * kb)), "-n", str(messages)]
             said = _said([*program, "127.0.0.1", *sized], environment)
         finally:
@@ -67,7 +68,7 @@ def of_ucx(kb: float, messages: int) -> float:
     return float(final.split()[6]) * 1.048576
 
 
-def _wait_for(port: int) -> None:
+def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
     """Wait until a TCP port is listened on, without connecting: the server serves the first who does."""
     hexadecimal = f":{port:04X}"
     deadline = time.monotonic() + LIMIT_S
@@ -76,7 +77,7 @@ def _wait_for(port: int) -> None:
         for table in ("/proc/net/tcp", "/proc/net/tcp6")
         for line in Path(table).read_text().splitlines()[1:]
     ):
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or server.poll() is not None:
             raise SystemExit("ucx_perftest does not listen")
         time.sleep(0.01)
 
@@ -97,14 +98,16 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=2000, help="of each run")
     parser.add_argument("--repeats", type=int, default=5, help="rounds in which all take their turns")
     given = parser.parse_args()
+    if given.msg_kb * 1024 not in {2**power for power in range(31)}:
+        parser.error("mpi4py.bench measures powers of two: --msg-kb 512, for one")
     found = defaultdict(list)
     for _ in range(given.repeats):
         for backend in ("mpi", "ucx"):
             for store in ("copy", "inplace"):
-                rate = of_tianji(backend, store, given.msg_kb, given.messages)
+                rate = measure_tianji(backend, store, given.msg_kb, given.messages)
                 found[f"tianji {backend}, {store}"].append(rate)
-        found["mpi4py.bench pingpong"].append(of_mpi4py(given.msg_kb, given.messages))
-        found["ucx_perftest tag_bw"].append(of_ucx(given.msg_kb, given.messages))
+        found["mpi4py.bench pingpong"].append(measure_mpi4py(given.msg_kb, given.messages))
+        found["ucx_perftest tag_bw"].append(measure_ucx(given.msg_kb, given.messages))
     for name, rates in sorted(found.items()):
         print(f"{name:24} {statistics.median(rates):7.0f} MB/s ({min(rates):.0f} to {max(rates):.0f})")
 

@@ -8,15 +8,17 @@ Leaves a run directory that `tianji eval` can judge.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # Two threads take three times as long for so small a network.
+
 import numpy as np
 import numpy.typing as npt
-import torch
 from gymnasium.spaces import Discrete
 from recorder import read_layout
 
@@ -161,7 +163,6 @@ def main() -> None:
     except TianjiError as error:
         raise SystemExit(str(error)) from error
     print(f"{recording.replay.size} env steps of experience")
-    torch.set_num_threads(1)  # Two take three times as long for so small a network.
     model, state = train(recording, given.updates)
     out.mkdir(parents=True)
     shutil.copy(given.run / "config.toml", out)

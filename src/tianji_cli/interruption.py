@@ -16,7 +16,7 @@ INTERRUPTED: Final = 130
 """Exit status of a command that the user interrupted."""
 
 AGAIN_S: Final = 0.001
-"""When an interruption that was swallowed is raised once more."""
+"""Seconds until an interruption that was swallowed is raised once more."""
 
 
 class Interruption(BaseException):

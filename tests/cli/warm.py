@@ -1,14 +1,16 @@
 """`tianji` commands that begin with everything imported: one warm process forks them.
 
 Four fifths of a short training are imports. Here a process that has made them all forks each command, and
-the command's fork server, which stands ready as its child before the command begins. Up to the end of the
-interpreter nothing else differs: processes, sessions, groups, signals and exit statuses are those of a
-command that a shell starts. How a command begins is for tests that start one as a shell does.
+the command's fork server, which stands ready as its child before the command begins. Processes, sessions,
+groups, signals and exit statuses are those of a command that a shell starts. What differs: all have one seed
+of hashes in common; the fork server has neither the umask nor the limits that the command has set itself; the
+interpreter is not taken apart at the end. What depends on these, or on how a command begins, begins cold.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -72,7 +74,8 @@ class WarmCommand:
     def kill(self) -> None:
         """End it at once."""
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
 
 
 class WarmCommands:
@@ -104,6 +107,7 @@ class WarmCommands:
         while True:
             number, status = self._hear()
             if status is None:
+                self._ended.pop(number, None)  # Of an earlier process with this number.
                 return WarmCommand(number, self)
             self._ended[number] = status
 
@@ -141,14 +145,16 @@ def serve(channel: socket.socket) -> None:
                 continue
             data, descriptors, *_ = socket.recv_fds(channel, MOST_BYTES, 2)
             if not data:
+                for left in commands.values():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(left.pid or 0, signal.SIGKILL)
                 return
-            begun = forked(become_command, json.loads(data), descriptors, (channel.fileno(), *commands))
+            begun = forked(become_command, channel, json.loads(data), descriptors, list(commands))
             for given in descriptors:
                 os.close(given)
             watched = os.pidfd_open(begun.pid or 0)
             commands[watched] = begun
             poller.register(watched, select.POLLIN)
-            channel.send(json.dumps([begun.pid, None]).encode())
 
 
 def forked(work: Callable[..., None], *arguments: Any) -> BaseProcess:
@@ -169,10 +175,13 @@ def _work(work: Callable[..., None], *arguments: Any) -> None:
         atexit._run_exitfuncs()
 
 
-def become_command(told: dict[str, Any], files: list[int], others: Sequence[int]) -> None:
+def become_command(
+    channel: socket.socket, told: dict[str, Any], files: list[int], others: Sequence[int]
+) -> None:
     """Be the command, but for its imports.
 
     Args:
+        channel: to whoever asked, who is told of it as soon as it has a session of its own.
         told: its arguments, working directory and environment.
         files: descriptors of what it writes to.
         others: descriptors that are not its own.
@@ -180,6 +189,8 @@ def become_command(told: dict[str, Any], files: list[int], others: Sequence[int]
     for other in others:
         os.close(other)
     os.setsid()
+    channel.send(json.dumps([os.getpid(), None]).encode())
+    channel.close()
     _take_output(*files)
     os.chdir(told["cwd"])
     os.environ.clear()

@@ -85,7 +85,8 @@ def test_gymnasium_finds_no_step_in_which_ours_and_its_own_differ(name: str) -> 
     check_environments_match(judge, ours, STEPS, seed=3)
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")  # It recommends spaces within [-1, 1].
+@pytest.mark.filterwarnings("ignore:.*recommend using a symmetric:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*(minimum|maximum) value is -?infinity:UserWarning")
 @pytest.mark.parametrize("name", GYM)
 def test_gymnasium_s_checker_accepts_what_actors_step(name: str) -> None:
     check_env(OfVector(GymFactory().make(name, 1), ends=True), skip_render_check=True)

@@ -159,7 +159,6 @@ def test_a_battle_without_an_end_is_truncated_at_the_limit(roll: Roll) -> None:
     np.testing.assert_array_equal(rollout.truncated[:, 0], rollout.truncated[:, 1])
 
 
-@pytest.mark.soak
 def test_a_battle_lasts_100_steps_at_most_unless_the_config_says_otherwise(roll: Roll) -> None:
     peaceful = SMAXFactory().make("3m", 1, options={"enemy_shoots": False})
     rollout = roll(peaceful, 102, act=retreat)

@@ -91,7 +91,6 @@ def test_an_interruption_ends_workers_that_are_being_started_anew_or_at_work(
     run.command.wait(130)
 
 
-@pytest.mark.soak
 def test_nobody_started_anew_outlives_a_killed_root_and_the_learner_saves_first(
     workplace: Any, origins: Callable[[], dict[int, str]]
 ) -> None:

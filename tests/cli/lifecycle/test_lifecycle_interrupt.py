@@ -33,6 +33,7 @@ def test_an_interruption_while_starting_ends_the_command(
     workplace: Any, interrupt: Callable[[Any], None]
 ) -> None:
     dice = random.Random(3)
+    workplace.begins_cold = True  # The moments are spread over its imports.
     for moment_s in (0.0, 0.4, 0.8, 1.6):
         run = workplace.train(ENDLESS, options=())
         run.command.wait_for_handlers()

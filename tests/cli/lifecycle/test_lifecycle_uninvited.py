@@ -135,6 +135,7 @@ def test_a_job_with_few_descriptors_outlives_five_thousand_idle_strangers(
 
 def test_the_root_of_several_groups_outlives_them_too(workplace: Any) -> None:
     changes = {"experiment": {"eval_episodes": 2}, "distribution": {"transport": "zmq", "groups": 2}}
+    workplace.begins_cold = True  # Its limits are set before it looks at them.
     run = workplace.train(ENDLESS, changes)
     resource.prlimit(run.command.pid, resource.RLIMIT_NOFILE, (512, 1024))
     run.train_until(1000)
