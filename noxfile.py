@@ -52,8 +52,9 @@ def tests(session: nox.Session) -> None:
 
 @nox.session(reuse_venv=True)
 def quick(session: nox.Session) -> None:
-    """Run what is over in a minute: two engines, and a training of each kind."""
-    install(session, "-e", WITH_ENGINES)
+    """Run what is over in a minute, once the environment is there: two engines, a training of each kind."""
+    if not (Path(session.bin) / "tianji").exists():
+        install(session, "-e", WITH_ENGINES)
     command = ("pytest", *SIDE_BY_SIDE, "-m", "not soak and not alone", *QUICK)
     session.run(*command, *session.posargs, env=TEST_ENV)
 
