@@ -17,14 +17,15 @@ nox.needs_version = ">=2025.2.9"
 nox.options.sessions = ["tests", "lint", "types", "build"]
 nox.options.error_on_missing_interpreters = True
 
+# Many containers set it; then each of the hundreds of commands that tests start would compile every module.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 ROOT = Path(__file__).parent
 CONSTRAINTS = "--constraint=constraints.txt"
 WITH_ENGINES = ".[dev,mpi,ucx]"
 PEERS = ROOT / "benchmarks" / "peers"
 SIDE_BY_SIDE = ("-n", str(min(2 * len(os.sched_getaffinity(0)), 16)), "--dist=worksteal")
 """Two tests for each core, since most of them wait; each worker may take a gigabyte."""
-TEST_ENV = {"PYTHONDONTWRITEBYTECODE": None}
-"""Unset, for many containers set it: tests start hundreds of commands, which need not compile all modules."""
 QUICK = (
     *("tests/contract/test_inproc.py", "tests/contract/test_shm.py", "tests/transports/test_shm.py"),
     *("tests/algos/test_ppo_loss.py", "tests/algos/test_dqn_loss.py", "tests/algos/test_impala_loss.py"),
@@ -45,9 +46,9 @@ def tests(session: nox.Session) -> None:
     install(session, "-e", WITH_ENGINES)
     some = (0, 5) if session.posargs else (0,)  # What was asked for may be all of one kind.
     command = ("pytest", *SIDE_BY_SIDE, "-m", "not alone and not soak")
-    session.run(*command, *session.posargs, success_codes=some, env=TEST_ENV)
+    session.run(*command, *session.posargs, success_codes=some)
     alone = ("pytest", "-m", "alone and not soak")
-    session.run(*alone, *session.posargs, success_codes=some, env=TEST_ENV)
+    session.run(*alone, *session.posargs, success_codes=some)
 
 
 @nox.session(reuse_venv=True)
@@ -56,14 +57,14 @@ def quick(session: nox.Session) -> None:
     if not (Path(session.bin) / "tianji").exists():
         install(session, "-e", WITH_ENGINES)
     command = ("pytest", *SIDE_BY_SIDE, "-m", "not soak and not alone", *QUICK)
-    session.run(*command, *session.posargs, env=TEST_ENV)
+    session.run(*command, *session.posargs)
 
 
 @nox.session
 def soak(session: nox.Session) -> None:
     """Run the tests that take minutes: long learning runs and random kills."""
     install(session, "-e", WITH_ENGINES)
-    session.run("pytest", "-m", "soak", "--timeout=1800", *session.posargs, env=TEST_ENV)
+    session.run("pytest", "-m", "soak", "--timeout=1800", *session.posargs)
 
 
 @nox.session
@@ -73,7 +74,7 @@ def times(session: nox.Session) -> None:
     rows = Path(session.create_tmp()) / "times.jsonl"
     rows.unlink(missing_ok=True)
     session.env["PYTHONPATH"] = "benchmarks"
-    session.run("pytest", "-p", "suite_times", "--times", str(rows), *session.posargs, env=TEST_ENV)
+    session.run("pytest", "-p", "suite_times", "--times", str(rows), *session.posargs)
     session.run("python", "benchmarks/suite_times.py", str(rows))
 
 
@@ -87,7 +88,7 @@ def mutants(session: nox.Session) -> None:
     found.parent.mkdir(exist_ok=True)
     session.chdir(copy)
     install(session, "-e", WITH_ENGINES)
-    session.run("python", "benchmarks/mutants/hunt.py", "--out", str(found), *session.posargs, env=TEST_ENV)
+    session.run("python", "benchmarks/mutants/hunt.py", "--out", str(found), *session.posargs)
 
 
 @nox.session(name="mutants-draw")

@@ -3,7 +3,8 @@
     PYTHONPATH=benchmarks pytest -p suite_times --times times.jsonl
     python benchmarks/suite_times.py times.jsonl
 
-Work of child processes counts once somebody has waited for them; what a test's fixtures do is the test's.
+Work of a child process counts, and that of its own children once it has waited for them. What a test's
+fixtures do is the test's.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def _worked_s() -> float:
-    """Of this process and of those below it that somebody has waited for, or that are its own children."""
+    """Of this process, of its children, and of those that either has waited for."""
     children = psutil.Process().children()
     return sum(sum(of.cpu_times()[:4]) for of in (psutil.Process(), *children) if of.is_running())
 

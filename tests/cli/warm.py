@@ -30,6 +30,8 @@ from typing import Any, Final
 
 import setproctitle
 
+from tianji_cli.cluster.signals import STOP_SIGNALS
+
 PRELOAD: Final = (
     "tianji_cli.__main__",
     "tianji_cli.commands.train",
@@ -40,7 +42,6 @@ PRELOAD: Final = (
     "tensorboard.compat.proto.event_pb2",
     "tianji_cli.cluster.preload",
 )
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOST_BYTES: Final = 1 << 16
 TIANJI: Final = Path(sys.executable).with_name("tianji")
 
@@ -79,7 +80,7 @@ class WarmCommand:
 
 
 class WarmCommands:
-    """Owns the warm process; entered once by whoever runs tests."""
+    """Owns the warm process; entered once in a session of tests."""
 
     def __enter__(self) -> WarmCommands:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -131,7 +132,7 @@ class WarmCommands:
 
 
 def serve(channel: socket.socket) -> None:
-    """Fork commands until there is nobody to ask for any."""
+    """Fork commands until the session that asks for them is over; those that are left end with it."""
     poller = select.poll()
     poller.register(channel, select.POLLIN)
     commands: dict[int, BaseProcess] = {}
@@ -146,13 +147,15 @@ def serve(channel: socket.socket) -> None:
             data, descriptors, *_ = socket.recv_fds(channel, MOST_BYTES, 2)
             if not data:
                 for left in commands.values():
+                    assert left.pid is not None
                     with contextlib.suppress(ProcessLookupError):
-                        os.killpg(left.pid or 0, signal.SIGKILL)
+                        os.killpg(left.pid, signal.SIGKILL)
                 return
             begun = forked(become_command, channel, json.loads(data), descriptors, list(commands))
             for given in descriptors:
                 os.close(given)
-            watched = os.pidfd_open(begun.pid or 0)
+            assert begun.pid is not None
+            watched = os.pidfd_open(begun.pid)
             commands[watched] = begun
             poller.register(watched, select.POLLIN)
 
@@ -181,7 +184,7 @@ def become_command(
     """Be the command, but for its imports.
 
     Args:
-        channel: to whoever asked, who is told of it as soon as it has a session of its own.
+        channel: over which it was asked for, and is told of as soon as it has a session of its own.
         told: its arguments, working directory and environment.
         files: descriptors of what it writes to.
         others: descriptors that are not its own.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -92,23 +93,28 @@ def test_gymnasium_s_checker_accepts_what_actors_step(name: str) -> None:
     check_env(OfVector(GymFactory().make(name, 1), ends=True), skip_render_check=True)
 
 
-@pytest.mark.parametrize("module", ["meeting", "corridor"])
-def test_the_examples_pass_the_tests_of_the_interfaces_that_they_have(
-    module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def examples(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Modules of docs/examples can be imported, and are gone afterwards."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    monkeypatch.delitem(sys.modules, module, raising=False)
-    if module == "meeting":
-        import meeting  # noqa: PLC0415 - found only here
+    yield
+    for name in ("meeting", "corridor"):
+        sys.modules.pop(name, None)
 
-        with warnings.catch_warnings():  # PettingZoo's tests import environments in a way that it deprecates.
-            warnings.simplefilter("ignore")
-            from pettingzoo.test import parallel_api_test  # noqa: PLC0415
 
-        parallel_api_test(meeting.parallel_env(), num_cycles=200)
-    else:
-        vector = find("corridor:Corridor").make("", 1)
-        check_env(OfVector(vector, ends=True), skip_render_check=True)
+@pytest.mark.usefixtures("examples")
+def test_the_example_of_a_team_passes_pettingzoo_s_test() -> None:
+    import meeting  # noqa: PLC0415 - found only here
+
+    with warnings.catch_warnings():  # PettingZoo's tests import environments in a way that it deprecates.
+        warnings.simplefilter("ignore")
+        from pettingzoo.test import parallel_api_test  # noqa: PLC0415
+    parallel_api_test(meeting.parallel_env(), num_cycles=200)
+
+
+@pytest.mark.usefixtures("examples")
+def test_gymnasium_s_checker_accepts_the_example_of_an_environment() -> None:
+    check_env(OfVector(find("corridor:Corridor").make("", 1), ends=True), skip_render_check=True)
 
 
 @pytest.mark.parametrize("game", ["Pong", "Breakout", "MsPacman"])

@@ -167,7 +167,7 @@ class Door:
         self._refusals = self.look()
 
     def keep_out(self) -> None:
-        """Let nobody connect, until ``let_in`` has been called as often as this."""
+        """Let no connection in until ``let_in`` has been called as often as this."""
         self.look_again()  # It says which sockets listen, too.
         self._times_shut += 1
         for descriptor in self._listening:
@@ -186,9 +186,9 @@ class Door:
         return bool(readable(self._listening, 0.0))
 
     def shut(self) -> contextlib.AbstractContextManager[None]:
-        """Let nobody connect for a moment, and begin it with descriptors to spare.
+        """Let no connection in for a moment, and begin it with descriptors to spare.
 
-        Who connects meanwhile, member or stranger, is heard a second later, when TCP tries again.
+        Members and strangers that connect meanwhile are heard a second later, when TCP tries again.
         """
         return _shut([self])
 
@@ -264,7 +264,7 @@ def _shut(doors: Sequence[Door]) -> Iterator[None]:
 
 
 def _are_quiet(doors: Sequence[Door]) -> bool:
-    """Say whether libzmq has nobody left to accept, and has closed enough of those who were put out."""
+    """Say whether libzmq has accepted all connections, and has closed enough of those that were put out."""
     if any(door.has_callers for door in doors):
         return False
     free: list[int] = []

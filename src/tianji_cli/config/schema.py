@@ -148,7 +148,7 @@ class Environment(Section):
 
 
 class Component(Section):
-    """Something of ``tianji_algos``, or of the user's own, with its settings.
+    """An agent, a model or a role with its settings.
 
     Attributes:
         type: its name in the registry.
@@ -201,7 +201,7 @@ class Learner(Section):
 
 
 class UserRoleSection(Component):
-    """A role of the user's own, one in each group.
+    """A role that the user has written; each group has one.
 
     Attributes:
         receives: channels of which it gets a copy of every message.

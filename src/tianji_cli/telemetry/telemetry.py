@@ -71,7 +71,7 @@ class Telemetry:
                 status="failed",
                 reason=f"{summary.reason}; {self.run.summary} could not be written ({cause.strerror})",
             )
-        # Only now: whoever finds that nobody writes metrics any more finds the summary, or there is none.
+        # Only now: a command that finds no process writing metrics finds the summary, or there is none.
         self._metrics.close()
         try:
             if plots:

@@ -117,7 +117,8 @@ def test_a_run_goes_on_to_its_end_though_actors_are_killed_at_random_moments(
     assert summary["status"] == "finished"
     assert sum(role["restarts"] for role in summary["roles"]) == kills
     assert summary["received"] > trained
-    assert summary["rejected_frames"] == 0
+    # Nothing that was sent is refused, though a connection that ends before it is made counts, too.
+    assert summary["rejected_frames"] == run.log.count("did not come as far as to show a key") <= kills
 
 
 @pytest.mark.parametrize("transport", ["shm", "inproc"])

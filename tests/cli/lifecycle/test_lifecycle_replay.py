@@ -64,7 +64,7 @@ def test_the_learner_hears_of_every_sample_that_was_received(
     workplace: Any, colocate: bool, transport: str
 ) -> None:
     buffer = {"colocate": colocate, "sampler": "prioritised"}
-    long = {"experiment": {"stop": {"env_steps": 16_384}}}
+    long = {"experiment": {"stop": {"env_steps": 16_384}}}  # Few more batches than consumed, by comparison.
     summary = workplace.train(long, {"distribution": {"transport": transport, "buffer": buffer}}).finish()
     assert summary["status"] == "finished"
     check_books(summary)
@@ -78,14 +78,23 @@ def test_the_learner_hears_of_every_sample_that_was_received(
 
 def test_a_killed_actor_is_replaced_and_the_balance_is_held(workplace: Any) -> None:
     run = workplace.train(ENDLESS, SEPARATE, {"distribution": {"actor": {"num": 2}}})
-    for _ in range(2):
+    for restarts in (1, 2):
         run.train_until(run.env_steps + 3000)
         run.command.kill("actor 1")
+        # A connection that ends before it is made counts as a stranger's: wait for the next actor's.
+        again = (restarts, "running")
+        workplace.until(lambda again=again: again in _actors(run), "it is replaced")
     run.train_until(run.env_steps + 4000)
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
     assert sum(role["restarts"] for role in summary["roles"]) == 2
     check_books(summary)
+
+
+def _actors(run: Any) -> list[tuple[int, str]]:
+    """How often each was restarted, and its state; rows in which nothing of it changed leave it out."""
+    roles = next(row["roles"] for row in reversed(run.rows) if row["roles"])
+    return [(role["restarts"], role["state"]) for role in roles if role["role"] == "actor"]
 
 
 def test_a_killed_buffer_ends_the_run_which_goes_on_with_a_new_warm_up(workplace: Any) -> None:

@@ -161,9 +161,9 @@ def test_a_thread_that_shares_its_core_waits_for_it_as_long_as_the_other_works()
             os.sched_setaffinity(0, usual)
             other.kill()
     assert other_s > 0.1
-    # Any of these lines may have waited, too; a machine that is virtual may have stood still besides.
-    assert 0.8 * other_s < outer
-    assert inner < other_s + 0.01
+    # Each of the lines between two looks may have waited, too.
+    assert other_s - 0.05 < outer
+    assert inner < other_s + 0.05
 
 
 def test_a_stopwatch_counts_calls_and_their_seconds(clock: Clock) -> None:
