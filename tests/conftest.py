@@ -7,10 +7,12 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
-from cli.warm import WarmCommands
+from cli.sessions import kill_session
+from cli.warm import Tianji, WarmCommands
 
 CLONE_NEWNS = 0x20000
 NO_GPU = "torch finds no CUDA device on this machine"
@@ -21,6 +23,21 @@ def warm_commands() -> Iterator[WarmCommands]:
     """What begins commands without their imports."""
     with WarmCommands() as commands:
         yield commands
+
+
+@pytest.fixture
+def tianji(warm_commands: WarmCommands, tmp_path: Path) -> Tianji:
+    """Runs a command to its end, which has to be a good one."""
+
+    def run(*arguments: str) -> None:
+        with (tmp_path / "said").open("wb") as said:
+            command = warm_commands.begin(arguments, said.fileno(), said.fileno(), tmp_path, os.environ)
+        try:
+            assert command.wait(100) == 0, (tmp_path / "said").read_text()
+        finally:
+            kill_session(command.pid)
+
+    return run
 
 
 def pytest_configure() -> None:

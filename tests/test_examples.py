@@ -3,43 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import pytest
-from cli.sessions import kill_session
-from cli.warm import WarmCommands
+from cli.warm import Tianji
 
 from tianji_algos.models.settings import CNNActorCriticSettings, RecurrentActorCriticSettings
 from tianji_envs.atari_options import AtariOptions, read_options
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLES = DOCS / "examples"
-
-
-Tianji = Callable[..., None]
-
-
-@pytest.fixture
-def tianji(warm_commands: WarmCommands, tmp_path: Path) -> Tianji:
-    """Runs a command to its end, which has to be a good one."""
-
-    def run(*arguments: str) -> None:
-        with (tmp_path / "said").open("wb") as said:
-            command = warm_commands.begin(arguments, said.fileno(), said.fileno(), tmp_path, os.environ)
-        try:
-            assert command.wait(100) == 0, (tmp_path / "said").read_text()
-        finally:
-            kill_session(command.pid)
-
-    return run
 
 
 def trained(tianji: Tianji, example: str, out: Path, env_steps: int) -> dict[str, Any]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.warm import Tianji
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,19 +72,18 @@ send_size = 32
 """
 
 
-def train(config: Path, out: Path, *overrides: str) -> dict[str, Any]:
+def train(tianji: Tianji, config: Path, out: Path, *overrides: str) -> dict[str, Any]:
     """The summary of a run."""
     summary = out / "summary.json"
-    command = [sys.executable, "-m", "tianji_cli.main", "train", str(config), "--quiet", "--out", str(out)]
     options = [word for override in overrides for word in ("--set", override)]
-    subprocess.run([*command, "--json", str(summary), *options], check=True, timeout=100)
+    tianji("train", str(config), "--quiet", "--out", str(out), "--json", str(summary), *options)
     result: dict[str, Any] = json.loads(summary.read_text())
     assert result["status"] == "finished"
     return result
 
 
-def test_a2c_learns_cartpole(tmp_path: Path) -> None:
-    result = train(ROOT / "configs/a2c_cartpole.toml", tmp_path, "distribution.pin_cores=false")
+def test_a2c_learns_cartpole(tianji: Tianji, tmp_path: Path) -> None:
+    result = train(tianji, ROOT / "configs/a2c_cartpole.toml", tmp_path, "distribution.pin_cores=false")
     assert result["evaluation"]["mean"] >= 475.0
     assert result["env_steps"] < 400_000
 
@@ -94,14 +92,14 @@ def test_a2c_learns_cartpole(tmp_path: Path) -> None:
     ("model", "least", "most"),
     [
         (('model.type="recurrent_actor_critic"', 'model.core="gru"', "model.width=32"), 150.0, 200.0),
-        (('model.type="mlp_actor_critic"',), 20.0, 80.0),
+        pytest.param(('model.type="mlp_actor_critic"',), 20.0, 80.0, marks=pytest.mark.soak),
     ],
     ids=["remembers", "forgets"],
 )
 def test_balancing_without_seeing_velocities_takes_a_network_that_remembers(
-    tmp_path: Path, model: tuple[str, ...], least: float, most: float
+    tianji: Tianji, tmp_path: Path, model: tuple[str, ...], least: float, most: float
 ) -> None:
     (tmp_path / "hidden_cartpole.py").write_text(HIDDEN_CARTPOLE)
     config = tmp_path / "hidden.toml"
     config.write_text(HIDDEN)
-    assert least <= train(config, tmp_path, *model)["evaluation"]["mean"] <= most
+    assert least <= train(tianji, config, tmp_path, *model)["evaluation"]["mean"] <= most

@@ -45,6 +45,9 @@ PRELOAD: Final = (
 MOST_BYTES: Final = 1 << 16
 TIANJI: Final = Path(sys.executable).with_name("tianji")
 
+Tianji = Callable[..., None]
+"""Runs a command with these arguments to its end, which has to be a good one."""
+
 
 class WarmCommand:
     """What a test does with a `subprocess.Popen`, of a command that the warm process forked."""

@@ -151,18 +151,17 @@ def test_dead_agents_see_nothing_and_can_only_stop(battles: VectorEnvironment, r
     assert seen["available"].any(axis=-1).all()
 
 
-def test_a_battle_without_an_end_is_truncated_at_the_limit(roll: Roll) -> None:
-    peaceful = SMAXFactory().make("3m", 2, max_episode_steps=6, options={"enemy_shoots": False})
-    rollout = roll(peaceful, 15, act=retreat)
+@pytest.mark.parametrize(
+    ("limit", "ends"), [({"max_episode_steps": 6}, [5, 12]), pytest.param({}, [99], marks=pytest.mark.soak)]
+)
+def test_a_battle_without_an_end_is_truncated_at_the_limit_which_is_100_unless_the_config_says_otherwise(
+    roll: Roll, limit: dict[str, int], ends: list[int]
+) -> None:
+    peaceful = SMAXFactory().make("3m", 2, options={"enemy_shoots": False}, **limit)
+    rollout = roll(peaceful, ends[-1] + 3, act=retreat)
     assert not rollout.terminated.any()
-    assert np.flatnonzero(rollout.truncated[:, 0]).tolist() == [5, 12]
+    assert np.flatnonzero(rollout.truncated[:, 0]).tolist() == ends
     np.testing.assert_array_equal(rollout.truncated[:, 0], rollout.truncated[:, 1])
-
-
-def test_a_battle_lasts_100_steps_at_most_unless_the_config_says_otherwise(roll: Roll) -> None:
-    peaceful = SMAXFactory().make("3m", 1, options={"enemy_shoots": False})
-    rollout = roll(peaceful, 102, act=retreat)
-    assert np.flatnonzero(rollout.truncated[:, 0]).tolist() == [99]
 
 
 def test_a_seed_repeats_every_battle_and_no_two_share_a_stream(

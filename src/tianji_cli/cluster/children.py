@@ -77,14 +77,16 @@ def run_child(command: Sequence[str], *, patience_s: float, limit_s: float | Non
     """
     with TemporaryFile() as output, TemporaryFile() as errors:
         process = start_child(command, output, errors)
+        remaining_s = 0.0  # A second interruption has no patience left, even if it comes inside terminate.
         try:
             if not _has_ended(process, limit_s):
                 raise TimeoutError(f"it takes longer than {limit_s:g} s")
         except BaseException:
             terminate(process)
+            remaining_s = patience_s
             raise
         finally:
-            end_groups([process], patience_s)
+            end_groups([process], remaining_s)
         output.seek(0)
         said = last_lines(errors) or [f"exit status {process.returncode}"]
         return Ended(process.returncode, output.read().decode(errors="replace"), "\n".join(said))

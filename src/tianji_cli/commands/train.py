@@ -100,15 +100,18 @@ def train(  # noqa: PLR0913 - as many as the command has options
         plan = make_plan(job, expected_hosts(job))
         joined = job.distribution.hosts > 1 and world is None  # Ranks have the files where they were started.
         files = collect_files(job) if joined else {}
-        if not dry_run:
+        by_mpiexec = False
+        if not dry_run:  # What is quickly seen is looked at before anything is built.
             check_devices(job)
+            by_mpiexec = _wants_mpiexec(job, plan, launch, world)
+            if earlier is None:
+                _check_place(job, place, run_in)
         where = earlier.path if earlier is not None else run_in or place
         launcher = _launcher_that_built(build_spec(job, where), world, stack)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
-        by_mpiexec = _wants_mpiexec(job, plan, launch, world)
         run = earlier or _new_directory(job, place, run_in)
         if by_mpiexec:
             stack.close()  # The ranks start by themselves.
@@ -179,6 +182,18 @@ def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: Wor
             f"mpiexec -hosts A,B -n {processes} tianji train ..., or tianji launch slurm"
         )
     return True
+
+
+def _check_place(job: JobConfig, place: Path, run_in: Path | None) -> None:
+    """Refuse a place for a new run that others may change, or a directory that is none for it.
+
+    Raises:
+        RunDirectoryError: says why.
+    """
+    if run_in is None:
+        RunDirectory.next(job.experiment.name, place).check()
+    else:
+        RunDirectory.adopt(run_in)
 
 
 def _new_directory(job: JobConfig, place: Path, run_in: Path | None) -> RunDirectory:

@@ -74,5 +74,5 @@ class StopRule:
         if self.win_rate is not None and episodes.full and win_rate is not None and win_rate >= self.win_rate:
             return f"{100 * win_rate:.0f} % of the last {episodes.in_mean} episodes were won"
         if self.env_steps is not None and progress.env_steps >= self.env_steps:
-            return f"{progress.env_steps} environment steps"
+            return f"{self.env_steps} environment steps"
         return None

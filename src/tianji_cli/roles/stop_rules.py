@@ -25,7 +25,8 @@ class StopRules:
             return None
         # Each counts its own, over all sessions.
         env_steps = sum(int(said["env_steps"]) for said in self._overview.learners().values())
-        return f"{env_steps} environment steps" if env_steps >= self._stop.env_steps else None
+        goal = self._stop.env_steps
+        return f"{goal} environment steps" if env_steps >= goal else None
 
     def time_reached(self) -> str | None:
         """Say whether the time is up, or None; reads the production pages of all actors."""

@@ -187,7 +187,7 @@ def test_a_killed_partner_ends_the_benchmark_by_name(start: Start) -> None:
     assert_nothing_left(bench)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_stop_signal_ends_everything(start: Start, number: signal.Signals) -> None:
     bench = start(*ENDLESS)
     bench.partner(2)

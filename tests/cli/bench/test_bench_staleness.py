@@ -91,7 +91,7 @@ def test_a_training_that_fails_ends_the_command_without_figures(
     assert sorted(place.name for place in (tmp_path / "out").iterdir()) == ["runs"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_an_interrupted_command_stops_its_training_and_draws_nothing(
     start: Callable[..., subprocess.Popen[str]], config: str, tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -26,16 +26,16 @@ def test_a_training_that_cannot_start_says_why(config: str, tmp_path: Path) -> N
 def test_a_training_that_hears_nothing_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     deaf = (
         "import os, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
-        "os.kill(os.getppid(), signal.SIGALRM); signal.pause()"
+        "os.kill(os.getppid(), signal.SIGUSR1); signal.pause()"
     )
     monkeypatch.setattr(training, "python_command", lambda *_words: [sys.executable, "-c", deaf])
     monkeypatch.setattr(training, "END_S", 0.1)
-    before = signal.signal(signal.SIGALRM, interrupt)
+    before = signal.signal(signal.SIGUSR1, interrupt)
     try:
         with pytest.raises(KeyError, match="somebody interrupts"):
             train_once("some.toml", [], name="deaf", place=tmp_path)
     finally:
-        signal.signal(signal.SIGALRM, before)
+        signal.signal(signal.SIGUSR1, before)
 
 
 def interrupt(_number: int, _frame: object) -> None:

@@ -36,14 +36,14 @@ def fifo(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """SIGALRM interrupts the main thread, as a Ctrl-C does."""
+    """SIGUSR1 interrupts the main thread, as a Ctrl-C does."""
 
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyError("somebody interrupts")
 
-    before = signal.signal(signal.SIGALRM, interrupt)
+    before = signal.signal(signal.SIGUSR1, interrupt)
     yield
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGUSR1, before)
 
 
 @contextmanager
@@ -79,7 +79,7 @@ def test_a_child_that_takes_too_long_is_ended() -> None:
 
 @pytest.mark.usefixtures("interruptible")
 def test_a_child_that_ignores_sigterm_is_killed_with_all_of_its_group(fifo: Path) -> None:
-    program = f"{FAMILY}\nimport os; os.kill(os.getppid(), signal.SIGALRM); signal.pause()"
+    program = f"{FAMILY}\nimport os; os.kill(os.getppid(), signal.SIGUSR1); signal.pause()"
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     with pytest.raises(KeyError, match="somebody interrupts"):
         run_child([sys.executable, "-c", program, str(fifo), "SIGTERM"], patience_s=0.1)
@@ -98,7 +98,7 @@ def save(*_):
     pathlib.Path({str(saved)!r}).write_text("all of it")
     sys.exit(1)
 signal.signal(signal.SIGTERM, save)
-os.kill(os.getppid(), signal.SIGALRM)
+os.kill(os.getppid(), signal.SIGUSR1)
 while True:
     signal.pause()
 """
@@ -112,9 +112,9 @@ def test_a_second_interruption_has_no_patience_left() -> None:
     program = """
 import os, signal
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-os.kill(os.getppid(), signal.SIGALRM)
+os.kill(os.getppid(), signal.SIGUSR1)
 signal.sigwait({signal.SIGTERM})
-os.kill(os.getppid(), signal.SIGALRM)
+os.kill(os.getppid(), signal.SIGUSR1)
 signal.pause()
 """
     with pytest.raises(KeyError, match="somebody interrupts") as raised:

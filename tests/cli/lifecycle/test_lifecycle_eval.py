@@ -211,6 +211,7 @@ def test_building_and_closing_do_not_keep_an_evaluation_for_ever(workplace: Any)
     stuck = workplace.command("eval", str(run.path), "--episodes", "3", "--max-s", "2")
     stuck.wait(1)
     assert "environments and policy were not ready after 2.5 s" in stuck.last_words
+    workplace.environment = {}
     config.write_text(text.replace('hangs = "step"', 'hangs = "close"'))
     played = workplace.command("eval", str(run.path), "--episodes", "3", "--max-s", "20")
     played.wait(0)

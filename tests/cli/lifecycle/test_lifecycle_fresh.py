@@ -119,6 +119,7 @@ def test_what_keeps_a_process_from_being_started_anew_is_said_before_there_is_a_
     assert not run.path.exists()
 
 
+@pytest.mark.soak
 def test_a_host_that_joins_starts_its_workers_anew_too(
     workplace: Any, origins: Callable[[], dict[int, str]]
 ) -> None:

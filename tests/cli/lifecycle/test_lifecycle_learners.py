@@ -43,7 +43,9 @@ def check_rounds(summary: dict[str, Any], run: Any, earlier: int = 0) -> None:
     assert not list(run.path.glob("lockstep*"))
 
 
-@pytest.mark.parametrize(("transport", "mode"), [("shm", "async"), ("mpi", "sync")])
+@pytest.mark.parametrize(
+    ("transport", "mode"), [("shm", "async"), pytest.param("mpi", "sync", marks=pytest.mark.soak)]
+)
 def test_two_learners_share_every_rollout(workplace: Any, transport: str, mode: str) -> None:
     run = workplace.train(TWO, {"distribution": {"transport": transport, "mode": mode}})
     check_rounds(run.finish(), run)

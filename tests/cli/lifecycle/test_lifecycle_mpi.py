@@ -88,7 +88,8 @@ def test_a_killed_rank_ends_the_job_with_its_cause_and_a_checkpoint_to_go_on_fro
     assert "killed by SIGKILL" in run.command.last_words or "has died" in run.command.last_words
     wait_for(ranks)
     saved = run.saved_env_steps
-    again = workplace.resume(run, "--set", f"experiment.stop.env_steps={saved + 4000}")
+    goal, engine = f"experiment.stop.env_steps={saved + 4000}", 'distribution.transport="shm"'
+    again = workplace.resume(run, "--set", goal, "--set", engine)
     again.command.wait(0)
     assert again.summary["env_steps"] >= saved + 4000
 

@@ -109,7 +109,7 @@ def idle_strangers(ports: list[int]) -> Iterator[None]:
         strangers.kill()
 
 
-@pytest.mark.parametrize("transport", ["zmq", "shm"])
+@pytest.mark.parametrize("transport", ["zmq", pytest.param("shm", marks=pytest.mark.soak)])
 def test_a_job_with_few_descriptors_outlives_five_thousand_idle_strangers(
     workplace: Any, transport: str
 ) -> None:

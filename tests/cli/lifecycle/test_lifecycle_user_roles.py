@@ -203,7 +203,9 @@ def test_a_resumed_run_records_into_another_file(workplace: Any, read: Any) -> N
 
 
 def test_each_group_has_a_recorder_of_its_own(workplace: Any, read: Any) -> None:
-    groups = {"distribution": {"groups": 2, "actor": {"num": 2}}, "experiment": {"stop": {"env_steps": 8192}}}
+    groups = {
+        "distribution": {"groups": 2, "actor": {"num": 2}, "mode": "sync"}
+    }  # All actors in each rollout.
     run = workplace.train(RECORDER, groups)
     summary = run.finish()
     headers = [read(run, group) for group in range(2)]
@@ -216,7 +218,7 @@ def test_a_host_that_joins_gets_the_role_s_module_and_sends_copies(workplace: An
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = "tcp://{}:{}".format(*free.getsockname())
-    two = {"distribution": {"transport": "zmq", "hosts": 2, "actor": {"num": 2}}}
+    two = {"distribution": {"transport": "zmq", "hosts": 2, "actor": {"num": 2}, "mode": "sync"}}
     run = workplace.train({"roles": RECORDER["roles"]}, two, options=("--listen", address, "--quiet"))
     workplace.until((run.path / "job.key").exists, "the key is written")
     host = workplace.command("join", address, "--key", str(run.path / "job.key"))

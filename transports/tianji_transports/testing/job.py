@@ -19,7 +19,10 @@ from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tianji_transports.testing.job"])
+# Each peer would import its engine anew, which takes longer than most tests. What is missing is passed over.
+PROCESSES.set_forkserver_preload(
+    ["tianji_transports.testing.job", *(f"tianji_transports.{engine}" for engine in ("shm", "zmq", "ucx"))]
+)
 
 STATIONS = "TIANJI_STATIONS"
 """Names the socket where processes that a launcher started wait to be peers; see ``stations``."""
