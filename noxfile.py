@@ -37,7 +37,8 @@ PACKAGES = {"tianji_cli", "tianji_transports", "tianji_algos", "tianji_envs"}
 
 
 def install(session: nox.Session, *what: str) -> None:
-    session.install(CONSTRAINTS, *what)
+    # Python compiles what it imports; pip would compile all, on one core, most of it for nobody.
+    session.install("--no-compile", CONSTRAINTS, *what)
 
 
 @nox.session

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from tianji_transports.core import Capabilities, EngineOptions
+from tianji_transports.core import Capabilities, CloseReport, EngineOptions
 from tianji_transports.endpoint import Endpoint
 from tianji_transports.ends import HeldClaim, HeldLoan
 from tianji_transports.errors import TransportError
@@ -21,7 +21,7 @@ from tianji_transports.ucx_slots import Publisher
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 AT_ONCE = 64
-"""Rounds in which UCX takes in a message that is just arriving, a few fragments each."""
+"""Rounds in which UCX takes in what is just arriving, a few messages or fragments each."""
 
 
 class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
@@ -99,6 +99,13 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
                 self._give_up(view)
         self._peers.pop(rank, None)
         self._port.forget(rank)
+
+    def close(self, drain_s: float = 0.0) -> CloseReport:
+        """Take in what has come before it is counted; see ``Transport.close``."""
+        if self._report is None:
+            for _ in range(AT_ONCE):
+                self._progress()
+        return super().close(drain_s)
 
     def _leave(self, outlet: UcxOutlet) -> None:
         """Send nothing more to a receiver's life; UCX keeps what it has not sent yet."""
