@@ -19,6 +19,10 @@ AGAIN_S: Final = 0.001
 """Seconds until an interruption that was swallowed is raised once more."""
 
 
+_raised = False
+"""There was an interruption. Where it comes through, nobody asks any more."""
+
+
 class Interruption(BaseException):
     """The user wants the command to end. Not a KeyboardInterrupt, which typer gives a meaning of its own."""
 
@@ -36,6 +40,12 @@ def raise_signals() -> None:
     sys.unraisablehook = _raise_again
 
 
+def raise_swallowed() -> None:
+    """Raise an interruption once more that a library has swallowed without a word, as code in C may do."""
+    if _raised:
+        raise Interruption
+
+
 def ignore_signals() -> None:
     """Let nothing disturb a command that is as good as over."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
@@ -50,4 +60,6 @@ def _raise_again(swallowed: UnraisableHookArgs) -> None:
 
 
 def _raise(_number: int, _frame: object) -> NoReturn:
+    global _raised  # noqa: PLW0603 - signals are the process's, too
+    _raised = True
     raise Interruption

@@ -26,6 +26,30 @@ def test_an_interruption_that_an_import_or_a_finalizer_swallows_is_raised_once_m
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
+SWALLOWED_IN_C = """
+import ctypes, signal
+from tianji_cli.cluster.signals import StopSignals
+from tianji_cli.interruption import Interruption, raise_signals
+
+class Thing:
+    def __getattr__(self, name):
+        signal.raise_signal(signal.SIGTERM)
+
+raise_signals()
+assert not ctypes.pythonapi.PyObject_HasAttr(ctypes.py_object(Thing()), ctypes.py_object("any"))
+try:
+    with StopSignals():
+        print("goes on")
+except Interruption:
+    print("interrupted", signal.getsignal(signal.SIGTERM).__name__)
+"""
+
+
+def test_an_interruption_that_a_library_swallows_ends_the_command_before_the_job_begins() -> None:
+    done = subprocess.run([sys.executable, "-c", SWALLOWED_IN_C], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("interrupted _raise\n", "")
+
+
 def test_what_else_a_finalizer_raises_is_shown_as_ever() -> None:
     other = SWALLOWED.replace("signal.raise_signal(signal.SIGTERM)", "1 / 0").replace("60.0", "0.0")
     done = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)

@@ -8,6 +8,8 @@ import time
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
+from tianji_cli.interruption import Interruption, raise_swallowed
+
 STOP_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 """What asks a job to stop. They often reach its whole process group: it is the root's to act on them."""
 
@@ -21,6 +23,9 @@ class StopSignals:
     Attributes:
         count: wishes to stop so far.
         last: the newest one, in words.
+
+    Raises:
+        Interruption: on entering, if one came before and was swallowed.
     """
 
     def __init__(self) -> None:
@@ -50,6 +55,11 @@ class StopSignals:
         for number in STOP_SIGNALS:
             if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a shell's background job
                 self._before[number] = signal.signal(number, self._on_signal)
+        try:
+            raise_swallowed()
+        except Interruption:
+            self.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
