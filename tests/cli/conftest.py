@@ -1,4 +1,4 @@
-"""A disk small enough to fill, and generated examples that repeat themselves on any machine."""
+"""A small disk, a quick config, and generated examples that repeat themselves on any machine."""
 
 import os
 import subprocess
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tomli_w
+from cli.quick import CONFIG
 from hypothesis import settings
 
 # Every run tries the same examples, and a busy machine may take its time over each.
@@ -29,3 +31,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
     yield Path(f"/proc/self/fd/{descriptor}")
     os.close(descriptor)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    """A config that is trained in seconds."""
+    path = tmp_path / "quick.toml"
+    path.write_text(tomli_w.dumps(CONFIG))
+    return str(path)
