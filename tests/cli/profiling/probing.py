@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -175,3 +175,12 @@ def run(key: str, **other: Any) -> Run:
         "limit_s": 60.0,
     }
     return Run(key=key, **{**usual, **other})
+
+
+def leaves(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Values of a config by their dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        name = f"{path}.{key}" if path else key
+        found |= leaves(value, name) if isinstance(value, Mapping) else {name: value}
+    return found

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from cli.profiling.probing import leaves
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.locate import shipped_configs
@@ -35,16 +34,8 @@ def workload(config: str, *overrides: str, split: Split | None = None) -> Worklo
     return workload_of(load_config(config, overrides), 8.0, 512.0, 20.0, split)
 
 
-def flat(table: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in table.items():
-        name = f"{path}.{key}" if path else key
-        values |= flat(value, name) if isinstance(value, Mapping) else {name: value}
-    return values
-
-
 def changed(one: JobConfig, other: JobConfig) -> set[str]:
-    before, after = flat(one.model_dump(mode="json")), flat(other.model_dump(mode="json"))
+    before, after = leaves(one.model_dump(mode="json")), leaves(other.model_dump(mode="json"))
     return {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
 
 
@@ -56,6 +47,9 @@ def test_a_config_has_the_split_that_it_was_given_and_differs_in_nothing_else(co
     after = load_config(config, as_settings(split_values(wanted)))
     assert split_of(after) == wanted
     assert changed(before, after) <= split_values(wanted).keys()
+    # A config may have a split that cannot be run.
+    split = Split(learners=4, learner_cores=2, actors=3, num_envs=16, groups=8)
+    assert split_of(with_split(load_config(PPO), split)) == split
 
 
 def test_cores_of_a_buffer_count_where_it_has_some_of_its_own() -> None:
@@ -73,21 +67,13 @@ def test_an_actors_window_is_no_more_than_its_share_of_a_rollout() -> None:
     assert workload(DQN, "distribution.actor.window=7").window == 7
 
 
-def test_a_rollout_has_as_many_fragments_for_the_model_as_for_the_job() -> None:
-    for num_envs, fragments in ((64, 1), (16, 4)):
-        job = with_split(load_config(PPO), Split(1, 1, 1, num_envs))
-        assert job.fragments_per_rollout == workload(PPO).fragments_per_rollout(num_envs) == fragments
-
-
-def test_a_config_may_have_a_split_that_cannot_be_run() -> None:
-    split = Split(learners=4, learner_cores=2, actors=3, num_envs=16, groups=8)
-    assert split_of(with_split(load_config(PPO), split)) == split
-
-
-def test_a_rollout_stays_as_long_whatever_the_environments() -> None:
+def test_a_rollout_stays_as_long_and_has_as_many_fragments_for_the_model_as_for_the_job() -> None:
     few = replace(split_of(load_config(PPO)), num_envs=16)
     assert workload(PPO).rollout_steps == workload(PPO, split=few).rollout_steps == 4096
     assert workload(DQN).rollout_steps is None
+    for num_envs, fragments in ((64, 1), (16, 4)):
+        job = with_split(load_config(PPO), Split(1, 1, 1, num_envs))
+        assert job.fragments_per_rollout == workload(PPO).fragments_per_rollout(num_envs) == fragments
 
 
 def test_the_tolerance_is_that_of_the_balance() -> None:
@@ -112,17 +98,17 @@ def test_environments_are_offered_as_far_as_the_config_allows() -> None:
     assert num_envs_options(PPO) == (16, 32, 64)  # A rollout is one fragment of 64 of them.
     assert num_envs_options("configs/dqn_cartpole_paper.toml") == (1, 2, 4)
     assert num_envs_options(DQN, ["environment.num_envs=6"]) == (3, 6, 12, 24)
-
-
-def test_environments_are_offered_that_only_fewer_actors_can_have() -> None:
+    # Some only fewer actors can have.
     in_step = ["distribution.actor.num=4", "environment.num_envs=16"]
     assert num_envs_options("configs/ppo_cartpole_sync.toml", in_step) == (4, 8, 16, 32, 64)
 
 
-def test_measurements_are_of_use_whatever_the_split_and_the_experiment() -> None:
+def test_measurements_are_of_use_whatever_the_split_and_the_experiment_but_not_for_other_work() -> None:
     split = Split(learners=1, learner_cores=2, actors=3, num_envs=16)
     same = load_config(PPO, [*as_settings(split_values(split)), "experiment.seed=7", "experiment.name=other"])
     assert fingerprint(same) == fingerprint(load_config(PPO))
+    for override in ("distribution.actor.send_size=32", "training.gamma=0.9", "distribution.transport=zmq"):
+        assert fingerprint(load_config(PPO, [override])) != fingerprint(load_config(PPO))
 
 
 def test_how_groups_average_is_the_configs_and_is_not_measured() -> None:
@@ -145,10 +131,3 @@ def test_an_engine_between_hosts_counts_only_where_there_are_several() -> None:
     others = [fingerprint(load_config(PPO, settings)) for settings in ([two, to_zmq], [two, to_mpi])]
     assert len(set(alike)) == 1
     assert len({*alike, *others}) == 3
-
-
-@pytest.mark.parametrize(
-    "override", ["distribution.actor.send_size=32", "training.gamma=0.9", "distribution.transport=zmq"]
-)
-def test_measurements_are_of_no_use_once_the_work_is_another(override: str) -> None:
-    assert fingerprint(load_config(PPO, [override])) != fingerprint(load_config(PPO))
