@@ -37,32 +37,18 @@ def learned(**changes: Any) -> LearnedWindow:
     return LearnedWindow(**{**usual, **changes})
 
 
-def test_each_window_of_an_actor_is_a_repeat() -> None:
+def test_each_window_that_all_actors_side_by_side_have_is_a_repeat_of_their_median() -> None:
     notebook = Notebook()
     notebook.add(Phase(8, actors=1), False, [Acted(windows=(acted(10, 0.5), acted(4, 0.1)))], None)
     notebook.add(Phase(8, actors=1), False, [Acted(windows=(acted(2, 0.2),))], None)
-    (figures,) = notebook.actors()
-    assert (figures.num_envs, figures.side_by_side, figures.crowded) == (8, 1, False)
-    assert figures.samples == 100
-    assert figures.fragment_s.values == pytest.approx((0.05, 0.025, 0.1))
-    assert figures.act_s.values == pytest.approx((0.0125, 0.00625, 0.025))
-    assert figures.step_s.values == pytest.approx((0.025, 0.0125, 0.05))
-
-
-def test_of_actors_side_by_side_the_median_goes_into_each_repeat() -> None:
-    notebook = Notebook()
-    answers = [Acted(windows=(acted(10, busy_s), acted(10, 0.5))) for busy_s in (0.1, 0.2, 9.0)]
-    notebook.add(Phase(8, actors=3), True, answers, None)
-    (figures,) = notebook.actors()
-    assert figures.fragment_s.values == pytest.approx((0.02, 0.05))
-
-
-def test_of_actors_side_by_side_those_windows_count_that_all_of_them_have() -> None:
-    notebook = Notebook()
-    quick, slow = (Acted(windows=(acted(10, busy_s),) * number) for busy_s, number in ((0.1, 2), (0.3, 1)))
-    notebook.add(Phase(8, actors=2), True, [quick, slow], None)
-    (figures,) = notebook.actors()
-    assert figures.fragment_s.values == pytest.approx((0.02,))
+    answers = [Acted(windows=(acted(10, busy_s), acted(10, 0.5))) for busy_s in (0.1, 0.2)]
+    notebook.add(Phase(8, actors=3), True, [*answers, Acted(windows=(acted(10, 9.0),))], None)
+    alone, three = notebook.actors()
+    assert (alone.num_envs, alone.side_by_side, alone.crowded, alone.samples) == (8, 1, False, 100)
+    assert alone.fragment_s.values == pytest.approx((0.05, 0.025, 0.1))
+    assert alone.act_s.values == pytest.approx((0.0125, 0.00625, 0.025))
+    assert alone.step_s.values == pytest.approx((0.025, 0.0125, 0.05))
+    assert three.fragment_s.values == pytest.approx((0.02,))
 
 
 def test_settings_do_not_mix_and_both_roles_of_a_phase_count() -> None:
@@ -97,20 +83,13 @@ def test_the_pieces_of_a_learners_work_are_divided_by_what_they_are_done_for() -
     notebook = Notebook()
     windows = (learned(), learned(update_s=0.8))
     notebook.add(Phase(8, learner_cores=1), False, [], Learned(windows=windows))
-    (figures,) = notebook.learners()
-    assert figures.uses_per_update == 10
-    assert figures.updates_per_version == 10
-    assert figures.update_s.values == pytest.approx((0.01, 0.02))
-    assert figures.draw_s.values == pytest.approx((0.002, 0.002))
-    assert figures.publish_s.values == pytest.approx((0.005, 0.005))
-    assert figures.store_s.values == pytest.approx((0.01, 0.01))
-
-
-def test_with_a_share_of_the_batch_no_more_updates_lie_between_versions_than_with_all_of_it() -> None:
-    notebook = Notebook()
-    notebook.add(Phase(8, learner_cores=1), False, [], Learned(windows=(learned(),)))
     halves = learned(updates=80, uses=400)
     notebook.add(Phase(8, learner_cores=1, share=2), False, [], Learned(windows=(halves,)))
     whole, half = notebook.learners()
+    # With a share of the batch no more updates lie between versions than with all of it.
     assert (whole.uses_per_update, half.uses_per_update) == (10, 5)
     assert (whole.updates_per_version, half.updates_per_version) == (10, 10)
+    assert whole.update_s.values == pytest.approx((0.01, 0.02))
+    assert whole.draw_s.values == pytest.approx((0.002, 0.002))
+    assert whole.publish_s.values == pytest.approx((0.005, 0.005))
+    assert whole.store_s.values == pytest.approx((0.01, 0.01))

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.config.loader import load_config
 from tianji_cli.profiling.phases import Part, Phase, Place, Room, all_phases
-from tianji_cli.throughput.split import powers_of_two
 
 
 def room(cores: int, actor_cores: int = 1) -> Room:
@@ -19,18 +16,6 @@ def room(cores: int, actor_cores: int = 1) -> Room:
 def sharing(actors: int) -> Phase:
     """A learner and so many actors of 8 environments on all cores."""
     return Phase(8, actors=actors, learner_cores=1, unpinned=True)
-
-
-def test_on_one_core_an_actor_and_a_learner_are_measured_alone_and_sharing_it() -> None:
-    phases = all_phases(room(1), 8, [4, 8], [2, 4])
-    assert phases == [
-        Phase(8, actors=1),
-        Phase(8, learner_cores=1),
-        sharing(1),
-        Phase(4, actors=1),
-        Phase(4, learner_cores=1),
-    ]
-    assert room(1).probes == 2
 
 
 def test_on_two_cores_everything_is_measured_alone_and_with_both_cores_at_work() -> None:
@@ -53,6 +38,9 @@ def test_many_cores_multiply_no_phases() -> None:
     beside = {(phase.learner_cores, phase.actors) for phase in phases if phase.learner_cores and phase.actors}
     assert beside == {(1, 64), (1, 63), (2, 62), (4, 60), (8, 56), (16, 48), (32, 32)}
     assert Phase(8, learner_cores=64) in phases
+    phases = all_phases(room(6), 8, [], [])
+    assert {phase.actors for phase in phases if not phase.learner_cores} == {1, 2, 4, 6}
+    assert {phase.learner_cores for phase in phases} == {0, 1, 2, 4, 6}
 
 
 def test_what_is_needed_most_comes_first_since_time_may_be_over_before_the_end() -> None:
@@ -76,26 +64,6 @@ def test_what_is_needed_most_comes_first_since_time_may_be_over_before_the_end()
     assert [phase.share for phase in phases[-2:]] == [2, 2]
 
 
-def test_the_phases_of_a_part_follow_one_another_so_it_is_built_once_a_round() -> None:
-    here = room(16)
-    learners = [
-        here.places(phase)[0].part
-        for phase in all_phases(here, 8, [2, 4, 16, 32], [2, 4])
-        if phase.learner_cores
-    ]
-    changes = [after for before, after in pairwise(learners) if after != before]
-    assert len(changes) == len(set(learners))
-    assert changes.count(Part("learner", 8)) == 1, "with the rest of its cores, after the other sizes"
-
-
-def test_no_more_cores_are_measured_on_than_probes_can_put_to_work() -> None:
-    here = room(1000, 2)
-    assert len(here.cores) == 128
-    beside = Phase(8, actors=here.actors_beside(1), learner_cores=1)
-    assert here.is_crowded(beside)
-    assert sum(len(place.cores) for place in here.places(beside).values()) >= 127
-
-
 @pytest.mark.parametrize("cores", [1, 2, 3, 5, 8, 100, 1000])
 @pytest.mark.parametrize("actor_cores", [1, 2])
 def test_every_role_has_a_probe_and_pinned_ones_have_cores_of_their_own(cores: int, actor_cores: int) -> None:
@@ -113,6 +81,10 @@ def test_every_role_has_a_probe_and_pinned_ones_have_cores_of_their_own(cores: i
         assert set(given) <= set(here.cores)
         assert all(place.cores for place in places.values())
         assert here.is_crowded(phase) <= (len(places) > 1)
+    if (cores, actor_cores) == (1000, 2):  # More than probes can put to work.
+        beside = Phase(8, actors=here.actors_beside(1), learner_cores=1)
+        assert (len(here.cores), here.is_crowded(beside)) == (128, True)
+        assert sum(len(place.cores) for place in here.places(beside).values()) >= 127
 
 
 def test_pinned_roles_are_where_the_plan_of_a_job_would_have_them() -> None:
@@ -123,9 +95,7 @@ def test_pinned_roles_are_where_the_plan_of_a_job_would_have_them() -> None:
     assert [(place.cores, place.threads) for place in places.values()] == [
         (process.cores, process.threads) for process in planned.trainers
     ]
-
-
-def test_unpinned_roles_have_all_cores_and_no_more_threads() -> None:
+    # Unpinned ones have all cores and no more threads.
     places = room(4).places(sharing(2))
     everywhere = (100, 101, 102, 103)
     assert places == {
@@ -133,29 +103,24 @@ def test_unpinned_roles_have_all_cores_and_no_more_threads() -> None:
         1: Place(Part("actor", 8), everywhere, 1),
         2: Place(Part("actor", 8), everywhere, 1),
     }
-
-
-def test_actors_without_a_learner_have_the_cores_that_they_would_have_beside_one() -> None:
+    # Actors without a learner have the cores that they would have beside one.
     assert room(4).places(Phase(8, actors=1)) == {4: Place(Part("actor", 8), (103,), 1)}
     assert room(4, 2).places(Phase(8, actors=1)) == {2: Place(Part("actor", 8), (102, 103), 2)}
 
 
 def test_it_is_crowded_when_no_further_actor_has_room() -> None:
     here = room(4)
-    crowded = {
-        phase: here.is_crowded(phase)
-        for phase in (
-            Phase(8, actors=1),
-            Phase(8, actors=2),
-            Phase(8, actors=4),
-            Phase(8, learner_cores=1),
-            Phase(8, learner_cores=4),
-            Phase(8, actors=3, learner_cores=1),
-            Phase(8, actors=2, learner_cores=2),
-            sharing(4),
-        )
+    expected = {
+        Phase(8, actors=1): False,
+        Phase(8, actors=2): False,
+        Phase(8, actors=4): True,
+        Phase(8, learner_cores=1): False,
+        Phase(8, learner_cores=4): False,
+        Phase(8, actors=3, learner_cores=1): True,
+        Phase(8, actors=2, learner_cores=2): True,
+        sharing(4): True,
     }
-    assert list(crowded.values()) == [False, False, True, False, False, True, True, True]
+    assert {phase: here.is_crowded(phase) for phase in expected} == expected
 
 
 def test_phases_are_named_in_plain_words() -> None:
@@ -165,10 +130,3 @@ def test_phases_are_named_in_plain_words() -> None:
     )
     assert str(Phase(8, actors=3, learner_cores=1)) == "learner on 1 core beside 3 actors of 8 environments"
     assert str(sharing(4)) == "learner and 4 actors of 8 environments on the same cores"
-
-
-def test_numbers_are_powers_of_two_and_the_largest_there_is() -> None:
-    assert [powers_of_two(number) for number in (0, 1, 4, 6)] == [[], [1], [1, 2, 4], [1, 2, 4]]
-    phases = all_phases(room(6), 8, [], [])
-    assert {phase.actors for phase in phases if not phase.learner_cores} == {1, 2, 4, 6}
-    assert {phase.learner_cores for phase in phases} == {0, 1, 2, 4, 6}

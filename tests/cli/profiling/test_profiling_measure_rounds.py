@@ -206,18 +206,13 @@ def test_all_phases_take_turns_in_every_round(measure: Measure) -> None:
     assert found.rounds.unmeasured == []
 
 
-@pytest.mark.parametrize("budget_s", [4.5, 3.0, 2.5])
-def test_windows_get_shorter_before_there_are_fewer_than_two_rounds(
-    measure: Measure, budget_s: float
-) -> None:
-    found = measure(Speed(), FEW, budget_s)
-    assert len(found.crew.asked) == 2 * len(FEW)
-    (window_s,) = lengths(found.crew)
-    assert SHORTEST_S <= window_s < LONGEST_S
-    assert found.seconds < 1.1 * budget_s
-
-
-def test_a_round_that_the_budget_does_not_allow_for_is_left_out(measure: Measure) -> None:
+def test_windows_get_shorter_before_there_are_fewer_than_two_rounds(measure: Measure) -> None:
+    for budget_s in (4.5, 2.5):
+        found = measure(Speed(), FEW, budget_s)
+        assert len(found.crew.asked) == 2 * len(FEW)
+        (window_s,) = lengths(found.crew)
+        assert SHORTEST_S <= window_s < LONGEST_S
+        assert found.seconds < 1.1 * budget_s
     # Phases beside something else take so much longer that one round is nearly all there is time for.
     found = measure(Speed(version_s=0.3, beside=3.0), FEW, 9.0)
     assert len(found.crew.asked) == len(FEW)
@@ -234,7 +229,7 @@ def test_probes_keep_the_configured_actor_and_what_was_built_last(measure: Measu
     assert len(learners) == len(crew.asked) // len(ALL) * len(set(learners))
 
 
-@pytest.mark.parametrize("cores", [2, 16, 64])
+@pytest.mark.parametrize("cores", [2, 64])
 @pytest.mark.parametrize(
     "speed",
     [
@@ -268,9 +263,7 @@ def test_of_a_very_slow_job_the_configured_size_is_measured_once_and_that_is_sai
     assert (learner.num_envs, learner.cores, learner.crowded) == (8, 1, False)
     assert learner.updates_per_version == 10
     assert found.rounds.unmeasured == ALL[2:]
-
-
-def test_sizes_that_there_is_time_for_are_measured_whole(measure: Measure) -> None:
+    # Sizes that there is time for are measured whole.
     found = measure(Speed(fragment_s=0.5, version_s=1.0), ALL, 38.0)
     left_out = {phase.num_envs for phase in found.rounds.unmeasured}
     assert left_out
@@ -300,22 +293,18 @@ def test_what_never_finishes_cannot_be_measured(measure: Measure, speed: Speed, 
         measure(speed, FEW, 38.0)
 
 
-def test_one_window_is_enough_where_it_takes_long(measure: Measure) -> None:
+def test_one_window_is_enough_where_it_takes_long_and_whoever_is_done_goes_on_until_all_are(
+    measure: Measure,
+) -> None:
     found = measure(Speed(version_s=0.9), FEW, 1e6)
     learner = next(figures for figures in found.rounds.notebook.learners() if not figures.crowded)
     assert len(learner.update_s.values) == 4
-    assert all(
-        step.enough_s == pytest.approx(step.warm_s + ENOUGH_S)
-        for steps in found.crew.asked
-        for step in steps.values()
-    )
-
-
-def test_whoever_is_done_first_goes_on_until_all_others_are(measure: Measure) -> None:
+    for steps in found.crew.asked:
+        for step in steps.values():
+            assert step.enough_s == pytest.approx(step.warm_s + ENOUGH_S)
     found = measure(Speed(version_s=0.5), FEW, 1e6)
     beside = found.crew.asked[FEW.index(Phase(8, actors=1, learner_cores=1))]
-    learner, actor = beside[0], beside[1]
-    assert actor.windows * actor.window_s + actor.tail_s > learner.windows * 0.5
+    assert beside[1].windows * beside[1].window_s + beside[1].tail_s > beside[0].windows * 0.5
     alone = found.crew.asked[FEW.index(Phase(8, learner_cores=1))]
     assert alone[0].tail_s == 0
 
@@ -336,11 +325,7 @@ def test_a_learner_that_shares_cores_sleeps_as_long_as_it_would_wait_for_samples
     assert round_s > learning_s, "there is something to wait for"
     assert pauses[:2] == [{2: 0.0}, {0: 0.0}]
     assert pauses[2] == {0: pytest.approx(round_s - learning_s), 1: 0.0, 2: 0.0}
-
-
-def test_a_learner_that_would_not_wait_sleeps_not_at_all(measure: Measure) -> None:
-    sharing = Phase(8, actors=2, learner_cores=1, unpinned=True)
-    phases = [Phase(8, actors=1), Phase(8, learner_cores=1), sharing]
+    # One that would not wait sleeps not at all.
     found = measure(Speed(fragment_s=0.001, version_s=0.5), phases, 38.0)
     assert {step.pause_s for steps in found.crew.asked for step in steps.values()} == {0.0}
 

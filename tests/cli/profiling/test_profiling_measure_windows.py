@@ -95,9 +95,8 @@ def test_one_window_is_enough_after_a_time_but_none_is_not(clock: Clock) -> None
     assert worker.work(8.0, fragments=1)
     assert not worker.work(8.6, fragments=1)
     assert worker.counted() == [(4.0, 1)]
-
-
-def test_whatever_there_is_it_ends_at_the_limit(clock: Clock) -> None:
+    # Whatever there is, it ends at the limit.
+    clock.now = 0.0
     worker = Worker(clock, limit_s=10.0, tail_s=100.0)
     assert worker.work(9.9, fragments=1)
     assert not worker.work(10.0)
@@ -113,6 +112,14 @@ def test_what_another_process_had_of_the_core_is_nobodys_work(clock: Clock) -> N
     # Of three seconds three quarters of one went by without a core, while this was said to be busy.
     assert (window["wall_s"], window["fragments"]) == (3.0, 5.0)
     assert window["busy_s"] == pytest.approx(3.0 * 0.75)
+    # An account of the kernel's that comes late leaves something of every window.
+    clock.now, clock.waited_s = 0.0, 0.0
+    worker = Worker(clock, windows=1)
+    worker.work(1.0, fragments=1)
+    clock.on_core_s, clock.waited_s = 0.5, 3.5
+    worker.work(4.0, fragments=5)
+    (window,) = worker.windows.counted()
+    assert window["busy_s"] == pytest.approx(3.0 * 0.5 / 4.0)
 
 
 def test_a_sleep_is_no_work_nor_is_the_wait_for_a_core_after_it(clock: Clock) -> None:
@@ -128,15 +135,6 @@ def test_a_sleep_is_no_work_nor_is_the_wait_for_a_core_after_it(clock: Clock) ->
     # Of three seconds awake three quarters of one went by without a core.
     assert (window["wall_s"], window["fragments"]) == (5.0, 2.0)
     assert window["busy_s"] == pytest.approx((1.5 + 1.5) * (1 - 0.75 / 3.0))
-
-
-def test_an_account_of_the_kernel_that_comes_late_leaves_something_of_every_window(clock: Clock) -> None:
-    worker = Worker(clock, windows=1)
-    worker.work(1.0, fragments=1)
-    clock.on_core_s, clock.waited_s = 0.5, 3.5
-    worker.work(4.0, fragments=5)
-    (window,) = worker.windows.counted()
-    assert window["busy_s"] == pytest.approx(3.0 * 0.5 / 4.0)
 
 
 @pytest.mark.skipif(not SCHEDSTAT.exists(), reason="this kernel keeps no such account")
