@@ -29,27 +29,9 @@ SERIAL = 0.6
 
 @dataclass(frozen=True)
 class Job:
-    """What a config does, in figures of one core that is alone.
+    """What a config does, in seconds of one core that is alone: for each step, update, version or fragment.
 
-    Attributes:
-        config: as the user names it.
-        send_size: steps of each environment in a fragment.
-        num_envs: environments of an actor, as configured.
-        options: those that the config allows.
-        rho: uses of each sample.
-        uses_per_update: sample uses of an update.
-        updates_per_version: updates between two published policies.
-        act_s: of one step: a call of the network.
-        act_env_s: of one step: more for each environment.
-        step_s: of one step: a call of the environments.
-        step_env_s: of one step: more for each environment.
-        update_s: of one update.
-        draw_s: to put a batch together.
-        publish_s: for each version.
-        store_s: to store a fragment of the configured size.
-        parameters: of the network.
-        step_bytes: of one env step in a fragment.
-        batch_bytes: of a replay's batch.
+    Those that end with ``_env_s`` are for each environment more.
     """
 
     config: str

@@ -26,6 +26,12 @@ fragment, and with its reception 50 ms: a group could make 2000 uses a second. A
 fragments a second."""
 
 
+NONE, ROOT = ExchangeCosts(), ExchangeCosts(sync_interval=100, root_s=1.25)
+LINK = ExchangeCosts(fragment_bytes=1_000_000, crossing=0.75, link_bytes_per_s=6e6)
+RING = ExchangeCosts(gradients_s=0.01)
+LEARNERS, MANY = replace(SPLIT, learners=2), replace(SPLIT, actors=20)
+
+
 def limit(split: Split, workload: Workload, costs: Costs) -> Limit:
     found = breaks_first(predict(split, workload, costs), workload, costs)
     assert found is not None
@@ -36,58 +42,28 @@ def exchanging(exchange: ExchangeCosts) -> Costs:
     return replace(COSTS, exchange=exchange)
 
 
-def test_one_buffer_receives_what_a_hundred_actors_make() -> None:
-    found = limit(SPLIT, REPLAY, COSTS)
-    assert (found.name, found.at, found.headroom) == ("reception", 100, pytest.approx(25.0))
-    assert "from about 100 actors in it (here 4) it is busy all the time" in found.words
-
-
-def test_the_root_is_busy_with_so_many_groups() -> None:
-    # A group makes 8 updates a second, and so one averaging in 12.5 s.
-    costs = exchanging(ExchangeCosts(sync_interval=100, root_s=1.25))
-    found = limit(SPLIT, REPLAY, costs)
-    assert (found.name, found.at, found.headroom) == ("root", 10, pytest.approx(5.0))
-    assert "from about 10 groups (here 2) it is busy all the time" in found.words
-
-
-def test_a_root_that_is_not_waited_for_averages_less_often() -> None:
-    costs = exchanging(ExchangeCosts(sync_interval=100, root_s=1.25, waits=False))
-    found = limit(SPLIT, REPLAY, costs)
-    assert (found.name, found.at, found.headroom) == ("root", 10, pytest.approx(5.0))
-    assert "averaged less often than every 100 updates" in found.words
-
-
-def test_the_link_is_full_with_so_many_actors() -> None:
-    # Three of the four fragments a second come over it.
-    costs = exchanging(ExchangeCosts(fragment_bytes=1_000_000, crossing=0.75, link_bytes_per_s=6e6))
-    found = limit(SPLIT, REPLAY, costs)
-    assert (found.name, found.at, found.headroom) == ("link", 8, pytest.approx(2.0))
-    assert "from about 8 actors in a group (here 4) it is full" in found.words
-
-
-def test_averaging_gradients_takes_longer_than_the_rest_with_so_many_learners() -> None:
-    # 50 ms of each update are not averaging; with 5 times as many learners they would be 10 ms.
-    found = limit(replace(SPLIT, learners=2), REPLAY, exchanging(ExchangeCosts(gradients_s=0.01)))
-    assert (found.name, found.at, found.headroom) == ("gradients", 10, pytest.approx(5.0))
-    assert "from about 10 learners in a group (here 2)" in found.words
-
-
-def test_samples_are_old_with_more_actors_than_fragments_in_a_rollout() -> None:
-    # Each group's learner can follow 10 actors, and no more.
-    many = limit(replace(SPLIT, actors=20), ROLLOUTS, COSTS)
-    assert (many.name, many.at, many.headroom) == ("staleness", 8, 0.4)
-    assert "a rollout has 8 fragments, and a group 20 actors: samples are up to 3 versions old" in many.words
-
-
-def test_samples_are_no_older_than_a_version_with_fewer_actors() -> None:
-    found = growth_limits(predict(SPLIT, ROLLOUTS, COSTS), ROLLOUTS, COSTS)
-    assert "staleness" not in {one.name for one in found}
-
-
-def test_in_step_there_is_nothing_to_do_for_more_actors_than_fragments() -> None:
-    found = limit(SPLIT, replace(ROLLOUTS, in_step=True), COSTS)
-    assert (found.name, found.at, found.headroom) == ("rollout", 8, 2.0)
-    assert "find nothing to do" in found.words
+@pytest.mark.parametrize(
+    ("split", "workload", "exchange", "expected", "words"),
+    [
+        (SPLIT, REPLAY, NONE, ("reception", 100, 25.0), "from about 100 actors in it (here 4) it is busy"),
+        # A group makes 8 updates a second, and so one averaging in 12.5 s.
+        (SPLIT, REPLAY, ROOT, ("root", 10, 5.0), "from about 10 groups (here 2) it is busy all the time"),
+        (SPLIT, REPLAY, replace(ROOT, waits=False), ("root", 10, 5.0), "less often than every 100 updates"),
+        # Three of the four fragments a second come over it.
+        (SPLIT, REPLAY, LINK, ("link", 8, 2.0), "from about 8 actors in a group (here 4) it is full"),
+        # 50 ms of each update are not averaging; with 5 times as many learners they would be 10 ms.
+        (LEARNERS, REPLAY, RING, ("gradients", 10, 5.0), "from about 10 learners in a group (here 2)"),
+        # Each group's learner can follow 10 actors, and no more.
+        (MANY, ROLLOUTS, NONE, ("staleness", 8, 0.4), "a group 20 actors: samples are up to 3 versions old"),
+        (SPLIT, replace(ROLLOUTS, in_step=True), NONE, ("rollout", 8, 2.0), "find nothing to do"),
+    ],
+)
+def test_what_breaks_first_is_named_with_its_number_and_how_far_it_is(
+    split: Split, workload: Workload, exchange: ExchangeCosts, expected: tuple[str, int, float], words: str
+) -> None:
+    found = limit(split, workload, exchanging(exchange))
+    assert (found.name, found.at, found.headroom) == (*expected[:2], pytest.approx(expected[2]))
+    assert words in found.words
 
 
 def test_what_holds_the_job_back_now_comes_before_what_is_broken_as_well() -> None:
@@ -109,23 +85,12 @@ def test_a_buffer_that_holds_the_job_back_is_named_first() -> None:
     workload = replace(REPLAY, colocated=False)
     found = limit(replace(SPLIT, buffer_cores=1), workload, costs)
     # A fragment and its two updates take it 410 ms: it can have 2.44 actors.
-    assert (found.name, found.at, found.headroom) == (
-        "reception",
-        2,
-        pytest.approx(1 / 0.41 / 4),
-    )
+    assert (found.name, found.at, found.headroom) == ("reception", 2, pytest.approx(1 / 0.41 / 4))
 
 
 def test_all_are_listed_the_closest_first() -> None:
-    exchange = ExchangeCosts(
-        gradients_s=0.001,
-        sync_interval=100,
-        root_s=0.01,
-        fragment_bytes=1000,
-        crossing=0.5,
-        link_bytes_per_s=1e6,
-    )
-    costs = exchanging(exchange)
+    over_link = replace(LINK, fragment_bytes=1000, crossing=0.5, link_bytes_per_s=1e6)
+    costs = exchanging(replace(over_link, gradients_s=0.001, sync_interval=100, root_s=0.01))
     split = replace(SPLIT, learners=2)
     found = growth_limits(predict(split, ROLLOUTS, costs), ROLLOUTS, costs)
     assert [one.name for one in found] == ["reception", "gradients", "link", "root"]
@@ -135,3 +100,6 @@ def test_all_are_listed_the_closest_first() -> None:
 def test_nothing_breaks_where_nothing_is_shared() -> None:
     costs = replace(COSTS, buffer=BufferCosts(0.0, Cost.fixed(0.0), Cost.fixed(0.0)))
     assert breaks_first(predict(SPLIT, REPLAY, costs), REPLAY, costs) is None
+    # With fewer actors than a rollout has fragments, samples are no older than a version.
+    found = growth_limits(predict(SPLIT, ROLLOUTS, COSTS), ROLLOUTS, COSTS)
+    assert "staleness" not in {one.name for one in found}

@@ -52,19 +52,17 @@ def test_an_actor_has_as_many_threads_for_its_environments_as_cores(tmp_path: Pa
     assert TimedAssembly(job_of(measured, tmp_path), ACTOR)._env_threads == 3
 
 
-def test_a_share_is_of_the_minibatch_and_the_rollout_stays_whole(tmp_path: Path) -> None:
+def test_a_share_is_of_the_batch_the_rollout_stays_whole_and_a_replay_is_filled_first(tmp_path: Path) -> None:
     config = write_config(tmp_path / "ppo.toml", PPO)
     measured = load_config(config, measuring_settings(load_config(config), 16, 4))
     assert measured.environment.num_envs == 16
     training = measured.training.model_dump()
     assert (training["minibatch_size"], training["rollout_steps"]) == (16, 256)
-
-
-def test_a_replay_is_to_be_filled_before_the_first_draw(tmp_path: Path) -> None:
     config = write_config(tmp_path / "dqn.toml", DQN)
-    measured = load_config(config, measuring_settings(load_config(config), 8, 2))
-    assert measured.replay_settings.warmup_steps == 5000
-    assert measured.replay_settings.batch_size == 16
+    replay = load_config(config, measuring_settings(load_config(config), 8, 2)).replay_settings
+    assert (replay.warmup_steps, replay.batch_size) == (5000, 16)
+    with pytest.raises(ConfigError, match=r"training\.batch_size: 32 samples cannot be shared evenly by 3"):
+        measuring_settings(load_config(config), 8, 3)
 
 
 @pytest.mark.parametrize(
@@ -92,12 +90,6 @@ def test_a_replay_has_room_for_a_batch(tmp_path: Path) -> None:
     overrides = measuring_settings(load_config(config), 8, 1)
     settings = replay_settings(load_config(config, overrides), REPLAY_BYTES)
     assert load_config(config, [*overrides, *settings]).distribution.buffer.capacity == 3000
-
-
-def test_a_batch_that_cannot_be_shared_evenly_is_refused(tmp_path: Path) -> None:
-    job = load_config(write_config(tmp_path / "dqn.toml", DQN))
-    with pytest.raises(ConfigError, match=r"training\.batch_size: 32 samples cannot be shared evenly by 3"):
-        measuring_settings(job, 8, 3)
 
 
 @pytest.mark.parametrize(("steps", "capacity"), [(50, 1600), (500, 16000), (5000, 160_000)])

@@ -94,10 +94,8 @@ def test_learners_and_buffer_of_a_group_are_on_one_node(config: str, cores: int,
 
 def test_a_buffer_with_a_process_of_its_own_has_its_cores() -> None:
     found = splits(APEX, Cluster(4), "distribution.buffer.cores=2")
-    assert [(split.buffer_cores, split.learner_cores, split.actors) for split in found] == [
-        (2, 1, 1),
-        (2, 1, 4),
-    ]
+    cores = [(split.buffer_cores, split.learner_cores, split.actors) for split in found]
+    assert cores == [(2, 1, 1), (2, 1, 4)]
 
 
 @pytest.mark.parametrize(
@@ -117,6 +115,9 @@ def test_groups_that_share_a_core_are_looked_at_only_where_the_config_has_them()
     assert {split.groups for split in splits(SYNC, Cluster(2))} == {1}
     own = splits(PPO, Cluster(2), "distribution.groups=2", num_envs=(16, 64))
     assert [(split.actors, split.num_envs) for split in own if split.groups == 2] == [(1, 16), (1, 64)]
+    # As it is, the config is compared although its roles take turns: twice the updates at the same time.
+    of_two = search(PPO, 2, 1, "distribution.groups=2", costs=MadeUp(update_s=1e-4, step_s=1e-6)).best()
+    assert any(candidate.split.groups == 2 and not candidate.changes for candidate in of_two)
 
 
 @pytest.mark.parametrize(("cores", "shared"), [(2, [(1, 2)]), (4, [(1, 4), (2, 4), (3, 4)])])
@@ -126,23 +127,10 @@ def test_learners_leave_what_they_do_not_need_to_an_actor_for_each_core(
     found = [split for split in splits(PPO, Cluster(cores)) if split.groups == split.learners == 1]
     assert [(split.learner_cores, split.actors) for split in found if not split.pinned] == shared
     assert {split.learner_cores for split in found if split.pinned} == {each for each, _ in shared}
-
-
-def test_actors_in_step_share_a_rollout_evenly_and_learners_have_the_other_cores() -> None:
-    found = splits(SYNC, Cluster(7), num_envs=(16,))
-    assert {split.cores for split in found if split.pinned} == {7}
-    assert {split.actors for split in found if split.pinned} == {1, 2, 4}
-    shared = [split for split in found if not split.pinned and split.groups == 1]
-    assert {(split.learners, split.learner_cores, split.actors) for split in shared} == {(4, 1, 4)}
-    for split in found:
-        if split.learners == split.groups == 1:
-            load_config(SYNC, [f"distribution.actor.num={split.actors}", "environment.num_envs=16"])
-
-
-def test_where_all_roles_share_a_process_more_actors_are_not_tried() -> None:
-    found = splits(PPO, Cluster(4), "distribution.transport=inproc", "distribution.actor.num=2")
+    # Where all roles share a process more actors are not tried.
+    found = splits(PPO, Cluster(cores), "distribution.transport=inproc", "distribution.actor.num=2")
     assert {split.actors for split in found} == {2}
-    assert {split.learner_cores for split in found if split.groups == 1} == {1, 2, 4}
+    assert max(split.learner_cores for split in found if split.groups == 1) == cores
 
 
 @given(st.integers(2, 64), st.integers(1, 8), st.integers(1, 4))
@@ -160,11 +148,6 @@ def test_gpus_are_refused_for_learners_that_use_none() -> None:
         check_gpus(Cluster(4, gpus_per_node=1), "cpu")
     check_gpus(Cluster(4, gpus_per_node=1), "cuda:0")
     check_gpus(Cluster(4), "cpu")
-
-
-def test_ten_thousand_cores_are_thousands_of_splits_and_no_more() -> None:
-    for cluster in (Cluster(10_000), Cluster(40, 250), Cluster(100, 100)):
-        assert 100 < len(splits(PPO, cluster)) < 2_000
 
 
 # -- which comes first ---------------------------------------------------------------------------------
@@ -192,28 +175,26 @@ def test_ties_go_to_fewer_changes_then_to_fewer_environments() -> None:
     assert search(DQN, 2, costs=idle).best()[1].changes == ("environment.num_envs", "distribution.pin_cores")
     pinned = search(DQN, 2, 1, "distribution.pin_cores=true", costs=idle)
     assert pinned.best()[1].changes == ("environment.num_envs",)
+    for config in (APEX, PPO):
+        best = [found.split for found in search(config, 2, costs=MadeUp(update_s=0.1)).best()]
+        assert len(best) == len(set(best)), "no split is shown twice"
 
 
-@pytest.mark.parametrize(("cores", "nodes"), [(2, 1), (4, 1), (16, 1), (40, 8)])
+@pytest.mark.parametrize(("cores", "nodes"), [(2, 1), (16, 1), (40, 250)])
 def test_the_first_is_the_best_of_all_but_for_a_tie(cores: int, nodes: int) -> None:
     compared = search(PPO, cores, nodes)
+    assert len(splits(PPO, Cluster(cores, nodes))) < 2_000, "ten thousand cores are thousands and no more"
     every = splits(PPO, Cluster(cores, nodes), num_envs=num_envs_options(PPO))
     best = max(compared.predict(split).throughput for split in every)
     assert compared.best()[0].prediction.throughput >= (1 - TIE) * best
 
 
-def test_the_config_as_it_is_is_compared_although_its_roles_take_turns() -> None:
-    # Four roles on two cores: twice the groups, and twice the updates at the same time.
-    of_two = search(PPO, 2, 1, "distribution.groups=2", costs=MadeUp(update_s=1e-4, step_s=1e-6)).best()
-    assert any(candidate.split.groups == 2 and not candidate.changes for candidate in of_two)
-
-
 # -- which can be run ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("config", "over"), [(PPO, ()), (DQN, ()), (SYNC, ())])
-def test_several_groups_and_learners_can_be_run(config: str, over: tuple[str, ...]) -> None:
-    found = search(config, 16, 1, *over).best()
+@pytest.mark.parametrize("config", [PPO, DQN, SYNC])
+def test_several_groups_and_learners_can_be_run(config: str) -> None:
+    found = search(config, 16).best()
     assert all(candidate.runnable for candidate in found)
     assert any(candidate.split.groups > 1 for candidate in found)
 
@@ -240,12 +221,10 @@ def test_what_cannot_be_run_says_why_and_the_best_that_can_comes_last() -> None:
     assert last.runnable
     assert last == found.runnable()[0]
     assert (last.split.learners, last.split.groups) == (1, 1)
-
-
-def test_the_best_that_learns_as_the_config_does_has_its_groups_and_learners() -> None:
-    found = search(PPO, 16, 1, "distribution.groups=2").like_the_config()
-    assert found is not None
-    assert (found.split.learners, found.split.groups) == (1, 2)
+    # The best that learns as the config does has its groups and learners.
+    like = search(PPO, 16, 1, "distribution.groups=2").like_the_config()
+    assert like is not None
+    assert (like.split.learners, like.split.groups) == (1, 2)
 
 
 def test_settings_of_what_can_be_run_give_the_config_that_split() -> None:
@@ -253,28 +232,19 @@ def test_settings_of_what_can_be_run_give_the_config_that_split() -> None:
         job = load_config(PPO, candidate.settings)
         assert split_of(job) == candidate.split
         assert {setting.partition("=")[0] for setting in candidate.settings} >= set(candidate.changes)
+        assert not replace(candidate, why_not="because").runnable
 
 
-def test_zmq_goes_between_hosts_where_nothing_else_does() -> None:
+def test_zmq_goes_between_hosts_unless_the_config_names_what_reaches_them() -> None:
     best = search(PPO, 4, 2).runnable()[0]
     assert {"distribution.hosts", "distribution.transport"} <= set(best.changes)
     job = load_config(PPO, best.settings)
     assert (job.distribution.hosts, job.distribution.transport.remote) == (2, "zmq")
     assert job.distribution.transport.local == "shm"
-
-
-def test_several_hosts_are_a_setting_and_a_transport_that_reaches_them_stays() -> None:
     over = "distribution.transport=ucx"
-    found = search(PPO, 4, 2, over).runnable()
-    assert "distribution.hosts" in found[0].changes
-    assert "distribution.transport" not in found[0].changes
-    assert load_config(PPO, [over, *found[0].settings]).distribution.hosts == 2
-
-
-def test_a_replay_that_cannot_hold_what_actors_send_rules_them_out() -> None:
-    small = "distribution.buffer.capacity=8192"
-    for candidate in search(DQN, 16, 1, small, costs=MadeUp(step_s=1e-3)).runnable():
-        assert candidate.split.actors * 2 * 32 * candidate.split.num_envs <= 8192
+    best = search(PPO, 4, 2, over).runnable()[0]
+    assert set(best.changes) & {"distribution.hosts", "distribution.transport"} == {"distribution.hosts"}
+    assert load_config(PPO, [over, *best.settings]).distribution.hosts == 2
 
 
 # -- what a choice is compared with --------------------------------------------------------------------
@@ -301,6 +271,9 @@ def test_a_core_is_moved_either_way_where_there_are_more() -> None:
     assert tried(search(PPO, 6, 1, "distribution.actor.cores=2"), Split(1, 2, 2, 64, actor_cores=2))[-2:] == [
         *("~2 2 64", "4 1 64")
     ]
+    # Three actors cannot share a rollout of four fragments.
+    for line in tried(search(SYNC, 6), Split(1, 4, 2, 16)):
+        assert line.split()[1] in {"1", "2", "4"}
 
 
 def test_a_job_that_was_measured_with_one_number_of_environments_is_compared_with_other_actors() -> None:
@@ -314,21 +287,3 @@ def test_a_job_that_was_measured_with_one_number_of_environments_is_compared_wit
         costs=MadeUp(),
     )
     assert tried(one_size, split_of(config)) == ["1 1 64", "~1 2 64", "~1 1 64", "1 2 64", "1 3 64"]
-
-
-def test_no_split_is_shown_twice() -> None:
-    for config in (APEX, PPO):
-        best = [found.split for found in search(config, 2, costs=MadeUp(update_s=0.1)).best()]
-        assert len(best) == len(set(best))
-
-
-def test_what_a_choice_is_compared_with_can_be_run() -> None:
-    # Three actors cannot share a rollout of four fragments.
-    for line in tried(search(SYNC, 6), Split(1, 4, 2, 16)):
-        assert line.split()[1] in {"1", "2", "4"}
-
-
-def test_a_candidate_is_runnable_exactly_if_nothing_is_said_against_it() -> None:
-    candidate = search(PPO, 2).best()[0]
-    assert candidate.runnable
-    assert not replace(candidate, why_not="because").runnable

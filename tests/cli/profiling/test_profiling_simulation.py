@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,6 @@ from hypothesis import strategies as st
 from tianji_cli.profiling.simulation import EVENTS, simulate
 from tianji_cli.throughput.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
 from tianji_cli.throughput.prediction import predict
-from tianji_cli.throughput.rates import PerRole
 from tianji_cli.throughput.split import Split
 from tianji_cli.throughput.workload import Workload
 
@@ -74,54 +74,24 @@ PARTED = replace(replay(), colocated=False)
 LINK = ExchangeCosts(fragment_bytes=1_000_000, crossing=0.5, link_bytes_per_s=1e8)
 
 
-@pytest.mark.parametrize(
-    ("limit", "split", "workload", "of_split"),
-    [
-        pytest.param("production", splits(1), rollouts(), costs(), id="rollouts-sample-bound"),
-        pytest.param("production", splits(4), rollouts(), costs(update=7.5e-4), id="rollouts-balanced"),
-        pytest.param("consumption", splits(4), rollouts(), costs(update=0.003), id="rollouts-training-bound"),
-        pytest.param(
-            "consumption", splits(32), rollouts(), costs(), id="rollouts-more-actors-than-fragments"
-        ),
-        pytest.param("turns", splits(4), rollouts(in_step=True), costs(), id="in-step"),
-        pytest.param("production", splits(2), replay(), costs(fragment=0.1), id="replay-sample-bound"),
-        pytest.param("consumption", splits(4), replay(), costs(update=0.002), id="replay-training-bound"),
-        pytest.param(
-            "production", splits(4), replay(), costs(fragment=0.14, update=8e-4), id="replay-balanced"
-        ),
-        pytest.param(
-            "production", splits(2, buffer_cores=1), PARTED, costs(fragment=0.1), id="parted-sample-bound"
-        ),
-        pytest.param(
-            "consumption", splits(4, buffer_cores=1), PARTED, costs(draw=5e-4), id="parted-training-bound"
-        ),
-        pytest.param(
-            "reception", splits(8, buffer_cores=1), PARTED, costs(draw=0.002), id="parted-communication-bound"
-        ),
-        pytest.param(
-            "consumption",
-            splits(16, learners=4),
-            rollouts(fragments=64),
-            costs(update=0.001, exchange=ExchangeCosts(gradients_s=0.001)),
-            id="several-learners",
-        ),
-        pytest.param(
-            "consumption",
-            splits(4, groups=4),
-            rollouts(),
-            costs(update=0.003, exchange=ExchangeCosts(group_s=0.05, root_s=0.005)),
-            id="several-groups",
-        ),
-        pytest.param(
-            "root",
-            splits(4, groups=16),
-            rollouts(),
-            costs(exchange=ExchangeCosts(group_s=0.01, root_s=0.05)),
-            id="the-root",
-        ),
-        pytest.param("link", splits(8), rollouts(32), costs(update=3e-4, exchange=LINK), id="the-link"),
-    ],
-)
+SLOW_GROUPS = ExchangeCosts(group_s=0.05, root_s=0.005)
+SLOW_ROOT = ExchangeCosts(group_s=0.01, root_s=0.05)
+CASES = {
+    "more actors than fragments": ("consumption", splits(32), rollouts(), costs()),
+    "parted communication-bound": ("reception", splits(8, buffer_cores=1), PARTED, costs(draw=0.002)),
+    "learners": (
+        "consumption",
+        splits(16, 4),
+        rollouts(64),
+        costs(exchange=ExchangeCosts(gradients_s=0.001)),
+    ),
+    "groups": ("consumption", splits(4, groups=4), rollouts(), costs(update=0.003, exchange=SLOW_GROUPS)),
+    "the root": ("root", splits(4, groups=16), rollouts(), costs(exchange=SLOW_ROOT)),
+    "the link": ("link", splits(8), rollouts(32), costs(update=3e-4, exchange=LINK)),
+}
+
+
+@pytest.mark.parametrize(("limit", "split", "workload", "of_split"), CASES.values(), ids=CASES)
 def test_the_prediction_comes_of_the_rules(
     limit: str, split: Split, workload: Workload, of_split: Costs
 ) -> None:
@@ -133,19 +103,19 @@ def test_the_prediction_comes_of_the_rules(
     assert simulated.reception * workload.rho == pytest.approx(simulated.consumption, rel=0.02)
 
 
-@pytest.mark.parametrize("update", [3e-5, 1e-4, 2e-4, 4e-4, 8e-4])
-@pytest.mark.parametrize(
-    ("cores", "actors", "workload"),
-    [
-        pytest.param(2, 2, rollouts(), id="all-wait-together"),
-        pytest.param(4, 4, rollouts(), id="on-four-cores"),
-        pytest.param(2, 2, rollouts(fragments=1, window=1), id="one-fragment-a-rollout"),
-        pytest.param(2, 2, replay(), id="replay"),
-        pytest.param(3, 3, PARTED, id="parted"),
-        pytest.param(1, 1, rollouts(window=8), id="one-core"),
-        pytest.param(2, 2, rollouts(in_step=True), id="in-step"),
-    ],
-)
+SHARED = {
+    "all wait together": (2, 2, rollouts()),
+    "on four cores": (4, 4, rollouts()),
+    "one fragment a rollout": (2, 2, rollouts(fragments=1, window=1)),
+    "replay": (2, 2, replay()),
+    "parted": (3, 3, PARTED),
+    "one core": (1, 1, rollouts(window=8)),
+    "in step": (2, 2, rollouts(in_step=True)),
+}
+
+
+@pytest.mark.parametrize("update", [3e-5, 2e-4, 8e-4])
+@pytest.mark.parametrize(("cores", "actors", "workload"), SHARED.values(), ids=SHARED)
 def test_the_prediction_comes_of_the_rules_where_roles_share_cores(
     cores: int, actors: int, workload: Workload, update: float
 ) -> None:
@@ -155,17 +125,6 @@ def test_the_prediction_comes_of_the_rules_where_roles_share_cores(
     prediction = predict(split, workload, of_split, cores)
     simulated = exactly(split, workload, of_split, cores=cores, crowd=prediction.crowd, events=30_000)
     assert simulated.throughput == pytest.approx(prediction.throughput, rel=0.06)
-
-
-def test_what_a_learner_leaves_idle_actors_have() -> None:
-    # A fragment takes 20 ms, its updates 5 ms: on two cores 8 in 100 ms, 5 where the learner has its own.
-    of_split = costs(fragment=0.0199, update=1e-3, receive=0.0, draw=0.0)
-    pinned, shared = (
-        exactly(split, rollouts(), of_split, cores=2, events=30_000).throughput
-        for split in (splits(1), replace(splits(2), pinned=False))
-    )
-    assert pinned == pytest.approx(STEPS * 10 / 0.020, rel=0.01)
-    assert shared == pytest.approx(STEPS * 10 / 0.0125, rel=0.01)
 
 
 def test_a_learner_gets_no_more_of_shared_cores_than_each_actor() -> None:
@@ -235,14 +194,6 @@ def test_one_actor_and_one_learner_as_reckoned_by_hand() -> None:
     assert simulated.policy_lag == pytest.approx(1.0)
 
 
-def test_the_crowd_makes_work_dearer() -> None:
-    of_split = replace(costs(), actor=ActorCosts(STEPS, Cost(0.0199, 0.0399), send_s=1e-4))
-    alone = exactly(splits(1), rollouts(), of_split, events=20_000)
-    crowded = exactly(splits(1), rollouts(), of_split, crowd=PerRole(0.5, 0.0, 0.0), events=20_000)
-    assert alone.production == pytest.approx(STEPS / 0.02, rel=0.01)
-    assert crowded.production == pytest.approx(STEPS / 0.03, rel=0.01)
-
-
 def test_a_window_of_two_hides_the_updates_from_an_actor_that_a_window_of_one_makes_wait() -> None:
     # Two fragments and one update of half a fragment's time for each rollout.
     of_split = costs(fragment=0.0199, update=0.03, receive=0.0, draw=0.0)
@@ -264,17 +215,13 @@ def test_samples_are_as_many_versions_old_as_actors_outnumber_the_fragments_of_a
     assert simulated.policy_lag == pytest.approx(lag, rel=0.01)
 
 
-def test_samples_are_never_old_in_step() -> None:
-    simulated = exactly(splits(4), rollouts(in_step=True), costs(), events=20_000)
-    assert simulated.policy_lag == 0
-
-
-def test_actors_in_step_that_have_no_share_of_a_rollout_do_nothing() -> None:
+def test_in_step_samples_are_never_old_and_actors_without_a_share_of_a_rollout_do_nothing() -> None:
     eight, twelve = (
         exactly(splits(actors), rollouts(fragments=8, in_step=True), costs(), events=20_000)
         for actors in (8, 12)
     )
     assert twelve.throughput == pytest.approx(eight.throughput, rel=0.01)
+    assert twelve.policy_lag == eight.policy_lag == 0
 
 
 @pytest.mark.parametrize("workload", [rollouts(), replay(), PARTED, rollouts(in_step=True)])
@@ -298,29 +245,21 @@ def test_learners_in_lockstep_wait_for_the_slowest() -> None:
 
 
 def test_the_root_serves_one_group_after_another() -> None:
-    exchange = ExchangeCosts(sync_interval=100, group_s=0.0, root_s=0.01)
-    of_split = costs(update=0.001, receive=0.0, draw=0.0, exchange=exchange)
-    alone, few, many = (
-        exactly(splits(8, groups=groups), rollouts(), of_split, events=60_000).throughput / groups
-        for groups in (1, 4, 40)
-    )
+    def each(groups: int, **more: Any) -> float:
+        """Throughput of one of so many groups."""
+        exchange = ExchangeCosts(sync_interval=100, root_s=0.01, **more)
+        of_split = costs(update=0.001, receive=0.0, draw=0.0, exchange=exchange)
+        return exactly(splits(8, groups=groups), rollouts(), of_split, events=60_000).throughput / groups
+
     # A hundred updates take 101 ms; the root needs 40 ms for 4 groups, 400 ms for 40.
+    alone, few, many = (each(groups, group_s=0.0) for groups in (1, 4, 40))
     assert alone == pytest.approx(STEPS * 8 * 10 / 0.0405, rel=0.01)
     assert few == pytest.approx(alone, rel=0.01)
     assert many == pytest.approx(100 * STEPS * 2 / 0.4, rel=0.01)
-
-
-def test_a_root_that_is_not_waited_for_holds_no_group_back() -> None:
-    exchange = ExchangeCosts(sync_interval=100, group_s=0.01, root_s=0.01, waits=False)
-    of_split = costs(update=0.001, receive=0.0, draw=0.0, exchange=exchange)
-    workload = rollouts()
-    alone, many = (
-        exactly(splits(8, groups=groups), workload, of_split, events=60_000).throughput / groups
-        for groups in (1, 40)
-    )
-    # The root needs 400 ms for 40 groups: most of the times that a group would hand in, it does not.
-    assert many >= alone
-    assert many <= predict(splits(8), workload, costs(update=0.001, receive=0.0, draw=0.0)).throughput
+    # Of groups that do not wait for it, most would hand in while it is busy, and do not.
+    alone, many = (each(groups, group_s=0.01, waits=False) for groups in (1, 40))
+    free = predict(splits(8), rollouts(), costs(update=0.001, receive=0.0, draw=0.0)).throughput
+    assert alone <= many <= free
 
 
 def test_without_balance_the_throughput_is_what_both_sides_allow() -> None:
@@ -333,6 +272,9 @@ def test_without_balance_the_throughput_is_what_both_sides_allow() -> None:
 def test_a_simulation_comes_out_the_same_every_time() -> None:
     one, again = (simulate(splits(4), rollouts(), costs(), events=5000) for _ in range(2))
     assert one == again
+    few = exactly(splits(2), rollouts(), costs(), events=1)
+    assert few.events > 100, "too few events become enough"
+    assert math.isfinite(few.throughput)
     assert one.throughput != exactly(splits(4), rollouts(), costs(), events=5000).throughput
 
 
@@ -348,33 +290,23 @@ def test_near_balance_sides_whose_work_varies_wait_for_one_another(fragments: in
     assert training_bound > 0.99
 
 
-@pytest.mark.parametrize(
-    ("split", "workload", "of_split"),
-    [
-        pytest.param(splits(9_999), rollouts(), costs(), id="rollouts"),
-        pytest.param(splits(9_999), rollouts(fragments=20_000), costs(update=1e-4), id="large-rollouts"),
-        pytest.param(splits(9_999), replay(), costs(), id="replay"),
-        pytest.param(splits(9_936, learners=64), rollouts(640), costs(), id="learners"),
-        pytest.param(
-            splits(1, groups=5_000),
-            rollouts(),
-            costs(exchange=ExchangeCosts(group_s=0.01, root_s=1e-6)),
-            id="groups",
-        ),
-    ],
-)
+HUGE_GROUPS = costs(exchange=ExchangeCosts(group_s=0.01, root_s=1e-6))
+HUGE = {
+    "rollouts": (splits(9_999), rollouts(), costs()),
+    "large rollouts": (splits(9_999), rollouts(fragments=20_000), costs(update=1e-4)),
+    "replay": (splits(9_999), replay(), costs()),
+    "learners": (splits(9_936, learners=64), rollouts(640), costs()),
+    "groups": (splits(1, groups=5_000), rollouts(), HUGE_GROUPS),
+}
+
+
+@pytest.mark.parametrize(("split", "workload", "of_split"), HUGE.values(), ids=HUGE)
 def test_ten_thousand_cores_need_few_events_and_come_out_as_predicted(
     split: Split, workload: Workload, of_split: Costs
 ) -> None:
     simulated = exactly(split, workload, of_split)
     assert EVENTS <= simulated.events <= 2 * EVENTS
     assert simulated.throughput == pytest.approx(predict(split, workload, of_split).throughput, rel=0.03)
-
-
-def test_too_few_events_become_enough() -> None:
-    simulated = exactly(splits(2), rollouts(), costs(), events=1)
-    assert simulated.events > 100
-    assert math.isfinite(simulated.throughput)
 
 
 def test_what_could_never_run_is_refused() -> None:

@@ -30,17 +30,18 @@ def test_the_engine_inside_a_host_is_measured_and_the_other_where_there_are_seve
     both = 'transport={local="shm",remote="zmq"}'
     assert measured_engines(job(both)) == ["shm"]
     assert measured_engines(job(both, "hosts=2", "actor.num=2")) == ["shm", "zmq"]
-
-
-def test_nothing_is_measured_where_all_roles_share_a_process() -> None:
+    # Nothing is measured where all roles share a process.
     alone = job('transport="inproc"')
     assert measure_messages(alone, [1000]) == measure_policy(alone, 1000, [1]) == ()
 
 
-def test_messages_of_the_smallest_and_the_largest_size_are_sent() -> None:
+def test_messages_of_the_smallest_and_the_largest_size_are_sent_and_a_policy_to_some_actors() -> None:
     small, large = measure_messages(job('transport="shm"'), [8, 300_001])
     assert (small.engine, small.nbytes, large.nbytes) == ("shm", 32, 300_008)
     assert all(figures.send_s > 0 and figures.receive_s > 0 for figures in (small, large))
+    one, two = measure_policy(job('transport="zmq"'), 10_963, [1, 2])
+    assert (one.actors, two.actors) == (1, 2)
+    assert min(one.seconds, two.seconds) > 0
 
 
 def test_a_users_engine_beside_its_config_is_measured_wherever_one_works(
@@ -56,13 +57,6 @@ def test_a_users_engine_beside_its_config_is_measured_wherever_one_works(
     monkeypatch.setattr(sys, "path", [*sys.path])
     (figures,) = measure_messages(load_config(config, ["distribution.actor.send_size=16"]), [1000])
     assert figures.engine == "own_engine:Engine"
-
-
-def test_a_policy_reaches_one_and_several_actors() -> None:
-    one, two = measure_policy(job('transport="zmq"'), 10_963, [1, 2])
-    assert (one.actors, two.actors) == (1, 2)
-    assert one.seconds > 0
-    assert two.seconds > 0
 
 
 @pytest.mark.parametrize("nbytes", [1, 33, 44_480, 177_537, 10_000_001, 2**33 + 1])
@@ -91,9 +85,8 @@ def test_fragments_are_received_in_place_where_the_engine_lends(commands: list[s
         measure_messages(job(f'transport="{engine}"', config=config), [1000])
     stores = [words.partition("--store ")[2].split()[0] for words in commands]
     assert stores == ["inplace", "copy", "inplace"], "a replay's copy is in what its buffer's work costs"
-
-
-def test_large_messages_are_fewer_and_fewer_of_them_are_on_their_way(commands: list[str]) -> None:
+    # Large messages are fewer, and fewer of them are on their way.
+    commands.clear()
     for nbytes in (1000, 20_000_000, 10_000_000_000):
         measure_messages(job(), [nbytes])
     counts = [(words.split()[6:8], words.split()[8:10]) for words in commands]
@@ -108,15 +101,11 @@ def test_an_engine_that_cannot_be_measured_says_why(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(transport_terms, "KB", 3 * KB)  # A size that is no multiple of a word.
     with pytest.raises(ProbeFailed, match=r"transport 'shm' cannot be measured:\n.*--msg-kb"):
         measure_messages(job(), [1000])
-
-
-@pytest.mark.parametrize("printed", ["", "no figures today", "[]", "{}"])
-def test_words_in_place_of_figures_are_no_figures(printed: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transport_terms, "_run", lambda _command, _what: printed)
-    with pytest.raises(
-        ProbeFailed, match="transport 'shm' was not measured: tianji bench printed no figures"
-    ):
-        measure_messages(job(), [1000])
+    words_only = "transport 'shm' was not measured: tianji bench printed no figures"
+    for printed in ("", "no figures today", "[]", "{}"):
+        monkeypatch.setattr(transport_terms, "_run", lambda _command, _what, printed=printed: printed)
+        with pytest.raises(ProbeFailed, match=words_only):
+            measure_messages(job(), [1000])
 
 
 def test_one_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli_w
-from cli.bench.trainings import CONFIG
 
 from tianji_cli.bench.progress import Progress
 from tianji_cli.config.loader import load_config
@@ -39,13 +37,6 @@ class Listening(Progress):
 
     def done(self, result: str) -> None:
         self.said.append(result)
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> str:
-    path = tmp_path / "quick.toml"
-    path.write_text(tomli_w.dumps(CONFIG))
-    return str(path)
 
 
 def candidate(config: str, split: Split | None = None, uses_per_s: float = 40_000.0) -> Candidate:
@@ -110,21 +101,16 @@ ROWS = [
 ]
 
 
-def test_neither_the_beginning_nor_the_end_of_a_training_counts() -> None:
+def test_neither_the_beginning_nor_the_end_nor_a_warm_up_counts() -> None:
     assert rates_of(ROWS, is_balanced=True) == Rates(8000.0, 2000.0)
-
-
-def test_uses_are_counted_where_nothing_ties_them_to_steps() -> None:
+    later = [one | {"train_s": one["train_s"] + 10.0} for one in ROWS]
+    warming = [row(seconds, 100, updates=0) for seconds in (1.0, 5.0, 9.0)]
+    assert rates_of([*warming, *later], is_balanced=True) == Rates(8000.0, 2000.0)
+    # Uses are counted where nothing ties them to steps.
     assert rates_of(ROWS, is_balanced=False) == Rates(8000.0, 2000.0)
     ahead = [one | {"consumed": 2 * one["consumed"]} for one in ROWS]
     assert rates_of(ahead, is_balanced=False) == Rates(16_000.0, 2000.0)
     assert rates_of(ahead, is_balanced=True) == Rates(8000.0, 2000.0)
-
-
-def test_a_warm_up_does_not_count() -> None:
-    later = [one | {"train_s": one["train_s"] + 10.0} for one in ROWS]
-    warming = [row(seconds, 100, updates=0) for seconds in (1.0, 5.0, 9.0)]
-    assert rates_of([*warming, *later], is_balanced=True) == Rates(8000.0, 2000.0)
 
 
 @pytest.mark.parametrize("rows", [ROWS[:1], ROWS[:4], ROWS[:6], [ROWS[4]] * 5])
@@ -174,46 +160,27 @@ def test_splits_take_turns_and_the_median_of_their_runs_counts(
     assert [one.error for one in found] == pytest.approx([40 / 24 - 1, 40 / 32 - 1])
 
 
-def trained_for(trained: list[tuple[str, dict[str, str]]]) -> float:
-    return float(trained[-1][1]["experiment.stop"].strip("{ }").partition("=")[2])
-
-
-def test_a_slow_split_is_trained_for_several_rollouts(
+def test_a_training_is_long_enough_for_several_rollouts_or_balances_and_a_warm_up(
     config: str, trained: list[tuple[str, dict[str, str]]]
 ) -> None:
-    for uses_per_s, seconds in ((1e6, WINDOW_S), (512.0, 2 * WINDOW_S), (1.0, MOST_S)):
-        verify(config, (), [candidate(config, uses_per_s=uses_per_s)], progress=Listening(), rounds=1)
-        assert trained_for(trained) == pytest.approx(SETTLES_S + seconds)
+    def seconds(config: str, uses_per_s: float, *overrides: str) -> float:
+        verify(config, overrides, [candidate(config, uses_per_s=uses_per_s)], progress=Listening(), rounds=1)
+        return float(trained[-1][1]["experiment.stop"].strip("{ }").partition("=")[2])
+
+    for uses_per_s, expected_s in ((1e6, WINDOW_S), (512.0, 2 * WINDOW_S), (1.0, MOST_S)):
+        assert seconds(config, uses_per_s) == pytest.approx(SETTLES_S + expected_s)
+    tolerances = [f"distribution.balance_tolerance={steps}" for steps in (4000, 6000)]
+    less_s, more_s = (seconds(DQN, 8_000.0, tolerance) for tolerance in tolerances)
+    assert more_s - less_s == pytest.approx(CYCLES * 2000 * 2.0 / 8_000.0)
+    warmup_s = 2048 / 20_000.0
+    assert seconds(DQN, 40_000.0) == pytest.approx(SETTLES_S + WINDOW_S + 2 * warmup_s, rel=1e-3)
 
 
-def test_a_balance_that_was_set_is_what_a_training_goes_through_several_times(
-    trained: list[tuple[str, dict[str, str]]],
-) -> None:
-    expected = candidate(DQN, uses_per_s=8_000.0)
-    seconds = []
-    for steps in (4000, 6000):
-        verify(DQN, [f"distribution.balance_tolerance={steps}"], [expected], progress=Listening(), rounds=1)
-        seconds.append(trained_for(trained))
-    assert seconds[1] - seconds[0] == pytest.approx(CYCLES * 2000 * expected.prediction.rho / 8_000.0)
-
-
-def test_the_warm_up_of_a_replay_comes_on_top(trained: list[tuple[str, dict[str, str]]]) -> None:
-    expected = candidate(DQN, uses_per_s=40_000.0)
-    verify(DQN, (), [expected], progress=Listening(), rounds=1)
-    warmup_s = 2048 / expected.prediction.production
-    assert trained_for(trained) == pytest.approx(SETTLES_S + WINDOW_S + 2 * warmup_s, rel=1e-3)
-
-
-def test_what_the_user_has_set_is_trained_with_as_well(
+def test_what_the_user_has_set_is_trained_with_and_a_training_that_lost_samples_has_no_figures(
     config: str, trained: list[tuple[str, dict[str, str]]]
 ) -> None:
     verify(config, ["training.gamma=0.5"], [candidate(config)], progress=Listening(), rounds=1)
-    assert trained[0][1]["training.gamma"] == "0.5"
-
-
-def test_a_training_that_lost_samples_has_no_figures(
-    config: str, trained: list[tuple[str, dict[str, str]]]
-) -> None:
+    assert trained.pop()[1]["training.gamma"] == "0.5"
     with pytest.raises(RunFailed, match="misses 1 samples"):
         verify(config, ["experiment.name=lossy"], [candidate(config)], progress=Listening())
     assert len(trained) == 1
