@@ -8,8 +8,6 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-import tomli_w
-from cli.bench.trainings import CONFIG
 from cli.profiling.made_up_measurements import PPO, Job, made_up
 
 from tianji_cli.config.loader import load_config
@@ -54,11 +52,3 @@ def earlier(found: Find, tmp_path: Path) -> Path:
     path = tmp_path / "earlier.json"
     path.write_text(json.dumps(document(found())))
     return path
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> str:
-    """A config that is trained in seconds."""
-    path = tmp_path / "quick.toml"
-    path.write_text(tomli_w.dumps(CONFIG))
-    return str(path)

@@ -26,15 +26,15 @@ def with_learners(measured: Measurements, **pieces: Repeated) -> Measurements:
     return measured.model_copy(update={"learners": learners})
 
 
-def test_nothing_is_said_of_a_quiet_machine() -> None:
-    quiet = made_up()
-    assert quiet.busy < 0.1
-    assert warnings(quiet) == []
-
-
-def test_a_busy_machine_is_named() -> None:
+def test_a_busy_machine_and_a_job_too_slow_to_be_measured_whole_are_named_and_a_quiet_one_is_not() -> None:
+    assert made_up().busy < 0.1
+    assert warnings(made_up()) == []
     (said,) = warnings(made_up().model_copy(update={"busy": 0.6}))
     assert said == "this machine is too busy to measure: 60 % of its cores were at work with something else"
+    (said,) = warnings(made_up().model_copy(update={"unmeasured": tuple("abcde")}))
+    assert said == "this job is too slow for all of it to be measured in time. Left out: a; b; c; 2 more"
+    (one,) = warnings(made_up().model_copy(update={"unmeasured": ("a",)}))
+    assert one.endswith("Left out: a")
 
 
 def test_one_disturbed_repeat_of_many_moves_no_median_and_is_not_worth_a_word() -> None:
@@ -66,12 +66,3 @@ def test_many_noisy_figures_are_counted_and_the_worst_are_named() -> None:
     assert "1 actor of" in said[0]
     assert len(said) == 4
     assert said[3] == f"too noisy: {learners + 1 - 3} more figures, each above 25 %"
-
-
-def test_what_there_was_no_time_for_is_said() -> None:
-    said = warnings(made_up().model_copy(update={"unmeasured": tuple("abcde")}))
-    assert said == [
-        "this job is too slow for all of it to be measured in time. Left out: a; b; c; 2 more",
-    ]
-    (said_of_one,) = warnings(made_up().model_copy(update={"unmeasured": ("a",)}))
-    assert said_of_one.endswith("Left out: a")

@@ -12,6 +12,7 @@ from cli.profiling.conftest import Find
 from cli.profiling.made_up_measurements import DQN, PPO, Job, repeated
 
 from tianji_cli.config.loader import load_config
+from tianji_cli.profiling.findings import Findings
 from tianji_cli.profiling.report import print_findings, print_verified, print_written
 from tianji_cli.profiling.report_measured import measured_facts
 from tianji_cli.profiling.scaling import Cluster
@@ -38,32 +39,30 @@ def checks_of(predictions: list[Prediction], *errors: float) -> list[Verified]:
     ]
 
 
+def printed(found: Findings, capsys: Out, **asked: bool) -> str:
+    print_findings(found, **asked)
+    return capsys.readouterr().out
+
+
+def flat(text: str) -> str:
+    return " ".join(text.split())
+
+
 # -- what was measured -----------------------------------------------------------------------------------
 
 
-def test_inference_environments_and_the_rest_of_an_actor_are_told_apart(found: Find) -> None:
+def test_an_actor_is_told_by_its_parts_sizes_neighbours_and_terms_of_equation_1(found: Find) -> None:
     measured = found().subject.measurements
-    said = dict(measured_facts(found()))
     act, step, whole = (getattr(measured.actors[2], name).cost for name in ("act_s", "step_s", "fragment_s"))
-    lines = [line for _, line in measured_facts(found())]
+    said, lines = dict(measured_facts(found())), [line for _, line in measured_facts(found())]
     assert f"inference {act / whole:.0%}, environments {step / whole:.0%}".replace("%", " %") in lines[1]
     assert said["one actor core"] == "245 K env steps/s with 64 environments:"
     assert "85.7 K with 16, 151 K with 32" in lines
-
-
-def test_actors_side_by_side_are_compared_with_one_alone(found: Find) -> None:
-    there = found(DQN, 16)
-    said = dict(measured_facts(there))
-    assert said["side by side"].startswith("2 at 100 %, 4 at 100 %, 8 at 100 %, 15 at 87 %, 16 at 87 %")
-
-
-@pytest.mark.parametrize("job", [PPO, DQN])
-def test_each_learner_has_its_rate_and_the_parts_of_its_time(found: Find, job: Job) -> None:
-    there = found(job, 16)
-    said = dict(measured_facts(there))
-    for cores in ("1 core", "2 cores", "4 cores", "8 cores", "16 cores"):
-        line = said[f"learner, {cores}"]
-        assert all(part in line for part in ("uses/s", "updates", "sampling", "publishing", "receiving"))
+    assert "shm, 156 KB a fragment: 52 us to push (T_sd)," in lines
+    assert "55 us to receive, 214 us with checking and storing it (T_rv)" in lines
+    beside = dict(measured_facts(found(DQN, 16)))["side by side"]
+    assert beside.startswith("2 at 100 %, 4 at 100 %, 8 at 100 %, 15 at 87 %, 16 at 87 %")
+    assert not dict(measured_facts(found(PPO, 1))).keys() & {"side by side", "averaging", "learner, 2 cores"}
 
 
 @pytest.mark.parametrize("job", [PPO, DQN])
@@ -75,80 +74,73 @@ def test_a_learners_rate_is_what_the_parts_of_its_time_come_to(found: Find, job:
     receiving_s = fragments * (costs.buffer.receive_s + one.store_s.cost)
     publishing_s = costs.learner.publish.alone_s / one.updates_per_version
     whole_s = one.update_s.cost + one.draw_s.cost + publishing_s + receiving_s
-    said = dict(measured_facts(there))["learner, 1 core"]
-    assert said.startswith(f"{count(one.uses_per_update / whole_s)} uses/s: ")
+    said = dict(measured_facts(there))
+    assert said["learner, 1 core"].startswith(f"{count(one.uses_per_update / whole_s)} uses/s: ")
     shares = [one.update_s.cost, one.draw_s.cost, publishing_s, receiving_s]
-    assert [int(part) for part in re.findall(r"(\d+) %", said)] == [
+    assert [int(part) for part in re.findall(r"(\d+) %", said["learner, 1 core"])] == [
         round(100 * seconds / whole_s) for seconds in shares
     ]
-
-
-def test_the_terms_of_equation_1_are_those_of_the_configured_fragment(found: Find) -> None:
-    there = found()
-    lines = [line for _, line in measured_facts(there)]
-    assert "shm, 156 KB a fragment: 52 us to push (T_sd)," in lines
-    assert "55 us to receive, 214 us with checking and storing it (T_rv)" in lines
-
-
-def test_one_core_has_no_line_about_what_needs_more(found: Find) -> None:
-    there = found(PPO, 1)
-    said = dict(measured_facts(there))
-    assert not said.keys() & {"side by side", "averaging", "learner, 2 cores"}
+    for cores in (2, 4, 8, 16):
+        line = said[f"learner, {cores} cores"]
+        assert all(part in line for part in ("uses/s", "updates", "sampling", "publishing", "receiving"))
 
 
 def test_what_speaks_against_the_figures_is_shown(found: Find, capsys: Out) -> None:
     there = found(PPO, 2, noise=0.9)
     assert there.subject.warnings
-    print_findings(there)
-    flat = " ".join(capsys.readouterr().out.split())
-    assert all(f"WARNING: {warning}" in flat for warning in there.subject.warnings)
+    said = printed(there, capsys)
+    assert all(f"WARNING: {warning}" in flat(said) for warning in there.subject.warnings)
 
 
 # -- what is recommended ---------------------------------------------------------------------------------
 
 
 def test_a_config_that_is_right_already_is_left_alone(found: Find, capsys: Out) -> None:
-    print_findings(found(PPO, 2))
-    said = capsys.readouterr().out
+    said = printed(found(PPO, 2), capsys)
     assert "There is nothing to change in the config." in said
     assert "which is\nwhat the config gives as it is." in said
-    assert "--write" not in said
+    assert "training-bound: more actors will not help" in said
     assert "tianji train configs/ppo_cartpole.toml\n" in said
+    assert "groups" not in said.partition("RECOMMENDED")[0].partition("BEST WAYS")[2].splitlines()[5]
+    for words in ("--write", "Each group", "extrapolated", "EXTRAPOLATED"):
+        assert words not in said
 
 
 def test_the_lines_to_change_are_toml_that_gives_the_recommended_split(found: Find, capsys: Out) -> None:
-    there = found(DQN, 16)
-    print_findings(there)
-    said = capsys.readouterr().out
+    there = found(DQN, 16, overrides=("distribution.mode=async",))
+    said = printed(there, capsys)
     lines = said.partition("To change in configs/dqn_cartpole.toml:\n")[2].partition("\n\n")[0]
-    table = tomllib.loads(lines)
     # What a config leaves to the machine would change with the rest.
-    assert table == {"distribution": {"groups": 8, "pin_cores": True}, "environment": {"num_envs": 64}}
+    assert tomllib.loads(lines) == {
+        "distribution": {"groups": 8, "pin_cores": True},
+        "environment": {"num_envs": 64},
+    }
     settings = said.partition("train with it")[2].splitlines()[0].split(" --set ")[1:]
     assert split_of(load_config(DQN.config, settings)) == there.recommended.split
+    commands = [line for line in said.splitlines() if line.startswith(COMMANDS)]
+    assert len(commands) == 3
+    assert all(f"{DQN.config} --set distribution.mode=async" in line for line in commands)
+    # Nobody is told to ask for what was asked for.
+    said = printed(there, capsys, verifies=True, writes=True)
+    assert "train with it" in said
+    assert "--verify" not in said
+    assert "--write" not in said
 
 
 def test_the_gain_over_the_config_as_it_is_is_told(found: Find, capsys: Out) -> None:
     there = found(DQN, 16)
-    print_findings(there)
     times = there.recommended.prediction.throughput / there.as_it_is.throughput
-    assert f": {times:.1f} times the" in " ".join(capsys.readouterr().out.split())
+    assert f": {times:.1f} times the" in flat(printed(there, capsys))
     assert there.like_the_config is not None
-    print_findings(replace(there, candidates=[there.like_the_config]))
     gain = there.like_the_config.prediction.throughput / there.as_it_is.throughput - 1
-    assert f": {100 * gain:.0f} % more than the" in " ".join(capsys.readouterr().out.split())
-
-
-def test_the_bottleneck_is_told_in_words(found: Find, capsys: Out) -> None:
-    print_findings(found(PPO, 2))
-    assert "training-bound: more actors will not help" in capsys.readouterr().out
+    like = replace(there, candidates=[there.like_the_config])
+    assert f": {100 * gain:.0f} % more than the" in flat(printed(like, capsys))
 
 
 def test_five_candidates_and_the_best_that_learns_as_the_config_does_are_shown(
     found: Find, capsys: Out
 ) -> None:
-    print_findings(found(DQN, 16))
-    said = capsys.readouterr().out
+    said = printed(found(DQN, 16), capsys)
     lines = said.splitlines()
     start = next(place for place, line in enumerate(lines) if line.startswith("learners"))
     rows = lines[start + 1 : start + 7]
@@ -162,29 +154,6 @@ def test_five_candidates_and_the_best_that_learns_as_the_config_does_are_shown(
     assert "Each group learns from samples of its own" in said
 
 
-def test_one_group_is_no_matter_for_words(found: Find, capsys: Out) -> None:
-    print_findings(found(PPO, 2))
-    said = capsys.readouterr().out
-    assert "groups" not in said.partition("RECOMMENDED")[0].partition("BEST WAYS")[2].splitlines()[5]
-    assert "Each group" not in said
-
-
-def test_overrides_are_part_of_every_command(found: Find, capsys: Out) -> None:
-    print_findings(found(DQN, 16, overrides=("distribution.mode=async",)))
-    lines = capsys.readouterr().out.splitlines()
-    commands = [line for line in lines if line.startswith(COMMANDS)]
-    assert len(commands) == 3
-    assert all(f"{DQN.config} --set distribution.mode=async" in line for line in commands)
-
-
-def test_nobody_is_told_to_ask_for_what_was_asked_for(found: Find, capsys: Out) -> None:
-    print_findings(found(DQN, 16), verifies=True, writes=True)
-    said = capsys.readouterr().out
-    assert "train with it" in said
-    assert "--verify" not in said
-    assert "--write" not in said
-
-
 @pytest.mark.parametrize(
     ("job", "cores", "cluster"),
     [
@@ -192,14 +161,13 @@ def test_nobody_is_told_to_ask_for_what_was_asked_for(found: Find, capsys: Out) 
         (DQN, 16, None),
         (PPO, 1, None),
         (PPO, 2, Cluster(40, 8)),
-        pytest.param(DQN, 16, Cluster(1000, 10), marks=pytest.mark.soak),
     ],
 )
 def test_lines_fit_80_columns_and_tables_with_groups_a_few_more(
     found: Find, capsys: Out, job: Job, cores: int, cluster: Cluster | None
 ) -> None:
-    print_findings(found(job, cores, cluster))
-    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(COMMANDS)]
+    said = printed(found(job, cores, cluster), capsys)
+    lines = [line for line in said.splitlines() if not line.startswith(COMMANDS)]
     heading = next(place for place, line in enumerate(lines) if line.endswith("  bottleneck"))
     # Below the five best stands the best with the config's own groups and learners, if it is none of them.
     table = lines[heading : heading + 8]
@@ -207,23 +175,14 @@ def test_lines_fit_80_columns_and_tables_with_groups_a_few_more(
     assert [line for line in lines if len(line) > 80 and line not in table] == []
 
 
-@pytest.mark.parametrize(
-    ("cores", "said"), [(3, "1 of the 3 cores stays free"), (16, "14 of the 16 cores stay free")]
-)
-def test_cores_that_the_best_leaves_free_are_counted(found: Find, capsys: Out, cores: int, said: str) -> None:
-    print_findings(replace(found(PPO, 2), cluster=Cluster(cores)))
-    assert f"{said}: more actors would only wait" in " ".join(capsys.readouterr().out.split())
-    print_findings(found(PPO, 2))
-    assert " free: " not in capsys.readouterr().out
-
-
-def test_cores_that_the_best_that_can_be_run_leaves_free_are_counted_as_well(
-    found: Find, capsys: Out
-) -> None:
+def test_cores_that_the_best_leaves_free_are_counted(found: Find, capsys: Out) -> None:
+    for cores, said in ((3, "1 of the 3 cores stays free"), (16, "14 of the 16 cores stay free")):
+        there = replace(found(PPO, 2), cluster=Cluster(cores))
+        assert f"{said}: more actors would only wait" in flat(printed(there, capsys))
+    assert " free: " not in printed(found(PPO, 2), capsys)
     there = found(DQN, 2, Cluster(4), overrides=TOO_SMALL)
-    assert not there.recommended.runnable
-    print_findings(replace(there, cluster=Cluster(20, 2)))
-    best, _, runnable = " ".join(capsys.readouterr().out.split()).partition("The best that can:")
+    there = replace(there, cluster=Cluster(20, 2))
+    best, _, runnable = flat(printed(there, capsys)).partition("The best that can:")
     assert "36 of the 40 cores stay free" in best
     assert "36 of the 40 cores stay free" in runnable
 
@@ -231,45 +190,30 @@ def test_cores_that_the_best_that_can_be_run_leaves_free_are_counted_as_well(
 # -- what is extrapolated --------------------------------------------------------------------------------
 
 
-def test_nothing_is_called_extrapolated_on_the_machine_that_was_measured(found: Find, capsys: Out) -> None:
-    print_findings(found(PPO, 2))
-    assert "extrapolated" not in capsys.readouterr().out.lower()
-
-
 def test_an_extrapolation_is_marked_simulated_and_says_what_breaks_first(found: Find, capsys: Out) -> None:
     there = found(PPO, 2, Cluster(40, 8))
-    print_findings(there)
-    said = capsys.readouterr().out
+    said = flat(printed(there, capsys))
     assert "BEST WAYS TO SPLIT 40 CORES OF EACH OF 8 NODES, EXTRAPOLATED" in said
     assert "EXTRAPOLATED: RECKONED, NOT MEASURED" in said
-    flat = " ".join(said.split())
     assert there.extrapolated
-    assert all(f"- {what}" in flat for what in there.extrapolated)
-    assert "A simulation, fragment by fragment, comes to" in flat
+    assert all(f"- {what}" in said for what in there.extrapolated)
+    assert "A simulation, fragment by fragment, comes to" in said
     assert there.breaks_first is not None
-    assert f"What breaks first: {there.breaks_first.words}." in flat
-
-
-def test_a_link_that_nobody_named_is_said_to_have_no_limit(found: Find, capsys: Out) -> None:
-    print_findings(found(PPO, 2, Cluster(40, 8)))
-    assert "--link-mb MB/S names what they carry" in capsys.readouterr().out
-    print_findings(found(PPO, 2, Cluster(40, 8, link_bytes_per_s=125e6)))
-    assert "--link-mb" not in capsys.readouterr().out
+    assert f"What breaks first: {there.breaks_first.words}." in said
+    assert "--link-mb MB/S names what they carry" in said
+    assert "--link-mb" not in printed(found(PPO, 2, Cluster(40, 8, link_bytes_per_s=125e6)), capsys)
 
 
 def test_what_cannot_be_run_is_marked_and_the_best_that_can_is_named(found: Find, capsys: Out) -> None:
     there = found(DQN, 2, Cluster(4), overrides=TOO_SMALL)
     assert not there.recommended.runnable
     assert there.runnable is not None
-    print_findings(there)
-    said = capsys.readouterr().out
-    flat = " ".join(said.split())
+    said = printed(there, capsys)
     table = said.partition("bottleneck\n")[2].partition("* cannot be run")[0].splitlines()
     marked = [line.lstrip().startswith("*") for line in table if line.strip()]
-    assert marked[:2] == [True, True]
-    assert marked[2:] == [False] * 4
-    assert "* cannot be run: distribution.buffer.capacity: 2048 env steps are less than" in flat
-    assert "This cannot be run. The best that can: 2 groups, each of 1 learner" in flat
+    assert marked == [True, True, False, False, False, False]
+    assert "* cannot be run: distribution.buffer.capacity: 2048 env steps are less than" in flat(said)
+    assert "This cannot be run. The best that can: 2 groups, each of 1 learner" in flat(said)
     assert " --cores 4 --write dqn_cartpole_tuned.toml" in said
     assert "--verify" not in said, "this machine has two cores"
 
@@ -291,7 +235,7 @@ def test_the_verdict_compares_the_first_choice_with_the_others(
     even = [found(DQN, 16).recommended.prediction] * 3
     print_verified(checks_of(even, *errors))
     out = capsys.readouterr().out
-    assert said in " ".join(out.split())
+    assert said in flat(out)
     rows = [line.split() for line in out.splitlines() if line.startswith("   1 x")]
     assert [row[-4] for row in rows] == [f"{100 * error:+.0f}" for error in errors]
     assert {" ".join(row[-2:]) for row in rows} == {"6 %"}
