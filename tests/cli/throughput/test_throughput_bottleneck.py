@@ -33,10 +33,7 @@ def test_words_say_what_helps_and_what_does_not() -> None:
     assert "a faster learner would not" in bottleneck(1, 9, 2).words
     assert "neither more actors nor a faster learner will help" in bottleneck(2, 1, 2).words
     assert str(bottleneck(2, 9, 1)).startswith("training-bound: more actors")
-
-
-def test_in_step_the_words_say_who_has_how_much_of_the_time() -> None:
-    # A use takes the actors 1/300 s and the learner 1/100 s: a quarter and three quarters of both.
+    # In step they say who has how much of the time: 1/300 s and 1/100 s are a quarter and three quarters.
     named = in_step(300.0, 100.0)
     assert named.kind == "in step"
     assert "25% of the time goes to the actors, 75% to the learner" in named.words

@@ -113,19 +113,15 @@ def test_no_crowd_is_more_than_full() -> None:
     assert prediction.throughput == pytest.approx(100 / (0.002 + 0.001 * 50**0.5))
 
 
-def test_nobody_crowds_a_role_on_the_only_core() -> None:
-    costs = simple(sample=Cost(0.010, 9.0), update=Cost(0.004, 9.0))
-    prediction = predict(Split(1, 1, 1, 10), ONE_TO_ONE, costs, cores=1)
-    assert prediction.throughput == pytest.approx(100 / 0.014)
-
-
-@pytest.mark.parametrize("dearer", [1e2, 1e4, 1e6])
-def test_the_worst_crowding_settles_too(dearer: float) -> None:
+@pytest.mark.parametrize("dearer", [1e2, 1e6])
+def test_the_worst_crowding_settles_too_and_there_is_none_on_the_only_core(dearer: float) -> None:
     # Both sides alike: if one is at work for u of the time, u = T (t + d u) for both, and u is 1 at most.
     costs = simple(sample=Cost(0.001, 0.001 * dearer), update=Cost(0.001, 0.001 * dearer))
     prediction = predict(Split(1, 1, 1, 10), ONE_TO_ONE, costs)
     assert prediction.crowd == pytest.approx((1.0, 1.0, 1.0))
     assert prediction.throughput == pytest.approx(100 / (0.001 * dearer))
+    alone = predict(Split(1, 1, 1, 10), ONE_TO_ONE, costs, cores=1)
+    assert alone.throughput == pytest.approx(100 / 0.002)
 
 
 def test_roles_that_the_link_holds_back_crowd_one_another_less() -> None:
@@ -186,13 +182,7 @@ def test_throughput_is_the_least_limit_and_every_crowd_a_share(
     assert prediction.limits["reception"] == pytest.approx(prediction.reception * workload.rho)
     assert prediction.limits["consumption"] == prediction.consumption
     assert all(-1e-9 <= share <= 1 + 1e-9 for share in prediction.crowd)
-
-
-@given(SPLITS, WORKLOADS, COSTS, CORES)
-def test_rates_throughput_and_crowds_fit_one_another(
-    split: Split, workload: Workload, costs: Costs, cores: int | None
-) -> None:
-    prediction = predict(split, workload, costs, cores)
+    # Rates, throughput and crowds fit one another.
     again = predict(split, workload, settled(costs, prediction.crowd), cores)
     assert again.throughput == pytest.approx(prediction.throughput, rel=1e-6)
     assert again.crowd == pytest.approx(prediction.crowd, abs=1e-6)
@@ -209,29 +199,6 @@ def test_a_dearer_crowd_never_makes_a_job_faster(
     )
     before = predict(split, workload, costs, cores).throughput
     assert predict(split, workload, dearer, cores).throughput <= before * (1 + 1e-6)
-
-
-@given(SPLITS, WORKLOADS, COSTS, st.sampled_from(["production", "reception", "consumption"]))
-def test_more_of_what_is_not_the_bottleneck_changes_nothing(
-    split: Split, workload: Workload, costs: Costs, side: str
-) -> None:
-    """Work that no crowd makes dearer, on cores enough: what waits anyway may as well be twice as fast."""
-    workload = replace(workload, in_step=False, one_process=False)
-    costs = settled(costs, PerRole(0.0, 0.0, 0.0))
-    before = predict(split, workload, costs)
-    if before.throughput == before.limits[side]:
-        return
-    buffer, learner = costs.buffer, costs.learner
-    faster = {
-        "production": replace(costs, actor=replace(costs.actor, sample=halved(costs.actor.sample))),
-        "reception": replace(costs, buffer=replace(buffer, receive_s=0.0, hand_over_s=0.0)),
-        "consumption": replace(costs, learner=replace(learner, update=halved(learner.update))),
-    }
-    if side == "reception" and workload.colocated:
-        return  # What the buffer no longer takes, its learner has.
-    after = predict(split, workload, faster[side])
-    assert after.throughput == before.throughput
-    assert after.limits[side] > before.limits[side]
 
 
 def settled(costs: Costs, crowd: PerRole) -> Costs:
@@ -255,8 +222,3 @@ def settled(costs: Costs, crowd: PerRole) -> Costs:
 def more_crowded(cost: Cost, factor: float) -> Cost:
     """A cost that the same crowd raises by more."""
     return Cost(cost.alone_s, cost.crowded_s * factor)
-
-
-def halved(cost: Cost) -> Cost:
-    """A cost of work that is done twice as fast."""
-    return Cost(cost.alone_s / 2, cost.crowded_s / 2)

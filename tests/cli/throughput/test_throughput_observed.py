@@ -9,6 +9,7 @@ from tianji_cli.throughput.bottleneck import (
     IN_BALANCE,
     SAMPLE_BOUND,
     TRAINING_BOUND,
+    Bottleneck,
     bottleneck,
 )
 from tianji_cli.throughput.observed import (
@@ -31,39 +32,28 @@ def ten_seconds(
     )
 
 
-def test_several_actors_produce_together() -> None:
+def test_several_actors_produce_together_and_who_has_not_worked_has_no_capacity() -> None:
     # Each made 100 samples in one busy second.
     assert Work(count=300.0, busy_s=3.0, running_s=30.0, members=3).capacity == 300.0
     assert Work(count=300.0, busy_s=3.0, running_s=30.0, members=3).busy == 0.1
-
-
-def test_who_has_not_worked_has_no_capacity() -> None:
     assert (Work(members=3).capacity, Work().busy) == (0.0, 0.0)
 
 
-def test_an_idle_learner_makes_a_job_sample_bound() -> None:
-    # Actors always busy: 1000 samples/s, 4000 uses/s. The learner made them in 3 of 10 seconds: 13,333/s.
-    assert observed_bottleneck(ten_seconds(10_000, 10.0, 40_000, 3.0), 4.0, "free") == SAMPLE_BOUND
-
-
-def test_idle_actors_make_a_job_training_bound() -> None:
-    assert observed_bottleneck(ten_seconds(10_000, 5.0, 40_000, 9.9), 4.0, "free") == TRAINING_BOUND
-
-
-def test_two_busy_sides_are_in_balance() -> None:
-    assert observed_bottleneck(ten_seconds(10_000, 9.6, 40_000, 10.0), 4.0, "free") == IN_BALANCE
-
-
-def test_a_busy_buffer_makes_a_job_communication_bound() -> None:
-    seen = ten_seconds(10_000, 3.0, 40_000, 3.5, buffer_s=10.0)
-    assert observed_bottleneck(seen, 4.0, "free") == BOUND_BY_RECEPTION
-
-
-def test_two_sides_that_wait_most_of_the_time_are_bound_by_communication() -> None:
-    assert observed_bottleneck(ten_seconds(10_000, 4.0, 40_000, 2.0), 4.0, "free") == BOUND_BY_WAITING
-    assert (
-        observed_bottleneck(ten_seconds(10_000, 8.0, 40_000, 4.0, actors=2), 4.0, "free") == BOUND_BY_WAITING
-    )
+@pytest.mark.parametrize(
+    ("seen", "named"),
+    [
+        # Actors always busy: 1000 samples/s, 4000 uses/s. The learner made them in 3 of 10 seconds: 13,333/s.
+        (ten_seconds(10_000, 10.0, 40_000, 3.0), SAMPLE_BOUND),
+        (ten_seconds(10_000, 5.0, 40_000, 9.9), TRAINING_BOUND),
+        (ten_seconds(10_000, 9.6, 40_000, 10.0), IN_BALANCE),
+        (ten_seconds(10_000, 3.0, 40_000, 3.5, buffer_s=10.0), BOUND_BY_RECEPTION),
+        # Two sides that wait most of the time.
+        (ten_seconds(10_000, 4.0, 40_000, 2.0), BOUND_BY_WAITING),
+        (ten_seconds(10_000, 8.0, 40_000, 4.0, actors=2), BOUND_BY_WAITING),
+    ],
+)
+def test_a_job_is_bound_by_its_busy_side(seen: Observation, named: Bottleneck) -> None:
+    assert observed_bottleneck(seen, 4.0, "free") == named
 
 
 def test_who_waits_by_choice_is_in_step() -> None:
@@ -80,12 +70,12 @@ def test_roles_of_one_process_are_named_by_what_they_take_of_it() -> None:
     assert "the learner 80%, the actors 20%" in named.words
 
 
-@pytest.mark.parametrize("silent", ["actors", "buffers", "learners"])
-def test_nothing_is_named_before_all_sides_have_worked(silent: str) -> None:
+def test_nothing_is_named_before_all_sides_have_worked() -> None:
     seen = ten_seconds(10_000, 4.0, 40_000, 9.0)
     assert observed_bottleneck(seen, 4.0, "free") is not None
-    without = Observation(**(vars(seen) | {silent: Work(0.0, 0.0, 10.0, 1)}))
-    assert observed_bottleneck(without, 4.0, "free") is None
+    for silent in ("actors", "buffers", "learners"):
+        without = Observation(**(vars(seen) | {silent: Work(0.0, 0.0, 10.0, 1)}))
+        assert observed_bottleneck(without, 4.0, "free") is None
 
 
 amounts = st.floats(1e-3, 1e6)
@@ -118,16 +108,13 @@ def cores(idle: float, *, shared: bool = False) -> HostCores:
     return HostCores(there=2, shared=shared, idle=idle, would_use_them=ANOTHER)
 
 
-def test_a_learner_that_waits_beside_an_idle_core_is_told_what_would_use_it() -> None:
+def test_of_idle_cores_it_is_said_what_would_use_them_where_that_would_help() -> None:
     waits = ten_seconds(10_000, 10.0, 40_000, 3.0)
     named = observed_bottleneck(waits, 4.0, "free", cores(idle=0.7))
     assert named is not None
     assert named.kind == "sample-bound"
     assert f"0.7 of 2 cores are idle: {ANOTHER} would use them" in named.words
-
-
-def test_nothing_is_said_of_idle_cores_where_there_are_none_or_more_actors_would_not_help() -> None:
-    waits, trains = ten_seconds(10_000, 10.0, 40_000, 3.0), ten_seconds(10_000, 5.0, 40_000, 9.9)
+    trains = ten_seconds(10_000, 5.0, 40_000, 9.9)
     # Something else on the machine uses the core.
     assert observed_bottleneck(waits, 4.0, "free", cores(idle=0.1)) == SAMPLE_BOUND
     assert observed_bottleneck(trains, 4.0, "free", cores(idle=0.5)) == TRAINING_BOUND

@@ -43,9 +43,7 @@ def test_production_is_the_actors_fragments_a_second() -> None:
     assert prediction.production == pytest.approx(2 * 40 / 0.1)
     assert prediction.throughput == prediction.limits["production"] == pytest.approx(800 * 4)
     assert prediction.bottleneck.kind == "sample-bound"
-
-
-def test_production_and_reception_are_the_two_cases_of_equation_1_turned_round() -> None:
+    # Production and reception are the two cases of Equation 1, turned round.
     terms = Terms(sample_s=0.09, send_s=0.01, receive_s=0.002 + 0.006)
     for actors in (1, 5, 12, 13, 40):
         prediction = predict(replace(SPLIT, actors=actors), WORKLOAD, COSTS)
@@ -59,13 +57,11 @@ def test_a_buffer_beside_the_learner_takes_its_time_from_it() -> None:
     # Update 15 ms, draw 1 ms, half a publication of 4 ms, half a fragment of 8 ms.
     assert prediction.consumption == pytest.approx(80 / (0.015 + 0.001 + 0.002 + 0.004))
     assert prediction.reception == pytest.approx(40 / 0.008)
-
-
-def test_a_buffer_beside_a_learner_hands_other_learners_their_parts_in_that_time_too() -> None:
-    prediction = predict(
-        replace(SPLIT, learners=2), WORKLOAD, of_buffer(COSTS, hand_over_s=0.003, take_s=9.0)
-    )
-    assert prediction.consumption == pytest.approx(80 / (0.022 + 0.003))
+    # It hands other learners their parts in that time, too, and averaging gradients makes updates longer.
+    two, handing = replace(SPLIT, learners=2), of_buffer(COSTS, hand_over_s=0.003, take_s=9.0)
+    assert predict(two, WORKLOAD, handing).consumption == pytest.approx(80 / (0.022 + 0.003))
+    averaging = exchanging(ExchangeCosts(gradients_s=0.018))
+    assert predict(two, WORKLOAD, averaging).consumption == pytest.approx(80 / (0.022 + 0.018))
 
 
 def test_a_buffer_with_a_process_of_its_own_deals_out_batches_beside_receiving() -> None:
@@ -74,19 +70,10 @@ def test_a_buffer_with_a_process_of_its_own_deals_out_batches_beside_receiving()
     assert prediction.consumption == pytest.approx(80 / (0.015 + 0.002 + 0.002))
     # For each update: draw 1 ms, hand over 3 ms, half a fragment of 8 ms: 20 steps in 8 ms.
     assert prediction.reception == pytest.approx(20 / 0.008)
-
-
-def test_a_buffer_that_cannot_follow_is_named() -> None:
-    split = replace(SPLIT, buffer_cores=1)
+    # One that cannot follow is named.
     prediction = predict(split, PARTED, of_buffer(FAST_ACTOR, hand_over_s=0.095))
     assert prediction.throughput == prediction.limits["reception"] == pytest.approx(80 / 0.1)
     assert prediction.bottleneck.kind == "communication-bound"
-
-
-def test_averaging_gradients_makes_each_update_longer() -> None:
-    costs = exchanging(ExchangeCosts(gradients_s=0.018))
-    prediction = predict(replace(SPLIT, learners=2), WORKLOAD, costs)
-    assert prediction.consumption == pytest.approx(80 / (0.022 + 0.018))
 
 
 def test_groups_multiply_all_rates_and_averaging_over_them_costs_each_now_and_then() -> None:
@@ -106,11 +93,8 @@ def test_the_root_averages_one_group_after_the_other() -> None:
         assert prediction.throughput == prediction.limits["root"] == pytest.approx(5 * 10 * 80)
         assert prediction.bottleneck.kind == "communication-bound"
         assert "root" in prediction.bottleneck.words
-
-
-def test_a_root_that_is_not_waited_for_limits_nothing() -> None:
-    costs = exchanging(ExchangeCosts(sync_interval=10, root_s=0.2, waits=False))
-    assert "root" not in predict(replace(SPLIT, groups=8), WORKLOAD, costs).limits
+    not_waited_for = exchanging(ExchangeCosts(sync_interval=10, root_s=0.2, waits=False))
+    assert "root" not in predict(replace(SPLIT, groups=8), WORKLOAD, not_waited_for).limits
 
 
 def test_the_link_carries_the_fragments_that_come_from_other_hosts() -> None:
@@ -123,19 +107,10 @@ def test_the_link_carries_the_fragments_that_come_from_other_hosts() -> None:
     # Groups that lie on hosts of their own have a link each.
     two = predict(replace(SPLIT, groups=2), WORKLOAD, exchanging(link))
     assert two.limits["link"] == pytest.approx(2 * 4 * 80)
-
-
-@pytest.mark.parametrize(
-    "exchange",
-    [
-        ExchangeCosts(),
-        ExchangeCosts(fragment_bytes=10_000, link_bytes_per_s=1.0),
-        ExchangeCosts(fragment_bytes=10_000, crossing=0.5),
-    ],
-)
-def test_a_link_that_no_fragment_needs_or_nobody_knows_is_no_limit(exchange: ExchangeCosts) -> None:
-    limits = predict(SPLIT, WORKLOAD, exchanging(exchange)).limits
-    assert set(limits) == {"production", "reception", "consumption"}
+    # A link that no fragment needs, or nobody knows, is no limit.
+    for unlimited in (replace(link, crossing=0.0), replace(link, link_bytes_per_s=None)):
+        limits = predict(SPLIT, WORKLOAD, exchanging(unlimited)).limits
+        assert set(limits) == {"production", "reception", "consumption"}
 
 
 def test_in_step_the_times_of_actors_and_learner_add_up() -> None:
@@ -143,15 +118,9 @@ def test_in_step_the_times_of_actors_and_learner_add_up() -> None:
     # For 80 uses: 20 steps at 800 a second, and 22 ms.
     assert prediction.throughput == pytest.approx(80 / (0.025 + 0.022))
     assert prediction.bottleneck.kind == "in step"
-
-
-def test_in_step_groups_do_not_wait_for_one_another() -> None:
-    in_step = replace(WORKLOAD, in_step=True)
-    one, three = (predict(replace(SPLIT, groups=groups), in_step, COSTS) for groups in (1, 3))
-    assert three.throughput == pytest.approx(3 * one.throughput)
-
-
-def test_in_step_actors_crowd_only_actors() -> None:
+    # Groups do not wait for one another, and actors crowd only actors.
+    three = predict(replace(SPLIT, groups=3), replace(WORKLOAD, in_step=True), COSTS)
+    assert three.throughput == pytest.approx(3 * prediction.throughput)
     costs = replace(
         COSTS,
         actor=replace(COSTS.actor, sample=Cost(0.09, 0.19)),
@@ -171,24 +140,25 @@ def test_roles_of_one_process_take_turns_however_many_actors_there_are(actors: i
     assert prediction.bottleneck.kind == "sample-bound"
     assert "take turns" in prediction.bottleneck.words
     assert "cores of their own would help most" in prediction.bottleneck.words
+    # So do learner and actor on one core.
+    on_one_core = predict(replace(SPLIT, actors=actors), WORKLOAD, COSTS, cores=1)
+    assert on_one_core.throughput == pytest.approx(80 / (0.050 + 0.022))
 
 
-def test_on_one_core_learner_and_actor_take_turns() -> None:
-    one_actor = replace(SPLIT, actors=1)
-    prediction = predict(one_actor, WORKLOAD, COSTS, cores=1)
-    assert prediction.throughput == pytest.approx(80 / (0.050 + 0.022))
-    assert predict(SPLIT, WORKLOAD, COSTS, cores=1).throughput == pytest.approx(prediction.throughput)
-
-
-def test_as_many_cores_as_wanted_or_more_change_nothing() -> None:
-    assert predict(SPLIT, WORKLOAD, COSTS, cores=3) == predict(SPLIT, WORKLOAD, COSTS)
-    assert predict(SPLIT, WORKLOAD, COSTS, cores=64) == predict(SPLIT, WORKLOAD, COSTS)
+def test_as_many_cores_as_wanted_or_more_change_nothing_nor_do_pins_there() -> None:
+    for cores in (3, 64):
+        assert predict(SPLIT, WORKLOAD, COSTS, cores=cores) == predict(SPLIT, WORKLOAD, COSTS)
+    assert predict(UNPINNED, WORKLOAD, COSTS, cores=3).limits == predict(SPLIT, WORKLOAD, COSTS).limits
 
 
 def test_actors_share_the_cores_that_learners_leave() -> None:
     prediction = predict(replace(SPLIT, actors=5), WORKLOAD, COSTS, cores=3)
     assert prediction.production == pytest.approx(2 * 40 / 0.1)
     assert "cores" not in prediction.limits
+    # Actors with several cores want them all.
+    wide = replace(SPLIT, actors=2, actor_cores=2)
+    assert predict(wide, WORKLOAD, COSTS, cores=5).production == pytest.approx(800)
+    assert predict(wide, WORKLOAD, COSTS, cores=3).production == pytest.approx(400)
 
 
 def test_a_buffer_without_a_core_of_its_own_shares_those_of_the_actors() -> None:
@@ -197,12 +167,6 @@ def test_a_buffer_without_a_core_of_its_own_shares_those_of_the_actors() -> None
     # For 80 uses: 50 ms of the actor and 8 ms of the buffer on one core; the learner has the other.
     assert prediction.throughput == pytest.approx(80 / (0.050 + 0.008))
     assert "the buffer" in prediction.bottleneck.words
-
-
-def test_actors_with_several_cores_want_them_all() -> None:
-    split = replace(SPLIT, actors=2, actor_cores=2)
-    assert predict(split, WORKLOAD, COSTS, cores=5).production == pytest.approx(800)
-    assert predict(split, WORKLOAD, COSTS, cores=3).production == pytest.approx(400)
 
 
 UNPINNED = replace(SPLIT, pinned=False)
@@ -219,6 +183,9 @@ def test_what_a_learner_leaves_idle_actors_have() -> None:
     assert pinned.throughput == pytest.approx(80 / 0.200)
     assert shared.throughput == shared.limits["cores"] == pytest.approx(80 / 0.111)
     assert "the actors 90%, the learner 10%" in shared.bottleneck.words
+    # Pinned actors have only the cores that learners leave.
+    assert predict(SPLIT, WORKLOAD, COSTS, cores=2).production == pytest.approx(400)
+    assert predict(UNPINNED, WORKLOAD, COSTS, cores=2).production == pytest.approx(800)
     # Cores of their own were less: they share them because that is more.
     assert shared.bottleneck.words.endswith("; more cores would help")
 
@@ -228,10 +195,7 @@ def test_actors_that_wait_one_by_one_never_leave_a_learner_less_than_it_can_use(
     shared = predict(UNPINNED, ONE_BY_ONE, fast, cores=2)
     # 80 uses take 22 ms, and 20 ms of actors: less than two cores have.
     assert shared.throughput == shared.limits["consumption"] == pytest.approx(80 / 0.022)
-
-
-def test_actors_that_all_go_on_at_once_leave_a_learner_no_more_than_its_share() -> None:
-    fast = replace(COSTS, actor=replace(COSTS.actor, sample=Cost.fixed(0.03)))
+    # Those that all go on at once leave it no more than its share.
     rollouts = replace(WORKLOAD, rollout_steps=320)
     shared = predict(UNPINNED, rollouts, fast, cores=2)
     # Two actors take 10 ms, and 15 where three share two cores: the learner has then done 10 of its 22 ms.
@@ -239,18 +203,14 @@ def test_actors_that_all_go_on_at_once_leave_a_learner_no_more_than_its_share() 
 
 
 def test_in_step_roles_that_share_cores_are_never_in_each_others_way() -> None:
-    in_step = replace(WORKLOAD, in_step=True)
-    shared = predict(UNPINNED, in_step, COSTS, cores=2)
-    assert shared.throughput == pytest.approx(80 / (0.025 + 0.022))
-    # Four actors on two cores are no faster than two.
-    four = predict(replace(UNPINNED, actors=4), in_step, COSTS, cores=2)
-    assert four.throughput == pytest.approx(80 / (0.025 + 0.022))
+    for actors in (2, 4):  # Four on two cores are no faster than two.
+        shared = predict(replace(UNPINNED, actors=actors), replace(WORKLOAD, in_step=True), COSTS, cores=2)
+        assert shared.throughput == pytest.approx(80 / (0.025 + 0.022))
 
 
-def test_pins_make_no_difference_where_there_are_cores_enough() -> None:
-    assert predict(UNPINNED, WORKLOAD, COSTS, cores=3).limits == predict(SPLIT, WORKLOAD, COSTS).limits
-
-
-def test_pinned_actors_have_only_the_cores_that_learners_leave() -> None:
-    assert predict(SPLIT, WORKLOAD, COSTS, cores=2).production == pytest.approx(400)
-    assert predict(UNPINNED, WORKLOAD, COSTS, cores=2).production == pytest.approx(800)
+def test_a_split_adds_up_to_its_cores_and_is_named_as_in_the_paper() -> None:
+    split = Split(learners=2, learner_cores=4, actors=5, num_envs=8, groups=3, actor_cores=2, buffer_cores=1)
+    assert split.cores_of_learners == 3 * (2 * 4 + 1)
+    assert split.cores_of_actors == 3 * 5 * 2
+    assert (split.cores, split.name) == (57, "3 x L2A5")
+    assert replace(split, groups=1).name == "L2A5"
