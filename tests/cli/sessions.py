@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +82,9 @@ def commands(*words: str, cwd: Path) -> Iterator[Callable[..., subprocess.Popen[
     started: list[subprocess.Popen[str]] = []
     stale = stale_shared_memory()
 
-    def begin(*arguments: str) -> subprocess.Popen[str]:
+    def begin(*arguments: str, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [str(TIANJI), *words, *arguments],
+            [*launcher, str(TIANJI), *words, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

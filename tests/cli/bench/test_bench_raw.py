@@ -1,125 +1,166 @@
-"""Raw loops: two processes move messages by the plain library, and what is missing or altered is noticed."""
+"""Raw loops: messages move by the plain library, and what is missing or altered is noticed.
+
+All four of them are measured in ``test_bench_command``.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli.bench import raw_side
-from cli.bench.raw_side import MESSAGES, SIZES, STORES, WRONG, trial_of, trials
+from cli.bench.stages import called_off, opened, trial_of
 
 from tianji_cli.bench.contents import explain, stamp
-from tianji_cli.bench.raw.end import LOOPS, open_end
+from tianji_cli.bench.ensemble import Ensemble, local_ensemble
+from tianji_cli.bench.experiment import TrialFailed
+from tianji_cli.bench.raw.end import RawEnd, open_end
+from tianji_cli.bench.raw.iceoryx import IceoryxEnd
 from tianji_cli.bench.raw.memcpy import memcpy_mb_per_s
+from tianji_cli.bench.raw.sockets import SocketEnd
 from tianji_cli.bench.slots import RING_BYTES, Slots
+from tianji_cli.bench.trial import Trial
 from tianji_cli.errors import UsageError
 from tianji_transports.core import EngineOptions
 from tianji_transports.shm_page import SHM, job_stem, remove_stale
 
-MPIEXEC = str(Path(sys.executable).with_name("mpiexec"))
-ENGINES = sorted(LOOPS)
-PATIENCE_S = 30.0
+ENDS: dict[str, type[RawEnd]] = {"shm": IceoryxEnd, "zmq": SocketEnd}
+SIZES = (64, 512 * 1024)
+MESSAGES = 300
+WRONG = 41
+"""Message that is altered, or lost, or the last one of a sender."""
 
-Play = Callable[..., Any]
-
-
-@pytest.fixture
-def job() -> str:
-    return f"raw {uuid.uuid4().hex}"
+Spoil = Callable[[memoryview], memoryview | None]
 
 
-@pytest.fixture
-def play(tmp_path: Path, job: str) -> Play:
-    """Have two processes play a scenario; what the leading one says."""
-
-    def play(scenario: str, engine: str, statuses: tuple[int, int] = (0, 0)) -> Any:
-        for rank in (0, 1):
-            os.mkfifo(tmp_path / f"to-{rank}")
-        command = [sys.executable, raw_side.__file__, str(tmp_path), scenario, engine, job]
-        if engine == "mpi":
-            subprocess.run([MPIEXEC, "-n", "2", *command], timeout=PATIENCE_S, check=True)
-        else:
-            sides = [subprocess.Popen([*command, str(rank)]) for rank in (0, 1)]
-            try:
-                assert tuple(side.wait(PATIENCE_S) for side in sides) == statuses
-            finally:
-                for side in sides:
-                    side.kill()
-                    side.wait()
-        said = tmp_path / "said"
-        return json.loads(said.read_text()) if said.exists() else None
-
-    return play
+@pytest.fixture(scope="module")
+def ensemble() -> Iterator[Ensemble]:
+    with local_ensemble(1) as there:
+        yield there
 
 
-def left(*jobs: str) -> list[Path]:
-    """What jobs have in shared memory."""
-    return [path for job in jobs for path in SHM.glob(f"{job_stem(job)}*")]
+def raw(engine: str, nbytes: int = SIZES[1], store: str = "copy") -> Trial:
+    return trial_of("comm", engine, raw=True, nbytes=nbytes, window=8, store=store)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_every_message_arrives_in_every_run_and_store(play: Play, engine: str, job: str) -> None:
-    moved = play("move", engine)
-    runs = [[nbytes, store, MESSAGES, MESSAGES] for nbytes in SIZES for store in STORES for _ in range(3)]
-    assert moved == runs
-    assert left(*(trial.job for trial in trials(engine, job))) == []
+def left(trial: Trial) -> list[Path]:
+    """What a trial has in shared memory."""
+    return list(SHM.glob(f"{job_stem(trial.job)}*"))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_an_altered_or_lost_message_fails_the_run_and_ends_the_sender(play: Play, engine: str) -> None:
-    altered, lost = play("damage", engine)
-    assert f"{explain(stamp(1, 0, WRONG))} is altered at byte 1000" in altered
-    assert f"{explain(stamp(1, 0, WRONG))} should come next" in lost
-    assert lost.endswith(f"says {explain(stamp(1, 0, WRONG + 1))}")
+def spoil(monkeypatch: pytest.MonkeyPatch, engine: str, how: Spoil) -> None:
+    """Have message WRONG received as ``how`` makes it."""
+    receive, number = ENDS[engine].receive, -1
+
+    def spoilt(end: RawEnd, into: memoryview | None) -> memoryview | None:
+        nonlocal number
+        memory = receive(end, into)
+        number += memory is not None
+        return how(memory) if memory is not None and number == WRONG else memory
+
+    monkeypatch.setattr(ENDS[engine], "receive", spoilt)
 
 
-@pytest.mark.parametrize("engine", sorted(set(ENGINES) - {"mpi"}))  # MPI ends all processes of a job itself.
-def test_the_death_of_the_sender_fails_the_run_and_leaves_nothing_behind(
-    play: Play, engine: str, job: str
+@pytest.mark.parametrize("engine", ENDS)
+@pytest.mark.parametrize("nbytes", SIZES)
+@pytest.mark.parametrize("store", ["copy", "inplace"])
+def test_every_message_arrives_in_every_run(ensemble: Ensemble, engine: str, nbytes: int, store: str) -> None:
+    trial = raw(engine, nbytes, store)
+    with opened(ensemble, trial) as stage:
+        for thorough in (True, False, False):
+            outcome = stage.run(MESSAGES, thorough=thorough)
+            assert (outcome.messages, outcome.sent[1].messages) == (MESSAGES, MESSAGES)
+            assert outcome.seconds > 0
+    assert left(trial) == []
+
+
+def altered(memory: memoryview) -> memoryview:
+    memory[1000] ^= 1
+    return memory
+
+
+def lost(_memory: memoryview) -> None:
+    return None
+
+
+@pytest.mark.parametrize("engine", ENDS)
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (altered, f"{explain(stamp(1, 1, WRONG))} is altered at byte 1000"),
+        (lost, f"{explain(stamp(1, 1, WRONG))} should come next, .* says {explain(stamp(1, 1, WRONG + 1))}"),
+    ],
+)
+def test_an_altered_or_lost_message_fails_the_run_and_ends_the_sender(
+    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch, engine: str, how: Spoil, said: str
 ) -> None:
-    assert play("die", engine, (0, -signal.SIGKILL)) == "rank 1 died"
-    assert left(trial_of(engine, job, SIZES[0]).job) == []
+    spoil(monkeypatch, engine, how)
+    with opened(ensemble, raw(engine)) as stage:
+        with pytest.raises(TrialFailed, match=said):
+            stage.run(MESSAGES, thorough=True)
+        assert called_off(stage)[1].messages < MESSAGES, "the sender ends although it has more to send"
 
 
-def test_what_both_sides_leave_when_killed_is_found_and_removed(play: Play, job: str) -> None:
-    play("both_die", "shm", (-signal.SIGKILL, -signal.SIGKILL))
-    killed = trial_of("shm", job, SIZES[0]).job
-    assert left(killed) != []
-    assert job_stem(killed) in remove_stale()
-    assert left(killed) == []
+@pytest.mark.parametrize("engine", ENDS)
+def test_the_death_of_the_sender_fails_the_run_and_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    trial = raw(engine, SIZES[0])
+    with local_ensemble(1) as mortal:
+        (member,) = mortal.members
+        assert member.process is not None
+        sender = member.process.pid
+
+        def kill(memory: memoryview) -> memoryview:
+            os.kill(sender, signal.SIGKILL)
+            return memory
+
+        spoil(monkeypatch, engine, kill)
+        said = "partner 1 was killed by SIGKILL"
+        with pytest.raises(TrialFailed, match=said), opened(mortal, trial) as stage:
+            stage.run(1_000_000_000)
+    assert left(trial) == []
 
 
-def test_an_engine_without_a_raw_loop_is_a_usage_error(job: str) -> None:
+def test_what_a_killed_raw_loop_leaves_is_found_and_removed() -> None:
+    trial = raw("shm")
+    code = """
+import os, signal, sys
+from tianji_cli.bench.raw.end import open_end
+from tianji_cli.bench.trial import Trial
+from tianji_transports.core import EngineOptions
+end = open_end("shm", Trial.model_validate_json(sys.argv[1]), 0, EngineOptions())
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", code, trial.model_dump_json()], timeout=60, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert left(trial) != []
+    assert job_stem(trial.job) in remove_stale()
+    assert left(trial) == []
+
+
+def test_an_engine_without_a_raw_loop_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="transport 'inproc' has no raw loop; there are: shm, zmq, ucx, mpi"):
-        open_end("inproc", trial_of("inproc", job, SIZES[0]), 0, EngineOptions())
+        open_end("inproc", raw("inproc"), 0, EngineOptions())
 
 
-def test_slots_are_as_many_as_needed_and_lie_apart() -> None:
-    slots = Slots(72, 3)
-    memory = [slots.next() for _ in range(4)]
-    for number, slot in enumerate(memory[:3]):
-        assert slot.nbytes == 72
-        slot[:] = bytes([number]) * 72
-    assert [slot.tobytes() for slot in memory] == [bytes([number]) * 72 for number in (0, 1, 2, 0)]
-
-
-@pytest.mark.parametrize(("nbytes", "expected"), [(1 << 24, RING_BYTES >> 24), (RING_BYTES, 2)])
-def test_slots_of_large_messages_share_the_ring(nbytes: int, expected: int) -> None:
-    slots = Slots(nbytes, 1000)
-    first = slots.next()
-    first[0] = 1
-    others = 1
-    while slots.next()[0] == 0:
-        others += 1
-    assert others == expected
+@pytest.mark.parametrize(
+    ("nbytes", "most", "expected"),
+    [(72, 3, 3), (1 << 24, 1000, RING_BYTES >> 24), (RING_BYTES, 1000, 2)],
+)
+def test_slots_lie_apart_and_are_as_many_as_are_needed_or_fit_into_the_ring(
+    nbytes: int, most: int, expected: int
+) -> None:
+    slots = Slots(nbytes, most)
+    memory = [slots.next() for _ in range(expected)]
+    for number, slot in enumerate(memory):
+        slot[0] = slot[-1] = number + 1
+    assert [(slot[0], slot[-1]) for slot in memory] == [(number + 1,) * 2 for number in range(expected)]
+    assert slots.next()[0] == 1, "the ring is over"
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
