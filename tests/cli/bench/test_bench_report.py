@@ -10,7 +10,7 @@ import pytest
 from cli.bench.made_up import record, sweep
 
 from tianji_cli.bench.record import Record
-from tianji_cli.bench.report import FIELDS, document, print_header, print_records, write_all, write_csv
+from tianji_cli.bench.report import FIELDS, print_header, print_records, write_all
 from tianji_cli.errors import TianjiError
 
 ENVIRONMENT = {"tianji": "0.1.0", "kernel": "Linux"}
@@ -56,22 +56,15 @@ def test_comm_shows_every_figure_in_its_unit(capsys: pytest.CaptureFixture[str])
     assert "actors sleep while they sample" in common
 
 
-def test_columns_that_tell_nothing_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    _, (row,) = table([record()], capsys)
-    assert not {"hosts", "sample s", "refused", "raw msgs/s", "of raw"} & row.keys()
-    _, (row,) = table([record(hosts=2, raw_msgs_per_s=12_500.0, raw_ratio=0.8)], capsys)
-    assert (row["hosts"], row["raw msgs/s"], row["of raw"]) == ("2", "12500", "0.80")
-
-
-def test_a_column_that_tells_something_once_is_shown_for_all(capsys: pytest.CaptureFixture[str]) -> None:
-    _, rows = table([record(hosts=1), record(hosts=2)], capsys)
-    assert [row["hosts"] for row in rows] == ["1", "2"]
-
-
-def test_one_run_has_no_spread(capsys: pytest.CaptureFixture[str]) -> None:
+def test_columns_that_tell_nothing_of_any_row_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
     common, (row,) = table([record(repeats=1)], capsys)
-    assert "spread" not in row
+    assert not {"hosts", "sample s", "refused", "raw msgs/s", "of raw", "spread"} & row.keys()
     assert "one run each" in common
+    _, (row,) = table([record(raw_msgs_per_s=12_500.0, raw_ratio=0.8)], capsys)
+    assert (row["raw msgs/s"], row["of raw"]) == ("12500", "0.80")
+    common, rows = table([record(), record(messages=100, hosts=2)], capsys)
+    assert [row["hosts"] for row in rows] == ["1", "2"]
+    assert common.startswith("# 100 to 10000 messages a run")
 
 
 @pytest.mark.parametrize(
@@ -88,13 +81,6 @@ def test_other_experiments_show_their_own_figures(
     _, rows = table(sweep(experiment), capsys)
     assert list(rows[0]) == headings
     assert (rows[0]["size"], rows[-1]["size"]) == ("1 KB", "128 KB")
-
-
-def test_messages_that_differ_from_case_to_case_are_given_as_a_range(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    common, _ = table([record(messages=100), record(messages=2000)], capsys)
-    assert common.startswith("# 100 to 2000 messages a run")
 
 
 def test_numbers_end_below_one_another_in_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
@@ -117,34 +103,18 @@ def test_a_terminal_too_narrow_for_the_numbers_gets_them_in_whole_lines(
     assert "│ shm" in capsys.readouterr().out
 
 
-def test_nothing_measured_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    print_records([])
-    assert capsys.readouterr().out == ""
-
-
-def test_csv_has_every_field_and_leaves_missing_figures_empty(tmp_path: Path) -> None:
-    write_csv([record(mb_per_s=None), record(backend="shm+zmq")], tmp_path / "x.csv")
-    with (tmp_path / "x.csv").open(newline="") as file:
+def test_files_hold_every_field_of_every_record(tmp_path: Path) -> None:
+    out, records = tmp_path / "a" / "b", [record(mb_per_s=None), record(backend="shm+zmq")]
+    write_all(out, "figure-5a", ENVIRONMENT, records, ["noisy"])
+    assert {path.name for path in out.iterdir()} == {"figure-5a.csv", "figure-5a.json", "figure-5a.png"}
+    found = json.loads((out / "figure-5a.json").read_text())
+    assert (found["schema"], found["environment"], found["warnings"]) == (1, ENVIRONMENT, ["noisy"])
+    assert [Record(**row) for row in found["rows"]] == records
+    with (out / "figure-5a.csv").open(newline="") as file:
         first, second = csv.DictReader(file)
     assert tuple(first) == FIELDS
-    assert first["mb_per_s"] == ""
-    assert float(second["send_s"]) == 61e-6
-    assert second["backend"] == "shm+zmq"
-
-
-def test_the_document_gives_back_every_record() -> None:
-    found = json.loads(json.dumps(document(ENVIRONMENT, [record(), record(backend="zmq")], ["noisy"])))
-    assert found["schema"] == 1
-    assert found["environment"] == ENVIRONMENT
-    assert found["warnings"] == ["noisy"]
-    assert [Record(**row) for row in found["rows"]] == [record(), record(backend="zmq")]
-
-
-def test_all_files_are_written_into_a_directory_that_is_made(tmp_path: Path) -> None:
-    out = tmp_path / "a" / "b"
-    write_all(out, "figure-5a", ENVIRONMENT, sweep("comm"), [])
-    assert {path.name for path in out.iterdir()} == {"figure-5a.csv", "figure-5a.json", "figure-5a.png"}
-    assert json.loads((out / "figure-5a.json").read_text())["rows"][0]["backend"] == "shm"
+    assert first["mb_per_s"] == "", "a missing figure is empty"
+    assert (float(second["send_s"]), second["backend"]) == (61e-6, "shm+zmq")
 
 
 def test_a_directory_that_cannot_be_made_is_an_error_that_names_the_option(tmp_path: Path) -> None:

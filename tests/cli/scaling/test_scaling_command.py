@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import tomli_w
-from cli.bench.trainings import CONFIG, PNG
 from cli.boom import BOOM
+from cli.quick import CONFIG, PNG
 from cli.sessions import commands
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.main import main
 from tianji_cli.profiling.settings import split_of
 from tianji_cli.scaling.hosts import Others
 from tianji_cli.scaling.study import Request, Study, batch_settings, plan_study
@@ -108,7 +109,9 @@ def test_a_training_that_fails_costs_its_own_figures_and_the_exit_status(
 
 
 @pytest.mark.usefixtures("two_cores")
-def test_figure_6a_doubles_the_actors_and_marks_what_wants_more_cores_than_there_are(config: str) -> None:
+def test_figure_6a_doubles_the_actors_and_marks_what_wants_more_cores_than_there_are(
+    config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = plan_study(config, Request(figure="6a"))
     assert [(setting.name, setting.cores, setting.oversubscribed) for setting in study.settings] == [
         ("L1A1", 2, False),
@@ -116,15 +119,11 @@ def test_figure_6a_doubles_the_actors_and_marks_what_wants_more_cores_than_there
         ("L1A4", 5, True),
         ("L1A8", 9, True),
     ]
-    assert study.seeds == (7, 8, 9)
-    assert study.threshold == 15.0
-
-
-def test_a_machine_with_more_cores_gets_more_points(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (study.seeds, study.threshold) == ((7, 8, 9), 15.0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(40)))
-    study = plan_study(config, Request(figure="6a"))
-    assert [setting.split.actors for setting in study.settings] == [1, 2, 4, 8, 16, 32]
-    assert not any(setting.oversubscribed for setting in study.settings)
+    more = plan_study(config, Request(figure="6a")).settings
+    assert [setting.split.actors for setting in more] == [1, 2, 4, 8, 16, 32]
+    assert not any(setting.oversubscribed for setting in more)
 
 
 def test_a_training_lasts_as_long_as_it_is_told_whatever_it_learns(config: str) -> None:
@@ -136,12 +135,6 @@ def test_a_training_lasts_as_long_as_it_is_told_whatever_it_learns(config: str) 
     assert (job.experiment.seed, job.experiment.eval_episodes) == (9, 0)
     assert job.distribution.actor.num == 2
     assert job.training.settings.model_dump()["epochs"] == 1
-
-
-def test_figure_4c_ends_at_the_threshold(config: str) -> None:
-    study = plan_study(config, Request(figure="4c"))
-    stop = load_config(config, study.overrides_of(study.settings[0], 1)).experiment.stop
-    assert (stop.wall_s, stop.mean_return) == (SECONDS, 15.0)
 
 
 def test_figure_6b_has_twice_the_cores_and_twice_the_batch(config: str) -> None:
@@ -156,13 +149,6 @@ def test_figure_6b_has_twice_the_cores_and_twice_the_batch(config: str) -> None:
     assert (settings["minibatch_size"], settings["rollout_steps"]) == (384, 1536)
 
 
-def test_the_batch_of_a_replay_grows_with_its_learner() -> None:
-    job = load_config("dqn_cartpole", ["training.batch_size=100"])
-    assert batch_settings(job, split_of(job)) == []
-    wider = load_config("dqn_cartpole", ["distribution.learner.cores=4"])
-    assert batch_settings(job, split_of(wider))[0] == "training.batch_size=400"
-
-
 def test_a_larger_batch_is_the_same_share_of_its_replay() -> None:
     def share(job: JobConfig) -> float:
         """P of Equation 2."""
@@ -174,6 +160,8 @@ def test_a_larger_batch_is_the_same_share_of_its_replay() -> None:
     smaller = ("distribution.buffer.capacity=20_480",)
     study = plan_study("dqn_cartpole", Request(figure="6b", overrides=smaller))
     assert share(study.job) == 512 / 20_480, "the user's own capacity grows, too"
+    job = load_config("dqn_cartpole", ["training.batch_size=100"])
+    assert batch_settings(job, split_of(job)) == []
 
 
 @pytest.mark.usefixtures("two_cores")
@@ -192,11 +180,6 @@ def test_table_1_and_figure_12b_are_of_the_same_trainings(config: str) -> None:
     (setting,) = wider.settings
     assert (setting.name, setting.cores) == ("L4A8", 24)
     assert wider.job.training == load_config(config).training, "the batch is what it was"
-
-
-def test_a_config_of_which_nothing_can_be_trained_is_an_error(config: str) -> None:
-    with pytest.raises(ConfigError, match="3 actors in step"):
-        plan_study(config, Request(actors=(3,), overrides=("distribution.mode='sync'",)))
 
 
 def test_other_hosts_take_part_in_every_training(config: str) -> None:
@@ -219,7 +202,10 @@ def test_a_point_is_oversubscribed_if_one_of_its_hosts_is(config: str) -> None:
     assert (groups.cores, groups.oversubscribed) == (4, False)
 
 
-def test_a_threshold_keeps_all_its_digits(config: str) -> None:
+def test_figure_4c_ends_at_the_threshold_which_keeps_all_its_digits(config: str) -> None:
+    study = plan_study(config, Request(figure="4c"))
+    stop = load_config(config, study.overrides_of(study.settings[0], 1)).experiment.stop
+    assert (stop.wall_s, stop.mean_return) == (SECONDS, 15.0)
     study = plan_study(config, Request(figure="4c", threshold=1234567.125, seconds=1234567.5))
     experiment = load_config(config, study.overrides_of(study.settings[0], 1)).experiment
     assert (experiment.stop.mean_return, experiment.stop.wall_s) == (1234567.125, 1234567.5)
@@ -242,10 +228,12 @@ def test_a_threshold_keeps_all_its_digits(config: str) -> None:
         ({"threshold": float("inf")}, "--threshold inf is no return"),
         ({"figure": "4c", "overrides": ("experiment.thresholds=[]",)}, "--threshold says"),
         ({"figure": "table1", "overrides": ("experiment.thresholds=[]",)}, "--threshold says"),
+        # A config of which nothing can be trained.
+        ({"actors": (3,), "overrides": ("distribution.mode='sync'",)}, "3 actors in step"),
     ],
 )
 def test_what_makes_no_figure_is_refused(config: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises((UsageError, ConfigError), match=said):
         plan_study(config, Request(**options))
 
 
@@ -268,21 +256,21 @@ def test_without_a_threshold_throughput_alone_is_measured(config: str) -> None:
         ["--node-cores", "40", "--no-simulation"],
         ["--link-mb", "125", "--no-simulation"],
         ["--threshold", "nan", "--no-simulation"],
+        ["--hosts", "b", "--listen", "127.0.0.1", "--no-simulation"],
     ],
 )
 def test_the_command_line_refuses_before_anything_runs(
-    start: Callable[..., subprocess.Popen[str]], config: str, tmp_path: Path, arguments: Sequence[str]
+    config: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: Sequence[str],
 ) -> None:
-    process = start(config, *arguments, "--out", "out")
-    said, errors = process.communicate(timeout=60)
-    assert (process.returncode, said) == (2, ""), errors
-    assert not (tmp_path / "out" / "runs").exists()
-
-
-def test_other_hosts_need_a_place_that_all_of_them_see(
-    start: Callable[..., subprocess.Popen[str]], config: str
-) -> None:
-    process = start(config, "--hosts", "b", "--listen", "127.0.0.1", "--no-simulation")
-    said, errors = process.communicate(timeout=60)
-    assert (process.returncode, said) == (2, "")
-    assert "--hosts needs --out on a file system that all hosts see" in errors
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "scaling", config, *arguments])
+    said = capsys.readouterr()
+    assert (ended.value.code, said.out) == (2, "")
+    assert not list(tmp_path.glob("**/runs"))
+    if "--listen" in arguments:
+        assert "--hosts needs --out on a file system that all hosts see" in said.err
