@@ -64,6 +64,8 @@ def test_columns_that_tell_nothing_of_any_row_are_left_out(capsys: pytest.Captur
     assert (row["raw msgs/s"], row["of raw"]) == ("12500", "0.80")
     common, rows = table([record(), record(messages=100, hosts=2)], capsys)
     assert [row["hosts"] for row in rows] == ["1", "2"]
+    print_records([])
+    assert capsys.readouterr().out == ""
     assert common.startswith("# 100 to 10000 messages a run")
 
 

@@ -126,6 +126,8 @@ def test_every_line_and_the_measurements_are_to_be_seen(tmp_path: Path) -> None:
     for name in ("x.png", "again.png"):
         draw(at(reception=9000.0), at()(4), 8, points, tmp_path / name)
     assert (tmp_path / "x.png").read_bytes() == (tmp_path / "again.png").read_bytes()
+    draw(at(reception=9000.0), at()(4), 8, [], tmp_path / "unmeasured.png")
+    assert (tmp_path / "unmeasured.png").read_bytes() != (tmp_path / "x.png").read_bytes()
     with Image.open(tmp_path / "x.png") as image:
         found = {colour for _, colour in image.convert("RGB").getcolors(1 << 20) or ()}
     shown = {tuple(int(color[place : place + 2], 16) for place in (1, 3, 5)) for color in COLORS.values()}

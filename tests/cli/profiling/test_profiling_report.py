@@ -109,7 +109,8 @@ def test_a_config_that_is_right_already_is_left_alone(found: Find, capsys: Out) 
 def test_the_lines_to_change_are_toml_that_gives_the_recommended_split(found: Find, capsys: Out) -> None:
     there = found(DQN, 16, overrides=("distribution.mode=async",))
     said = printed(there, capsys)
-    lines = said.partition("To change in configs/dqn_cartpole.toml:\n")[2].partition("\n\n")[0]
+    heading = "To change in configs/dqn_cartpole.toml, beside the settings above:\n"
+    lines = said.partition(heading)[2].partition("\n\n")[0]
     # What a config leaves to the machine would change with the rest.
     assert tomllib.loads(lines) == {
         "distribution": {"groups": 8, "pin_cores": True},

@@ -100,7 +100,7 @@ def test_the_table_keeps_what_was_simulated_apart_and_says_what_was_not_reached_
         "#   - 40 cores of a node at work: as 2 did",
     ):
         assert words in below
-    assert "# received: a rollout's steps count as its first update begins" in below
+    assert "# received: a rollout's steps count as its first update begins" in measured
 
 
 GROUPS = Setting(Split(1, 1, 1, 8, groups=2), 4, oversubscribed=False)
