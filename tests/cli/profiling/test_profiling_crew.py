@@ -12,7 +12,7 @@ from pathlib import Path
 from select import select
 
 import pytest
-from cli.profiling.probing import COMMAND, PPO, preparation, run, write_config
+from cli.profiling.probing import COMMAND, PPO, SLOW, preparation, run, write_config
 from cli.sessions import PATIENCE_S
 
 from tianji_cli.profiling.crew import Crew, ProbeFailed, start_crew
@@ -69,15 +69,49 @@ def test_the_probe_that_failed_is_named_with_what_it_had_to_do(how: str, said: s
     assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
 
 
-def test_who_did_not_answer_in_time_or_is_gone_before_it_is_asked_is_named() -> None:
+def test_who_did_not_answer_in_time_is_named() -> None:
     failure = pytest.raises(ProbeFailed, match=r"no answer within 1 s from probe 0, probe 1\n  thinking")
     with failure, start_crew(3, [*FAKE, "as asked"]) as crew:
         crew.ask({2: run("fine")}, PATIENCE_S)
         crew.ask({0: run("is deaf"), 1: run("is deaf"), 2: run("fine")}, 1.0)
+
+
+def test_one_that_is_gone_before_it_is_asked_is_named() -> None:
     with start_crew(1, [sys.executable, "-c", "import sys; sys.exit('nothing to run')"]) as crew:
         crew._probes[0].process.wait()
         with pytest.raises(ProbeFailed, match=r"probe 0 exited with status 1 .*\n  nothing to run"):
             crew.ask({0: run("x")}, PATIENCE_S)
+
+
+@pytest.mark.parametrize("how", ["fine", "is deaf"])
+def test_whatever_is_raised_ends_all_of_them(how: str) -> None:
+    processes = []
+
+    def fail_in_the_middle() -> None:
+        with start_crew(2, [*FAKE, how]) as crew:
+            processes.extend(pids(crew))
+            crew._tell(crew._probes[0], run("x"))
+            raise KeyError("a mistake")
+
+    with pytest.raises(KeyError, match="a mistake"):
+        fail_in_the_middle()
+    assert processes
+    assert not any(Path(f"/proc/{pid}").exists() for pid in processes)
+
+
+def test_a_probe_finds_a_users_module_beside_its_config_and_none_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, theirs = tmp_path / "here", tmp_path / "theirs"
+    for directory in (here, theirs):
+        directory.mkdir()
+        (directory / "queue.py").write_text("raise SystemExit('a queue of somebody else')")
+    (theirs / "own_ones.py").write_text(SLOW)
+    config = write_config(theirs / "own.toml", PPO, environment={"type": "own_ones:Slow", "id": None})
+    monkeypatch.chdir(here)
+    with start_crew(1) as crew:
+        answers = crew.ask({0: preparation("actor", config, (), tmp_path)}, PATIENCE_S)
+        assert isinstance(answers[0], Prepared)
 
 
 def test_probes_have_time_to_end_what_they_have_started_once_all_is_done(tmp_path: Path) -> None:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from select import select
 
 import pytest
 from cli.boom import BOOM
-from cli.profiling.probing import DQN, PPO, SLOW, Asked, preparation, run, write_config
+from cli.profiling.probing import COMMAND, DQN, PPO, SLOW, Asked, preparation, run, write_config
+from cli.sessions import PATIENCE_S
 
 from tianji_cli.profiling.protocol import Failed
 
@@ -32,10 +36,11 @@ def test_garbage_is_answered_and_the_probe_goes_on(probe: Asked, tmp_path: Path)
     assert probe.prepared("actor", write_config(tmp_path / "ppo.toml", PPO)).parameters > 0
 
 
-def test_a_key_that_nobody_prepared_or_a_config_that_cannot_be_run_is_the_answer(
-    probe: Asked, tmp_path: Path
-) -> None:
+def test_a_key_that_nobody_prepared_is_refused(probe: Asked) -> None:
     assert failure(probe.ask(run("nobody"))) == "nothing was prepared as 'nobody'"
+
+
+def test_a_config_that_cannot_be_run_is_the_answer(probe: Asked, tmp_path: Path) -> None:
     config = write_config(tmp_path / "ppo.toml", PPO)
     answer = probe.ask(preparation("actor", config, ["training.rollout_steps=200"], tmp_path))
     assert "a rollout of 200 steps is no whole number of fragments of 128" in failure(answer)
@@ -87,6 +92,35 @@ def test_a_probe_ends_with_its_input(tmp_path: Path) -> None:
     assert probe.process.returncode == 0
 
 
+def test_a_probe_ends_with_its_parent_while_it_measures(tmp_path: Path) -> None:
+    config = write_config(tmp_path / "ppo.toml", PPO)
+    lines = [
+        preparation("actor", config, (), tmp_path).model_dump_json(),
+        run("actor", warm_s=0.0, windows=1, tail_s=0.0).model_dump_json(),
+        run("actor", warm_s=1000.0).model_dump_json(),
+    ]
+    # Somebody else holds the other end of its input, so that it is its parent's death alone that ends it.
+    reading, writing = os.pipe()
+    os.write(writing, "".join(f"{line}\n" for line in lines).encode())
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *COMMAND],
+        stdin=reading,
+        stdout=subprocess.PIPE,
+        process_group=0,
+    )
+    assert parent.stdout is not None
+    with parent.stdout as said:
+        pid = int(said.readline())
+        assert b"prepared" in said.readline()
+        assert b"acted" in said.readline()
+        with os.fdopen(os.pidfd_open(pid), "rb") as probe:
+            parent.kill()
+            parent.wait()
+            assert select([probe], [], [], PATIENCE_S)[0]
+    os.close(reading)
+    os.close(writing)
+
+
 def test_all_threads_of_a_probe_are_pinned_to_the_cores_of_a_run(probe: Asked, tmp_path: Path) -> None:
     cores = sorted(os.sched_getaffinity(0))
     (tmp_path / "threaded_ones.py").write_text(SLOW)
@@ -100,3 +134,11 @@ def test_all_threads_of_a_probe_are_pinned_to_the_cores_of_a_run(probe: Asked, t
         assert len(threads) > 1
         assert all(os.sched_getaffinity(thread) == set(chosen) for thread in threads)
     probe.prepared("actor", write_config(tmp_path / "ppo.toml", PPO))  # It ends the threads.
+
+
+PARENT = """
+import subprocess, sys
+child = subprocess.Popen(sys.argv[1:])
+print(child.pid, flush=True)
+child.wait()
+"""
