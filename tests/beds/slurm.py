@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from ports import free_ports
+
 from beds.unavailable import BedUnavailableError, attempt, require_programs, require_root
 
 NODES: Final = ("n1", "n2")
@@ -151,7 +153,7 @@ class Slurm:
 
     def _write_files(self) -> None:
         host = socket.gethostname().partition(".")[0]
-        controller_port, *ports = _free_ports(1 + len(NODES))
+        controller_port, *ports = free_ports(1 + len(NODES))
         nodes = "\n".join(
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS}"
             for node, port in zip(NODES, ports, strict=True)
@@ -183,12 +185,3 @@ class Slurm:
         assert self._namespace.stdin is not None
         self._namespace.stdin.close()
         self._namespace.wait(START_S)
-
-
-def _free_ports(number: int) -> list[int]:
-    """Find TCP ports that nobody listens on; held together, so that they differ."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports

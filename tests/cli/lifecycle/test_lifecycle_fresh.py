@@ -2,13 +2,13 @@
 
 import os
 import signal
-import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli.sessions import in_session
+from ports import free_address
 
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
@@ -123,9 +123,7 @@ def test_what_keeps_a_process_from_being_started_anew_is_said_before_there_is_a_
 def test_a_host_that_joins_starts_its_workers_anew_too(
     workplace: Any, origins: Callable[[], dict[int, str]]
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = "tcp://{}:{}".format(*free.getsockname())
+    address = free_address()
     two = of_class("Fresh", transport="zmq", hosts=2, actor={"num": 2})
     run = workplace.train(two, options=("--listen", address, "--quiet"))
     workplace.until((run.path / "job.key").exists, "the key is written")

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 from cli.sessions import until
+from ports import free_address
 
 from tianji_cli.cluster.keys import write_new_key
 
@@ -19,12 +19,6 @@ TWO_HOSTS: dict[str, Any] = {"distribution": {"transport": "zmq", "hosts": 2, "a
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 Start = Callable[..., tuple[Any, Any]]
-
-
-def free_address() -> str:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return "tcp://{}:{}".format(*free.getsockname())
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import zmq
 from cli.sessions import in_session
+from ports import free_ports
 
 from tianji_cli.cluster import session
 from tianji_cli.main import main
@@ -26,9 +27,7 @@ ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 
 
 def test_strangers_at_the_control_channel_disturb_nothing_and_are_counted(workplace: Any) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        host, port = free.getsockname()
+    host, port = "127.0.0.1", free_ports(1)[0]
     address = f"tcp://{host}:{port}"
     run = workplace.train(ENDLESS, options=("--quiet", "--listen", address))
     run.train_until(1000)

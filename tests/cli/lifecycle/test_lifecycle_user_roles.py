@@ -3,12 +3,12 @@
 import importlib
 import shutil
 import signal
-import socket
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_address
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
@@ -215,9 +215,7 @@ def test_each_group_has_a_recorder_of_its_own(workplace: Any, read: Any) -> None
 
 def test_a_host_that_joins_gets_the_role_s_module_and_sends_copies(workplace: Any, read: Any) -> None:
     shutil.copy(EXAMPLES / "recorder.py", workplace.place)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = "tcp://{}:{}".format(*free.getsockname())
+    address = free_address()
     two = {"distribution": {"transport": "zmq", "hosts": 2, "actor": {"num": 2}, "mode": "sync"}}
     run = workplace.train({"roles": RECORDER["roles"]}, two, options=("--listen", address, "--quiet"))
     workplace.until((run.path / "job.key").exists, "the key is written")
