@@ -31,7 +31,8 @@ def start(workplace: Any) -> Start:
         address = free_address()
         options = ("--listen", address, *(["--quiet"] if quiet else []))
         if resume is not None:
-            run = workplace.resume(resume, "--listen", address, "--set", "experiment.stop.env_steps=40000")
+            goal = f"experiment.stop.env_steps={resume.summary['env_steps'] + 20_000}"
+            run = workplace.resume(resume, "--listen", address, "--set", goal)
         else:
             run = workplace.train(TWO_HOSTS, *changes, options=options)
         workplace.until((run.path / "job.key").exists, "the key is written")
@@ -335,7 +336,8 @@ def test_a_run_over_two_hosts_is_resumed_though_an_actor_elsewhere_sees_no_check
     again, host = start(shared=False, resume=run)
     summary = again.finish()
     host.wait(0)
-    assert summary["env_steps"] == first["env_steps"] + summary["received"] >= 40_000
+    assert summary["env_steps"] == first["env_steps"] + summary["received"]
+    assert summary["received"] >= 20_000
     actors = [role["host"] for role in summary["roles"] if role["role"] == "actor"]
     assert len(set(actors)) == 2
     assert "cannot reach" not in run.log, "nothing is written elsewhere"

@@ -112,5 +112,6 @@ def test_a_resumed_run_goes_on_with_the_episodes_that_were_saved(workplace: Any)
     run = workplace.train(kept)
     first = run.finish()
     assert (run.path / "checkpoints/replay/last/replay_lengths.npy").exists()
-    summary = workplace.resume(run, "--set", "experiment.stop.env_steps=8192").finish()
+    goal = f"experiment.stop.env_steps={first['env_steps'] + 4096}"
+    summary = workplace.resume(run, "--set", goal).finish()
     check_books(summary, earlier=first["env_steps"])

@@ -195,7 +195,8 @@ def test_a_killed_actor_is_replaced_and_the_recorder_goes_on(workplace: Any, rea
 def test_a_resumed_run_records_into_another_file(workplace: Any, read: Any) -> None:
     run = workplace.train(RECORDER)
     first = run.finish()
-    second = workplace.resume(run, "--set", "experiment.stop.env_steps=4096").finish()
+    goal = f"experiment.stop.env_steps={first['env_steps'] + 2048}"
+    second = workplace.resume(run, "--set", goal).finish()
     headers = read(run)
     assert len(list((run.path / "roles/recorder-0").glob("*.fragments"))) == 2
     assert len({int(header["job"]) for header in headers}) == 2
