@@ -37,7 +37,7 @@ PACKAGES = {"tianji_cli", "tianji_transports", "tianji_algos", "tianji_envs"}
 
 
 def install(session: nox.Session, *what: str) -> None:
-    # Python compiles what it imports; pip would compile all, on one core, most of it for nobody.
+    # Python compiles what it imports; pip would compile all, on one core, most of which is never imported.
     session.install("--no-compile", CONSTRAINTS, *what)
 
 

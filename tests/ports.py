@@ -16,7 +16,7 @@ _dice = random.Random(os.getpid())
 
 
 def free_ports(number: int) -> list[int]:
-    """Find TCP ports that nobody has; held together, so that they differ."""
+    """Find TCP ports that are free; held together, so that they differ."""
     found: list[int] = []
     with ExitStack() as held:
         while len(found) < number:

@@ -20,7 +20,7 @@ AGAIN_S: Final = 0.001
 
 
 _raised = False
-"""There was an interruption. Where it comes through, nobody asks any more."""
+"""There was an interruption. It matters only where the exception did not come through."""
 
 
 class Interruption(BaseException):
@@ -43,6 +43,7 @@ def raise_signals() -> None:
 def raise_swallowed() -> None:
     """Raise an interruption once more that a library has swallowed without a word, as code in C may do."""
     if _raised:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)  # The alarm that would raise it, too.
         raise Interruption
 
 

@@ -126,11 +126,12 @@ class RunDirectory:
             UntrustedPlaceError: others could.
             RunDirectoryError: what is written lies elsewhere, behind a link.
         """
+        warnings = list(dict.fromkeys([*check_trusted(self.config), *check_trusted(self.checkpoints)]))
         for subdirectory in SUBDIRECTORIES:
             place = self.path / subdirectory
             if place.is_symlink():
                 raise RunDirectoryError(f"{place} is a link, and must not be: link the whole run instead")
-        return list(dict.fromkeys([*check_trusted(self.config), *check_trusted(self.checkpoints)]))
+        return warnings
 
     @property
     def config(self) -> Path:

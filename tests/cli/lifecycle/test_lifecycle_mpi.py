@@ -76,7 +76,10 @@ def test_an_exception_in_one_rank_ends_the_job_with_that_exception(workplace: An
     assert "RuntimeError: the boom" in summary["reason"]
 
 
-def test_a_killed_rank_ends_the_job_with_its_cause_and_a_checkpoint_to_go_on_from(workplace: Any) -> None:
+@pytest.mark.parametrize("engine", ["shm", pytest.param("mpi", marks=pytest.mark.soak)])
+def test_a_killed_rank_ends_the_job_with_its_cause_and_a_checkpoint_to_go_on_from(
+    workplace: Any, engine: str
+) -> None:
     run = workplace.train(MPI, ENDLESS, {"experiment": {"checkpoint_every_s": 0.2}})
     run.train_until(5000)
     workplace.until(lambda: run.saved_env_steps > 0, "a checkpoint")
@@ -88,8 +91,8 @@ def test_a_killed_rank_ends_the_job_with_its_cause_and_a_checkpoint_to_go_on_fro
     assert "killed by SIGKILL" in run.command.last_words or "has died" in run.command.last_words
     wait_for(ranks)
     saved = run.saved_env_steps
-    goal, engine = f"experiment.stop.env_steps={saved + 4000}", 'distribution.transport="shm"'
-    again = workplace.resume(run, "--set", goal, "--set", engine)
+    goal, over = f"experiment.stop.env_steps={saved + 4000}", f"distribution.transport={engine!r}"
+    again = workplace.resume(run, "--set", goal, "--set", over)
     again.command.wait(0)
     assert again.summary["env_steps"] >= saved + 4000
 

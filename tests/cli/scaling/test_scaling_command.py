@@ -73,7 +73,8 @@ def test_points_are_trained_in_turns_and_their_figures_written(
         assert row["oversubscribed"] == (row["actors"] + 1 > len(os.sched_getaffinity(0)))
         for name in ("produced_per_s", "received_per_s", "consumed_per_s", "time_to_s"):
             assert 0 < row[name]["min"] <= row[name]["median"] <= row[name]["max"]
-        assert row["consumed_per_s"]["median"] / row["received_per_s"]["median"] == pytest.approx(2, rel=0.2)
+        # Two uses of each sample, of which a window of a second may hold the first only.
+        assert 1 <= row["consumed_per_s"]["median"] / row["received_per_s"]["median"] <= 3
         for training in row["trainings"]:
             run = RunDirectory(Path(training["run"]))
             ran = load_config(str(run.config))
