@@ -36,19 +36,19 @@ class CloseContract:
 
     def test_the_report_counts_what_was_never_claimed(self) -> None:
         """The sender's unconfirmed pushes are the receiver's unclaimed messages."""
-        with Job(self.engine, (Channel("f", 0, (1,), 1000, window=64),)) as job:
+        with Job(self.engine, (Channel("f", 0, (1,), 1000, window=4),)) as job:
             receiver, sender = job.open(0), job.start(1)
-            sender.tell("stream", 0, "f", 64)
+            sender.tell("stream", 0, "f", 4)
             verbs.receive(receiver, "f", 1, 0)
             sender.answer()
             verbs.until(receiver, lambda: receiver.wait(0.2) or None)
-            sender.ask("settle", 0, "f", 63)
+            sender.ask("settle", 0, "f", 3)
             report = sender.ask("close")
-            assert report.unconfirmed == {(0, "f"): 63}
-            assert report.counters.pushes == 64
-            assert report.counters.pushed_bytes == sum(100 + number for number in range(64))
+            assert report.unconfirmed == {(0, "f"): 3}
+            assert report.counters.pushes == 4
+            assert report.counters.pushed_bytes == sum(100 + number for number in range(4))
             report = receiver.close()
-            assert report.unclaimed == {(1, "f"): 63}
+            assert report.unclaimed == {(1, "f"): 3}
             assert report.unconfirmed == {}
             assert report.counters.claims == 1
             assert report.counters.claimed_bytes == 100
