@@ -88,6 +88,7 @@ def changed(mutant: Mutant) -> Iterator[None]:
 def run_tests(tests: Sequence[str], mark: str) -> str | None:
     """Run tests until one fails; say which did, or None."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+    mark = f"{mark} of {os.getpid()}"  # Another hunt has mutants of the same numbers.
     environment = {**os.environ, MARK: mark}
     with subprocess.Popen(
         [*command, *tests],

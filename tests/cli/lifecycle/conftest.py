@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -180,6 +181,12 @@ class Run:
         """What the root has said, if it has said anything."""
         file = self.path / "logs/root-0.log"
         return file.read_text() if file.exists() else ""
+
+    @property
+    def refused(self) -> list[str]:
+        """Who of the job refused what; a connection may have been another test's, to a port that was its own."""
+        lines = [line for line in self.log.splitlines() if re.search(r" refused \d+ frames? \(", line)]
+        return [line for line in lines if "such as: of a connection" not in line]
 
     def train_until(self, env_steps: int = 1) -> None:
         def trained() -> bool:
