@@ -45,7 +45,7 @@ def train_on_both(
     return run
 
 
-@pytest.mark.parametrize("transport", ["zmq", "ucx"])
+@pytest.mark.parametrize("transport", ["ucx", pytest.param("zmq", marks=pytest.mark.soak)])
 def test_samples_of_a_distant_actor_cross_the_wire(wire: Wire, tmp_path: Path, transport: str) -> None:
     first, second = wire.hosts
     config = write_config(tmp_path, transport, actors=1, hosts=2)

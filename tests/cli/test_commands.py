@@ -141,10 +141,9 @@ def test_a_dry_run_names_files_that_other_hosts_would_write(tmp_path: Path) -> N
     "name",
     [
         "dqn_pong",
-        "qmix_two_step",
         *(
             pytest.param(one, marks=pytest.mark.soak)
-            for one in ("impala_cartpole", "ppo_lunarlander", "maddpg_adversary")
+            for one in ("qmix_two_step", "impala_cartpole", "ppo_lunarlander", "maddpg_adversary")
         ),
     ],
 )

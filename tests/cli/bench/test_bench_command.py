@@ -116,7 +116,11 @@ def test_figure_5b_prints_the_crossing(start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    "engine", ["FlipsShm", "FlipsMpi", "FlipsUcx", "FlipsBetween", "LosesZmq", "DoublesShm", "SwapsZmq"]
+    "engine",
+    [
+        *("FlipsShm", "FlipsMpi", "LosesZmq", "DoublesShm", "SwapsZmq"),
+        *(pytest.param(engine, marks=pytest.mark.soak) for engine in ("FlipsUcx", "FlipsBetween")),
+    ],
 )
 def test_a_damaged_message_leaves_no_figure(start: Start, engine: str, tmp_path: Path) -> None:
     launcher = (str(MPIEXEC), "-n", "2") if engine.endswith("Mpi") else ()

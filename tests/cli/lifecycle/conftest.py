@@ -184,7 +184,7 @@ class Run:
 
     @property
     def refused(self) -> list[str]:
-        """Who of the job refused what; a connection may have been another test's, to a port that was its own."""
+        """Who of the job refused what; not connections, which may be another test's to a port it once had."""
         lines = [line for line in self.log.splitlines() if re.search(r" refused \d+ frames? \(", line)]
         return [line for line in lines if "such as: of a connection" not in line]
 

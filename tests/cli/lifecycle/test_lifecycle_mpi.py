@@ -45,7 +45,8 @@ def test_a_config_that_names_mpi_starts_itself_under_mpiexec(workplace: Any) -> 
     assert (summary["lost"], summary["in_flight"]) == (0, 0)
 
 
-@pytest.mark.parametrize("transport", ["mpi", pytest.param("zmq", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("transport", ["mpi", "zmq"])
 def test_ranks_started_by_hand_take_their_roles_from_the_plan(workplace: Any, transport: str) -> None:
     ended = under_mpiexec(workplace, 4, {"distribution": {"transport": transport}})
     assert ended.returncode == 0, ended.stderr
@@ -142,6 +143,7 @@ def test_an_evaluation_that_hangs_does_not_make_a_finished_job_a_failed_one(work
     ended = under_mpiexec(workplace, 5, changes)
     assert "run finished" in ended.stdout
     assert ended.returncode == 0, ended.stderr
+    assert (workplace.place / "out/run/1/summary.json").is_file()
     assert "the evaluation was ended; the job is aborted" in ended.stderr
 
 

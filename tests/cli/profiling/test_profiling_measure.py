@@ -98,6 +98,7 @@ def test_dqn_on_one_core_is_measured_without_a_transport(tmp_path: Path) -> None
     assert Measurements.model_validate_json(found.model_dump_json()) == found
 
 
+@pytest.mark.soak
 def test_actors_of_several_cores_are_measured_with_as_many_processes_as_there_is_room_for(
     tmp_path: Path,
 ) -> None:
