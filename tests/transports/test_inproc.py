@@ -1,5 +1,9 @@
 import threading
+from dataclasses import replace
 
+import pytest
+
+from tianji_transports.errors import MessageTooLargeError, TransportError
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
@@ -40,6 +44,20 @@ def test_a_receiver_that_comes_back_starts_empty_and_the_sender_gets_its_window_
             verbs.push(sender, 0, "f", 5, 10)
             verbs.receive(receiver, "f", 1, 5)
             assert sender.close().unconfirmed == {(0, "f"): 2}
+
+
+class Narrow(InprocTransport):
+    """An engine with limits, as a user's may have."""
+
+    capabilities = replace(InprocTransport.capabilities, max_bytes=64, max_borrowed=2)
+
+
+def test_what_an_engine_cannot_carry_or_lend_is_refused_at_the_start() -> None:
+    Narrow(Wiring("fits", (Channel("f", 0, (0,), 64, borrow=2),)), 0).close()
+    with pytest.raises(MessageTooLargeError, match="'f' has up to 65 bytes; Narrow moves 64"):
+        Narrow(Wiring("large", (Channel("f", 0, (0,), 65),)), 0)
+    with pytest.raises(TransportError, match="'f' borrows 3 claims; Narrow lends 2"):
+        Narrow(Wiring("many", (Channel("f", 0, (0,), 64, borrow=3),)), 0)
 
 
 def test_threads_share_values_that_are_never_torn() -> None:
