@@ -3,8 +3,10 @@ from dataclasses import replace
 
 import pytest
 
+from tianji_transports.core import ANY
+from tianji_transports.ends import HeldClaim
 from tianji_transports.errors import MessageTooLargeError, TransportError
-from tianji_transports.inproc import InprocTransport
+from tianji_transports.inproc import InprocInlet, InprocTransport
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
 
@@ -58,6 +60,39 @@ def test_what_an_engine_cannot_carry_or_lend_is_refused_at_the_start() -> None:
         Narrow(Wiring("large", (Channel("f", 0, (0,), 65),)), 0)
     with pytest.raises(TransportError, match="'f' borrows 3 claims; Narrow lends 2"):
         Narrow(Wiring("many", (Channel("f", 0, (0,), 64, borrow=3),)), 0)
+
+
+class Hesitant(InprocTransport):
+    """An engine that sees a message come before it can hand it out, as those do that receive it in parts."""
+
+    hesitates = True
+
+    def _claim(self, inlet: InprocInlet) -> HeldClaim | None:
+        if self.hesitates:
+            self.hesitates = False
+            return None
+        return super()._claim(inlet)
+
+
+@pytest.mark.parametrize("source", [ANY, 0])
+def test_a_message_that_was_asked_for_in_vain_wakes_again(source: int) -> None:
+    with Hesitant(Wiring("hesitant", (Channel("f", 0, (0,), 64),)), 0) as endpoint:
+        verbs.push(endpoint, 0, "f", 1, 10)
+        assert endpoint.wait(verbs.PATIENCE_S)
+        assert not endpoint.wait(0), "it was reported, and nobody asked for it"
+        assert endpoint.probe("f", source) is None
+        assert endpoint.wait(0)
+        verbs.receive(endpoint, "f", 0, 1)
+
+
+def test_a_message_that_is_left_alone_wakes_again_once_something_was_pushed() -> None:
+    wiring = Wiring("left alone", (Channel("f", 0, (0,), 64), Channel("g", 1, (0,), 64)))
+    with InprocTransport(wiring, 0) as endpoint, InprocTransport(wiring, 1):
+        verbs.push(endpoint, 0, "f", 1, 10)
+        assert endpoint.wait(verbs.PATIENCE_S)
+        assert not endpoint.wait(0)
+        verbs.push(endpoint, 1, "g", 1, 10)
+        assert endpoint.wait(0)
 
 
 def test_threads_share_values_that_are_never_torn() -> None:
