@@ -34,14 +34,14 @@ class Told:
 class Job:
     """Four actors whose counters a test moves, and a learner that receives what it says."""
 
-    def __init__(self, goal: int, *overrides: str) -> None:
+    def __init__(self, goal: int, *overrides: str, earlier: int = 0) -> None:
         settings = (f"experiment.stop={{env_steps={goal}}}", f"distribution.actor.num={ACTORS}", *overrides)
         config = load_config("configs/ppo_cartpole.toml", [*settings, f"training.rollout_steps={ROLLOUT}"])
         self.plan = make_plan(config, [Host("here", (0, 1))])
         self.file = ProductionFile(None, ACTORS)
         self.pages = [ProductionPage(self.file, actor) for actor in range(ACTORS)]
         self.pushed = [0] * ACTORS
-        self.overview = Overview(config, self.plan, self.file, 0)
+        self.overview = Overview(config, self.plan, self.file, earlier)
         self.control = Told()
         self.goal = ProductionGoal(config, self.plan, self.overview, self.control)  # type: ignore[arg-type]
 
@@ -135,6 +135,30 @@ def test_all_go_on_for_good_if_what_suffices_does_not_arrive(monkeypatch: pytest
     monkeypatch.setattr(Overview, "session_train_s", -1.0)
     assert job.look() == dict.fromkeys(ALL)
     assert job.goal.look_at == float("inf")
+
+
+def test_counters_are_looked_at_the_more_often_the_sooner_the_goal_may_be_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = Job(16 * EACH)
+    looks = []
+    # (seconds, fragments made by then): 8 a second, and 4 actors may each begin one more before a look.
+    for now, made in ((10.0, 0), (10.2, 4), (11.0, 8), (11.25, 12)):
+        monkeypatch.setattr("time.monotonic", lambda now=now: now)
+        job.make(0, made - sum(job.pushed))
+        job.goal.mind(())
+        looks.append(round(job.goal.look_at - now, 3))
+    half_way_s = 4 / 8 / 2
+    assert looks == [0.5, 0.3, half_way_s, 0.02]
+    assert job.control.fragments == {}
+
+
+def test_what_earlier_sessions_received_counts() -> None:
+    job = Job(6 * EACH, earlier=2 * EACH)
+    job.make(0, 3)
+    assert job.look() == {}
+    job.make(0, 1)
+    assert job.look() == dict.fromkeys(ALL, 0)
 
 
 def test_in_step_and_without_the_rule_nothing_is_counted() -> None:
