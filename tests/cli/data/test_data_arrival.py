@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from cli.data.replays import ScriptedActor, fragment_layout
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tianji_cli.data.arrival import Arrival
@@ -13,12 +13,13 @@ from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
 STEPS = 12
 
 
-def message(arrival: Arrival) -> memoryview:
-    memory = memoryview(bytearray(Arrival.nbytes(STEPS)))
+def message(arrival: Arrival, steps: int = STEPS) -> memoryview:
+    memory = memoryview(bytearray(Arrival.nbytes(steps)))
     arrival.write(memory)
     return memory
 
 
+@example(samples=0, age_s=0.0, ended=[], winnable=False)
 @given(
     samples=st.integers(0, STEPS),
     age_s=st.floats(0, 1e5),
@@ -30,7 +31,7 @@ def test_an_arrival_comes_out_of_its_message_as_it_went_in(
 ) -> None:
     returns, wins = [value for value, _ in ended], [won for _, won in ended if winnable]
     sent = Arrival(samples, time.monotonic_ns() - int(age_s * 1e9), returns, wins)
-    read = Arrival.read(message(sent))
+    read = Arrival.read(message(sent, max(samples, len(ended))))
     assert read is not None
     assert (read.samples, list(read.returns), list(read.wins)) == (samples, returns, wins)
     # The message carries an age, so what it took to read it is added.

@@ -100,7 +100,7 @@ def test_a_batch_of_nothing_or_of_unknown_fields_has_no_layout() -> None:
     with pytest.raises(ValueError, match="needs samples"):
         BatchLayout.of(fragment_layout(4, 2), 0, ("action",))
     with pytest.raises(ValueError, match="no field 'value'"):
-        BatchLayout.of(fragment_layout(4, 2), 1, ("value",))
+        BatchLayout.of(fragment_layout(4, 2), 1, ("action", "value", "advantage"))
 
 
 def test_a_batch_is_written_over_the_one_before() -> None:
