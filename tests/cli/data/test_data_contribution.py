@@ -52,8 +52,9 @@ def test_what_does_not_belong_is_refused(job: int, group: int, weight: float, wh
     assert why in refusal
 
 
-def test_noise_is_no_contribution_and_no_average() -> None:
-    noise = memoryview(bytearray(np.random.default_rng(3).bytes(average_nbytes(8, 3))))
+@pytest.mark.parametrize("byte", [0x00, 0x9A, 0xFF])
+def test_noise_is_no_contribution_and_no_average(byte: int) -> None:
+    noise = memoryview(bytearray([byte]) * average_nbytes(8, 3))
     assert Contribution(noise).refusal(JOB, 1) == "it is no contribution"
     assert Average(noise, 3).refusal(JOB) == "it is no average"
 

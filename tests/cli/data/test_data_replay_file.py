@@ -282,6 +282,18 @@ def test_sequences_begin_anew_after_a_restore(tmp_path: Path) -> None:
     assert set(zip(into.handle.tolist(), into.arrays["length"].tolist(), strict=True)) == {(0, 5), (9, 5)}
 
 
+def test_steps_that_were_given_up_are_counted_on_after_a_restore(tmp_path: Path) -> None:
+    layout = fragment_layout(3, 1)
+    saved, naive = open_sequences(layout, 3, 8), NaiveSequences(layout, 3, 8)
+    actor = ScriptedActor(layout, 0, seed=2, end_rate=0.0)
+    for _ in range(7):
+        play(saved, naive, actor)
+    save_replay(saved, tmp_path)
+    restored = open_sequences(layout, 3, 8)
+    restore_replay(restored, tmp_path)
+    assert restored.steps_given_up == saved.steps_given_up == naive.given_up > 0
+
+
 def test_a_replay_of_transitions_is_none_of_sequences_nor_of_longer_ones(tmp_path: Path) -> None:
     layout = fragment_layout(3, 2)
     save_replay(open_sequences(layout, 4, 5), tmp_path)
