@@ -118,17 +118,22 @@ def _kill_all(mark: str) -> None:
 
 
 def _report(drawn: Sequence[Mutant], known: Sequence[Mutant]) -> int:
-    """Print how many were found in each area, and those that were not; returns how many that is."""
+    """Print how many were found in each area, and those that were not; returns how many of these matter."""
     found = {result["number"] for result in known if result["found_by"]}
     tried = {result["number"] for result in known}
     of_area = Counter(mutant["area"] for mutant in drawn if mutant["number"] in tried)
     for area, number in of_area.items():
         print(f"{area}: {sum(one['area'] == area and one['number'] in found for one in drawn)} of {number}")
+    reasons: dict[str, str] = tomllib.loads((HERE / "changes_nothing.toml").read_text())
     missed = [mutant for mutant in drawn if mutant["number"] in tried - found]
     for mutant in missed:
         was, becomes = (" ".join(line.strip() for line in mutant[of]) for of in ("was", "becomes"))
         print(f"{mutant['number']:4} {mutant['module']}:{mutant['line']}\n       {was}\n    -> {becomes}")
-    return len(missed)
+        if (why := reasons.get(str(mutant["number"]))) is not None:
+            print(f"       changes nothing: {why}")
+    lived = sum(str(mutant["number"]) not in reasons for mutant in missed)
+    print(f"{len(tried) - len(missed)} of {len(tried)} found; of the others, {len(missed) - lived} change nothing")
+    return lived
 
 
 if __name__ == "__main__":
