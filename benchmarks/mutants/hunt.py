@@ -132,7 +132,8 @@ def _report(drawn: Sequence[Mutant], known: Sequence[Mutant]) -> int:
         if (why := reasons.get(str(mutant["number"]))) is not None:
             print(f"       changes nothing: {why}")
     lived = sum(str(mutant["number"]) not in reasons for mutant in missed)
-    print(f"{len(tried) - len(missed)} of {len(tried)} found; of the others, {len(missed) - lived} change nothing")
+    same = len(missed) - lived
+    print(f"{len(tried) - len(missed)} of {len(tried)} found; {same} of the others change nothing")
     return lived
 
 
