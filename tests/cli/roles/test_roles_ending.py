@@ -1,7 +1,19 @@
 """Who stops when: buffers, then those who hear from them; and nobody is named twice."""
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from tianji_cli.cluster.plan import Plan, PlannedProcess
-from tianji_cli.roles.ending import StoppingOrder
+from tianji_cli.roles.ending import (
+    SAVE_LIMIT_S,
+    SILENT_S,
+    STOP_LIMIT_S,
+    WIND_DOWN_LIMIT_S,
+    Ending,
+    StoppingOrder,
+)
 
 
 def plan(*roles: tuple[str, ...], groups: tuple[int | None, ...] = ()) -> Plan:
@@ -54,3 +66,71 @@ def test_a_buffer_that_is_late_keeps_no_other_group_waiting() -> None:
     assert order.next({1, 2, 4, 5}, set()) == {1, 4}
     assert order.next({1, 2, 4, 5}, {1}) == {2}
     assert order.next({4, 5}, {1, 2, 4}) == {5}
+
+
+class Stage:
+    """An end whose clock, processes and messages are a test's."""
+
+    def __init__(self, plan: Plan, ranks: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.told: list[tuple[int, str]] = []
+        self.killed: list[set[int]] = []
+        self.given_up: list[set[int]] = []
+        self.said: list[str] = []
+        self.crew = SimpleNamespace(ranks=ranks, kill=lambda ranks: self.killed.append(set(ranks)))
+        monkeypatch.setattr("time.monotonic", lambda: self.now)
+        control: Any = SimpleNamespace(
+            send=lambda rank, message: self.told.append((rank, type(message).__name__))
+        )
+        crew: Any = self.crew
+        self.ending = Ending(
+            plan, control, crew, saves_replay=True, give_up=self.given_up.append, event=self.said.append
+        )
+
+
+def test_actors_stop_while_the_others_make_ready_and_are_killed_when_none_has_for_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(
+        plan(("root",), ("buffer",), ("learner",), ("actor",), ("actor",)), {1, 2, 3, 4}, monkeypatch
+    )
+    ending = stage.ending
+    ending.begin()
+    assert sorted(stage.told) == [(1, "WindDown"), (2, "WindDown"), (3, "Stop"), (4, "Stop")]
+    assert not ending.actors_are_gone()
+    stage.now += 1.0
+    stage.crew.ranks = {1, 2, 4}
+    assert not ending.actors_are_gone()
+    assert ending.deadline == stage.now + WIND_DOWN_LIMIT_S, (
+        "one has stopped, so the other has its time again"
+    )
+    for _ in range(2):
+        stage.now = ending.deadline
+        assert not ending.actors_are_gone()
+    assert stage.killed == [{4}, {4}]
+    (said,) = stage.said
+    assert "did not stop within" in said
+    stage.crew.ranks = {1, 2}
+    assert ending.actors_are_gone()
+
+
+def test_a_buffer_has_time_to_save_and_a_learner_less_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(PARTED, {1, 2}, monkeypatch)
+    ending, began = stage.ending, stage.now
+    assert not ending.all_are_gone()
+    assert (stage.told, ending.deadline) == ([(1, "Stop")], began + SILENT_S)
+    stage.now = ending.deadline
+    assert not ending.all_are_gone()
+    (said,) = stage.said
+    assert "to save its replay" in said
+    assert ending.deadline == began + SAVE_LIMIT_S
+    ending.stopped.add(1)
+    assert not ending.all_are_gone()
+    assert stage.told[1:] == [(2, "Stop")]
+    assert ending.deadline == stage.now + STOP_LIMIT_S
+    stage.now = ending.deadline
+    assert not ending.all_are_gone()
+    assert stage.given_up == stage.killed == [{2}]
+    stage.crew.ranks = set()
+    assert ending.all_are_gone()
+    assert ending.deadline == float("inf")
