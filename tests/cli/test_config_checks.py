@@ -135,6 +135,15 @@ def test_engines_that_cannot_span_hosts_are_refused(tmp_path: Path, transport: s
     load_config(write(tmp_path / "hosts.toml", {}), settings[:1])
 
 
+def test_an_engine_that_there_is_not_is_named_once_though_hosts_are_to_be_spanned(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(
+            write(tmp_path / "hosts.toml", {}), ["distribution.transport=zqm", "distribution.hosts=2"]
+        )
+    (problem,) = caught.value.problems
+    assert "'zqm'" in str(problem)
+
+
 @pytest.mark.parametrize(
     "transport", ['"zmq"', '"ucx"', '{ local = "shm", remote = "zmq" }', '{ local = "shm", remote = "ucx" }']
 )
