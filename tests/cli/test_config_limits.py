@@ -145,6 +145,11 @@ def test_keys_of_a_section_are_listed_once_and_problems_without_end_are_counted(
     with pytest.raises(ConfigError) as refused:
         load_config(str(tmp_path / "job.toml"), ["agent.type=dqn"])
     assert str(refused.value).count("the keys here are") == 1
+    with pytest.raises(ConfigError) as refused:
+        load_config(
+            "ppo_cartpole", [f"distribution.{of}.{key}=1" for of in ("actor", "buffer") for key in "qx"]
+        )
+    assert str(refused.value).count("the keys here are") == 2, "once in each table"
     unknown = "".join(f"qqq{number} = 1\n" for number in range(100))
     (tmp_path / "job.toml").write_text(f"{GOOD}[experiment]\n{unknown}")
     with pytest.raises(ConfigError) as refused:

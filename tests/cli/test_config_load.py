@@ -155,6 +155,7 @@ def test_a_problem_names_the_file_of_the_chain_that_set_the_key(tmp_path: Path, 
     ("override", "meant"),
     [
         ("training.learning_rat=1e-3", "'learning_rate'"),
+        ("training.tpye=ppo", "'type'"),
         ("environment.num_env=3", "'num_envs'"),
         ("distribution.actor.sendsize=3", "'send_size'"),
         ("distribution.actor.num_envs=3", "environment.num_envs"),
