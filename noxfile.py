@@ -113,7 +113,7 @@ def types(session: nox.Session) -> None:
     mypy = ROOT / ".nox" / "tests" / "bin" / "mypy"
     if not mypy.exists():
         session.error("first: nox --install-only -s tests")
-    session.run(str(mypy), external=True)
+    session.run(str(mypy), "--num-workers=auto", external=True)
 
 
 @nox.session
