@@ -50,6 +50,22 @@ def test_an_interruption_that_a_library_swallows_ends_the_command_before_the_job
     assert (done.stdout, done.stderr) == ("interrupted _raise\n", "")
 
 
+MANY = """
+import select, signal
+from tianji_cli.cluster.signals import StopSignals
+
+with StopSignals() as signals:
+    for _ in range(5000):
+        signal.raise_signal(signal.SIGHUP)
+    print(signals.count, bool(select.select([signals.descriptor], (), (), 0)[0]))
+"""
+
+
+def test_more_signals_than_anybody_has_looked_at_are_one_wish_and_no_complaint() -> None:
+    done = subprocess.run([sys.executable, "-c", MANY], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("1 True\n", "")
+
+
 def test_what_else_a_finalizer_raises_is_shown_as_ever() -> None:
     other = SWALLOWED.replace("signal.raise_signal(signal.SIGTERM)", "1 / 0").replace("60.0", "0.0")
     done = subprocess.run([sys.executable, "-c", other], capture_output=True, text=True, check=False)
