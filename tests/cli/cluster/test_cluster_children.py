@@ -14,7 +14,7 @@ from select import select
 import pytest
 from cli.sessions import PATIENCE_S
 
-from tianji_cli.cluster.children import end_groups, python_command, run_child, terminate
+from tianji_cli.cluster.children import end_groups, process_state, python_command, run_child, terminate
 
 FAMILY = """
 import signal, subprocess, sys
@@ -175,3 +175,12 @@ def test_modules_are_found_where_the_parent_finds_them_and_not_where_it_works(
     monkeypatch.syspath_prepend(elsewhere)
     ended = run_child(python_command("mine", "a word", ""), patience_s=PATIENCE_S)
     assert (ended.status, ended.output) == (0, "a word  __main__ <class 'queue.Queue'>\n"), ended.last_words
+
+
+def test_the_state_of_a_process_is_known_while_there_is_one() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
+        assert process_state(process.pid) == "T"
+        process.kill()
+    assert process_state(process.pid) is None
