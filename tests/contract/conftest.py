@@ -14,7 +14,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -35,6 +34,7 @@ class Inside:
     """The session under mpiexec."""
 
     def __init__(self, session: pytest.Session) -> None:
+        assert "PYTEST_XDIST_WORKER" not in os.environ, "MPI's tests are run in order: by pytest without -n"
         folder = Path(tempfile.mkdtemp(prefix="tianji-mpi-"))
         self._folder = folder
         os.mkfifo(folder / "reports")
@@ -113,7 +113,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
         for report in stash[inside_of].reports(item.nodeid):
             item.ihook.pytest_runtest_logreport(report=report)
     except (pytest.fail.Exception, AssertionError) as error:
-        keywords: dict[str, Any] = dict(item.keywords)
+        keywords = dict.fromkeys(item.keywords, 1)
         report = pytest.TestReport(item.nodeid, item.location, keywords, "failed", str(error), "call")
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

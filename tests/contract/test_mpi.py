@@ -7,3 +7,4 @@ from tianji_transports.testing import LivingTransportContract
 class TestMpi(LivingTransportContract):
     engine = "mpi"
     most_idle = 0.05  # it has nothing to sleep on
+    left_unclaimed = 31  # MPICH lets 64 lie unread at a process before it sends nothing more to any other

@@ -187,15 +187,3 @@ def test_settings_that_ucx_refuses_are_an_error_with_its_cause() -> None:
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     assert "UCX cannot start" in done.stdout
-
-
-def test_all_that_has_come_is_counted_at_the_end_though_one_look_takes_in_a_part() -> None:
-    with Job("ucx", (Channel("f", 0, (1,), 1000, window=64),)) as job:
-        receiver, sender = job.open(0), job.start(1)
-        sender.tell("stream", 0, "f", 64)
-        verbs.receive(receiver, "f", 1, 0)
-        sender.answer()
-        verbs.until(receiver, lambda: receiver.wait(0.2) or None)
-        sender.ask("settle", 0, "f", 63)
-        sender.ask("close")
-        assert receiver.close().unclaimed == {(1, "f"): 63}

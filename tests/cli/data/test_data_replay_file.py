@@ -243,17 +243,23 @@ def test_an_exponent_of_priorities_that_there_are_not_is_not_compared(tmp_path: 
     restore_replay(open_replay(layout, 4, priority_exponent=1.0), tmp_path)
 
 
-@pytest.mark.parametrize("accepted", [0, 3, 9])
-def test_a_restored_replay_of_sequences_has_them_all(tmp_path: Path, accepted: int) -> None:
+@pytest.mark.parametrize(
+    ("slots", "steps", "accepted", "gives_up"),
+    [(6, 5, 0, False), (6, 5, 3, False), (6, 5, 9, False), (3, 8, 9, True)],
+)
+def test_a_restored_replay_of_sequences_has_them_all(
+    tmp_path: Path, slots: int, steps: int, accepted: int, gives_up: bool
+) -> None:
     layout = fragment_layout(3, 2)
-    saved, naive = open_sequences(layout, 6, 5, seed=1), NaiveSequences(layout, 6, 5)
+    saved, naive = open_sequences(layout, slots, steps, seed=1), NaiveSequences(layout, slots, steps)
     actor = ScriptedActor(layout, 0, seed=2)
     for version in range(accepted):
         play(saved, naive, actor, version)
         if saved.drawable:
             sequences_of(saved, 5)
     save_replay(saved, tmp_path)
-    restored = open_sequences(layout, 6, 5, seed=99)
+    assert (naive.given_up > 0) == gives_up
+    restored = open_sequences(layout, slots, steps, seed=99)
     restore_replay(restored, tmp_path)
     assert (restored.size, restored.accepted) == (saved.size, saved.accepted)
     assert restored.ring.drawable == saved.ring.drawable
@@ -280,18 +286,6 @@ def test_sequences_begin_anew_after_a_restore(tmp_path: Path) -> None:
         restored.accept()
     into = sequences_of(restored, 64)
     assert set(zip(into.handle.tolist(), into.arrays["length"].tolist(), strict=True)) == {(0, 5), (9, 5)}
-
-
-def test_steps_that_were_given_up_are_counted_on_after_a_restore(tmp_path: Path) -> None:
-    layout = fragment_layout(3, 1)
-    saved, naive = open_sequences(layout, 3, 8), NaiveSequences(layout, 3, 8)
-    actor = ScriptedActor(layout, 0, seed=2, end_rate=0.0)
-    for _ in range(7):
-        play(saved, naive, actor)
-    save_replay(saved, tmp_path)
-    restored = open_sequences(layout, 3, 8)
-    restore_replay(restored, tmp_path)
-    assert restored.steps_given_up == saved.steps_given_up == naive.given_up > 0
 
 
 def test_a_replay_of_transitions_is_none_of_sequences_nor_of_longer_ones(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -182,11 +181,12 @@ class Run:
         file = self.path / "logs/root-0.log"
         return file.read_text() if file.exists() else ""
 
-    @property
-    def refused(self) -> list[str]:
-        """Who of the job refused what; not connections, which may be another test's to a port it once had."""
-        lines = [line for line in self.log.splitlines() if re.search(r" refused \d+ frames? \(", line)]
-        return [line for line in lines if "such as: of a connection" not in line]
+    def check_refusals(self, connections: int = 3) -> None:
+        """Nothing that was sent was refused, but so many connections at most: of processes that were killed
+        as they made them, or of another test, to a port that it once had."""
+        refusals = [line for line in self.log.splitlines() if " refused " in line]
+        assert all("such as: of a connection" in line for line in refusals), refusals
+        assert self.summary["rejected_frames"] <= connections
 
     def train_until(self, env_steps: int = 1) -> None:
         def trained() -> bool:

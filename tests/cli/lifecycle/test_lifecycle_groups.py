@@ -50,7 +50,7 @@ def test_groups_are_averaged_over_every_engine(workplace: Any, transport: str) -
     assert summary["env_steps"] >= 20_000
     assert summary["reason"].endswith(" environment steps")
     assert summary["evaluation"]["episodes"] == 2
-    assert run.refused == []
+    run.check_refusals()
     assert summary["env_steps"] == saved_env_steps(run, 0) + saved_env_steps(run, 1)
     check_best(run)
 

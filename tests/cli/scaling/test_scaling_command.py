@@ -80,6 +80,9 @@ def test_points_are_trained_in_turns_and_their_figures_written(
             ran = load_config(str(run.config))
             assert (ran.experiment.seed, ran.distribution.actor.num) == (training["seed"], row["actors"])
             assert 2 <= training["train_s"] < 10
+            summary = json.loads(run.summary.read_text())
+            unused = summary["received"] - summary["consumed"] / 2
+            assert 0 <= unused <= ran.training.settings.model_dump()["rollout_steps"]
             ended[run.summary.stat().st_mtime_ns] = training["seed"], row["actors"]
     assert [ended[moment] for moment in sorted(ended)] == [(7, 1), (7, 2), (8, 1), (8, 2)]
     lines = (out / "figure-6a.csv").read_text().splitlines()
