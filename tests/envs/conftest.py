@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,9 @@ import numpy.typing as npt
 import pytest
 
 from tianji_envs.core import VectorEnvironment
+
+# Most of the time of SMAX's tests is the compiler's, which optimises what runs for a moment.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
 
 
 @dataclass
