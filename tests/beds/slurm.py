@@ -9,6 +9,7 @@ SIGKILL of the maker closes the pipe as well. Clients (`srun`, `sbatch`, ...) ru
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import socket
 import subprocess
@@ -68,6 +69,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
+FirstJobId={first_job}
 KillWait=10
 MailProg=/bin/true
 {nodes}
@@ -158,7 +160,11 @@ class Slurm:
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS}"
             for node, port in zip(NODES, ports, strict=True)
         )
-        config = CONFIG.format(host=host, place=self._place, controller_port=controller_port, nodes=nodes)
+        # A job's number gives the port of its root, and another worker's tests may have a Slurm here, too.
+        first_job = random.randint(1, 9_000)
+        config = CONFIG.format(
+            host=host, place=self._place, controller_port=controller_port, nodes=nodes, first_job=first_job
+        )
         (self._place / "slurm.conf").write_text(config)
         (self._place / "first.sh").write_text(FIRST_PROCESS.replace("NODES", " ".join(NODES)))
         for directory in ("state", *(f"spool-{node}" for node in NODES)):
