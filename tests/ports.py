@@ -11,6 +11,8 @@ from typing import Final
 FIRST: Final = 10_000
 LAST: Final = 19_999
 """Jobs under Slurm listen above these, sockets without a wish for a port on Linux from 32,768 on."""
+LAST_FIRST_JOB: Final = 9_000
+"""A job under Slurm listens at 20,000 and its number."""
 
 _dice = random.Random(os.getpid())
 
@@ -26,6 +28,11 @@ def free_ports(number: int) -> list[int]:
                 candidate.bind(("", port))
                 found.append(port)
     return found
+
+
+def first_job() -> int:
+    """Draw a number for a Slurm's first job, so that roots under the Slurms of two workers share no port."""
+    return _dice.randint(1, LAST_FIRST_JOB)
 
 
 def free_address() -> str:

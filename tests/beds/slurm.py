@@ -9,7 +9,6 @@ SIGKILL of the maker closes the pipe as well. Clients (`srun`, `sbatch`, ...) ru
 from __future__ import annotations
 
 import os
-import random
 import secrets
 import socket
 import subprocess
@@ -20,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from ports import free_ports
+from ports import first_job, free_ports
 
 from beds.unavailable import BedUnavailableError, attempt, require_programs, require_root
 
@@ -160,11 +159,8 @@ class Slurm:
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs={CPUS}"
             for node, port in zip(NODES, ports, strict=True)
         )
-        # A job's number gives the port of its root, and another worker's tests may have a Slurm here, too.
-        first_job = random.randint(1, 9_000)
-        config = CONFIG.format(
-            host=host, place=self._place, controller_port=controller_port, nodes=nodes, first_job=first_job
-        )
+        names = {"host": host, "place": self._place, "nodes": nodes}
+        config = CONFIG.format(controller_port=controller_port, first_job=first_job(), **names)
         (self._place / "slurm.conf").write_text(config)
         (self._place / "first.sh").write_text(FIRST_PROCESS.replace("NODES", " ".join(NODES)))
         for directory in ("state", *(f"spool-{node}" for node in NODES)):

@@ -181,11 +181,11 @@ class Run:
         file = self.path / "logs/root-0.log"
         return file.read_text() if file.exists() else ""
 
-    def check_refusals(self, connections: int = 3) -> None:
-        """Nothing that was sent was refused, but so many connections at most: of processes that were killed
-        as they made them, or of another test, to a port that it once had."""
+    def check_refusals(self, connections: int = 3, such_as: str = "of a connection") -> None:
+        """No frame was refused, and at most so many connections: of processes that were killed as they
+        connected, or of another test, to a port that it once had."""
         refusals = [line for line in self.log.splitlines() if " refused " in line]
-        assert all("such as: of a connection" in line for line in refusals), refusals
+        assert all(f"such as: {such_as}" in line for line in refusals), refusals
         assert self.summary["rejected_frames"] <= connections
 
     def train_until(self, env_steps: int = 1) -> None:

@@ -67,8 +67,7 @@ def test_what_is_measured_is_what_a_training_says_of_itself(
     assert summary["evaluation"] is None
     assert summary["time_to"] == {}
     assert found.prediction is wanted.prediction
-    rows = [json.loads(line) for line in run.metrics.read_text().splitlines()]
-    assert found.measured == rates_of(rows, is_balanced=True).uses_per_s
+    assert found.measured == rates_of(read_metrics(run.metrics), is_balanced=True).uses_per_s
     # The summary is of the whole training, its beginning and the machine's slow moments included.
     assert 0.2 < found.measured / summary["consumed_per_s"] < 5
     assert found.steps_per_s.median == pytest.approx(found.measured / summary["replay_ratio"]["target"])

@@ -68,7 +68,7 @@ def test_a_buffer_that_is_late_keeps_no_other_group_waiting() -> None:
     assert order.next({4, 5}, {1, 2, 4}) == {5}
 
 
-class Stage:
+class StagedEnding:
     """An end whose clock, processes and messages are a test's."""
 
     def __init__(self, plan: Plan, ranks: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ class Stage:
 def test_actors_stop_while_the_others_make_ready_and_are_killed_when_none_has_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stage = Stage(
+    stage = StagedEnding(
         plan(("root",), ("buffer",), ("learner",), ("actor",), ("actor",)), {1, 2, 3, 4}, monkeypatch
     )
     ending = stage.ending
@@ -115,7 +115,7 @@ def test_actors_stop_while_the_others_make_ready_and_are_killed_when_none_has_fo
 
 
 def test_a_buffer_has_time_to_save_and_a_learner_less_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = Stage(PARTED, {1, 2}, monkeypatch)
+    stage = StagedEnding(PARTED, {1, 2}, monkeypatch)
     ending, began = stage.ending, stage.now
     assert not ending.all_are_gone()
     assert (stage.told, ending.deadline) == ([(1, "Stop")], began + SILENT_S)

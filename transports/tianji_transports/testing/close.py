@@ -34,7 +34,7 @@ class CloseContract:
 
     engine: ClassVar[str]
     left_unclaimed: ClassVar[int] = 63
-    """More than what a library takes in at one look."""
+    """Messages that a test leaves unclaimed: more than a library receives in one call."""
 
     def test_the_report_counts_what_was_never_claimed(self) -> None:
         """The sender's unconfirmed pushes are the receiver's unclaimed messages."""
@@ -70,7 +70,7 @@ class CloseContract:
             assert receiver.close().unclaimed == {}
 
     def test_what_a_closed_sender_had_pushed_is_whole_or_gone(self) -> None:
-        """A close without a drain may lose what nobody had claimed, from the end, and reports as much."""
+        """A close without a drain may lose the newest unclaimed messages, and its report counts them."""
         with Job(self.engine, (Channel("f", 0, (1,), 100_000, window=4),)) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("stream", 0, "f", 4, 90_000)
