@@ -30,15 +30,15 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np
 import torch
 
-from tianji_cli.cluster.assembly import Assembly
-from tianji_cli.cluster.graph import FRAGMENTS, POLICY, slot_name
-from tianji_cli.cluster.parts import Job
-from tianji_cli.cluster.plan import make_plan
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.data.production import ProductionFile
-from tianji_cli.data.published import PublishedPolicy, nbytes
-from tianji_cli.roles.actor import Actor
+from tianji_cli.files.counters import ProductionFile
+from tianji_cli.plan.graph import FRAGMENTS, POLICY, slot_name
+from tianji_cli.plan.plan import make_plan
+from tianji_cli.roles.actor.actor import Actor
+from tianji_cli.wire.published import PublishedPolicy, nbytes
+from tianji_cli.worker.assembly import Assembly
+from tianji_cli.worker.parts import Job
 from tianji_envs.atari_games import find_game
 from tianji_envs.atari_options import read_options
 from tianji_transports.core import EngineOptions

@@ -22,9 +22,9 @@ from typing import Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from tianji_cli.bench.learning_plots import draw_curve
-from tianji_cli.bench.training import Training, read_training, train_once
 from tianji_cli.errors import RunFailed
+from tianji_lab.bench.learning_plots import draw_curve
+from tianji_lab.bench.training import Training, read_training, train_once
 
 ALIKE: Final = ('agent.epsilon_schedule="linear"', "experiment.eval_episodes=0")
 

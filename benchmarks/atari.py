@@ -25,12 +25,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from tianji_cli.bench.environment import busy_share
-from tianji_cli.bench.learning_plots import COLORS, draw_curve, write_figure
-from tianji_cli.bench.statistics import estimate
-from tianji_cli.bench.training import Curve, read_curve, read_summary, train_once
 from tianji_cli.errors import RunFailed
 from tianji_cli.telemetry.metrics import read_metrics
+from tianji_lab.bench.environment import busy_share
+from tianji_lab.bench.learning_plots import COLORS, draw_curve, write_figure
+from tianji_lab.bench.statistics import estimate
+from tianji_lab.bench.training import Curve, read_curve, read_summary, train_once
 
 GAMES: Final = ("Pong", "Breakout", "BeamRider", "Qbert", "SpaceInvaders")
 PANEL: Final = 1.7

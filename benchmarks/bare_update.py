@@ -22,11 +22,11 @@ import torch
 from replay import assembly_of, fields_of, fill
 
 from tianji_algos.core import ReplayEmbryo
-from tianji_cli.cluster.assembly import Assembly
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.replay import Replay, ReplaySettings
+from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
+from tianji_cli.wire.batches import BatchArrays, BatchLayout
+from tianji_cli.worker.assembly import Assembly
 
 READY = 64
 """Batches, taken in turn: more than the nearest caches hold."""

@@ -24,10 +24,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tianji_cli.bench.environment import busy_share
-from tianji_cli.bench.training import read_summary, train_once
-from tianji_cli.scaling.measure import settled_rates
 from tianji_cli.telemetry.metrics import read_metrics
+from tianji_lab.bench.environment import busy_share
+from tianji_lab.bench.training import read_summary, train_once
+from tianji_lab.scaling.measure import settled_rates
 
 MOST = 0.10
 """Of the throughput of one group that two of them may cost."""

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tianji_cli.bench.environment import busy_share
-from tianji_cli.bench.statistics import Estimate, estimate
-from tianji_cli.bench.training import Curve, read_curve, read_summary, train_once
 from tianji_cli.config.loader import load_config
 from tianji_cli.telemetry.metrics import read_metrics
+from tianji_lab.bench.environment import busy_share
+from tianji_lab.bench.statistics import Estimate, estimate
+from tianji_lab.bench.training import Curve, read_curve, read_summary, train_once
 
 HERE = Path(__file__).resolve().parent
 RESAMPLES = 10_000

@@ -30,16 +30,16 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from tianji_cli.bench.curves import BLACK
-from tianji_cli.bench.environment import busy_share
-from tianji_cli.bench.learning_plots import COLORS, draw_curve, write_figure
-from tianji_cli.bench.statistics import estimate
-from tianji_cli.bench.training import END_S, Curve, read_summary, refuse_cut_off, train_once
-from tianji_cli.cluster.children import python_command, run_child
 from tianji_cli.errors import RunFailed
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.launch.children import python_command, run_child
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.plots import GREY
-from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_lab.bench.curves import BLACK
+from tianji_lab.bench.environment import busy_share
+from tianji_lab.bench.learning_plots import COLORS, draw_curve, write_figure
+from tianji_lab.bench.statistics import estimate
+from tianji_lab.bench.training import END_S, Curve, read_summary, refuse_cut_off, train_once
 
 HEIGHT: Final = 2.6
 """Of the figure, in inches."""

@@ -36,12 +36,12 @@ from typing import Final
 import numpy as np
 from matplotlib.figure import Figure
 
-from tianji_cli.bench.environment import busy_share
-from tianji_cli.bench.learning_plots import COLORS, write_figure
-from tianji_cli.bench.statistics import Estimate, estimate
-from tianji_cli.bench.training import read_summary, train_once
 from tianji_cli.errors import RunFailed
 from tianji_cli.telemetry.plots import GREY
+from tianji_lab.bench.environment import busy_share
+from tianji_lab.bench.learning_plots import COLORS, write_figure
+from tianji_lab.bench.statistics import Estimate, estimate
+from tianji_lab.bench.training import read_summary, train_once
 
 ALIKE: Final = (
     'distribution.mode="sync"',

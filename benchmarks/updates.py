@@ -114,8 +114,8 @@ def measure(options: argparse.Namespace, cores: Sequence[int]) -> Row:
 
 def learner_cores(options: argparse.Namespace) -> list[int]:
     """Cores that the plan gives the learner; all, if it pins none."""
-    from tianji_cli.cluster.plan import make_plan  # noqa: PLC0415 - not for --help
     from tianji_cli.config.loader import load_config  # noqa: PLC0415
+    from tianji_cli.plan.plan import make_plan  # noqa: PLC0415 - not for --help
 
     plan = make_plan(load_config(options.config, options.set))
     (learner,) = (process for process in plan.processes if "learner" in process.roles)

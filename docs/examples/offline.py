@@ -23,16 +23,16 @@ from gymnasium.spaces import Discrete
 from recorder import read_layout
 
 from tianji_algos.core import Model
-from tianji_cli.cluster.parts import Job, Parts
-from tianji_cli.cluster.plan import make_plan
 from tianji_cli.config.loader import load_config
-from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.checkpoint import CheckpointWriter, TrainingState
-from tianji_cli.data.episodes import Episodes
-from tianji_cli.data.fragment import Fragment, FragmentLayout
-from tianji_cli.data.progress import Progress
-from tianji_cli.data.replay import PRIORITY, Replay, ReplaySettings
 from tianji_cli.errors import TianjiError
+from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
+from tianji_cli.files.progress import Progress
+from tianji_cli.plan.plan import make_plan
+from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings
+from tianji_cli.roles.learner.episodes import Episodes
+from tianji_cli.wire.batches import BatchArrays, BatchLayout
+from tianji_cli.wire.fragment import Fragment, FragmentLayout
+from tianji_cli.worker.parts import Job, Parts
 
 
 def read_fragments(file: Path, layout: FragmentLayout) -> Iterator[Fragment]:

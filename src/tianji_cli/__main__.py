@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from tianji_cli import beginning  # noqa: F401 - first, for it looks at the clock
-from tianji_cli.interruption import INTERRUPTED, Interruption, ignore_signals, raise_signals
+from tianji_cli.signals import INTERRUPTED, Interruption, ignore_signals, raise_signals
 
 
 def main() -> None:

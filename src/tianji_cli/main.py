@@ -21,7 +21,7 @@ import typer
 
 from tianji_cli.commands import bench_app
 from tianji_cli.errors import ConfigError, TianjiError, describe, printable
-from tianji_cli.interruption import INTERRUPTED, Interruption
+from tianji_cli.signals import INTERRUPTED, Interruption
 
 app = typer.Typer(
     name="tianji",
@@ -197,8 +197,8 @@ def slurm(  # noqa: PLR0913, PLR0917 - the options of a command are its paramete
     out: OutOption = None,
 ) -> None:
     """Write a batch script into a new run directory, and submit it."""
-    from tianji_cli.cluster.slurm import Request  # noqa: PLC0415
     from tianji_cli.commands.launch import launch_slurm  # noqa: PLC0415
+    from tianji_cli.launch.slurm import Request  # noqa: PLC0415
 
     request = Request(nodes, partition, time, account, cpus_per_node)
     raise typer.Exit(

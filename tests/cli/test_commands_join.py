@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 from cli.sessions import PATIENCE_S, commands
 
-from tianji_cli.cluster.control import ControlServer
-from tianji_cli.cluster.keys import JobKey, write_new_key
-from tianji_cli.cluster.messages import Arrive, Begin, FromRoot, Refuse, Welcome
-from tianji_cli.cluster.spec import ProcessSpec
+from tianji_cli.wire.control import ControlServer
+from tianji_cli.wire.keys import JobKey, write_new_key
+from tianji_cli.wire.messages import Arrive, Begin, FromRoot, Refuse, Welcome
 
 Join = Callable[..., "subprocess.Popen[str]"]
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 WELCOME = Welcome(host="b", experiment="e", run="/nowhere", files={}, actors=1)
-BEGIN = Begin(number=0, own=ProcessSpec(rank=0, incarnation=0))
+BEGIN = Begin(number=0, rank=0, incarnation=0)
 
 
 @pytest.fixture

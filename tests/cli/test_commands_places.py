@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.main import main
-from tianji_cli.telemetry.rundir import RunDirectory
 
 STRANGER = 54_321
 CONFIG = Path(__file__).parents[2] / "configs/ppo_cartpole.toml"

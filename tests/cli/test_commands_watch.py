@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from cli.telemetry.conftest import build_snapshot, build_summary
 
-from tianji_cli.cluster.occupation import occupied
-from tianji_cli.cluster.plan import this_host
 from tianji_cli.commands import watch as watching
 from tianji_cli.errors import RunFailed, TianjiError
-from tianji_cli.interruption import Interruption
+from tianji_cli.files.occupation import occupied
+from tianji_cli.files.rundir import NoSuchRunError, RunDirectory
 from tianji_cli.main import main
+from tianji_cli.plan.plan import this_host
+from tianji_cli.signals import Interruption
 from tianji_cli.telemetry.plain import QuietDisplay
-from tianji_cli.telemetry.rundir import NoSuchRunError, RunDirectory
 from tianji_cli.telemetry.snapshot import RoleStatus, Snapshot, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 

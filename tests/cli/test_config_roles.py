@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.cluster.extensions import collect_files
 from tianji_cli.commands.list import list_things
 from tianji_cli.config import user_roles
 from tianji_cli.config.loader import dump_config, load_config, parse_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
+from tianji_cli.launch.extensions import collect_files
 from tianji_cli.roles.user_role import find_user_role
 
 ROLE = """
@@ -209,7 +209,7 @@ def test_a_name_of_an_installed_package_is_a_type(place: Path, monkeypatch: pyte
 def test_roles_of_installed_packages_are_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    point = EntryPoint("judge", "tianji_cli.roles.evaluator:Evaluator", user_roles.GROUP)
+    point = EntryPoint("judge", "tianji_cli.roles.actor.evaluator:Evaluator", user_roles.GROUP)
     monkeypatch.setattr(
         "tianji_cli.commands.list.entry_points", lambda group: EntryPoints([point]).select(group=group)
     )

@@ -5,7 +5,7 @@ import sys
 
 SWALLOWED = """
 import signal, time, weakref
-from tianji_cli.interruption import Interruption, raise_signals
+from tianji_cli.signals import Interruption, raise_signals
 
 class Thing:
     pass
@@ -28,8 +28,8 @@ def test_an_interruption_that_an_import_or_a_finalizer_swallows_is_raised_once_m
 
 SWALLOWED_IN_C = """
 import ctypes, signal
-from tianji_cli.cluster.signals import StopSignals
-from tianji_cli.interruption import Interruption, raise_signals
+from tianji_cli.signals import StopSignals
+from tianji_cli.signals import Interruption, raise_signals
 
 class Thing:
     def __getattr__(self, name):
@@ -52,7 +52,7 @@ def test_an_interruption_that_a_library_swallows_ends_the_command_before_the_job
 
 MANY = """
 import select, signal
-from tianji_cli.cluster.signals import StopSignals
+from tianji_cli.signals import StopSignals
 
 with StopSignals() as signals:
     for _ in range(5000):

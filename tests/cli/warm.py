@@ -30,7 +30,7 @@ from typing import Any, Final
 
 import setproctitle
 
-from tianji_cli.cluster.signals import STOP_SIGNALS
+from tianji_cli.signals import STOP_SIGNALS
 
 PRELOAD: Final = (
     "tianji_cli.__main__",
@@ -40,7 +40,7 @@ PRELOAD: Final = (
     "tianji_cli.telemetry.plots",
     "tianji_cli.telemetry.events",
     "tensorboard.compat.proto.event_pb2",
-    "tianji_cli.cluster.preload",
+    "tianji_cli.worker.preload",
 )
 MOST_BYTES: Final = 1 << 16
 TIANJI: Final = Path(sys.executable).with_name("tianji")
@@ -204,7 +204,7 @@ def become_command(
     tempfile.tempdir = None
     sys.argv = [str(TIANJI), *told["arguments"]]
     announcements, launcher = map(
-        importlib.import_module, ("tianji_cli.roles.announcements", "tianji_cli.cluster.launcher")
+        importlib.import_module, ("tianji_cli.root.announcements", "tianji_cli.launch.local")
     )
     with ReadyServer() as server:
         announcements.BEGAN_S = time.monotonic()
@@ -240,7 +240,7 @@ class ReadyServer:
             return
         output, *given = descriptors
         _take_output(output, os.dup(output))
-        fork_server = importlib.import_module("tianji_cli.cluster.fork_server")
+        fork_server = importlib.import_module("tianji_cli.launch.fork_server")
         sys.argv = [str(fork_server.__file__), *map(str, given)]
         fork_server.main()
 

@@ -11,24 +11,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tianji_cli.bench.case import Request, default_backends, message_bytes
-from tianji_cli.bench.ensemble import Ensemble, local_ensemble, mpi_ensemble
-from tianji_cli.bench.environment import busy_share, describe, warnings
-from tianji_cli.bench.figures import FIGURE_KB, Figure, figure_named
-from tianji_cli.bench.partner import take_part
-from tianji_cli.bench.progress import Progress
-from tianji_cli.bench.raw.memcpy import memcpy_mb_per_s
-from tianji_cli.bench.record import KB, Experiment, Record, Store, Work
-from tianji_cli.bench.report import document, print_header, print_records, write_all
-from tianji_cli.bench.sweep import Sweep
-from tianji_cli.cluster.cleanup import remove_stale
-from tianji_cli.cluster.interfaces import link_mb_per_s
-from tianji_cli.cluster.mpi_ranks import Launch, World, launched
-from tianji_cli.cluster.mpiexec import run_again_under_mpiexec
-from tianji_cli.cluster.signals import STOP_SIGNALS
 from tianji_cli.errors import TianjiError
-from tianji_cli.telemetry.quantities import size
+from tianji_cli.launch.cleanup import remove_stale
+from tianji_cli.launch.mpi_ranks import Launch, World, launched
+from tianji_cli.launch.mpiexec import run_again_under_mpiexec
+from tianji_cli.quantities import size
+from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.telemetry.report import write_json
+from tianji_cli.wire.interfaces import link_mb_per_s
+from tianji_lab.bench.case import Request, default_backends, message_bytes
+from tianji_lab.bench.ensemble import Ensemble, local_ensemble, mpi_ensemble
+from tianji_lab.bench.environment import busy_share, describe, warnings
+from tianji_lab.bench.figures import FIGURE_KB, Figure, figure_named
+from tianji_lab.bench.partner import take_part
+from tianji_lab.bench.progress import Progress
+from tianji_lab.bench.raw.memcpy import memcpy_mb_per_s
+from tianji_lab.bench.record import KB, Experiment, Record, Store, Work
+from tianji_lab.bench.report import document, print_header, print_records, write_all
+from tianji_lab.bench.sweep import Sweep
 
 SIZES_KB: Final[Mapping[Experiment, Sequence[float]]] = {
     "comm": (FIGURE_KB,),

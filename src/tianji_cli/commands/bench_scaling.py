@@ -6,17 +6,25 @@ import enum
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from tianji_cli.commands.bench_options import Config, Json, Out, Override, Quiet, Threshold
-from tianji_cli.scaling.usual import LINK_MB_PER_S, NODE_CORES, REPEATS, SECONDS
 
 if TYPE_CHECKING:
-    from tianji_cli.scaling.report import Row
-    from tianji_cli.scaling.simulation import Machines, Simulations
-    from tianji_cli.scaling.study import Study
+    from tianji_lab.scaling.report import Row
+    from tianji_lab.scaling.simulation import Machines, Simulations
+    from tianji_lab.scaling.study import Study
+
+SECONDS: Final = 20.0
+"""Of a training."""
+REPEATS: Final = 3
+"""As in the paper."""
+NODE_CORES: Final = 40
+"""Of each node of the paper's cluster."""
+LINK_MB_PER_S: Final = 1250.0
+"""Of the link of each simulated node: 10 Gbit/s."""
 
 
 class FigureName(enum.StrEnum):
@@ -104,8 +112,8 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
 ) -> None:
     """How throughput and time change with actors, learners and groups: Figures 4(c), 6, 12(b) and Table 1."""
     from tianji_cli.errors import UsageError  # noqa: PLC0415
-    from tianji_cli.scaling.hosts import others_of  # noqa: PLC0415
-    from tianji_cli.scaling.study import Request, plan_study  # noqa: PLC0415
+    from tianji_lab.scaling.hosts import others_of  # noqa: PLC0415
+    from tianji_lab.scaling.study import Request, plan_study  # noqa: PLC0415
 
     if no_simulation:
         _refuse({"--nodes": nodes, "--node-cores": node_cores, "--link-mb": link_mb, "--from": earlier})
@@ -142,7 +150,7 @@ def _refuse(options: Mapping[str, object]) -> None:
 
 
 def _machines(nodes: int | None, node_cores: int | None, link_mb: float | None) -> Machines:
-    from tianji_cli.scaling.simulation import Machines  # noqa: PLC0415
+    from tianji_lab.scaling.simulation import Machines  # noqa: PLC0415
 
     return Machines(nodes, node_cores or NODE_CORES, link_mb or LINK_MB_PER_S)
 
@@ -161,13 +169,13 @@ def _compare(
     Raises:
         TianjiError: nothing could be measured, or some trainings have no figures (the others' are shown).
     """
-    from tianji_cli.bench.environment import busy_share, describe, warnings  # noqa: PLC0415
-    from tianji_cli.bench.report import print_header  # noqa: PLC0415
     from tianji_cli.commands.bench import check_places  # noqa: PLC0415
-    from tianji_cli.scaling import report  # noqa: PLC0415
-    from tianji_cli.scaling.measure import measure  # noqa: PLC0415
-    from tianji_cli.scaling.tables import print_all  # noqa: PLC0415
     from tianji_cli.telemetry.report import write_json  # noqa: PLC0415
+    from tianji_lab.bench.environment import busy_share, describe, warnings  # noqa: PLC0415
+    from tianji_lab.bench.report import print_header  # noqa: PLC0415
+    from tianji_lab.scaling import report  # noqa: PLC0415
+    from tianji_lab.scaling.measure import measure  # noqa: PLC0415
+    from tianji_lab.scaling.tables import print_all  # noqa: PLC0415
 
     check_places(out, json_to)
     busy = busy_share()
@@ -197,7 +205,7 @@ def _simulate(study: Study, machines: Machines | None, earlier: Path | None, *, 
     Raises:
         UsageError: there is nothing in the file to simulate from.
     """
-    from tianji_cli.scaling.simulation import Simulations, read_profile, simulate_study  # noqa: PLC0415
+    from tianji_lab.scaling.simulation import Simulations, read_profile, simulate_study  # noqa: PLC0415
 
     if machines is None:
         return Simulations()
@@ -208,7 +216,7 @@ def _simulate(study: Study, machines: Machines | None, earlier: Path | None, *, 
 def _refuse_gaps(rows: list[Row]) -> None:
     """End with an error where trainings have no figures; those that have were shown."""
     from tianji_cli.errors import RunFailed  # noqa: PLC0415
-    from tianji_cli.telemetry.quantities import several  # noqa: PLC0415
+    from tianji_cli.quantities import several  # noqa: PLC0415
 
     missing = [f"{row.setting}, seed {one.seed}: {one.why}" for row in rows for one in row.failed]
     if missing:

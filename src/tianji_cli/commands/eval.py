@@ -12,22 +12,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn, Self, TextIO
 
-from tianji_cli.cluster.cleanup import remove_stale
 from tianji_cli.commands.animation import Animation
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.problems import cut, did_you_mean
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
-from tianji_cli.roles.baselines import BASELINES, Baseline
-from tianji_cli.roles.evaluation_watch import START_S
-from tianji_cli.roles.evaluator import EvaluationLimits
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
+from tianji_cli.launch.cleanup import remove_stale
+from tianji_cli.quantities import number, several
+from tianji_cli.roles.actor.baselines import BASELINES, Baseline
+from tianji_cli.roles.actor.evaluator import EvaluationLimits
+from tianji_cli.root.evaluation_watch import START_S
 from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
 from tianji_cli.telemetry.json_numbers import finite
-from tianji_cli.telemetry.quantities import number, several
 from tianji_cli.telemetry.report import of_agents, print_lines, write_json
-from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
 
 if TYPE_CHECKING:
-    from tianji_cli.roles.evaluator import Evaluator
+    from tianji_cli.roles.actor.evaluator import Evaluator
     from tianji_envs.core import VectorEnvironment
 
 TRAINED: Final = "trained"
@@ -92,9 +92,9 @@ def evaluate(  # noqa: PLR0913 - as many as the command has options
     experiment = config.experiment
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
     # torch is slow to import, and what the command line got wrong is known by now.
-    from tianji_cli.cluster.assembly import Assembly  # noqa: PLC0415
-    from tianji_cli.cluster.parts import Job  # noqa: PLC0415
-    from tianji_cli.cluster.plan import make_plan  # noqa: PLC0415
+    from tianji_cli.plan.plan import make_plan  # noqa: PLC0415
+    from tianji_cli.worker.assembly import Assembly  # noqa: PLC0415
+    from tianji_cli.worker.parts import Job  # noqa: PLC0415
 
     plan = make_plan(config)
     # As the root, which computes on a CPU: a run that used GPUs may be judged where there is none.

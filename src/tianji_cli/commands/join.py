@@ -6,15 +6,15 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tianji_cli.cluster.cleanup import HOST_DIRECTORY, remove_stale
-from tianji_cli.cluster.host import JoinedHost
-from tianji_cli.cluster.interfaces import address_towards, parse_address, resolve
-from tianji_cli.cluster.keys import JobKey, RootAddress
-from tianji_cli.cluster.occupation import occupied
-from tianji_cli.cluster.plan import this_host
-from tianji_cli.cluster.signals import StopSignals
-from tianji_cli.data.places import check_trusted
 from tianji_cli.errors import printable
+from tianji_cli.files.occupation import occupied
+from tianji_cli.files.places import check_trusted
+from tianji_cli.launch.cleanup import HOST_DIRECTORY, remove_stale
+from tianji_cli.launch.host import JoinedHost
+from tianji_cli.plan.plan import this_host
+from tianji_cli.signals import StopSignals
+from tianji_cli.wire.interfaces import address_towards, parse_address, resolve
+from tianji_cli.wire.keys import JobKey, RootAddress
 
 
 def join(address: str, key: Path, *, quiet: bool = False) -> int:

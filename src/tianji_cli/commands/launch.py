@@ -8,10 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tianji_cli.cluster.keys import write_new_key
-from tianji_cli.cluster.slurm import Request, batch_script, require_slurm, script_of, submit
 from tianji_cli.config.loader import dump_config, load_config
-from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory, write_whole
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
+from tianji_cli.launch.slurm import Request, batch_script, require_slurm, script_of, submit
+from tianji_cli.wire.keys import write_new_key
 
 
 def launch_slurm(

@@ -10,28 +10,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from tianji_cli.bench.environment import describe
-from tianji_cli.bench.progress import Progress
-from tianji_cli.cluster.cleanup import remove_stale
-from tianji_cli.cluster.mpi_ranks import launched
 from tianji_cli.commands.bench import check_places
 from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import TianjiError, UsageError
-from tianji_cli.profiling import rewrite
-from tianji_cli.profiling.document import Earlier, document, read_earlier
-from tianji_cli.profiling.findings import Findings, MeasuredJob, find
-from tianji_cli.profiling.measure import measure
-from tianji_cli.profiling.noise import warnings
-from tianji_cli.profiling.report import print_findings, print_to_try, print_verified, print_written
-from tianji_cli.profiling.scaling import Cluster
-from tianji_cli.profiling.search import Candidate, check_gpus
-from tianji_cli.profiling.settings import num_envs_options
-from tianji_cli.profiling.verify import ROUNDS, Verified, verify
-from tianji_cli.telemetry.quantities import several
+from tianji_cli.files.rundir import write_whole
+from tianji_cli.launch.cleanup import remove_stale
+from tianji_cli.launch.mpi_ranks import launched
+from tianji_cli.quantities import several
 from tianji_cli.telemetry.report import write_json
-from tianji_cli.telemetry.rundir import write_whole
+from tianji_lab.bench.environment import describe
+from tianji_lab.bench.progress import Progress
+from tianji_lab.profile import rewrite
+from tianji_lab.profile.document import Earlier, document, read_earlier
+from tianji_lab.profile.findings import Findings, MeasuredJob, find
+from tianji_lab.profile.measure import measure
+from tianji_lab.profile.noise import warnings
+from tianji_lab.profile.report import print_findings, print_to_try, print_verified, print_written
+from tianji_lab.profile.scaling import Cluster
+from tianji_lab.profile.search import Candidate, check_gpus
+from tianji_lab.profile.settings import num_envs_options
+from tianji_lab.profile.verify import ROUNDS, Verified, verify
 
 MB: Final = 1e6
 NAME: Final = "profile"
@@ -243,7 +243,7 @@ def _hand_over(options: Options, found: Findings, checks: Sequence[Verified]) ->
 
 def _write_all(out: Path, whole: dict[str, Any], found: Findings, checks: Sequence[Verified]) -> None:
     """Write ``profile.json`` and ``profile.png`` into a directory."""
-    from tianji_cli.profiling import plots  # noqa: PLC0415 - imports matplotlib, a second
+    from tianji_lab.profile import plots  # noqa: PLC0415 - matplotlib
 
     choice, measured = found.recommended.prediction, found.subject.measurements
     points = [*plots.measured_points(found), *plots.verified_points(checks, choice)]

@@ -12,28 +12,35 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from tianji_cli.cluster.cleanup import remove_stale
-from tianji_cli.cluster.extensions import collect_files
-from tianji_cli.cluster.graph import RoleGraph, graph_of
-from tianji_cli.cluster.interfaces import parse_address, resolve
-from tianji_cli.cluster.launcher import LocalLauncher
-from tianji_cli.cluster.mpi_ranks import Launch, World, check_size, launched, serve
-from tianji_cli.cluster.mpiexec import run_under_mpiexec, started_again
-from tianji_cli.cluster.occupation import is_occupied
-from tianji_cli.cluster.plan import Plan, PlannedProcess, expected_hosts, make_plan, plan_for_ranks
-from tianji_cli.cluster.run_files import files_elsewhere, goals_reached
-from tianji_cli.cluster.session import Order, Result, build_spec, run_session
-from tianji_cli.cluster.spec import BuildSpec
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
-from tianji_cli.interruption import INTERRUPTED
-from tianji_cli.telemetry.quantities import ranges
+from tianji_cli.files.occupation import is_occupied
+from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
+from tianji_cli.launch.cleanup import remove_stale
+from tianji_cli.launch.extensions import collect_files
+from tianji_cli.launch.local import LocalLauncher
+from tianji_cli.launch.mpi_ranks import Launch, World, check_size, launched, serve
+from tianji_cli.launch.mpiexec import run_under_mpiexec, started_again
+from tianji_cli.launch.run_files import goals_reached
+from tianji_cli.plan.graph import RoleGraph, graph_of
+from tianji_cli.plan.plan import (
+    Plan,
+    PlannedProcess,
+    expected_hosts,
+    files_elsewhere,
+    make_plan,
+    plan_for_ranks,
+)
+from tianji_cli.plan.spec import BuildSpec
+from tianji_cli.quantities import ranges
+from tianji_cli.root.session import Order, Result, build_spec, run_session
+from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.report import print_lines, print_result, write_json
-from tianji_cli.telemetry.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.watching import read_summary
+from tianji_cli.wire.interfaces import parse_address, resolve
 
 MAX_ROWS: Final = 64
 """Rows of a plan on the screen; more processes are summed up, and whole with --json."""

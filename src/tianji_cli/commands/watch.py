@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from tianji_cli.cluster.occupation import is_occupied
-from tianji_cli.cluster.plan import this_host
-from tianji_cli.data.files import MOST_DOCUMENT_BYTES, read_regular
 from tianji_cli.errors import RunFailed, TianjiError, printable
-from tianji_cli.interruption import INTERRUPTED
+from tianji_cli.files.occupation import is_occupied
+from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
+from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
+from tianji_cli.plan.plan import this_host
+from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.appending import has_writer
 from tianji_cli.telemetry.report import print_result
-from tianji_cli.telemetry.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import choose_display
 from tianji_cli.telemetry.watching import MetricsFollower, Roles, Row, read_summary

@@ -27,13 +27,17 @@ from typing import Final
 from tianji_cli.config.problems import Path
 from tianji_cli.config.schema import Buffer, Component, Distribution, Environment, Stop
 from tianji_cli.config.source import Tree
-from tianji_cli.config.update_rules import ReplayLearnerSettings, batch_steps_of, sequence_steps_of
-from tianji_cli.data.balance import least_tolerance
+from tianji_cli.config.update_rules import (
+    ReplayLearnerSettings,
+    batch_steps_of,
+    least_tolerance,
+    sequence_steps_of,
+)
 
 MOST_STEPS: Final = 127
-"""Of a transition; ``data/transitions.py`` has it as ``LENGTH``, and imports gymnasium."""
+"""Of a transition; ``roles/buffer/replay/transitions.py`` has it as ``LENGTH``, and imports gymnasium."""
 MOST_IN_SEQUENCE: Final = 65_535
-"""Steps of a sequence; ``data/sequences.py`` has it as ``MOST_STEPS``."""
+"""Steps of a sequence; ``roles/buffer/replay/sequences.py`` has it as ``MOST_STEPS``."""
 
 _BUFFER: Final = ("distribution", "buffer")
 _CAPACITY: Final = (*_BUFFER, "capacity")

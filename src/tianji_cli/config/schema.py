@@ -39,8 +39,8 @@ from tianji_cli.config.update_rules import (
     batch_steps_of,
     replay_settings_of,
     sequence_steps_of,
+    usual_tolerance,
 )
-from tianji_cli.data.balance import usual_tolerance
 
 
 def _check_is_a_device(device: str) -> str:

@@ -1,11 +1,14 @@
-"""What the settings of an update rule say of where its batches come from.
+"""What the settings of an update rule say of where its batches come from, and of the balance.
 
 Nothing is declared: settings that have what is needed are such settings, whoever wrote them.
 """
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
+
+BATCHES_AHEAD: Final = 2
+"""Batches that a buffer in a process of its own assembles before the learner asks for them."""
 
 
 @runtime_checkable
@@ -72,3 +75,22 @@ def batch_steps_of(settings: ReplayLearnerSettings) -> int:
 def replay_settings_of(settings: object) -> TransitionSettings | SequenceSettings | None:
     """Say what an update rule with these settings wants of a replay; None if it does not learn from one."""
     return settings if isinstance(settings, SequenceSettings | TransitionSettings) else None
+
+
+def least_tolerance(fragment_steps: int, batch_steps: int, rho: float) -> float:
+    """The smallest tolerance, in env steps, with which one side may always go on.
+
+    Both sides wait if ``lead + fragment > tolerance`` and ``lead - batch / rho < -tolerance``. There is no
+    such lead if ``2 x tolerance >= fragment + batch / rho``.
+
+    Args:
+        fragment_steps: T x N, received at once.
+        batch_steps: env steps that are used at once, at most: B transitions, or the steps of B sequences.
+        rho: uses of each env step.
+    """
+    return (fragment_steps + batch_steps / rho) / 2
+
+
+def usual_tolerance(fragment_steps: int, batch_steps: int, rho: float) -> float:
+    """Twice the least: neither side has to wait for the very moment at which the other is done."""
+    return 2 * least_tolerance(fragment_steps, batch_steps, rho)

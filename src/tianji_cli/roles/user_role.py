@@ -20,11 +20,11 @@ from pydantic_core import PydanticSerializationError, to_json
 from tianji_algos.settings import NoSettings
 from tianji_cli.config import user_roles
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.data.admission import Admission
-from tianji_cli.data.fragment import Fragment, FragmentLayout
-from tianji_cli.data.published import PublishedPolicy
 from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.roles.buffer.admission import Admission
 from tianji_cli.roles.role import Role, rejected_by
+from tianji_cli.wire.fragment import Fragment, FragmentLayout
+from tianji_cli.wire.published import PublishedPolicy
 from tianji_transports.core import Transport
 
 if TYPE_CHECKING:

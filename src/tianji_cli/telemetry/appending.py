@@ -12,8 +12,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from tianji_cli.data.files import open_regular
 from tianji_cli.errors import TianjiError
+from tianji_cli.files.regular import open_regular
 
 
 class InUseError(TianjiError):

@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tianji_cli.telemetry.quantities import count, duration, memory, number, rate, several, share, spread
+from tianji_cli.quantities import count, duration, memory, number, rate, several, share, spread
 from tianji_cli.telemetry.roles_table import roles_table
 from tianji_cli.telemetry.snapshot import ReplayFill, Snapshot, StopProgress
 

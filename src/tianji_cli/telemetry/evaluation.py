@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tianji_cli.telemetry.quantities import duration, number, share
+from tianji_cli.quantities import duration, number, share
 
 
 @dataclass(frozen=True)

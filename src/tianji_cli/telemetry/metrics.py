@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tianji_cli.data.files import open_regular
+from tianji_cli.files.regular import open_regular
+from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
 from tianji_cli.telemetry.appending import AppendOnlyFile, InUseError
 from tianji_cli.telemetry.events import EventFile
-from tianji_cli.telemetry.rundir import RunDirectory, RunDirectoryError
 from tianji_cli.telemetry.snapshot import Snapshot
 
 

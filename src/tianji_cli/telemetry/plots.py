@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.metrics import read_metrics
-from tianji_cli.telemetry.rundir import RunDirectory, write_whole
 
 Rows = Sequence[Mapping[str, Any]]
 

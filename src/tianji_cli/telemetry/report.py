@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tianji_cli.errors import TianjiError
+from tianji_cli.files.rundir import RunDirectory, write_whole
+from tianji_cli.quantities import count, duration, memory, number, rate, several, share, spread
 from tianji_cli.telemetry.evaluation import Evaluation
-from tianji_cli.telemetry.quantities import count, duration, memory, number, rate, several, share, spread
-from tianji_cli.telemetry.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.snapshot import GroupStanding, ReplayFill, RoleSummary, Summary
 
 STATUS_STYLES: Final = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}

@@ -10,7 +10,7 @@ from typing import Final
 from rich.table import Table
 from rich.text import Text
 
-from tianji_cli.telemetry.quantities import ranges, share
+from tianji_cli.quantities import ranges, share
 from tianji_cli.telemetry.snapshot import RoleStatus
 
 MAX_ROLES: Final = 12

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-from tianji_cli.data.distribution import Spread
+from tianji_cli.quantities import exact
+from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
 from tianji_cli.telemetry.json_numbers import finite
-from tianji_cli.telemetry.quantities import exact
-from tianji_cli.throughput.bottleneck import Bottleneck
+from tianji_cli.wire.distribution import Spread
 
 SUMMARY_SCHEMA: Final = 1
 """Schema number of ``summary.json``; it changes when a key changes its meaning or goes away."""

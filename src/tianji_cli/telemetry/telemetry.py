@@ -14,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TextIO
 
-from tianji_cli.data.files import open_to_append
+from tianji_cli.files.regular import open_to_append
+from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.metrics import MetricsWriter
 from tianji_cli.telemetry.plain import Display, PlainDisplay, QuietDisplay
-from tianji_cli.telemetry.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
 
 

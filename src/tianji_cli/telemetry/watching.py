@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from tianji_cli.data.files import open_regular, read_json
 from tianji_cli.errors import TianjiError, printable
+from tianji_cli.files.regular import open_regular, read_json
 from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.snapshot import ReplayRatio, Snapshot, Summary
 

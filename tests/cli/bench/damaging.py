@@ -5,9 +5,9 @@ Partner processes import them by name.
 
 from __future__ import annotations
 
-from tianji_cli.bench.comm import SAMPLES
-from tianji_cli.bench.contents import CLOCK, WORD
-from tianji_cli.bench.trial import LEAD
+from tianji_lab.bench.comm import SAMPLES
+from tianji_lab.bench.contents import CLOCK, WORD
+from tianji_lab.bench.trial import LEAD
 from tianji_transports.core import Full, Loan, Transport
 from tianji_transports.mpi import MpiTransport
 from tianji_transports.shm import ShmTransport

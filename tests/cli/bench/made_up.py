@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tianji_cli.bench.record import Record
+from tianji_lab.bench.record import Record
 
 COMM = Record(
     experiment="comm",

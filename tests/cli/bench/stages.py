@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.bench import ensemble as ensembles
-from tianji_cli.bench.ensemble import Ensemble
-from tianji_cli.bench.experiment import WAIT_S, TrialFailed, rest
-from tianji_cli.bench.side import Side
-from tianji_cli.bench.stage import Stage
-from tianji_cli.bench.trial import Sent, Trial
+from tianji_lab.bench import ensemble as ensembles
+from tianji_lab.bench.ensemble import Ensemble
+from tianji_lab.bench.experiment import WAIT_S, TrialFailed, rest
+from tianji_lab.bench.side import Side
+from tianji_lab.bench.stage import Stage
+from tianji_lab.bench.trial import Sent, Trial
 from tianji_transports.core import EngineOptions, Transport
 from tianji_transports.waiting import readable
 

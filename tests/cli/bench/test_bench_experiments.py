@@ -9,10 +9,10 @@ import pytest
 from cli.bench.damaging import DAMAGED
 from cli.bench.stages import called_off, opened, trial_of
 
-from tianji_cli.bench import experiment as experiments
-from tianji_cli.bench import latency, weights
-from tianji_cli.bench.ensemble import Ensemble, local_ensemble
-from tianji_cli.bench.experiment import TrialFailed
+from tianji_lab.bench import experiment as experiments
+from tianji_lab.bench import latency, weights
+from tianji_lab.bench.ensemble import Ensemble, local_ensemble
+from tianji_lab.bench.experiment import TrialFailed
 
 MESSAGES = 70
 WINDOW = 4

@@ -9,7 +9,7 @@ import pytest
 from cli.bench.made_up import record, sweep
 from PIL import Image
 
-from tianji_cli.bench.curves import (
+from tianji_lab.bench.curves import (
     ENGINES,
     collection_bars,
     engine_styles,
@@ -18,8 +18,8 @@ from tianji_cli.bench.curves import (
     plot_throughput,
     throughput_bars,
 )
-from tianji_cli.bench.plots import draw
-from tianji_cli.bench.record import Record
+from tianji_lab.bench.plots import draw
+from tianji_lab.bench.record import Record
 
 SHM, ZMQ = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
 

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 from cli.bench.stages import called_off, opened, trial_of
 
-from tianji_cli.bench.contents import explain, stamp
-from tianji_cli.bench.ensemble import Ensemble, local_ensemble
-from tianji_cli.bench.experiment import TrialFailed
-from tianji_cli.bench.raw.end import RawEnd, open_end
-from tianji_cli.bench.raw.iceoryx import IceoryxEnd
-from tianji_cli.bench.raw.memcpy import memcpy_mb_per_s
-from tianji_cli.bench.raw.sockets import SocketEnd
-from tianji_cli.bench.slots import RING_BYTES, Slots
-from tianji_cli.bench.trial import Trial
 from tianji_cli.errors import UsageError
+from tianji_lab.bench.contents import explain, stamp
+from tianji_lab.bench.ensemble import Ensemble, local_ensemble
+from tianji_lab.bench.experiment import TrialFailed
+from tianji_lab.bench.raw.end import RawEnd, open_end
+from tianji_lab.bench.raw.iceoryx import IceoryxEnd
+from tianji_lab.bench.raw.memcpy import memcpy_mb_per_s
+from tianji_lab.bench.raw.sockets import SocketEnd
+from tianji_lab.bench.slots import RING_BYTES, Slots
+from tianji_lab.bench.trial import Trial
 from tianji_transports.core import EngineOptions
 from tianji_transports.shm_page import SHM, job_stem, remove_stale
 
@@ -130,8 +130,8 @@ def test_what_a_killed_raw_loop_leaves_is_found_and_removed() -> None:
     trial = raw("shm")
     code = """
 import os, signal, sys
-from tianji_cli.bench.raw.end import open_end
-from tianji_cli.bench.trial import Trial
+from tianji_lab.bench.raw.end import open_end
+from tianji_lab.bench.trial import Trial
 from tianji_transports.core import EngineOptions
 end = open_end("shm", Trial.model_validate_json(sys.argv[1]), 0, EngineOptions())
 os.kill(os.getpid(), signal.SIGKILL)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from cli.bench.made_up import record, sweep
 
-from tianji_cli.bench.record import Record
-from tianji_cli.bench.report import FIELDS, print_header, print_records, write_all
 from tianji_cli.errors import TianjiError
+from tianji_lab.bench.record import Record
+from tianji_lab.bench.report import FIELDS, print_header, print_records, write_all
 
 ENVIRONMENT = {"tianji": "0.1.0", "kernel": "Linux"}
 

@@ -18,11 +18,11 @@ from cli.boom import BOOM
 from cli.quick import CONFIG, PNG
 from cli.sessions import PATIENCE_S, commands, in_session, until
 
-from tianji_cli.bench.staleness import oversubscribed
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.main import main
-from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_lab.bench.staleness import oversubscribed
 
 
 @pytest.fixture

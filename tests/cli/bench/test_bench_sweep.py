@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.bench.case import Request, message_bytes
-from tianji_cli.bench.ensemble import local_ensemble
-from tianji_cli.bench.experiment import TrialFailed
-from tianji_cli.bench.figures import FIGURES, figure_named
-from tianji_cli.bench.sweep import Sweep
-from tianji_cli.bench.trial import ReadClock
 from tianji_cli.errors import UsageError
-from tianji_cli.throughput.equation import Terms
+from tianji_lab.bench.case import Request, message_bytes
+from tianji_lab.bench.ensemble import local_ensemble
+from tianji_lab.bench.experiment import TrialFailed
+from tianji_lab.bench.figures import FIGURES, figure_named
+from tianji_lab.bench.sweep import Sweep
+from tianji_lab.bench.trial import ReadClock
+from tianji_lab.model.equation import Terms
 
 SMALL = Request("comm", ["shm", "zmq"], [4.0], [1, 2], 100, repeats=2, raw=True)
 seconds = st.floats(1e-6, 1.0)

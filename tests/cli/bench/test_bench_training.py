@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from cli.bench.trainings import left_run
 
-from tianji_cli.bench import training
-from tianji_cli.bench.training import Curve, read_training, train_once
 from tianji_cli.errors import RunFailed
+from tianji_lab.bench import training
+from tianji_lab.bench.training import Curve, read_training, train_once
 
 
 def test_a_training_that_cannot_start_says_why(config: str, tmp_path: Path) -> None:

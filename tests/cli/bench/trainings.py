@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from tianji_cli.bench.staleness import Comparison, Setting, plan_comparison
-from tianji_cli.bench.training import Curve, Training
-from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_cli.files.rundir import RunDirectory
+from tianji_lab.bench.staleness import Comparison, Setting, plan_comparison
+from tianji_lab.bench.training import Curve, Training
 
 
 def plan(config: str, **options: Any) -> Comparison:

@@ -14,7 +14,7 @@ from select import select
 import pytest
 from cli.sessions import PATIENCE_S
 
-from tianji_cli.cluster.children import end_groups, process_state, python_command, run_child, terminate
+from tianji_cli.launch.children import end_groups, process_state, python_command, run_child, terminate
 
 FAMILY = """
 import signal, subprocess, sys
@@ -152,7 +152,7 @@ def test_a_child_that_is_told_to_end_keeps_its_number_until_its_group_has_ended(
 def test_a_child_ends_when_its_parent_is_killed(fifo: Path) -> None:
     program = f"""
 import sys
-from tianji_cli.cluster.children import run_child
+from tianji_cli.launch.children import run_child
 child = "import os, signal; open({str(fifo)!r}, 'w').write(str(os.getpid())); signal.pause()"
 run_child([sys.executable, "-c", child], patience_s=60)
 """

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import zmq
 
-from tianji_cli.cluster.control import MOST_AT_ONCE, ControlClient, ControlServer
-from tianji_cli.cluster.interfaces import parse_address
-from tianji_cli.cluster.keys import JobKey, RootAddress
-from tianji_cli.cluster.messages import Addresses, Arrive, Finished, FromRoot, Ping, Register, Stop, ToRoot
+from tianji_cli.wire.control import MOST_AT_ONCE, ControlClient, ControlServer
+from tianji_cli.wire.interfaces import parse_address
+from tianji_cli.wire.keys import JobKey, RootAddress
+from tianji_cli.wire.messages import Addresses, Arrive, Finished, FromRoot, Ping, Register, Stop, ToRoot
 
 Hear = Callable[..., list[ToRoot]]
 
@@ -184,7 +184,7 @@ def test_a_server_that_lacks_descriptors_keeps_none(monkeypatch: pytest.MonkeyPa
     def no_descriptor(_door: object, _listening: object) -> None:
         raise zmq.ZMQError(errno.EMFILE)
 
-    monkeypatch.setattr("tianji_cli.cluster.control.Door.guard", no_descriptor)
+    monkeypatch.setattr("tianji_cli.wire.control.Door.guard", no_descriptor)
     before = os.listdir("/proc/self/fd")
     with pytest.raises(OSError, match=r"cannot listen on .*: Too many open files") as lacking:
         ControlServer(JobKey.new())

@@ -12,11 +12,11 @@ import pytest
 
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.cluster.control import MAX_MESSAGE_BYTES
-from tianji_cli.cluster.extensions import AROUND_A_FILE, MOST_BYTES, collect_files, lay_down
-from tianji_cli.cluster.messages import Welcome, decode_from_root, encode
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.errors import UsageError
+from tianji_cli.launch.extensions import AROUND_A_FILE, MOST_BYTES, collect_files, lay_down
+from tianji_cli.wire.control import MAX_MESSAGE_BYTES
+from tianji_cli.wire.messages import Welcome, decode_from_root, encode
 
 
 def config(
@@ -194,7 +194,7 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, monkeypatch: pytes
 def test_paths_count_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {f"{number:0100}": b"" for number in range(MOST_BYTES // (100 + AROUND_A_FILE))}
     assert len(encode(welcome(small))) < MAX_MESSAGE_BYTES
-    monkeypatch.setattr("tianji_cli.cluster.extensions.MOST_BYTES", 1000)
+    monkeypatch.setattr("tianji_cli.launch.extensions.MOST_BYTES", 1000)
     for number in range(10):
         (tmp_path / f"{number:0100}").touch()
     with pytest.raises(UsageError, match=r"1\.08 KB or more, with their paths"):

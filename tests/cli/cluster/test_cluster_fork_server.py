@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from tianji_cli.cluster.fork_server import _once_told
+from tianji_cli.launch.fork_server import _once_told
 
 
 @pytest.mark.parametrize("said", [b"!", b""])

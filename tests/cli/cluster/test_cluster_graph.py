@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tianji_cli.cluster.graph import ChannelEdge, ChannelSize, RoleGraph, SlotEdge, copies_for, graph_of
-from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.config.loader import load_config
+from tianji_cli.plan.graph import ChannelEdge, ChannelSize, RoleGraph, SlotEdge, copies_for, graph_of
+from tianji_cli.plan.plan import Host, make_plan
 
 HERE = [Host("here")]
 

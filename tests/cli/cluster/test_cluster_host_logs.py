@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tianji_cli.cluster.host_logs import MOST_BYTES, PIECE_BYTES, HostLog
-from tianji_cli.cluster.messages import MOST_BYTES as MOST_OF_A_MESSAGE
-from tianji_cli.cluster.messages import Wrote, decode_to_root, encode
+from tianji_cli.launch.host_logs import MOST_BYTES, PIECE_BYTES, HostLog
+from tianji_cli.wire.messages import MOST_BYTES as MOST_OF_A_MESSAGE
+from tianji_cli.wire.messages import Wrote, decode_to_root, encode
 
 
 def test_a_log_that_grows_is_handed_out_once_and_whole(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tianji_cli.cluster.launcher import LocalLauncher
-from tianji_cli.cluster.spec import ProcessSpec
+from tianji_cli.launch.local import LocalLauncher
+from tianji_cli.plan.spec import ProcessSpec
 
 MANY = 20_000
 """More requests than any buffer of a socket takes."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.cluster.messages import (
+from tianji_cli.wire.messages import (
     Addresses,
     Allow,
     Answer,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.cluster import mpiexec
 from tianji_cli.config.loader import load_config
-from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.launch import mpiexec
 
 
 @pytest.mark.parametrize("resumed", [False, True])

@@ -13,11 +13,11 @@ from tianji_algos import registry
 from tianji_algos.core import Spaces
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
-from tianji_cli.cluster.parts import Job, Parts, spaces_of
-from tianji_cli.cluster.plan import make_plan
 from tianji_cli.config.loader import load_config
-from tianji_cli.data.batches import BatchLayout
 from tianji_cli.errors import UsageError
+from tianji_cli.plan.plan import make_plan
+from tianji_cli.wire.batches import BatchLayout
+from tianji_cli.worker.parts import Job, Parts, spaces_of
 from tianji_envs.errors import UnsupportedSpaceError
 
 CONFIGS = Path(__file__).parents[3] / "configs"

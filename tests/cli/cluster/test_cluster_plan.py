@@ -7,9 +7,9 @@ import pytest
 
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.cluster.plan import Host, Plan, make_plan, plan_for_ranks
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.errors import UsageError
+from tianji_cli.plan.plan import Host, Plan, make_plan, plan_for_ranks
 
 
 def config(

@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.cluster.keys import JobKey
-from tianji_cli.cluster.plan import Host, make_plan
-from tianji_cli.cluster.run_files import files_elsewhere, goals_reached, reaches_run, saved_progress
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import Stop
-from tianji_cli.data.progress import Progress
-from tianji_cli.data.state import MODEL, SCHEMA, STATE, TRAINING
-from tianji_cli.data.sums import seal
 from tianji_cli.errors import UsageError
+from tianji_cli.files.progress import Progress
+from tianji_cli.files.state import MODEL, SCHEMA, STATE, TRAINING
+from tianji_cli.files.sums import seal
+from tianji_cli.launch.host import reaches_run
+from tianji_cli.launch.run_files import goals_reached, saved_progress
+from tianji_cli.plan.plan import Host, files_elsewhere, make_plan
+from tianji_cli.wire.keys import JobKey
 
 HOSTS = [Host("here", (0, 1)), Host("there", (0, 1))]
 

@@ -15,16 +15,16 @@ from tianji_algos.core import Spaces, build_model
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.cluster.graph import graph_of
-from tianji_cli.cluster.plan import Host, make_plan
-from tianji_cli.cluster.supply import ReplaySupply, RolloutSupply, Supply, supply_of
-from tianji_cli.cluster.terms import GroupProcesses, Terms
 from tianji_cli.config.schema import Component, JobConfig
-from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.data.replay_file import ReplayFileError
-from tianji_cli.roles.replay_buffer import ReplayBuffer
-from tianji_cli.roles.replay_feed import ReplayFeed
-from tianji_cli.roles.rollout_feed import RolloutFeed
+from tianji_cli.plan.graph import graph_of
+from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.roles.buffer.replay.file import ReplayFileError
+from tianji_cli.roles.buffer.replay_buffer import ReplayBuffer
+from tianji_cli.roles.learner.replay_feed import ReplayFeed
+from tianji_cli.roles.learner.rollout_feed import RolloutFeed
+from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
+from tianji_cli.worker.supply import ReplaySupply, RolloutSupply, Supply, supply_of
+from tianji_cli.worker.terms import GroupProcesses, Terms
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Wiring

@@ -14,9 +14,9 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.data.rollout import RolloutStore
-from tianji_cli.roles.buffer import Buffer
+from tianji_cli.roles.buffer.buffer import Buffer
+from tianji_cli.roles.buffer.rollout import RolloutStore
+from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 from cli.data.replays import ScriptedActor
 
-from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.fragment import Fragment, FragmentLayout
-from tianji_cli.data.replay import Replay, ReplaySettings
+from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
+from tianji_cli.wire.batches import BatchArrays, BatchLayout
+from tianji_cli.wire.fragment import Fragment, FragmentLayout
 
 
 @dataclass

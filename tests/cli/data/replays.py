@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.data.replay import Replay, ReplaySettings, kept_first
-from tianji_cli.data.samplers import SamplerName
+from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, kept_first
+from tianji_cli.roles.buffer.replay.samplers import SamplerName
+from tianji_cli.wire.batches import BatchArrays, BatchLayout
+from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 
 ACTION = FieldSpec("action", np.dtype(np.int64))
 PRIORITY = FieldSpec("priority", np.dtype(np.float32))

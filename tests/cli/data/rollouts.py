@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.data.rollout import StoredFragment
+from tianji_cli.roles.buffer.rollout import StoredFragment
 
 OpenLine = Callable[..., Any]
 engines = pytest.mark.parametrize("lends", [True, False], ids=["lending", "copying"])

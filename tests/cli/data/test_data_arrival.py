@@ -7,8 +7,8 @@ from cli.data.replays import ScriptedActor, fragment_layout
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tianji_cli.data.arrival import Arrival
-from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
+from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 
 STEPS = 12
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.data.balance import Balance, least_tolerance, usual_tolerance
+from tianji_cli.config.update_rules import least_tolerance, usual_tolerance
+from tianji_cli.roles.buffer.rate_limiter import Balance
 
 FRAGMENTS = st.integers(1, 4096)
 BATCHES = st.integers(1, 4096)

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from tianji_cli.data.checkpoint_places import checkpoints_of, point_best_at
-from tianji_cli.data.linked_directories import LinkedDirectories
+from tianji_cli.files.checkpoint_places import checkpoints_of, point_best_at
+from tianji_cli.files.linked_directories import LinkedDirectories
 
 
 def save(checkpoints: Path, group: int, steps: int) -> None:

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tianji_cli.data.contribution import (
+from tianji_cli.wire.contribution import (
     Average,
     Contribution,
     average_nbytes,

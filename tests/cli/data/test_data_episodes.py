@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.data.episodes import WINDOW, Episodes, ended
-from tianji_cli.data.progress import Progress, StopRule
+from tianji_cli.files.progress import Progress
+from tianji_cli.roles.learner.episodes import WINDOW, Episodes, StopRule
+from tianji_cli.wire.arrival import ended
 
 returns = st.lists(st.integers(-500, 500).map(float), max_size=60)
 batches = st.lists(returns, max_size=8)

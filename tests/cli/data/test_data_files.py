@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.data.files import open_regular, open_to_append, read_json, read_regular
+from tianji_cli.files.regular import open_regular, open_to_append, read_json, read_regular
 
 
 @pytest.fixture

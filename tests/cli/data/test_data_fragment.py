@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.lib.array_utils import byte_bounds
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.data.blocks import ALIGNMENT
-from tianji_cli.data.fragment import (
+from tianji_cli.wire.blocks import ALIGNMENT
+from tianji_cli.wire.fragment import (
     HEADER,
     Fragment,
     FragmentLayout,

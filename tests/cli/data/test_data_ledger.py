@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tianji_cli.data.ledger import Account, Reception, Source, settle
-from tianji_cli.data.production import Production, ProductionFile, ProductionPage
+from tianji_cli.files.counters import Production, ProductionFile, ProductionPage
+from tianji_cli.root.accounting import Account, settle
+from tianji_cli.wire.reports import Reception, Source
 
 ACTORS = 3
 

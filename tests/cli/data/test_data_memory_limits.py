@@ -1,9 +1,14 @@
 from pathlib import Path
 
 import pytest
+from tianji_cli.roles.buffer.buffer.replay import memory_limits
 
-from tianji_cli.data import memory_limits
-from tianji_cli.data.memory_limits import ReplayMemoryError, available_bytes, in_units, place_for
+from tianji_cli.roles.buffer.replay.memory_limits import (
+    ReplayMemoryError,
+    available_bytes,
+    in_units,
+    place_for,
+)
 
 MiB = 1 << 20
 

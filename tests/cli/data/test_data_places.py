@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.data import places
-from tianji_cli.data.places import UntrustedPlaceError, check_trusted
+from tianji_cli.files import places
+from tianji_cli.files.places import UntrustedPlaceError, check_trusted
 
 STRANGER = 54_321
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tianji_algos.errors import DivergedError
-from tianji_cli.data import priority_update
-from tianji_cli.data.samplers import PrioritisedSampler
+from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler
+from tianji_cli.wire import priority_update
 
 
 def message(handles: list[int], priorities: list[float]) -> memoryview:

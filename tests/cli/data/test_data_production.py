@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.data.production import RING, ProductionFile, ProductionPage
+from tianji_cli.files.counters import RING, ProductionFile, ProductionPage
 
 WRITER = """
 from pathlib import Path
-from tianji_cli.data.production import ProductionFile, ProductionPage
+from tianji_cli.files.counters import ProductionFile, ProductionPage
 
 def write(path, actor, steps):
     page = ProductionPage(ProductionFile(Path(path)), int(actor))

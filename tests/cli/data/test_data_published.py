@@ -1,7 +1,7 @@
 import numpy as np
 
-from tianji_cli.data import published
-from tianji_cli.data.published import PublishedPolicy
+from tianji_cli.wire import published
+from tianji_cli.wire.published import PublishedPolicy
 
 
 def test_a_policy_is_read_as_it_was_written() -> None:

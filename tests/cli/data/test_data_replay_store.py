@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
-from tianji_cli.data.balance import Balance
-from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.fragment import Fragment
-from tianji_cli.data.replay_store import ReplayStore
+from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.replay.store import ReplayStore
+from tianji_cli.wire.batches import BatchArrays, BatchLayout
+from tianji_cli.wire.fragment import Fragment
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring

@@ -1,8 +1,8 @@
 import pytest
 from cli.data.rollouts import OpenLine, engines, names
 
-from tianji_cli.data.ledger import Reception
-from tianji_cli.data.rollout import RolloutStore
+from tianji_cli.roles.buffer.rollout import RolloutStore
+from tianji_cli.wire.reports import Reception
 
 
 @engines

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from cli.data.rollouts import OpenLine, engines, names
 
-from tianji_cli.data.rollout import Rollout, RolloutStore
+from tianji_cli.roles.buffer.rollout import Rollout, RolloutStore
 
 
 def next_rollout(one: Any, version: int, actors: int = 1) -> Rollout:

@@ -6,10 +6,10 @@ import pytest
 from cli.data.replays import PRIORITY, ScriptedActor, batch_of, fragment_layout, open_replay
 
 from tianji_algos.errors import DivergedError
-from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.fragment import Fragment
-from tianji_cli.data.replay import Replay
-from tianji_cli.data.samplers import SMALLEST_PRIORITY, SamplerName
+from tianji_cli.roles.buffer.replay.replay import Replay
+from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY, SamplerName
+from tianji_cli.wire.batches import BatchArrays, BatchLayout
+from tianji_cli.wire.fragment import Fragment
 
 SAMPLERS: tuple[SamplerName, ...] = ("uniform", "prioritised", "fresh")
 

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.data.batches import BatchLayout
-from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.data.replay import Replay, ReplaySettings, bytes_of, kept_first
-from tianji_cli.data.replay_file import restore_replay, save_replay
-from tianji_cli.data.sequences import MOST_STEPS, TERMINATED
+from tianji_cli.roles.buffer.replay.file import restore_replay, save_replay
+from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of, kept_first
+from tianji_cli.roles.buffer.replay.sequences import MOST_STEPS, TERMINATED
+from tianji_cli.wire.batches import BatchLayout
+from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_envs.team import TeamSpace
 
 EVENTS = st.lists(st.tuples(st.sampled_from("aaaaaaaalrx"), st.integers(0, 2)), min_size=1, max_size=30)

@@ -13,8 +13,8 @@ from cli.data.replays import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tianji_cli.data.fragment import Fragment, FragmentLayout
-from tianji_cli.data.replay import Replay
+from tianji_cli.roles.buffer.replay.replay import Replay
+from tianji_cli.wire.fragment import Fragment, FragmentLayout
 
 EVENTS = st.lists(st.tuples(st.sampled_from("aaaaaaaalrx"), st.integers(0, 2)), min_size=1, max_size=30)
 """An actor's fragment arrives (a) or is lost (l), the actor restarts (r), or a stranger's is refused (x)."""

@@ -29,7 +29,7 @@ class Fresh(Forked):
 
 BROKEN_PYTHON = """
 import sys
-if "tianji_cli.cluster.fresh_worker" in sys.orig_argv:
+if "tianji_cli.launch.fresh_worker" in sys.orig_argv:
     sys.modules["pydantic"] = None
 """
 

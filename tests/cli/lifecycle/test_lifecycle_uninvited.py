@@ -18,9 +18,9 @@ import zmq
 from cli.sessions import in_session
 from ports import free_ports
 
-from tianji_cli.cluster import session
+from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.main import main
-from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_cli.root import session
 from tianji_transports.listening import borrowed, listening
 
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}

@@ -11,10 +11,10 @@ import pytest
 from cli.profiling.made_up_measurements import PPO, Job, made_up
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.profiling.document import document
-from tianji_cli.profiling.findings import Findings, MeasuredJob, find
-from tianji_cli.profiling.noise import warnings
-from tianji_cli.profiling.scaling import Cluster
+from tianji_lab.profile.document import document
+from tianji_lab.profile.findings import Findings, MeasuredJob, find
+from tianji_lab.profile.noise import warnings
+from tianji_lab.profile.scaling import Cluster
 
 Find = Callable[..., Findings]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.profiling.measurements import (
+from tianji_lab.profile.measurements import (
     ActorFigures,
     AveragingFigures,
     LearnerFigures,
@@ -19,7 +19,7 @@ from tianji_cli.profiling.measurements import (
     TransportFigures,
     WeightsFigures,
 )
-from tianji_cli.profiling.settings import fingerprint
+from tianji_lab.profile.settings import fingerprint
 
 SLOWER = 1.15
 """What a piece of work takes beside cores at work, as a multiple of what it takes alone."""

@@ -10,11 +10,11 @@ from typing import Any, Literal, Self
 
 import tomli_w
 
-from tianji_cli.cluster.children import python_command
 from tianji_cli.config.loader import load_config
-from tianji_cli.profiling.crew import PROBE
-from tianji_cli.profiling.probe_settings import measuring_settings
-from tianji_cli.profiling.protocol import (
+from tianji_cli.launch.children import python_command
+from tianji_lab.profile.crew import PROBE
+from tianji_lab.profile.probe_settings import measuring_settings
+from tianji_lab.profile.protocol import (
     ANSWER,
     Acted,
     ActedWindow,

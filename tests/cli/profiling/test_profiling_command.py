@@ -23,11 +23,11 @@ from tianji_cli.commands import profile as command
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed
 from tianji_cli.main import main
-from tianji_cli.profiling.measurements import Measurements
-from tianji_cli.profiling.scaling import Cluster
-from tianji_cli.profiling.search import Candidate, Search
-from tianji_cli.profiling.settings import split_of
-from tianji_cli.profiling.verify import Verified
+from tianji_lab.profile.measurements import Measurements
+from tianji_lab.profile.scaling import Cluster
+from tianji_lab.profile.search import Candidate, Search
+from tianji_lab.profile.settings import split_of
+from tianji_lab.profile.verify import Verified
 
 ROOT = Path(__file__).parents[3]
 KEYS = {

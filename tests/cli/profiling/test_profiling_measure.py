@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from cli.profiling.probing import DQN, PPO, write_config
 
-from tianji_cli.bench.progress import Progress
 from tianji_cli.config.loader import load_config
-from tianji_cli.data.published import nbytes
-from tianji_cli.profiling import rounds
-from tianji_cli.profiling.measure import measure
-from tianji_cli.profiling.measurements import Measurements
-from tianji_cli.profiling.settings import fingerprint
+from tianji_cli.wire.published import nbytes
+from tianji_lab.bench.progress import Progress
+from tianji_lab.profile import rounds
+from tianji_lab.profile.measure import measure
+from tianji_lab.profile.measurements import Measurements
+from tianji_lab.profile.settings import fingerprint
 
 
 @pytest.fixture(autouse=True)

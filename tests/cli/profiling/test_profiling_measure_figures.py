@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.profiling.figures import Notebook
-from tianji_cli.profiling.phases import Phase
-from tianji_cli.profiling.protocol import Acted, ActedWindow, Learned, LearnedWindow
+from tianji_lab.profile.figures import Notebook
+from tianji_lab.profile.phases import Phase
+from tianji_lab.profile.protocol import Acted, ActedWindow, Learned, LearnedWindow
 
 
 def acted(fragments: int, busy_s: float) -> ActedWindow:

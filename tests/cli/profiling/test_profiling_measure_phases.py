@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.config.loader import load_config
-from tianji_cli.profiling.phases import Part, Phase, Place, Room, all_phases
+from tianji_cli.plan.plan import Host, make_plan
+from tianji_lab.profile.phases import Part, Phase, Place, Room, all_phases
 
 
 def room(cores: int, actor_cores: int = 1) -> Room:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from cli.profiling.probing import PPO, write_config
 
-from tianji_cli.bench.progress import Progress
 from tianji_cli.config.loader import load_config
-from tianji_cli.profiling import building, rounds
-from tianji_cli.profiling.building import Builder, Subject
-from tianji_cli.profiling.crew import Crew, ProbeFailed
-from tianji_cli.profiling.phases import Phase, Room, all_phases
-from tianji_cli.profiling.protocol import (
+from tianji_lab.bench.progress import Progress
+from tianji_lab.profile import building, rounds
+from tianji_lab.profile.building import Builder, Subject
+from tianji_lab.profile.crew import Crew, ProbeFailed
+from tianji_lab.profile.phases import Phase, Room, all_phases
+from tianji_lab.profile.protocol import (
     Acted,
     ActedWindow,
     Answer,
@@ -27,7 +27,7 @@ from tianji_cli.profiling.protocol import (
     Run,
     Step,
 )
-from tianji_cli.profiling.rounds import ENOUGH_S, LONGEST_S, MOST_PAUSE_S, SHORTEST_S, WINDOWS, Rounds
+from tianji_lab.profile.rounds import ENOUGH_S, LONGEST_S, MOST_PAUSE_S, SHORTEST_S, WINDOWS, Rounds
 
 TWO = Room((0, 1))
 FEW = all_phases(TWO, 8, [], [])

@@ -12,7 +12,10 @@ from cli.profiling.made_up_measurements import DQN, PPO, repeated
 from matplotlib.figure import Figure
 from PIL import Image
 
-from tianji_cli.profiling.plots import (
+from tianji_cli.telemetry.bottleneck import bottleneck
+from tianji_lab.model.prediction import Prediction
+from tianji_lab.model.split import Split
+from tianji_lab.profile.plots import (
     COLORS,
     Point,
     balance_point,
@@ -21,11 +24,8 @@ from tianji_cli.profiling.plots import (
     plot_curve,
     verified_points,
 )
-from tianji_cli.profiling.scaling import Cluster
-from tianji_cli.profiling.verify import Verified
-from tianji_cli.throughput.bottleneck import bottleneck
-from tianji_cli.throughput.prediction import Prediction
-from tianji_cli.throughput.split import Split
+from tianji_lab.profile.scaling import Cluster
+from tianji_lab.profile.verify import Verified
 
 
 def at(

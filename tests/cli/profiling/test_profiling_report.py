@@ -12,14 +12,14 @@ from cli.profiling.conftest import Find
 from cli.profiling.made_up_measurements import DQN, PPO, Job, repeated
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.profiling.findings import Findings
-from tianji_cli.profiling.report import print_findings, print_verified, print_written
-from tianji_cli.profiling.report_measured import measured_facts
-from tianji_cli.profiling.scaling import Cluster
-from tianji_cli.profiling.settings import split_of
-from tianji_cli.profiling.verify import Verified
-from tianji_cli.telemetry.quantities import count
-from tianji_cli.throughput.prediction import Prediction
+from tianji_cli.quantities import count
+from tianji_lab.model.prediction import Prediction
+from tianji_lab.profile.findings import Findings
+from tianji_lab.profile.report import print_findings, print_verified, print_written
+from tianji_lab.profile.report_measured import measured_facts
+from tianji_lab.profile.scaling import Cluster
+from tianji_lab.profile.settings import split_of
+from tianji_lab.profile.verify import Verified
 
 Out = pytest.CaptureFixture[str]
 TOO_SMALL = ("distribution.buffer.capacity=2048", "training.warmup_steps=1000")

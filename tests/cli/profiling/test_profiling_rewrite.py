@@ -18,9 +18,9 @@ from tianji_cli.config.locate import shipped_configs
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import read
 from tianji_cli.errors import UsageError
-from tianji_cli.profiling.rewrite import check_place, write
-from tianji_cli.profiling.settings import ACTORS, PINNED, as_settings, split_of, split_values
-from tianji_cli.throughput.split import Split
+from tianji_lab.model.split import Split
+from tianji_lab.profile.rewrite import check_place, write
+from tianji_lab.profile.settings import ACTORS, PINNED, as_settings, split_of, split_values
 
 DQN = "configs/dqn_cartpole.toml"
 PPO = "configs/ppo_cartpole.toml"

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.profiling.fits import Line, line
-from tianji_cli.profiling.measurements import (
+from tianji_lab.model.costs import Cost, Costs
+from tianji_lab.model.split import Split
+from tianji_lab.profile.fits import Line, line
+from tianji_lab.profile.measurements import (
     ActorFigures,
     AveragingFigures,
     LearnerFigures,
@@ -19,9 +21,7 @@ from tianji_cli.profiling.measurements import (
     SharingFigures,
     TransportFigures,
 )
-from tianji_cli.profiling.scaling import Cluster, GroupAveraging, MeasuredCosts
-from tianji_cli.throughput.costs import Cost, Costs
-from tianji_cli.throughput.split import Split
+from tianji_lab.profile.scaling import Cluster, GroupAveraging, MeasuredCosts
 
 N = 8
 SAMPLES = 80.0

@@ -10,8 +10,10 @@ from cli.profiling.probing import leaves
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.locate import shipped_configs
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.profiling.scaling import GroupAveraging
-from tianji_cli.profiling.settings import (
+from tianji_lab.model.split import Split
+from tianji_lab.model.workload import Workload
+from tianji_lab.profile.scaling import GroupAveraging
+from tianji_lab.profile.settings import (
     as_settings,
     averaging_of,
     fingerprint,
@@ -21,8 +23,6 @@ from tianji_cli.profiling.settings import (
     with_split,
     workload_of,
 )
-from tianji_cli.throughput.split import Split
-from tianji_cli.throughput.workload import Workload
 
 APEX = "configs/dqn_cartpole_apex.toml"
 DQN = "configs/dqn_cartpole.toml"

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tianji_cli.profiling.simulation import EVENTS, simulate
-from tianji_cli.throughput.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
-from tianji_cli.throughput.prediction import predict
-from tianji_cli.throughput.split import Split
-from tianji_cli.throughput.workload import Workload
+from tianji_lab.model.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
+from tianji_lab.model.prediction import predict
+from tianji_lab.model.split import Split
+from tianji_lab.model.workload import Workload
+from tianji_lab.profile.simulation import EVENTS, simulate
 
 STEPS = 32 * 32
 """T x N of every fragment here."""

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from cli.profiling.probing import PPO, write_config
 
-from tianji_cli.bench.record import KB
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.profiling import transport_terms
-from tianji_cli.profiling.crew import ProbeFailed
-from tianji_cli.profiling.transport_terms import (
+from tianji_lab.bench.record import KB
+from tianji_lab.profile import transport_terms
+from tianji_lab.profile.crew import ProbeFailed
+from tianji_lab.profile.transport_terms import (
     measure_messages,
     measure_policy,
     measured_engines,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from tianji_cli.cluster.graph import AVERAGE, CONTRIBUTIONS
-from tianji_cli.data.contribution import Average, Contribution, average_nbytes, contribution_nbytes
-from tianji_cli.roles.averager import Averager
+from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
+from tianji_cli.root.averager import Averager
+from tianji_cli.wire.contribution import Average, Contribution, average_nbytes, contribution_nbytes
 from tianji_transports.core import Full
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Slot, Wiring

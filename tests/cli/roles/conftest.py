@@ -19,14 +19,14 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Model, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
-from tianji_cli.cluster.parts import spaces_of
-from tianji_cli.data import published
-from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.data.production import ProductionFile, ProductionPage
-from tianji_cli.data.published import PublishedPolicy
-from tianji_cli.roles.actor import Actor, Outbox
-from tianji_cli.roles.copies import Destination
+from tianji_cli.files.counters import ProductionFile, ProductionPage
+from tianji_cli.roles.actor.actor import Actor, Outbox
+from tianji_cli.roles.actor.copies import Destination
 from tianji_cli.roles.role import Role
+from tianji_cli.wire import published
+from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
+from tianji_cli.wire.published import PublishedPolicy
+from tianji_cli.worker.parts import spaces_of
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.gym import GymFactory
 from tianji_transports.inproc import InprocTransport

@@ -9,15 +9,15 @@ import pytest
 from cli.data.naive_sequences import open_sequences
 from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
-from tianji_cli.cluster.graph import ARRIVALS, BATCHES, PRIORITIES
-from tianji_cli.data import priority_update
-from tianji_cli.data.arrival import Arrival
-from tianji_cli.data.balance import Balance
-from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.replay_store import ReplayStore
-from tianji_cli.data.samplers import PrioritisedSampler, SamplerName
-from tianji_cli.roles.remote_replay import RemoteReplay
-from tianji_cli.roles.replay_buffer import ReplayBuffer
+from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler, SamplerName
+from tianji_cli.roles.buffer.replay.store import ReplayStore
+from tianji_cli.roles.buffer.replay_buffer import ReplayBuffer
+from tianji_cli.roles.learner.remote_replay import RemoteReplay
+from tianji_cli.wire import priority_update
+from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_transports.composite import open_endpoint
 from tianji_transports.core import EngineOptions, Full, Loan, Transport
 from tianji_transports.wiring import Channel, Wiring

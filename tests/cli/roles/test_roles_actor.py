@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 from cli.skirmish import Skirmish
 
-from tianji_cli.data.ledger import Account, settle
+from tianji_cli.root.accounting import Account, settle
 from tianji_envs.core import BaseEnv
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.serial import SerialVectorEnvironment

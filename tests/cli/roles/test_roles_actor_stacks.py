@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tianji_algos.rollout_observations import Observations
-from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.replay import Replay, ReplaySettings
+from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
+from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_envs.errors import BrokenEnvironmentError
 
 OpenStage = Callable[..., Any]

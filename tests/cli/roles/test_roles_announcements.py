@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.config.loader import load_config
-from tianji_cli.roles import announcements
-from tianji_cli.roles.announcements import Announcements
+from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.root import announcements
+from tianji_cli.root.announcements import Announcements
 
 
 def open_announcements(said: list[str], actors: int) -> Announcements:

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.cluster.assembly import Assembly
-from tianji_cli.cluster.parts import Job
-from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.config.loader import load_config
-from tianji_cli.data.ledger import Account, settle
+from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.root.accounting import Account, settle
+from tianji_cli.worker.assembly import Assembly
+from tianji_cli.worker.parts import Job
 from tianji_transports.composite import edge_capabilities
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
@@ -120,7 +120,7 @@ def test_time_that_an_actor_waits_for_a_receiver_is_counted_as_that_receiver_s(
     stage: OpenStage, work: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter(range(10_000))
-    monkeypatch.setattr("tianji_cli.roles.copies.time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("tianji_cli.roles.actor.copies.time.monotonic", lambda: float(next(now)))
     one = stage(steps=4, num_envs=2, window=2, copies=2)
     one.publish(0)
     for _ in range(40):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tianji_cli.cluster.graph import DEALS, SHARES
-from tianji_cli.roles.dealing import MESSAGE, Deal, Dealer
+from tianji_cli.plan.graph import DEALS, SHARES
+from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Deal, Dealer
 from tianji_transports.core import Transport
 from tianji_transports.shm import ShmTransport
 from tianji_transports.ucx import UcxTransport

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.cluster.plan import Plan, PlannedProcess
-from tianji_cli.roles.ending import (
+from tianji_cli.plan.plan import Plan, PlannedProcess
+from tianji_cli.root.ending import (
     SAVE_LIMIT_S,
     SILENT_S,
     STOP_LIMIT_S,

@@ -11,7 +11,7 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
-from tianji_cli.roles.evaluator import EvaluationLimits, Evaluator
+from tianji_cli.roles.actor.evaluator import EvaluationLimits, Evaluator
 from tianji_envs.core import BaseEnv
 from tianji_envs.gym import GymFactory
 from tianji_envs.serial import SerialVectorEnvironment

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tianji_cli.cluster.messages import Report
-from tianji_cli.cluster.plan import Plan, PlannedProcess
-from tianji_cli.roles.announcements import Announcements
-from tianji_cli.roles.held_back import HeldBack, Receiver, bound_by
+from tianji_cli.plan.plan import Plan, PlannedProcess
+from tianji_cli.root.announcements import Announcements
+from tianji_cli.root.held_back import HeldBack, Receiver, bound_by
+from tianji_cli.wire.messages import Report
 
 
 def plan() -> Plan:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from cli.roles.learner_crew import FORK, PATIENCE_S, received
 
-from tianji_cli.roles.lockstep import DivergedLearnersError, Lockstep, LostPeerError, _Digest
+from tianji_cli.roles.learner.parallel.lockstep import DivergedLearnersError, Lockstep, LostPeerError, _Digest
 from tianji_transports.listening import borrowed, listening
 
 

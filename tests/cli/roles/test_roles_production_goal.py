@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.cluster.messages import Allow, Report
-from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.config.loader import load_config
-from tianji_cli.data.production import ProductionFile, ProductionPage
-from tianji_cli.roles import production_goal
-from tianji_cli.roles.overview import Overview
-from tianji_cli.roles.production_goal import ProductionGoal
+from tianji_cli.files.counters import ProductionFile, ProductionPage
+from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.root import production_goal
+from tianji_cli.root.overview import Overview
+from tianji_cli.root.production_goal import ProductionGoal
+from tianji_cli.wire.messages import Allow, Report
 
 EACH = 64 * 64  # Env steps in a fragment.
 ROLLOUT = 2 * EACH

@@ -10,15 +10,15 @@ from gymnasium import spaces
 
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.cluster.messages import Report, decode_to_root, encode
-from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.config.schema import Component, JobConfig
-from tianji_cli.data.fragment import FragmentLayout, common_fields
-from tianji_cli.data.production import ProductionFile
-from tianji_cli.data.rollout import RolloutStore
-from tianji_cli.roles.buffer import Buffer
-from tianji_cli.roles.learner import Learner
-from tianji_cli.roles.overview import Overview
+from tianji_cli.files.counters import ProductionFile
+from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.roles.buffer.buffer import Buffer
+from tianji_cli.roles.buffer.rollout import RolloutStore
+from tianji_cli.roles.learner.learner import Learner
+from tianji_cli.root.overview import Overview
+from tianji_cli.wire.fragment import FragmentLayout, common_fields
+from tianji_cli.wire.messages import Report, decode_to_root, encode
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Wiring
 from tianji_transports.zmq import ZmqTransport

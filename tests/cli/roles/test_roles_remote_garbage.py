@@ -8,11 +8,11 @@ from cli.data.replays import JOB
 from cli.roles.replay_line import BATCH, BATCHES_LAYOUT, BUFFER, EACH, LEARNER, Line, priorities
 
 from tianji_algos.errors import DivergedError
-from tianji_cli.cluster.graph import ARRIVALS, BATCHES, PRIORITIES
-from tianji_cli.data import priority_update
-from tianji_cli.data.arrival import Arrival
-from tianji_cli.data.batches import BatchArrays
-from tianji_cli.data.samplers import PrioritisedSampler
+from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler
+from tianji_cli.wire import priority_update
+from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.batches import BatchArrays
 
 
 def broken_batch(change: Callable[[BatchArrays], None]) -> bytes:

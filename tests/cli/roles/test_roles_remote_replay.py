@@ -20,11 +20,11 @@ from cli.roles.replay_line import (
     priorities,
 )
 
-from tianji_cli.cluster.graph import ARRIVALS, BATCHES
-from tianji_cli.data.batches import BatchArrays
-from tianji_cli.data.samplers import SMALLEST_PRIORITY
 from tianji_cli.errors import RunFailed
-from tianji_cli.roles import replay_buffer
+from tianji_cli.plan.graph import ARRIVALS, BATCHES
+from tianji_cli.roles.buffer.buffer import replay_buffer
+from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY
+from tianji_cli.wire.batches import BatchArrays
 
 
 @pytest.mark.parametrize("engine", ["inproc", "shm", "zmq"])

@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
+from tianji_cli.roles.buffer.buffer.replay import keeper as replay_keeper
 
-from tianji_cli.cluster.graph import ARRIVALS, BATCHES, PRIORITIES
-from tianji_cli.data import priority_update, replay_keeper
-from tianji_cli.data.arrival import Arrival
-from tianji_cli.data.balance import Balance
-from tianji_cli.data.batches import BatchLayout
-from tianji_cli.data.replay_keeper import ReplayKeeper
-from tianji_cli.data.replay_store import ReplayStore
-from tianji_cli.roles.replay_buffer import ReplayBuffer
+from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.replay.keeper import ReplayKeeper
+from tianji_cli.roles.buffer.replay.store import ReplayStore
+from tianji_cli.roles.buffer.replay_buffer import ReplayBuffer
+from tianji_cli.wire import priority_update
+from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.batches import BatchLayout
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring

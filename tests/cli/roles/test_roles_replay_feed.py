@@ -13,14 +13,14 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import ReplayEmbryo, Spaces, build_model
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.models.settings import MLPQSettings
-from tianji_cli.data.balance import Balance
-from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.data.replay_store import ReplayStore
-from tianji_cli.data.samplers import SMALLEST_PRIORITY, PrioritisedSampler, SamplerName
-from tianji_cli.roles.evaluator import Evaluator
-from tianji_cli.roles.local_replay import LocalReplay
-from tianji_cli.roles.replay_feed import ReplayFeed
+from tianji_cli.roles.actor.evaluator import Evaluator
+from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY, PrioritisedSampler, SamplerName
+from tianji_cli.roles.buffer.replay.store import ReplayStore
+from tianji_cli.roles.learner.local_replay import LocalReplay
+from tianji_cli.roles.learner.replay_feed import ReplayFeed
+from tianji_cli.wire.batches import BatchArrays, BatchLayout
+from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_envs.gym import GymFactory
 
 SPACES = Spaces(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2))

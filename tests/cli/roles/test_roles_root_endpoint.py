@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tianji_cli.cluster.control import ControlServer
-from tianji_cli.cluster.graph import AVERAGE, CONTRIBUTIONS
-from tianji_cli.cluster.keys import JobKey
-from tianji_cli.cluster.plan import Plan, PlannedProcess
-from tianji_cli.data.contribution import Contribution, average_nbytes, contribution_nbytes
-from tianji_cli.data.fragment import job_number
-from tianji_cli.roles.root_endpoint import RootEndpoint
+from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
+from tianji_cli.plan.plan import Plan, PlannedProcess
+from tianji_cli.root.endpoint import RootEndpoint
+from tianji_cli.wire.contribution import Contribution, average_nbytes, contribution_nbytes
+from tianji_cli.wire.control import ControlServer
+from tianji_cli.wire.fragment import job_number
+from tianji_cli.wire.keys import JobKey
 from tianji_transports.core import EngineOptions, Full
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq import ZmqTransport

@@ -10,15 +10,15 @@ from cli.data.replays import JOB, ScriptedActor, fragment_layout
 from cli.roles.replay_line import BATCH, BUFFER, LEARNER, Line
 
 from tianji_algos.batch import SequenceBatch
-from tianji_cli.cluster.graph import DEALS, SHARES
-from tianji_cli.data.balance import Balance
-from tianji_cli.data.batches import BatchArrays, BatchLayout
-from tianji_cli.data.replay_store import ReplayStore
-from tianji_cli.roles.dealing import MESSAGE, Deal, Dealer
-from tianji_cli.roles.dealing_feeds import DealtBatches
-from tianji_cli.roles.dealing_replay import DealingReplay
-from tianji_cli.roles.local_replay import LocalReplay
-from tianji_cli.roles.replay_feed import ReplayFeed
+from tianji_cli.plan.graph import DEALS, SHARES
+from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.replay.store import ReplayStore
+from tianji_cli.roles.learner.local_replay import LocalReplay
+from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Deal, Dealer
+from tianji_cli.roles.learner.parallel.dealing_feeds import DealtBatches
+from tianji_cli.roles.learner.parallel.dealing_replay import DealingReplay
+from tianji_cli.roles.learner.replay_feed import ReplayFeed
+from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring
 

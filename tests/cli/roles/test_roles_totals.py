@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.cluster.messages import Report
-from tianji_cli.cluster.plan import Host, make_plan
 from tianji_cli.config.loader import load_config
-from tianji_cli.data.distribution import Spread
-from tianji_cli.data.ledger import Account
-from tianji_cli.data.production import ProductionFile
-from tianji_cli.roles.overview import Overview
-from tianji_cli.roles.totals import of_buffers, of_learners
+from tianji_cli.files.counters import ProductionFile
+from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.root.accounting import Account
+from tianji_cli.root.overview import Overview
+from tianji_cli.root.totals import of_buffers, of_learners
 from tianji_cli.telemetry.snapshot import Averaging, ReplayFill
+from tianji_cli.wire.distribution import Spread
+from tianji_cli.wire.messages import Report
 
 ACCOUNT = Account(produced=5000, received=4000, in_flight=1000, lost=0, dropped=0)
 

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from tianji_algos.settings import NoSettings, Settings
 from tianji_cli.config.loader import load_config
-from tianji_cli.data.fragment import Fragment
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.roles.user_role import Surroundings, UserRole, find_user_role
+from tianji_cli.wire.fragment import Fragment
 from tianji_transports.errors import TransportError
 
 OpenStage = Callable[..., Any]
@@ -181,7 +181,7 @@ def test_a_memory_of_a_fragment_is_all_of_it(one: Any, tmp_path: Path) -> None:
 
 def test_a_class_that_is_none_of_ours_is_not_found() -> None:
     with pytest.raises(UsageError, match="not a subclass of UserRole"):
-        find_user_role("tianji_cli.roles.evaluator:Evaluator")
+        find_user_role("tianji_cli.roles.actor.evaluator:Evaluator")
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ import pytest
 from pydantic import BaseModel
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.data.fragment import Fragment
 from tianji_cli.errors import RunFailed
 from tianji_cli.roles.user_role import Surroundings, UserRole
+from tianji_cli.wire.fragment import Fragment
 
 OpenStage = Callable[..., Any]
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"

@@ -11,15 +11,15 @@ import pytest
 
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.cluster.messages import PageReport, Report
-from tianji_cli.cluster.plan import Host, Plan, make_plan
 from tianji_cli.config.schema import Component, JobConfig, UserRoleSection
-from tianji_cli.data.ledger import Account
-from tianji_cli.data.production import ProductionFile, ProductionPage
-from tianji_cli.roles.overview import Overview
-from tianji_cli.roles.work import MOST_MARKS, WorkLog
-from tianji_cli.roles.worker_view import WorkerView, role_states
-from tianji_cli.throughput.observed import BOUND_BY_WAITING
+from tianji_cli.files.counters import ProductionFile, ProductionPage
+from tianji_cli.plan.plan import Host, Plan, make_plan
+from tianji_cli.root.accounting import Account
+from tianji_cli.root.bottleneck import BOUND_BY_WAITING
+from tianji_cli.root.overview import Overview
+from tianji_cli.root.work import MOST_MARKS, WorkLog
+from tianji_cli.root.worker_view import WorkerView, role_states
+from tianji_cli.wire.messages import PageReport, Report
 
 RHO = 4.0
 HOST = Host("here", (0, 1))

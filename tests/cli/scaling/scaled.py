@@ -6,14 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from tianji_cli.bench.training import Curve
-from tianji_cli.scaling.measure import Failed, Outcome, Trained
-from tianji_cli.scaling.study import Request, Setting, Study, plan_study
-from tianji_cli.throughput.split import Split
+from tianji_lab.bench.training import Curve
+from tianji_lab.model.split import Split
+from tianji_lab.scaling.measure import Failed, Outcome, Trained
+from tianji_lab.scaling.simulation import Machines
+from tianji_lab.scaling.study import Request, Setting, Study, plan_study
 
 
 def study_of(config: str, **options: Any) -> Study:
     return plan_study(config, Request(**{"repeats": 3, "seconds": 10.0, **options}))
+
+
+def machines(nodes: int | None = None, node_cores: int = 40, link_mb_per_s: float = 1250.0) -> Machines:
+    return Machines(nodes, node_cores, link_mb_per_s)
 
 
 def trained(

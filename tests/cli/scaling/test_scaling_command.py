@@ -13,17 +13,17 @@ import pytest
 import tomli_w
 from cli.boom import BOOM
 from cli.quick import CONFIG, PNG
+from cli.scaling.scaled import study_of
 from cli.sessions import commands
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.main import main
-from tianji_cli.profiling.settings import split_of
-from tianji_cli.scaling.hosts import Others
-from tianji_cli.scaling.study import Request, Study, batch_settings, plan_study
-from tianji_cli.scaling.usual import SECONDS
-from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_lab.profile.settings import split_of
+from tianji_lab.scaling.hosts import Others
+from tianji_lab.scaling.study import Study, batch_settings
 
 TWO_ENGINES = "distribution.transport={local='shm', remote='zmq'}"
 
@@ -116,7 +116,7 @@ def test_a_training_that_fails_costs_its_own_figures_and_the_exit_status(
 def test_figure_6a_doubles_the_actors_and_marks_what_wants_more_cores_than_there_are(
     config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study = plan_study(config, Request(figure="6a"))
+    study = study_of(config, figure="6a")
     assert [(setting.name, setting.cores, setting.oversubscribed) for setting in study.settings] == [
         ("L1A1", 2, False),
         ("L1A2", 3, True),
@@ -125,13 +125,13 @@ def test_figure_6a_doubles_the_actors_and_marks_what_wants_more_cores_than_there
     ]
     assert (study.seeds, study.threshold) == ((7, 8, 9), 15.0)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(40)))
-    more = plan_study(config, Request(figure="6a")).settings
+    more = study_of(config, figure="6a").settings
     assert [setting.split.actors for setting in more] == [1, 2, 4, 8, 16, 32]
     assert not any(setting.oversubscribed for setting in more)
 
 
 def test_a_training_lasts_as_long_as_it_is_told_whatever_it_learns(config: str) -> None:
-    study = plan_study(config, Request(threshold=30.0, seconds=4.0, overrides=("training.epochs=1",)))
+    study = study_of(config, threshold=30.0, seconds=4.0, overrides=("training.epochs=1",))
     job = load_config(config, study.overrides_of(study.settings[1], 9))
     stop = job.experiment.stop
     assert (stop.wall_s, stop.env_steps, stop.mean_return) == (4.0, None, None)
@@ -142,13 +142,13 @@ def test_a_training_lasts_as_long_as_it_is_told_whatever_it_learns(config: str) 
 
 
 def test_figure_6b_has_twice_the_cores_and_twice_the_batch(config: str) -> None:
-    study = plan_study(config, Request(figure="6b", actors=(4, 1)))
+    study = study_of(config, figure="6b", actors=(4, 1))
     assert [setting.split.actors for setting in study.settings] == [1, 4]
     job = load_config(config, study.overrides_of(study.settings[1], 1))
     assert job.distribution.learner.cores == 2
     assert job.training.settings.model_dump()["minibatch_size"] == 256
     assert study.job.training.settings.model_dump()["rollout_steps"] == 512
-    wider = plan_study(config, Request(figure="6b", learner_cores=3))
+    wider = study_of(config, figure="6b", learner_cores=3)
     settings = wider.job.training.settings.model_dump()
     assert (settings["minibatch_size"], settings["rollout_steps"]) == (384, 1536)
 
@@ -158,11 +158,11 @@ def test_a_larger_batch_is_the_same_share_of_its_replay() -> None:
         """P of Equation 2."""
         return float(job.training.settings.model_dump()["batch_size"] / job.distribution.buffer.capacity)
 
-    study = plan_study("dqn_cartpole", Request(figure="6b", learner_cores=3))
+    study = study_of("dqn_cartpole", figure="6b", learner_cores=3)
     assert study.job.training.settings.model_dump()["batch_size"] == 3 * 512
     assert share(study.job) == share(load_config("dqn_cartpole"))
     smaller = ("distribution.buffer.capacity=20_480",)
-    study = plan_study("dqn_cartpole", Request(figure="6b", overrides=smaller))
+    study = study_of("dqn_cartpole", figure="6b", overrides=smaller)
     assert share(study.job) == 512 / 20_480, "the user's own capacity grows, too"
     job = load_config("dqn_cartpole", ["training.batch_size=100"])
     assert batch_settings(job, split_of(job)) == []
@@ -170,7 +170,7 @@ def test_a_larger_batch_is_the_same_share_of_its_replay() -> None:
 
 @pytest.mark.usefixtures("two_cores")
 def test_figure_6c_repeats_a_group(config: str) -> None:
-    study = plan_study(config, Request(figure="6c", actors=(3,)))
+    study = study_of(config, figure="6c", actors=(3,))
     assert names(study) == ["L1A3", "2 x L1A3", "4 x L1A3"]
     assert [setting.cores for setting in study.settings] == [4, 8, 16]
     assert [setting.directory for setting in study.settings] == ["l1a3", "2xl1a3", "4xl1a3"]
@@ -179,8 +179,8 @@ def test_figure_6c_repeats_a_group(config: str) -> None:
 def test_table_1_and_figure_12b_are_of_the_same_trainings(config: str) -> None:
     expected = ["L2A2", "L2A4", "L2A8", "L2A16", "L2A24"]
     for figure in ("table1", "12b"):
-        assert names(plan_study(config, Request(figure=figure))) == expected
-    wider = plan_study(config, Request(figure="table1", learners=4, learner_cores=4, actors=(8,)))
+        assert names(study_of(config, figure=figure)) == expected
+    wider = study_of(config, figure="table1", learners=4, learner_cores=4, actors=(8,))
     (setting,) = wider.settings
     assert (setting.name, setting.cores) == ("L4A8", 24)
     assert wider.job.training == load_config(config).training, "the batch is what it was"
@@ -188,7 +188,7 @@ def test_table_1_and_figure_12b_are_of_the_same_trainings(config: str) -> None:
 
 def test_other_hosts_take_part_in_every_training(config: str) -> None:
     others = Others(("b", "c"), "ssh {host}", "10.0.0.1")
-    study = plan_study(config, Request(actors=(2,), others=others))
+    study = study_of(config, actors=(2,), others=others)
     job = load_config(config, study.overrides_of(study.settings[0], 1))
     assert job.distribution.hosts == 3
     assert (job.distribution.transport.local, job.distribution.transport.remote) == ("shm", "zmq")
@@ -198,19 +198,19 @@ def test_other_hosts_take_part_in_every_training(config: str) -> None:
 @pytest.mark.usefixtures("two_cores")
 def test_a_point_is_oversubscribed_if_one_of_its_hosts_is(config: str) -> None:
     others = Others(("b",), "ssh {host}", "10.0.0.1")
-    (spread,) = plan_study(config, Request(actors=(3,), others=others)).settings
+    (spread,) = study_of(config, actors=(3,), others=others).settings
     assert (spread.cores, spread.oversubscribed) == (4, False)
-    (crowded,) = plan_study(config, Request(actors=(1,), learner_cores=3, others=others)).settings
+    (crowded,) = study_of(config, actors=(1,), learner_cores=3, others=others).settings
     assert (crowded.cores, crowded.oversubscribed) == (4, True), "3 of its 4 cores are wanted on the first"
-    (groups,) = plan_study(config, Request(figure="6c", groups=(2,), others=others)).settings
+    (groups,) = study_of(config, figure="6c", groups=(2,), others=others).settings
     assert (groups.cores, groups.oversubscribed) == (4, False)
 
 
 def test_figure_4c_ends_at_the_threshold_which_keeps_all_its_digits(config: str) -> None:
-    study = plan_study(config, Request(figure="4c"))
+    study = study_of(config, figure="4c")
     stop = load_config(config, study.overrides_of(study.settings[0], 1)).experiment.stop
-    assert (stop.wall_s, stop.mean_return) == (SECONDS, 15.0)
-    study = plan_study(config, Request(figure="4c", threshold=1234567.125, seconds=1234567.5))
+    assert (stop.wall_s, stop.mean_return) == (10.0, 15.0)
+    study = study_of(config, figure="4c", threshold=1234567.125, seconds=1234567.5)
     experiment = load_config(config, study.overrides_of(study.settings[0], 1)).experiment
     assert (experiment.stop.mean_return, experiment.stop.wall_s) == (1234567.125, 1234567.5)
     assert experiment.thresholds == (15.0, 1234567.125)
@@ -238,11 +238,11 @@ def test_figure_4c_ends_at_the_threshold_which_keeps_all_its_digits(config: str)
 )
 def test_what_makes_no_figure_is_refused(config: str, options: dict[str, Any], said: str) -> None:
     with pytest.raises((UsageError, ConfigError), match=said):
-        plan_study(config, Request(**options))
+        study_of(config, **options)
 
 
 def test_without_a_threshold_throughput_alone_is_measured(config: str) -> None:
-    study = plan_study(config, Request(overrides=("experiment.thresholds=[]",)))
+    study = study_of(config, overrides=("experiment.thresholds=[]",))
     assert study.threshold is None
     assert load_config(config, study.overrides_of(study.settings[0], 1)).experiment.thresholds == ()
 

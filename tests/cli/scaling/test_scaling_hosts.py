@@ -10,8 +10,8 @@ import pytest
 from cli.sessions import stale_shared_memory
 
 from tianji_cli.errors import RunFailed, UsageError
-from tianji_cli.scaling import hosts
-from tianji_cli.scaling.hosts import Others, others_of, train_over_hosts
+from tianji_lab.scaling import hosts
+from tianji_lab.scaling.hosts import Others, others_of, train_over_hosts
 
 HERE = "127.0.0.1"
 TWO_HOSTS = ("distribution.hosts=2", "distribution.transport={local='shm', remote='zmq'}")

@@ -16,15 +16,15 @@ from cli.scaling.scaled import A1, A2, FOUND, study_of, trained
 from matplotlib.figure import Figure
 
 from tianji_cli.errors import RunFailed
-from tianji_cli.profiling.simulation import Simulation
-from tianji_cli.scaling.measure import Outcome, read_trained, settled_rates
-from tianji_cli.scaling.plots import draw_into
-from tianji_cli.scaling.report import Range, cautions, document, rows_of, write_all
-from tianji_cli.scaling.simulation import Simulated, Simulations
-from tianji_cli.scaling.study import Setting
-from tianji_cli.scaling.tables import print_all
-from tianji_cli.telemetry.rundir import RunDirectory
-from tianji_cli.throughput.split import Split
+from tianji_cli.files.rundir import RunDirectory
+from tianji_lab.model.split import Split
+from tianji_lab.profile.simulation import Simulation
+from tianji_lab.scaling.measure import Outcome, read_trained, settled_rates
+from tianji_lab.scaling.plots import draw_into
+from tianji_lab.scaling.report import Range, cautions, document, rows_of, write_all
+from tianji_lab.scaling.simulation import Simulated, Simulations
+from tianji_lab.scaling.study import Setting
+from tianji_lab.scaling.tables import print_all
 
 ENVIRONMENT = {"cores": "2 usable of 2"}
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.data.distribution import Spread
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.evaluation import Evaluation
-from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import (
     Averaging,
     GroupStanding,
@@ -21,7 +21,7 @@ from tianji_cli.telemetry.snapshot import (
     StopProgress,
     Summary,
 )
-from tianji_cli.throughput.bottleneck import Bottleneck
+from tianji_cli.wire.distribution import Spread
 
 
 def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot:

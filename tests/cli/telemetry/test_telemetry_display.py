@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tianji_cli.telemetry.bottleneck import TRAINING_BOUND
 from tianji_cli.telemetry.display import LEVELS, LiveDisplay, render, sparkline
 from tianji_cli.telemetry.evaluation import Evaluating
 from tianji_cli.telemetry.snapshot import Snapshot, StopProgress
-from tianji_cli.throughput.bottleneck import TRAINING_BOUND
 
 PROGRAM = """
 import os, signal, sys, threading

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
 from tianji_cli.telemetry.appending import AppendOnlyFile, has_writer
 from tianji_cli.telemetry.metrics import MetricsWriter, read_metrics
-from tianji_cli.telemetry.rundir import RunDirectory, RunDirectoryError
 from tianji_cli.telemetry.snapshot import Snapshot
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.metrics import MetricsWriter
 from tianji_cli.telemetry.plots import draw_plots
-from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import Snapshot
 
 ALL = {"return_over_steps.png", "return_over_time.png", "throughput.png", "policy_lag.png"}

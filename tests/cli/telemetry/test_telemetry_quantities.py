@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from tianji_cli.telemetry.quantities import count, duration, number, ranges, rate, share
+from tianji_cli.quantities import count, duration, number, ranges, rate, share
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tianji_cli.errors import TianjiError
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.report import print_result
-from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import Returns, RoleSummary, Summary
-from tianji_cli.throughput.bottleneck import Bottleneck
 
 FINISHED = """\
 ppo_cartpole finished: mean_return 475 reached

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.telemetry.rundir import NoSuchRunError, RunDirectory, RunDirectoryError, write_whole
+from tianji_cli.files.rundir import NoSuchRunError, RunDirectory, RunDirectoryError, write_whole
 
 
 def make_run(out: Path, name: str) -> RunDirectory:
@@ -26,7 +26,7 @@ def test_runs_are_numbered_and_a_number_is_not_used_again(tmp_path: Path) -> Non
 
 def test_runs_that_start_at_the_same_moment_get_different_directories(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from tianji_cli.telemetry.rundir import RunDirectory\n"
+        "import sys; from pathlib import Path; from tianji_cli.files.rundir import RunDirectory\n"
         "print('ready', flush=True); sys.stdin.readline()\n"
         "for _ in range(50): print(RunDirectory.create('x', Path(sys.argv[1])).path)"
     )

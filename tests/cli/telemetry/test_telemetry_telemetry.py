@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.appending import has_writer
 from tianji_cli.telemetry.plain import PlainDisplay, QuietDisplay
-from tianji_cli.telemetry.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display
 
@@ -62,7 +62,7 @@ import sys, threading
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from conftest import build_snapshot, build_summary
-from tianji_cli.telemetry.rundir import RunDirectory
+from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display
 from tianji_cli.telemetry.report import print_result
 heavy = {"torch", "tensorflow", "gymnasium", "matplotlib"}

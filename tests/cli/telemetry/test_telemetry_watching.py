@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tianji_cli.errors import TianjiError
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
 from tianji_cli.telemetry.metrics import MetricsWriter
-from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
 from tianji_cli.telemetry.watching import MetricsFollower, Row, read_summary
-from tianji_cli.throughput.bottleneck import Bottleneck
 
 
 def line(snapshot: Snapshot) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.display import render
 from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.events import scalars
@@ -17,7 +18,6 @@ from tianji_cli.telemetry.metrics import MetricsWriter
 from tianji_cli.telemetry.plain import PlainDisplay
 from tianji_cli.telemetry.plots import draw_plots
 from tianji_cli.telemetry.report import print_result
-from tianji_cli.telemetry.rundir import RunDirectory
 from tianji_cli.telemetry.snapshot import Returns, Snapshot, StopProgress, Summary
 from tianji_cli.telemetry.watching import MetricsFollower, read_summary
 

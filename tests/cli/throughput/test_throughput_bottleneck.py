@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tianji_cli.throughput.bottleneck import MORE_CORES, OWN_CORES, bottleneck, in_step, on_shared_cores
+from tianji_cli.telemetry.bottleneck import MORE_CORES, OWN_CORES, bottleneck, in_step, on_shared_cores
 
 
 @pytest.mark.parametrize(

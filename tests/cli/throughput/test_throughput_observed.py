@@ -4,20 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.throughput.bottleneck import (
+from tianji_cli.root.bottleneck import (
+    BOUND_BY_WAITING,
+    HostCores,
+    Observation,
+    Work,
+    observed_bottleneck,
+)
+from tianji_cli.telemetry.bottleneck import (
     BOUND_BY_RECEPTION,
     IN_BALANCE,
     SAMPLE_BOUND,
     TRAINING_BOUND,
     Bottleneck,
     bottleneck,
-)
-from tianji_cli.throughput.observed import (
-    BOUND_BY_WAITING,
-    HostCores,
-    Observation,
-    Work,
-    observed_bottleneck,
 )
 
 

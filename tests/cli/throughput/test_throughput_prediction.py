@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tianji_cli.throughput.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
-from tianji_cli.throughput.equation import Terms
-from tianji_cli.throughput.prediction import predict
-from tianji_cli.throughput.split import Split
-from tianji_cli.throughput.workload import Workload
+from tianji_lab.model.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
+from tianji_lab.model.equation import Terms
+from tianji_lab.model.prediction import predict
+from tianji_lab.model.split import Split
+from tianji_lab.model.workload import Workload
 
 SPLIT = Split(learners=1, learner_cores=1, actors=2, num_envs=4)
 WORKLOAD = Workload(rho=4.0, uses_per_update=80.0, updates_per_version=2.0, send_size=10, rollout_steps=40)

@@ -1,1 +1,0 @@
-"""What flows and what is counted: fragments, rollouts, episodes, staleness, accounting, checkpoints."""

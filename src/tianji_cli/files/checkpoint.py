@@ -1,0 +1,179 @@
+"""Checkpoints: tensors as safetensors, the rest as JSON, whole or not at all.
+
+    checkpoints/<env steps>/   model.safetensors  training.safetensors  state.json  SHA256SUMS
+    checkpoints/last           -> the newest of them
+    checkpoints/best           -> best-<env steps>/ with the best mean return's model.safetensors, state.json
+                               with nothing but the schema, SHA256SUMS
+
+What is read has to be as it was written, by its sum, and of the right schema, types and ranges.
+A directory is written under a temporary name and renamed; ``last`` and ``best`` are links that are
+replaced in one step, so a reader finds a whole checkpoint at any moment.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
+
+from tianji_algos.core import Model
+from tianji_cli.files.linked_directories import LinkedDirectories
+from tianji_cli.files.state import MODEL, SCHEMA, STATE, TRAINING, load_document, load_state
+from tianji_cli.files.sums import CheckpointError, read_sealed, seal
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What is saved.
+
+    Attributes:
+        parameters: the policy, as ``Model.write_parameters`` writes it.
+        best_parameters: the policy with the best mean return so far, if there is one yet.
+        tensors: the embryo's tensors (optimiser, statistics).
+        rest: the embryo's other state, as JSON values.
+        progress: the learner's counters.
+        episodes: best mean and crossed thresholds.
+    """
+
+    parameters: Floats
+    best_parameters: Floats | None
+    tensors: Mapping[str, torch.Tensor]
+    rest: Mapping[str, Any]
+    progress: Mapping[str, Any]
+    episodes: Mapping[str, Any]
+
+
+class CheckpointWriter:
+    """Writes checkpoints of one run.
+
+    Args:
+        directory: ``checkpoints/`` of the run.
+        model: whose parameters are saved, each under its own name.
+        keep: how many of the newest stay.
+    """
+
+    def __init__(self, directory: Path, model: Model, keep: int) -> None:
+        self._directory = directory
+        self._model = model
+        self._keep = keep
+        self._places = LinkedDirectories(directory, ("last", "best"))
+
+    def write(self, state: TrainingState) -> None:
+        """Write a checkpoint under its number of env steps, and let ``last`` and ``best`` lead to it.
+
+        Raises:
+            CheckpointError: the disk does not take it; older checkpoints are untouched.
+        """
+        name = f"{state.progress['env_steps']:012d}"
+        try:
+            with self._places.fill("last", name) as place:
+                save_file(named_tensors(self._model, state.parameters), place / MODEL)
+                save_file(_contiguous(state.tensors), place / TRAINING)
+                document = {
+                    "schema": SCHEMA,
+                    "embryo": state.rest,
+                    "progress": state.progress,
+                    "episodes": state.episodes,
+                }
+                _write_state(place, document)
+                seal(place, (MODEL, TRAINING, STATE))
+            best = state.parameters if state.best_parameters is None else state.best_parameters
+            with self._places.fill("best", f"best-{name}") as place:
+                save_file(named_tensors(self._model, best), place / MODEL)
+                _write_state(place, {"schema": SCHEMA})
+                seal(place, (MODEL, STATE))
+            self._remove_old()
+        except (OSError, SafetensorError) as cause:
+            raise CheckpointError(f"cannot write checkpoint {self._directory / name}: {cause}") from cause
+
+    def best_parameters(self) -> Floats:
+        """Read the policy that ``best`` leads to.
+
+        Raises:
+            CheckpointError: see ``load_parameters``.
+        """
+        return load_parameters(self._directory / "best", self._model)
+
+    def _remove_old(self) -> None:
+        numbered = sorted(path for path in self._directory.iterdir() if path.name.isdecimal())
+        in_use = self._places.targets()
+        for path in (*numbered[: max(0, len(numbered) - self._keep)], *self._directory.glob("best-*")):
+            if path.name not in in_use:
+                shutil.rmtree(path)
+
+
+def load_training(directory: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Read what a resumed run needs beside the parameters: the embryo's tensors, and ``state.json``.
+
+    Raises:
+        CheckpointError: it is not there, damaged, or of another schema.
+    """
+    return _tensors(directory, TRAINING), load_state(directory)
+
+
+def load_parameters(directory: Path, model: Model) -> Floats:
+    """Read a checkpoint's parameters as the flat array of ``Model.write_parameters``.
+
+    Raises:
+        CheckpointError: it is not there, damaged, or of another schema or model; names the tensor that does
+            not fit.
+    """
+    load_document(directory)
+    path, saved = directory / MODEL, _tensors(directory, MODEL)
+    flat = np.zeros(model.parameter_count, np.float32)
+    places = named_tensors(model, flat)
+    for name, place in places.items():
+        found = saved.get(name)
+        if found is None or found.shape != place.shape or found.dtype != place.dtype:
+            what = "is not in it" if found is None else f"has shape {list(found.shape)} there"
+            if found is not None and found.dtype != place.dtype:
+                what = f"is {found.dtype} there and not {place.dtype}"
+            raise CheckpointError(
+                f"{path} is of another model: {name!r} {what}; the config's model has {list(place.shape)}"
+            )
+        place.copy_(found)
+    if more := saved.keys() - places.keys():
+        raise CheckpointError(f"{path} is of another model: the config's has no {min(more)!r}")
+    return flat
+
+
+def _tensors(directory: Path, name: str) -> dict[str, torch.Tensor]:
+    """Read tensors, which all have to be numbers."""
+    try:
+        tensors: dict[str, torch.Tensor] = load(read_sealed(directory, name))
+    except SafetensorError as cause:
+        raise CheckpointError(f"cannot read {directory / name}: {cause}") from cause
+    for key, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise CheckpointError(f"{directory / name} is of no use: {key!r} has numbers that are not finite")
+    return tensors
+
+
+def named_tensors(model: Model, flat: Floats) -> dict[str, torch.Tensor]:
+    """View the flat array of ``Model.write_parameters`` as the model's tensors, by name."""
+    views: dict[str, torch.Tensor] = {}
+    memory, start = torch.from_numpy(flat), 0
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        views[name] = memory[start : start + tensor.numel()].view(tensor.shape)
+        start += tensor.numel()
+    return views
+
+
+def _write_state(place: Path, document: Mapping[str, Any]) -> None:
+    (place / STATE).write_text(json.dumps(document, indent=1), encoding="utf-8")
+
+
+def _contiguous(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}

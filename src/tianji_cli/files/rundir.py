@@ -1,0 +1,228 @@
+"""The directory of a run: ``<out>/<name>/<n>/`` with everything the run leaves behind.
+
+Made by ``tianji train``, found again by ``eval``, ``--resume`` and ``watch``. It knows where files go
+and how to write one whole; it does not know what is in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+from tianji_cli.config.problems import cut
+from tianji_cli.errors import UsageError
+from tianji_cli.files.places import check_trusted
+from tianji_cli.files.regular import open_regular
+from tianji_cli.quantities import ranges
+
+DEFAULT_OUT: Final = Path("experiments")
+SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
+MAX_LISTED: Final = 10
+"""Experiments named in an error message at most."""
+
+
+class RunDirectoryError(UsageError):
+    """A run directory cannot be made, found or used; the message says which and what would do."""
+
+
+class NoSuchRunError(RunDirectoryError):
+    """What the user named is no run; the message lists what is there."""
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Where the files of one run are.
+
+    Attributes:
+        path: the directory itself.
+    """
+
+    path: Path
+
+    @classmethod
+    def next(cls, name: str, out: Path = DEFAULT_OUT) -> RunDirectory:
+        """Say which directory ``create`` would make now, and make nothing.
+
+        Raises:
+            RunDirectoryError: the name is no single path component.
+        """
+        if not name or name != Path(name).name or name.startswith("."):
+            raise RunDirectoryError(
+                f"experiment name {name!r} cannot name a directory: use letters, digits, '_' and '-'"
+            )
+        parent = out / name
+        return cls(parent / str(max(_numbers(parent), default=0) + 1))
+
+    @classmethod
+    def create(cls, name: str, out: Path = DEFAULT_OUT) -> RunDirectory:
+        """Make ``out/name/n`` for the next free n, with its subdirectories.
+
+        Runs that start at the same moment get different numbers: making the directory is the reservation.
+
+        Raises:
+            RunDirectoryError: the name is no single path component, or the directory cannot be made.
+            UntrustedPlaceError: others may change what is there.
+        """
+        first = cls.next(name, out).path
+        parent = first.parent
+        check_trusted(parent)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            for number in count(int(first.name)):
+                with contextlib.suppress(FileExistsError):
+                    (parent / str(number)).mkdir()
+                    break
+            run = cls(parent / str(number))
+            for subdirectory in SUBDIRECTORIES:
+                (run.path / subdirectory).mkdir()
+        except OSError as cause:
+            raise RunDirectoryError(
+                f"cannot make a run directory in {parent}: {cause.strerror}; --out DIR chooses another place"
+            ) from cause
+        return run
+
+    @classmethod
+    def adopt(cls, path: Path) -> RunDirectory:
+        """Take a directory that ``create`` made in another process, and that no run has used yet.
+
+        Raises:
+            RunDirectoryError: it is none, or has been used.
+            UntrustedPlaceError: others may change what is there.
+        """
+        run = cls(path)
+        run.check()
+        if not run.checkpoints.is_dir():
+            raise RunDirectoryError(f"{path} is no run directory that `tianji launch` has made")
+        if run.metrics.exists() or run.summary.exists():
+            raise RunDirectoryError(f"{path} belongs to a run that has begun: --resume goes on with one")
+        return run
+
+    @classmethod
+    def find(cls, run: str, out: Path = DEFAULT_OUT) -> RunDirectory:
+        """Find the run a user means: a path, ``name/n``, or ``name`` for its newest run.
+
+        Raises:
+            NoSuchRunError: there is no such run; the message lists those that exist.
+        """
+        for place in (Path(run), out / run):
+            if _is_run(place):
+                return cls(place)
+            if runs := _runs_of(place):
+                return cls(place / str(max(runs)))
+        raise NoSuchRunError(_no_such_run(run, out))
+
+    def check(self) -> list[str]:
+        """Look whether nobody else can change what is in the directory, or on the way to it.
+
+        Returns:
+            Warnings: a group could.
+
+        Raises:
+            UntrustedPlaceError: others could.
+            RunDirectoryError: what is written lies elsewhere, behind a link.
+        """
+        warnings = list(dict.fromkeys([*check_trusted(self.config), *check_trusted(self.checkpoints)]))
+        for subdirectory in SUBDIRECTORIES:
+            place = self.path / subdirectory
+            if place.is_symlink():
+                raise RunDirectoryError(f"{place} is a link, and must not be: link the whole run instead")
+        return warnings
+
+    @property
+    def config(self) -> Path:
+        """The resolved config; what makes a directory a run."""
+        return self.path / "config.toml"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line, one line a snapshot."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """What the run came to; there once it is over."""
+        return self.path / "summary.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints, by name or step."""
+        return self.path / "checkpoints"
+
+    @property
+    def plots(self) -> Path:
+        """Learning curves and throughput as PNG."""
+        return self.path / "plots"
+
+    def log(self, role: str, rank: int) -> Path:
+        """Where the output of a role's process goes."""
+        return self.path / "logs" / f"{role}-{rank}.log"
+
+    def write_config(self, toml: str) -> None:
+        """Write the resolved config.
+
+        Raises:
+            RunDirectoryError: it cannot be written.
+        """
+        try:
+            write_whole(self.config, toml.encode())
+        except OSError as cause:
+            raise RunDirectoryError(f"cannot write {self.config}: {cause.strerror}") from cause
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file under a temporary name and rename it: readers see all of it or what was there before.
+
+    A device or a pipe is written to as it is: root could put a file in the place of ``/dev/null``.
+
+    Raises:
+        OSError: it cannot be written; nothing is left of it, what was there before still is.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        temporary.unlink(missing_ok=True)  # Left by a process of the same number that was killed.
+        with open(
+            open_regular(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW), "wb"
+        ) as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _is_run(place: Path) -> bool:
+    return os.path.isfile(place / "config.toml")  # Unlike Path's own, it raises nothing for a long name.
+
+
+def _numbers(parent: Path) -> list[int]:
+    """List the run numbers taken in ``parent``, in order; empty if it is no directory."""
+    names = os.listdir(parent) if os.path.isdir(parent) else []
+    return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
+
+
+def _no_such_run(run: str, out: Path) -> str:
+    named = cut(f"no run {run!r}")
+    existing = {place.name: _runs_of(place) for place in sorted(out.iterdir())} if out.is_dir() else {}
+    existing = {name: runs for name, runs in existing.items() if runs}
+    if not existing:
+        return f"{named}: there are no runs in {out}{os.sep} (--out DIR looks elsewhere)"
+    near = difflib.get_close_matches(run.split("/", maxsplit=1)[0], existing, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near and near[0] != run else ""
+    listed = [f"{name} ({ranges(runs)})" for name, runs in existing.items()]
+    more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
+    return f"{named}{hint}\n{out}{os.sep} has {', '.join(listed[:MAX_LISTED])}{more}"
+
+
+def _runs_of(place: Path) -> list[int]:
+    """List the numbers of the runs of one experiment, in order."""
+    return [number for number in _numbers(place) if _is_run(place / str(number))]

@@ -1,0 +1,275 @@
+"""The fork server of a job: imports once what is slow to import, then forks a worker at each request.
+
+Started by ``launcher`` as ``python -m tianji_cli.launch.fork_server CHANNEL LIFELINE``, two descriptors.
+Lines of JSON go over the channel: requests come in, notices go out. The launcher never waits for the server
+to read; so the server may wait for the launcher. The server ends as soon as the channel's other end does, and
+so with its root.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import select
+import signal
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Annotated, Final, Literal
+
+import setproctitle
+from pydantic import BaseModel, Field, TypeAdapter
+
+from tianji_cli.launch.fresh_worker import turn_into_build, turn_into_worker
+from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
+from tianji_cli.wire.build_report import BuildOutput, BuildReport
+
+PRELOAD: Final = "tianji_cli.worker.preload"
+
+
+class Build(BaseModel):
+    """Build environment, model and layout once, in a process that ends with it."""
+
+    kind: Literal["build"] = "build"
+    spec: BuildSpec
+
+
+class Job(BaseModel):
+    """What all workers are told from now on."""
+
+    kind: Literal["job"] = "job"
+    spec: JobSpec
+
+
+class Start(BaseModel):
+    """Start a worker of the job; the ``number`` of a request counts these."""
+
+    kind: Literal["start"] = "start"
+    spec: ProcessSpec
+
+
+Request = Build | Job | Start
+REQUEST: Final[TypeAdapter[Request]] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
+
+
+class Ready(BaseModel):
+    """Everything is imported; from now on a worker takes milliseconds."""
+
+    kind: Literal["ready"] = "ready"
+
+
+class Built(BaseModel):
+    """What was to be built once has been, or could not be."""
+
+    kind: Literal["built"] = "built"
+    report: BuildReport
+
+
+class Started(BaseModel):
+    """The ``number``-th worker runs."""
+
+    kind: Literal["started"] = "started"
+    number: int
+    pid: int
+
+
+class Refused(BaseModel):
+    """The system makes no further process."""
+
+    kind: Literal["refused"] = "refused"
+    number: int
+    cause: str
+
+
+class Ended(BaseModel):
+    """A worker has ended; ``status`` is minus a signal's number if one killed it."""
+
+    kind: Literal["ended"] = "ended"
+    number: int
+    status: int
+
+
+Notice = Ready | Built | Started | Refused | Ended
+NOTICE: Final[TypeAdapter[Notice]] = TypeAdapter(Annotated[Notice, Field(discriminator="kind")])
+
+Work = Callable[[int], None]
+"""What a forked process is to do, given the descriptor of the pipe that is cut when the root ends."""
+
+
+class ForkServer:
+    """Forks workers and waits for their ends.
+
+    Args:
+        channel: to the launcher.
+    """
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._received = b""
+        self._requests: deque[bytes] = deque()
+        self._job: JobSpec | None = None
+        self._started = 0
+        self._children: dict[int, tuple[int, Callable[[int], Notice]]] = {}
+        self._poller = select.poll()
+        self._poller.register(channel, select.POLLIN)
+
+    def run(self) -> Work | None:
+        """Serve until the launcher is gone.
+
+        Returns:
+            In a forked process what it is to do; in the server, at its end, None.
+        """
+        try:
+            self._say(Ready())
+            while self._wait():
+                while self._requests:
+                    work = self._serve(REQUEST.validate_json(self._requests.popleft()))
+                    if work is not None:
+                        return work
+        except (BrokenPipeError, ConnectionResetError):  # The root is dead.
+            pass
+        return None
+
+    def _wait(self) -> bool:
+        """Wait for requests and for ends; False once no launcher is there to ask for anything."""
+        for descriptor, _ in self._poller.poll():
+            if descriptor in self._children:
+                self._reap(descriptor)
+                continue
+            data = self._channel.recv(1 << 16)
+            if not data:
+                return False
+            *lines, self._received = (self._received + data).split(b"\n")
+            self._requests.extend(lines)
+        return True
+
+    def _serve(self, request: Request) -> Work | None:
+        match request:
+            case Job(spec=job):
+                self._job = job
+                return None
+            case Build(spec=spec):
+                return self._build(spec)
+            case Start(spec=own):
+                return self._start(own)
+
+    def _build(self, spec: BuildSpec) -> Work | None:
+        from tianji_cli.worker.build_check import check_build  # noqa: PLC0415 - the root imports this module, too
+
+        output = BuildOutput.new()
+
+        def built(status: int) -> Notice:
+            report = output.read(status)
+            for name in report.imported:  # Workers need not do it one by one.
+                importlib.import_module(name)
+            return Built(report=report)
+
+        try:
+            if self._fork(built):
+                return None
+        except OSError as cause:
+            self._say(Built(report=BuildReport(error=f"cannot start a process: {cause.strerror or cause}")))
+            return None
+        return partial(turn_into_build if spec.fresh else check_build, spec, output)
+
+    def _start(self, own: ProcessSpec) -> Work | None:
+        from tianji_cli.worker.worker import run_worker  # noqa: PLC0415 - the root imports this module, too
+
+        job = self._job
+        assert job is not None, "a launcher says what the job is before it asks for a worker"
+        number, self._started = self._started, self._started + 1
+        gate: tuple[int, ...] = ()
+        try:
+            gate = os.pipe()
+            pid = self._fork(lambda status: Ended(number=number, status=status))
+        except OSError as cause:
+            _close(gate)
+            self._say(Refused(number=number, cause=cause.strerror or str(cause)))
+            return None
+        told, tell = gate
+        if not pid:
+            os.close(tell)
+            begin: Work = partial(turn_into_worker, job, own) if job.fresh else partial(run_worker, job, own)
+            return partial(_once_told, told, begin)
+        self._say(Started(number=number, pid=pid))
+        os.write(tell, b"!")
+        _close(gate)
+        return None
+
+    def _fork(self, ended: Callable[[int], Notice]) -> int:
+        """Fork; gives the child's process id, and 0 in the child.
+
+        Args:
+            ended: makes the notice of the child's end from its exit status.
+
+        Raises:
+            OSError: the system makes no further process.
+        """
+        # Workers share what there is, and need not take it apart when they end, which takes half a second.
+        gc.freeze()
+        pid = os.fork()
+        if pid == 0:
+            # A process that held the channel would hide the server's end from the root.
+            self._channel.close()
+            _close(self._children)
+            return 0
+        try:
+            descriptor = os.pidfd_open(pid)
+        except OSError:  # A child that could not be watched must not run.
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
+        self._children[descriptor] = pid, ended
+        self._poller.register(descriptor, select.POLLIN)
+        return pid
+
+    def _reap(self, descriptor: int) -> None:
+        self._poller.unregister(descriptor)
+        os.close(descriptor)
+        pid, ended = self._children.pop(descriptor)
+        _, status = os.waitpid(pid, 0)
+        self._say(ended(os.waitstatus_to_exitcode(status)))
+
+    def _say(self, notice: Notice) -> None:
+        self._channel.sendall(notice.model_dump_json().encode() + b"\n")
+
+
+def _once_told(told: int, work: Work, lifeline: int) -> None:
+    """Begin when the root has been told of this process, which it may have to end or to wait for.
+
+    A server that is killed while it forks leaves a process that the root does not know of: it does nothing.
+
+    Args:
+        told: descriptor of a pipe in which there is a byte then.
+        work: what the process is to do.
+        lifeline: descriptor of the pipe that is cut when the root ends.
+    """
+    is_known = bool(os.read(told, 1))
+    os.close(told)
+    if is_known:
+        work(lifeline)
+
+
+def _close(descriptors: Iterable[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def main() -> None:
+    """Serve; in the processes that come of it, work."""
+    channel, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    channel.set_inheritable(False)
+    os.set_inheritable(lifeline, False)
+    setproctitle.setproctitle("tianji: fork server")
+    importlib.import_module(PRELOAD)
+    gc.collect()
+    work = ForkServer(channel).run()
+    if work is not None:
+        work(lifeline)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""A process that shares nothing with the fork server, where a job uses what must not be forked.
+
+The fork server's child turns into it, with its process id, by ``python_command`` with the arguments
+SPECS LIFELINE (or SPECS LIFELINE REPORT PRINTED, for a build), all of them descriptors.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final, NoReturn
+
+from pydantic import TypeAdapter
+
+from tianji_cli.files.regular import write_to
+from tianji_cli.launch.children import python_command
+from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
+from tianji_cli.wire.build_report import BuildOutput
+
+Specs = tuple[JobSpec, ProcessSpec] | BuildSpec
+_SPECS: Final[TypeAdapter[Specs]] = TypeAdapter(Specs)
+
+
+def turn_into_worker(job: JobSpec, own: ProcessSpec, lifeline: int) -> NoReturn:
+    """Begin this process anew, as a worker; blocked signals stay blocked until it says what they mean.
+
+    What keeps it from being one is in the worker's log.
+
+    Args:
+        job: what all processes of the job are told.
+        own: which of them this is.
+        lifeline: descriptor of the pipe that is cut when the root ends.
+    """
+    write_to(job.log(own.rank))
+    _begin_anew((job, own), lifeline)
+
+
+def turn_into_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> NoReturn:
+    """Begin this process anew, to build environment and model once; see ``check_build``."""
+    output.take_prints()
+    _begin_anew(spec, lifeline, output.report, output.printed)
+
+
+def _begin_anew(specs: Specs, *descriptors: int) -> NoReturn:
+    carrier = os.memfd_create("specs", 0)
+    with open(carrier, "wb", closefd=False) as file:
+        file.write(_SPECS.dump_json(specs))
+    for descriptor in descriptors:
+        os.set_inheritable(descriptor, True)
+    command = python_command(__name__, *map(str, (carrier, *descriptors)))
+    os.execv(command[0], command)  # noqa: S606 - no shell is wanted
+
+
+def main() -> None:
+    """Do what the specs say."""
+    carrier, lifeline, *output = map(int, sys.argv[1:])
+    for descriptor in (lifeline, *output):
+        os.set_inheritable(descriptor, False)
+    with open(carrier, "rb") as file:
+        file.seek(0)
+        specs = _SPECS.validate_json(file.read())
+    if isinstance(specs, BuildSpec):
+        from tianji_cli.worker.build_check import check_build  # noqa: PLC0415 - the root imports this module, too
+
+        check_build(specs, BuildOutput(*output), lifeline)
+    else:
+        from tianji_cli.worker.worker import run_worker  # noqa: PLC0415 - the root imports this module, too
+
+        run_worker(*specs, lifeline)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,304 @@
+"""A host that has joined a job by hand: it starts the workers that the root wants here, until it is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from tianji_cli.errors import RunFailed, UsageError, describe, one_line
+from tianji_cli.files.counters import ProductionFile
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.launch.extensions import DIRECTORY, lay_down
+from tianji_cli.launch.host_logs import HostLog
+from tianji_cli.launch.local import LocalLauncher, WorkerProcess
+from tianji_cli.plan.plan import Host, PlannedProcess
+from tianji_cli.plan.spec import JobSpec, ProcessSpec
+from tianji_cli.signals import Interruption, StopSignals
+from tianji_cli.wire.control import ControlClient
+from tianji_cli.wire.keys import JobKey, RootAddress
+from tianji_cli.wire.messages import (
+    Arrive,
+    Began,
+    Begin,
+    Dismiss,
+    Ended,
+    FromRoot,
+    Kill,
+    Prepare,
+    Present,
+    Refuse,
+    StartNoMore,
+    Terminate,
+    Welcome,
+    Wrote,
+)
+from tianji_cli.wire.pages import report_pages
+
+PRESENT_EVERY_S: Final = 1.0
+SILENT_S: Final = 60.0
+"""A root that is connected and says nothing for so long has lost its host, or its way here."""
+ARRIVE_LIMIT_S: Final = 300.0
+"""How long to wait for somebody to answer: the root may still be in Slurm's queue."""
+END_LIMIT_S: Final = 15.0
+"""How long workers may take to end when the job is over."""
+
+
+class JoinedHost:
+    """This host's part in a job of another host's.
+
+    Args:
+        root: address and key of the job.
+        host: this host's name and cores.
+        interface: address that other hosts reach it by.
+        directory: takes what the workers need and write, until the job is over.
+        signals: the user's wish to stop.
+        say: tells the user something.
+    """
+
+    def __init__(
+        self,
+        root: RootAddress,
+        host: Host,
+        interface: str,
+        directory: Path,
+        signals: StopSignals,
+        say: Callable[[str], None],
+    ) -> None:
+        self._root = root
+        self._host = host
+        self._interface = interface
+        self._directory = directory
+        self._signals = signals
+        self._say = say
+        self._station = f"host-{os.urandom(8).hex()}"
+        self._heard = self._told = time.monotonic()
+        self._interruptions = 0
+        self._job: JobSpec | None = None
+        self._workers: dict[int, WorkerProcess] = {}
+        self._announced: set[int] = set()
+        self._logs: dict[Path, HostLog] = {}
+        self._unheeded: list[FromRoot] = []
+        self._reaches_run = False
+        self._over = False
+
+    def run(self) -> None:
+        """Take part until the root says that the job is over.
+
+        Raises:
+            UsageError: the root does not want this host.
+            RunFailed: nobody answers, or the root is gone; whatever ran here has been ended.
+            Interruption: the user has asked twice, or before anything ran here.
+        """
+        with ControlClient(self._root, watched=True) as control:
+            welcome = self._arrive(control)
+            job, host = one_line(welcome.experiment), one_line(welcome.host)
+            self._say(f"joined {job} at {self._root.address} as {host}")
+            with self._senseless("a welcome"):
+                production = self._settle_in(welcome)
+            with LocalLauncher() as launcher:
+                control.send(self._present(launcher))
+                self._serve(control, launcher, production)
+        self._say("the job is over")
+
+    def _settle_in(self, welcome: Welcome) -> ProductionFile:
+        """Lay down what the workers need."""
+        (self._directory / "logs").mkdir()
+        lay_down(welcome.files, self._directory)
+        self._reaches_run = reaches_run(Path(welcome.run), self._root.key, self._say)
+        return ProductionFile(self._directory / "production.bin", welcome.actors)
+
+    @contextlib.contextmanager
+    def _senseless(self, what: str) -> Iterator[None]:
+        """Name the root if what it says cannot be obeyed.
+
+        Raises:
+            RunFailed: in place of what it caused.
+        """
+        try:
+            yield
+        except (OSError, ValueError, LookupError) as cause:
+            raise RunFailed(
+                f"the root at {self._root.address} sent {what} that cannot be used here: {describe(cause)}"
+            ) from cause
+
+    def _arrive(self, control: ControlClient) -> Welcome:
+        control.send(
+            Arrive(
+                station=self._station,
+                host=self._host.name,
+                cores=list(self._host.cores),
+                interface=self._interface,
+                pid=os.getpid(),
+                version=version("tianji"),
+            )
+        )
+        deadline = time.monotonic() + ARRIVE_LIMIT_S
+        while time.monotonic() < deadline:
+            self._listen(control, (self._signals.descriptor,))
+            if control.turned_away:
+                raise UsageError(f"whoever listens at {self._root.address} does not know this key")
+            if self._signals.count:
+                raise Interruption
+            heard = self._receive(control)
+            for i, message in enumerate(heard):
+                if isinstance(message, Welcome):
+                    self._unheeded = heard[i + 1 :]
+                    return message
+                if isinstance(message, Refuse):
+                    raise UsageError(f"{self._root.address} refuses this host: {one_line(message.reason)}")
+        raise RunFailed(f"nobody answered at {self._root.address} for {ARRIVE_LIMIT_S:g} s")
+
+    def _serve(self, control: ControlClient, launcher: LocalLauncher, production: ProductionFile) -> None:
+        self._heard = time.monotonic()
+        deadline = float("inf")
+        while True:
+            if not self._unheeded:
+                self._listen(control, (self._signals.descriptor, launcher.descriptor))
+            severed = control.severed  # Before looking for what the root may have said last.
+            for message in (*self._unheeded, *self._receive(control)):
+                self._obey(message, launcher, production)
+            self._unheeded = []
+            launcher.hear()
+            self._announce(control, production)
+            self._pass_on_signals(control)
+            now = time.monotonic()
+            if now - self._told > PRESENT_EVERY_S:
+                self._told = now
+                control.send(self._present(launcher))
+                for number, worker in self._workers.items():
+                    self._pass_on(control, number, self._log_of(worker).piece())
+            if (severed and not self._over) or now - self._heard > SILENT_S:
+                raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
+            if launcher.lost and not launcher.dismissed and not self._over:
+                raise RunFailed(launcher.cause_of_loss())
+            if self._over:
+                deadline = min(deadline, now + END_LIMIT_S)
+                if now > deadline or all(worker.ended for worker in self._workers.values()):
+                    return
+
+    def _listen(self, control: ControlClient, also: tuple[int, ...]) -> None:
+        control.wait(PRESENT_EVERY_S, also)
+        self._signals.clear()
+
+    def _receive(self, control: ControlClient) -> list[FromRoot]:
+        heard = control.receive()
+        if control.malformed:
+            makes_no_sense = f"what {self._root.address} says makes no sense to this version of tianji"
+            raise RunFailed(f"{makes_no_sense}: {control.malformed}")
+        return heard
+
+    def _obey(self, message: FromRoot, launcher: LocalLauncher, production: ProductionFile) -> None:
+        self._heard = time.monotonic()
+        match message:
+            case Prepare():
+                with self._senseless("a job"):
+                    self._job = self._adapted(JobSpec.from_json(message.job))
+                    launcher.begin(self._job)
+            case Begin(number=number, rank=rank, incarnation=incarnation):
+                own = ProcessSpec(rank, incarnation)
+                with self._senseless("an order"):
+                    process = self._process(own)
+                    for actor in process.actors:
+                        production.begin(actor, own.incarnation)
+                self._workers[number] = launcher.start(own)
+                self._say(f"starting {process.title}")
+            case StartNoMore():
+                launcher.start_no_more()
+            case Kill(number=number) if number in self._workers:
+                launcher.kill(self._workers[number])
+            case Dismiss():
+                self._over = True
+                launcher.kill_all()
+            case _:
+                pass  # A ping, or what is said to workers.
+
+    def _present(self, launcher: LocalLauncher) -> Present:
+        suspended = launcher.pid if launcher.stopped else None
+        return Present(station=self._station, reaches_run=self._reaches_run, suspended_server=suspended)
+
+    def _process(self, own: ProcessSpec) -> PlannedProcess:
+        if self._job is None:
+            raise LookupError("a worker is to start, and it was not said of which job")
+        return self._job.plan.processes[own.rank]
+
+    def _adapted(self, job: JobSpec) -> JobSpec:
+        """Name the places of this host in place of the root's."""
+        return replace(
+            job,
+            directory=self._directory,
+            run=job.run if self._reaches_run else self._directory,
+            root=self._root,
+            path=(*sys.path, str(self._directory / DIRECTORY)),
+            production=self._directory / "production.bin",
+            interface=self._interface,
+        )
+
+    def _announce(self, control: ControlClient, production: ProductionFile) -> None:
+        for number, worker in list(self._workers.items()):
+            if worker.pid is not None and number not in self._announced:
+                self._announced.add(number)
+                control.send(Began(station=self._station, number=number, pid=worker.pid))
+            if worker.ended:
+                del self._workers[number]
+                process = self._process(worker.spec)
+                for piece in self._log_of(worker).rest():
+                    self._pass_on(control, number, piece)
+                control.send(
+                    Ended(
+                        station=self._station,
+                        number=number,
+                        status=worker.exit_status,
+                        refusal=worker.refusal,
+                        pages=report_pages(production, process.actors),
+                    )
+                )
+
+    def _log_of(self, worker: WorkerProcess) -> HostLog:
+        """Find the log of a worker: a later life of its rank goes on in the same file."""
+        assert self._job is not None
+        path = self._job.log(worker.spec.rank)
+        return self._logs.setdefault(path, HostLog(path))
+
+    def _pass_on(self, control: ControlClient, number: int, output: bytes) -> None:
+        """Send the root what a worker wrote, which this host will forget."""
+        if output:
+            control.send(Wrote(station=self._station, number=number, output=output))
+
+    def _pass_on_signals(self, control: ControlClient) -> None:
+        """Tell the root: a signal to one host means the whole job. A second one means right now."""
+        if self._signals.count == self._interruptions:
+            return
+        self._interruptions = self._signals.count
+        if self._interruptions > 1 or not self._workers:
+            raise Interruption
+        self._say(f"{self._signals.last}: asking the root to end the job")
+        control.send(Terminate(rank=next(iter(self._workers.values())).spec.rank))
+
+
+def reaches_run(run: Path, key: JobKey, say: Callable[[str], None]) -> bool:
+    """Say whether this host has a job's run directory under the root's path, and may write there.
+
+    Args:
+        run: where the root has it.
+        key: of the job, which lies in it.
+        say: told if others may change what is there: it is not used then.
+    """
+    try:
+        if JobKey.read(run / "job.key") != key or not os.access(run, os.W_OK):
+            return False
+    except UsageError:
+        return False
+    try:
+        for warning in RunDirectory(run).check():
+            say(warning)
+    except UsageError as untrusted:
+        say(str(untrusted))
+        return False
+    return True

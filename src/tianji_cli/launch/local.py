@@ -1,0 +1,317 @@
+"""Starts the processes of a job on this host, through a fork server with everything slow imported."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from tempfile import TemporaryFile
+from typing import Final, Self
+
+from tianji_cli.errors import RunFailed, UsageError, describe_exit
+from tianji_cli.launch.children import last_lines, process_state
+from tianji_cli.launch.fork_server import (
+    NOTICE,
+    Build,
+    Built,
+    Ended,
+    Job,
+    Notice,
+    Ready,
+    Refused,
+    Request,
+    Start,
+    Started,
+)
+from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
+from tianji_cli.signals import STOP_SIGNALS
+from tianji_cli.wire.build_report import BuildReport
+
+SLOW_BUILD_S: Final = 30.0
+"""A first build that takes so long is announced: one that hangs is ended by nobody but the user."""
+
+LOOK_S: Final = 2.0
+"""How often it is looked whether the fork server is suspended while something is built."""
+
+
+class WorkerProcess:
+    """A worker, from the request for it until after its end.
+
+    Attributes:
+        pid: None until it runs.
+        ended: it runs no more.
+        exit_status: once it has ended: minus the signal's number if one killed it; None if nobody knows.
+        refusal: why the system did not make it, if so.
+        killed: by this program.
+
+    Args:
+        spec: which process of the job it is.
+        departed: takes note of its end.
+    """
+
+    def __init__(self, spec: ProcessSpec, departed: list[WorkerProcess]) -> None:
+        self.spec = spec
+        self._departed = departed
+        self.pid: int | None = None
+        self.ended = False
+        self.exit_status: int | None = None
+        self.refusal = ""
+        self.killed = False
+
+    def end(self, status: int | None) -> None:
+        """Note that it runs no more."""
+        if not self.ended:
+            self._departed.append(self)
+        self.ended, self.exit_status = True, status
+
+    def send_kill(self) -> None:
+        """End it, if it runs."""
+        self.killed = True
+        if self.pid is not None and not self.ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class LocalLauncher:
+    """Owns the fork server of a job, and the lifeline whose cut tells workers that their root is dead.
+
+    Nothing here waits for the server to read: what it does not take at once is kept until it does.
+
+    Attributes:
+        lost: the fork server is gone. Workers live on; how they end is then not known any more.
+        dismissed: it is gone because it was to start no more.
+        departed: workers that have ended, for the caller to take out.
+
+    Raises:
+        OSError: the server cannot be started.
+    """
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.dismissed = False
+        self.departed: list[WorkerProcess] = []
+        self._outgoing = bytearray()
+        self._received = b""
+        self._report: BuildReport | None = None
+        self._workers: list[WorkerProcess] = []
+        self._orphans: dict[int, WorkerProcess] = {}
+        self._output = TemporaryFile()  # noqa: SIM115 - open as long as the launcher
+        self._channel, theirs = socket.socketpair()
+        self._channel.setblocking(False)
+        self._events = select.epoll()
+        self._events.register(self._channel, select.EPOLLIN)
+        watched, self._lifeline = os.pipe()
+        command = [sys.executable, "-P", "-m", "tianji_cli.launch.fork_server"]
+        # Blocked signals stay blocked over fork and exec: what stops the job reaches the whole process
+        # group, and must not end the server, without which it is not known how workers end.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            with theirs:
+                self._server = subprocess.Popen(
+                    [*command, str(theirs.fileno()), str(watched)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._output,
+                    stderr=self._output,
+                    pass_fds=(theirs.fileno(), watched),
+                )
+        except BaseException:
+            self._free()
+            raise
+        finally:
+            os.close(watched)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when ``hear`` has something to do."""
+        return self._events.fileno()
+
+    @property
+    def stopped(self) -> bool:
+        """The server is suspended, as by SIGSTOP: it starts nothing, and does not say how workers end."""
+        return not self.lost and process_state(self._server.pid) in {"T", "t"}
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._server.pid
+
+    def build_once(self, spec: BuildSpec, say: Callable[[str], None]) -> None:
+        """Have environment, model and layout built in a process of its own, and wait for its end.
+
+        Args:
+            spec: what is to be built.
+            say: tells the user that it takes long.
+
+        Raises:
+            UsageError: it cannot be built.
+            RunFailed: there is no fork server.
+        """
+        self._ask(Build(spec=spec))
+        slow_at = time.monotonic() + SLOW_BUILD_S
+        was_stopped = False
+        while self._report is None:
+            if self.lost:
+                raise RunFailed(self.cause_of_loss())
+            self.wait(LOOK_S)
+            self.hear()
+            if time.monotonic() >= slow_at:
+                slow_at = math.inf
+                say(f"environment and model are still being built after {SLOW_BUILD_S:g} s; Ctrl-C ends this")
+            if self.stopped and not was_stopped:
+                say(f"the fork server (process {self.pid}) is stopped; kill -CONT {self.pid} lets it go on")
+            was_stopped = self.stopped
+        report, self._report = self._report, None
+        if report.error:
+            error = UsageError(report.error)
+            error.add_note(report.traceback)
+            raise error
+
+    def begin(self, job: JobSpec) -> None:
+        """Say what all workers from now on are told."""
+        self._ask(Job(spec=job))
+
+    def start(self, own: ProcessSpec) -> WorkerProcess:
+        """Ask for a worker; returns at once."""
+        worker = WorkerProcess(own, self.departed)
+        self._workers.append(worker)
+        if self.lost:
+            worker.end(None)
+        else:
+            self._ask(Start(spec=own))
+        return worker
+
+    def hear(self) -> None:
+        """Take note of whatever happened to the workers; never waits."""
+        self._flush()
+        while not self.lost:
+            try:
+                data = self._channel.recv(1 << 16)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                data = b""
+            if not data:
+                self._lose_server()
+                break
+            *lines, self._received = (self._received + data).split(b"\n")
+            for line in lines:
+                self._note(NOTICE.validate_json(line))
+        self._look_after_orphans()
+
+    def kill(self, worker: WorkerProcess) -> None:
+        """End a worker at once, or as soon as it begins."""
+        self.hear()
+        worker.send_kill()
+
+    def kill_all(self) -> None:
+        """End all workers at once, and the server, which would begin those that it was asked for."""
+        self.start_no_more()
+        for worker in self._workers:
+            worker.send_kill()
+
+    def start_no_more(self) -> None:
+        """End the server: what it was asked for and has not begun never begins."""
+        if self.lost:
+            return
+        self.dismissed = True
+        self._server.kill()
+        self._server.wait()
+        self.hear()  # What it had said before.
+        self._lose_server()
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until ``hear`` has something to do."""
+        self._events.poll(timeout_s)
+
+    def cause_of_loss(self) -> str:
+        """Say that the server is gone, and what it wrote last."""
+        said = "\n".join(last_lines(self._output))
+        return f"the fork server {describe_exit(self._server.wait())}" + (f":\n{said}" if said else "")
+
+    def close(self) -> None:
+        """End the server, and with the lifeline every worker that is left."""
+        self._server.kill()
+        self._server.wait()
+        self._free()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _ask(self, request: Request) -> None:
+        self._outgoing += request.model_dump_json().encode() + b"\n"
+        self._flush()
+
+    def _flush(self) -> None:
+        if self.lost or not self._outgoing:
+            return
+        try:
+            while self._outgoing:
+                del self._outgoing[: self._channel.send(self._outgoing)]
+        except BlockingIOError:
+            pass
+        except (BrokenPipeError, ConnectionResetError):
+            self._lose_server()
+            return
+        self._events.modify(self._channel, select.EPOLLIN | (select.EPOLLOUT if self._outgoing else 0))
+
+    def _note(self, notice: Notice) -> None:
+        match notice:
+            case Ready():
+                pass
+            case Built():
+                self._report = notice.report
+            case Started():
+                worker = self._workers[notice.number]
+                worker.pid = notice.pid
+                if worker.killed:
+                    worker.send_kill()
+            case Refused():
+                worker = self._workers[notice.number]
+                worker.refusal = notice.cause
+                worker.end(None)
+            case Ended():
+                self._workers[notice.number].end(notice.status)
+
+    def _lose_server(self) -> None:
+        if self.lost:
+            return
+        self.lost = True
+        self._events.unregister(self._channel)
+        for worker in self._workers:
+            if worker.ended:
+                continue
+            try:
+                if worker.pid is None:
+                    worker.end(None)
+                else:
+                    descriptor = os.pidfd_open(worker.pid)
+                    self._orphans[descriptor] = worker
+                    self._events.register(descriptor, select.EPOLLIN)
+            except OSError:
+                worker.end(None)
+
+    def _look_after_orphans(self) -> None:
+        if not self._orphans:
+            return
+        for descriptor, _ in self._events.poll(0):
+            self._orphans.pop(descriptor).end(None)
+            os.close(descriptor)
+
+    def _free(self) -> None:
+        self._events.close()
+        self._channel.close()
+        self._output.close()
+        os.close(self._lifeline)
+        for descriptor in self._orphans:
+            os.close(descriptor)

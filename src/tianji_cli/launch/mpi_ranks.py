@@ -1,0 +1,230 @@
+"""A job whose processes an MPI launcher starts: every rank takes its roles from the plan.
+
+Rank 0 is the root. It tells the others once, over MPI, where its control channel is; from then on they are
+stations like hosts that have joined, each for the one worker that it becomes. MPI itself then carries
+samples, if the plan's engine is ``mpi``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any, Final, NoReturn, Self
+
+from tianji_cli.errors import UsageError
+from tianji_cli.plan.plan import Host, this_host
+from tianji_cli.plan.spec import JobSpec, ProcessSpec
+from tianji_cli.signals import STOP_SIGNALS
+from tianji_cli.wire.control import ControlClient
+from tianji_cli.wire.interfaces import LOOPBACK, address_towards, parse_address
+from tianji_cli.wire.keys import JobKey, RootAddress
+from tianji_cli.wire.messages import Arrive, Began, Begin, Dismiss, Ended, Prepare, Present
+
+PRESENT_EVERY_S: Final = 1.0
+PLACE_BYTES: Final = 16 << 10
+"""Room for a rank's description of where it is."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What an MPI launcher's environment says.
+
+    Attributes:
+        rank: of this process.
+        size: processes in the job.
+    """
+
+    rank: int
+    size: int
+
+
+def launched() -> Launch | None:
+    """Say whether an MPI launcher, or srun with several tasks, has started this process.
+
+    Looks at the environment alone: what starts one process of its own accord must not initialise MPI.
+    """
+    variables = os.environ
+    for rank, size in (
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("PMIX_RANK", "PMIX_SIZE"),
+    ):
+        if rank in variables and size in variables:
+            return Launch(int(variables[rank]), int(variables[size]))
+    tasks = int(variables.get("SLURM_STEP_NUM_TASKS", "1"))
+    if tasks > 1 and "SLURM_PROCID" in variables:
+        return Launch(int(variables["SLURM_PROCID"]), tasks)
+    return None
+
+
+class World:
+    """All ranks of an MPI job. Made by all of them at once.
+
+    While rank 0 is in its ``with`` block the others wait to be briefed; at its end they are, in any case.
+
+    Args:
+        launch: what the launcher's environment says.
+
+    Attributes:
+        rank: of this process.
+        size: how many there are.
+        hosts: where each rank is.
+
+    Raises:
+        UsageError: MPI is not there, or does not see the ranks that the launcher has started.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self._comm = _begin_mpi()
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        # MPICH tells the survivors of a dead rank by this signal, whose default would end them too.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        if self.size != launch.size:
+            raise UsageError(
+                f"the launcher started {launch.size} processes and MPI sees {self.size}: "
+                "this MPI is not the launcher's (with Slurm and MPICH: srun --mpi=pmi2)"
+            )
+        self.hosts = self._exchange_places()
+        self._briefed = False
+
+    def _exchange_places(self) -> list[Host]:
+        here = this_host()
+        mine = json.dumps([here.name, here.cores]).encode().ljust(PLACE_BYTES)
+        everybody = bytearray(PLACE_BYTES * self.size)
+        self._comm.Allgather(mine, everybody)
+        said = [
+            json.loads(everybody[i * PLACE_BYTES : (i + 1) * PLACE_BYTES].decode()) for i in range(self.size)
+        ]
+        cores: dict[str, set[tuple[int, ...]]] = {}
+        for name, usable in said:
+            cores.setdefault(name, set()).add(tuple(usable))
+        # Where the launcher has bound the ranks already, each to cores of its own, nothing is left to pin.
+        hosts = {name: Host(name, next(iter(sets)) if len(sets) == 1 else ()) for name, sets in cores.items()}
+        return [hosts[name] for name, _ in said]
+
+    def brief(self, root: RootAddress | None) -> RootAddress | None:
+        """Rank 0 says where its control channel is, or that there is nothing to do; the others hear it."""
+        said = b"" if root is None else json.dumps(asdict(root)).encode()
+        message = bytearray(said.ljust(PLACE_BYTES))
+        self._comm.Bcast(message, root=0)
+        self._briefed = True
+        text = message.decode().strip()
+        if not text:
+            return None
+        fields = json.loads(text)
+        return RootAddress(fields["address"], JobKey(**fields["key"]))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if not self._briefed:
+            self.brief(None)
+
+    def abort(self, reason: str, status: int = 1) -> NoReturn:
+        """End all ranks at once: one is dead, and without it they would wait in vain to end together.
+
+        Args:
+            reason: shown on stderr.
+            status: that the launcher exits with.
+        """
+        from tianji_transports import mpi_world  # noqa: PLC0415
+
+        mpi_world.abort(status, reason)
+
+
+def _begin_mpi() -> Any:
+    try:
+        from tianji_transports import mpi_world  # noqa: PLC0415
+    except (ImportError, RuntimeError) as cause:
+        raise UsageError(
+            f"an MPI launcher has started this, and mpi4py does not load ({cause}): pip install 'tianji[mpi]'"
+        ) from cause
+    return mpi_world.initialise()
+
+
+def serve(launch: Launch) -> int:
+    """Be one of the ranks but the first: carry what the root assigns, until it says that the job is over.
+
+    Returns:
+        The exit status: 0, or 1 if the root was lost.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)  # They reach the root as well, whose business they are.
+    world = World(launch)
+    root = world.brief(None)
+    if root is None:
+        return 0
+    host, _ = parse_address(root.address)
+    interface = LOOPBACK if host == LOOPBACK else address_towards(host)
+    station = f"rank-{world.rank}"
+    with ControlClient(root, watched=True) as control:
+        here = this_host()
+        control.send(
+            Arrive(
+                station=station,
+                host=here.name,
+                cores=list(here.cores),
+                interface=interface,
+                pid=os.getpid(),
+                version=version("tianji"),
+            )
+        )
+        lost = _attend(control, station)
+    if lost:
+        world.abort("the root is gone")
+    return 0
+
+
+def _attend(control: ControlClient, station: str) -> bool:
+    """Do what the root says until it is over; True if the root was lost."""
+    told = time.monotonic()
+    severed = False
+    job: JobSpec | None = None
+    while not severed:
+        control.wait(PRESENT_EVERY_S)
+        severed = control.severed  # Before looking for what the root may have said last.
+        for message in control.receive():
+            match message:
+                case Prepare():
+                    job = JobSpec.from_json(message.job)
+                case Begin(number=number, rank=rank, incarnation=incarnation):
+                    assert job is not None, "a root says what the job is before it asks for a worker"
+                    control.send(Began(station=station, number=number, pid=os.getpid()))
+                    status = _work(job, ProcessSpec(rank, incarnation))
+                    control.send(Ended(station=station, number=number, status=status))
+                case Dismiss():
+                    return False
+                case _:
+                    pass
+        if time.monotonic() - told > PRESENT_EVERY_S:
+            told = time.monotonic()
+            control.send(Present(station=station))
+    return True
+
+
+def _work(job: JobSpec, own: ProcessSpec) -> int:
+    from tianji_cli.worker.worker import run_worker  # noqa: PLC0415 - the root imports this module, too
+
+    try:
+        run_worker(job, own)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1
+    return 0
+
+
+def check_size(size: int, processes: int) -> None:
+    """Refuse a number of ranks that the plan has no use for.
+
+    Raises:
+        UsageError: it says the right one.
+    """
+    if size != processes:
+        raise UsageError(
+            f"the launcher started {size} processes and this job has {processes}: "
+            f"mpiexec -n {processes} (`--dry-run` prints who would be who)"
+        )

@@ -1,0 +1,206 @@
+"""Who is connected to whom: roles, the channels between them and the slots that they read. Plain data.
+
+A graph speaks of roles, not of processes: ``fragments`` goes from actors to the buffer, whatever their
+numbers. Edges are inside a group; only the root is outside of all groups. With a plan the graph becomes the
+``Wiring`` that every endpoint of a job is built from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Final
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.plan.plan import ROOT_RANK, Plan, PlannedProcess
+from tianji_transports.wiring import Channel, Slot, Wiring
+
+ROOT: Final = "root"
+
+FRAGMENTS: Final = "fragments"
+"""Channel from the actors of a group to its buffer: one message a fragment."""
+
+BATCHES: Final = "batches"
+"""Channel from a buffer in a process of its own to the learner: one message a batch."""
+
+ARRIVALS: Final = "arrivals"
+"""Channel from a buffer in a process of its own to the learner: one message a fragment that was received."""
+
+PRIORITIES: Final = "priorities"
+"""Channel to where a replay is: one message for each batch that was used."""
+
+DEALS: Final = "deals"
+"""Channel from the learner to its followers: one message for each round of updates."""
+
+SHARES: Final = "shares"
+"""Channel from the learner to its followers: what they learn from in a round."""
+
+CONTRIBUTIONS: Final = "contributions"
+"""Channel from the learners of all groups to the root: parameters to be averaged."""
+
+POLICY: Final = "policy"
+"""Slot of a group's newest policy."""
+
+AVERAGE: Final = "average"
+"""Slot of the newest average over all groups."""
+
+
+@dataclass(frozen=True)
+class ChannelEdge:
+    """A stream from all processes that carry one role to each that carries another.
+
+    Attributes:
+        name: what it carries; unique among those that a role receives.
+        sender: the role that pushes.
+        receiver: the role that probes.
+    """
+
+    name: str
+    sender: str
+    receiver: str
+
+
+@dataclass(frozen=True)
+class SlotEdge:
+    """A latest value of one role that others read.
+
+    Attributes:
+        name: what it holds.
+        writer: the role that publishes.
+        readers: the roles that look.
+    """
+
+    name: str
+    writer: str
+    readers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ChannelSize:
+    """What a channel's memory is made for.
+
+    Attributes:
+        max_bytes: size of the largest message.
+        window: pushes that each sending role may have unclaimed.
+        borrow: claims that the receiver may hold at once.
+    """
+
+    max_bytes: int
+    window: int = 2
+    borrow: int = 1
+
+
+@dataclass(frozen=True)
+class RoleGraph:
+    """All edges of a job.
+
+    Attributes:
+        channels: streams.
+        slots: latest values.
+    """
+
+    channels: tuple[ChannelEdge, ...]
+    slots: tuple[SlotEdge, ...]
+
+    def neighbours(self, plan: Plan) -> Mapping[int, Set[int]]:
+        """Say of each rank which ranks it shares an edge with: whom it has to reach, or be reached by."""
+        found: dict[int, set[int]] = {process.rank: set() for process in plan.processes}
+        pairs = [(edge.sender, edge.receiver) for edge in self.channels]
+        pairs += [(edge.writer, reader) for edge in self.slots for reader in edge.readers]
+        for one, other in pairs:
+            for group in plan.groups:
+                ones, others = (
+                    [process.rank for process in _carrying(role, plan, group)] for role in (one, other)
+                )
+                for rank in ones:
+                    found[rank].update(others)
+                for rank in others:
+                    found[rank].update(ones)
+        return found
+
+    def wiring(
+        self,
+        job: str,
+        plan: Plan,
+        channels: Mapping[str, ChannelSize],
+        slots: Mapping[str, int],
+    ) -> Wiring:
+        """Say which rank sends what to which.
+
+        Args:
+            job: id of the job.
+            plan: who carries which role.
+            channels: sizes of the channels, by name.
+            slots: size of each slot's value, in bytes, by name.
+        """
+        groups = plan.groups
+        streams = [
+            stream
+            for edge in self.channels
+            for group in (groups if edge.receiver != ROOT else (None,))
+            for stream in _channels(edge, plan, group, channels[edge.name])
+        ]
+        values = [
+            _slot(edge, plan, group, slots[edge.name])
+            for edge in self.slots
+            for group in (groups if edge.writer != ROOT else (None,))
+        ]
+        return Wiring(job, tuple(streams), tuple(values))
+
+
+def graph_of(config: JobConfig) -> RoleGraph:
+    """Say who is connected to whom in a job: all that follows from its config."""
+    distribution, roles = config.distribution, config.roles
+    channels = [ChannelEdge(FRAGMENTS, "actor", "buffer")]
+    channels += [
+        ChannelEdge(copies_for(name), "actor", name)
+        for name, section in roles.items()
+        if FRAGMENTS in section.receives
+    ]
+    prioritised = config.learns_from_replay and distribution.buffer.sampler == "prioritised"
+    if not distribution.buffer.colocate:
+        channels += [ChannelEdge(BATCHES, "buffer", "learner"), ChannelEdge(ARRIVALS, "buffer", "learner")]
+        channels += [ChannelEdge(PRIORITIES, "learner", "buffer")]
+    if distribution.learner.num > 1:
+        channels += [ChannelEdge(DEALS, "learner", "follower"), ChannelEdge(SHARES, "learner", "follower")]
+        channels += [ChannelEdge(PRIORITIES, "follower", "learner")] if prioritised else []
+    slots = [SlotEdge(POLICY, "learner", ("actor", *(n for n, s in roles.items() if POLICY in s.reads)))]
+    if distribution.groups > 1:
+        channels += [ChannelEdge(CONTRIBUTIONS, "learner", ROOT)]
+        slots += [SlotEdge(AVERAGE, ROOT, ("learner",))]
+    return RoleGraph(tuple(channels), tuple(slots))
+
+
+def copies_for(role: str) -> str:
+    """Name of the channel by which a user's role gets a copy of every fragment."""
+    return f"{FRAGMENTS}-{role}"
+
+
+def slot_name(name: str, group: int | None) -> str:
+    """Name of a slot in the wiring: a group's own, or the root's."""
+    return name if group is None else f"{name}-{group}"
+
+
+def _channels(edge: ChannelEdge, plan: Plan, group: int | None, size: ChannelSize) -> list[Channel]:
+    senders = _carrying(edge.sender, plan, group)
+    if not senders:
+        return []  # `tianji profile` measures a learner without the others.
+    per_process = max(process.roles.count(edge.sender) for process in senders)
+    ranks = tuple(process.rank for process in senders)
+    return [
+        Channel(edge.name, receiver.rank, ranks, size.max_bytes, size.window * per_process, size.borrow)
+        for receiver in _carrying(edge.receiver, plan, group)
+    ]
+
+
+def _slot(edge: SlotEdge, plan: Plan, group: int | None, nbytes: int) -> Slot:
+    (writer,) = _carrying(edge.writer, plan, group)
+    readers = {process.rank for role in edge.readers for process in _carrying(role, plan, group)}
+    return Slot(slot_name(edge.name, group), writer.rank, tuple(sorted(readers)), nbytes)
+
+
+def _carrying(role: str, plan: Plan, group: int | None) -> Sequence[PlannedProcess]:
+    """Find who carries a role in a group, or in all of them."""
+    if role == ROOT:
+        return (plan.processes[ROOT_RANK],)
+    return [process for process in plan.carrying(role) if group is None or process.group == group]

@@ -1,0 +1,400 @@
+"""The plan of a job: which process carries which roles, on which host and cores. Pure data, no processes.
+
+Rank 0 is the root. Then come, for each group, the learner with its buffer, its followers, the user's own
+roles and the actors, and last the evaluator, which starts when training is over. A buffer that is not
+colocated has the rank before its learner's. With ``transport = "inproc"`` all roles of a group share one
+process.
+
+Groups take turns over the hosts, so that a group's traffic stays on its host as long as there are as many
+groups as hosts. With more hosts than groups, a group has several: its learner is on the first of them, and
+its actors are spread in blocks, by the cores that are left.
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import socket
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import UsageError
+
+ROOT_RANK: Final = 0
+
+MOST_TITLES: Final = 3
+"""Processes that one line names."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """Where processes of a job can run.
+
+    Attributes:
+        name: unique in the job.
+        cores: logical CPUs to pin to; empty leaves the scheduler alone.
+    """
+
+    name: str
+    cores: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlannedProcess:
+    """One process of a job.
+
+    Attributes:
+        rank: its number in the job.
+        roles: roles that take turns in it, in their order.
+        group: the group they belong to; None for the root and the evaluator.
+        host: where it runs.
+        cores: logical CPUs it is pinned to; empty leaves it to the scheduler.
+        threads: compute threads it may use.
+        device: where its learner or follower computes, or else its actor or the evaluator, in torch's words;
+            "cuda:3" is that of the fourth learner, or of the fourth actor, on its host, and another one
+            where there are fewer GPUs.
+        actors: numbers of the actors among its roles; an actor's number is unique in the job.
+        learner: number of the learner or follower among its roles; the one that publishes is 0.
+    """
+
+    rank: int
+    roles: tuple[str, ...]
+    group: int | None
+    host: str
+    cores: tuple[int, ...]
+    threads: int
+    device: str = "cpu"
+    actors: tuple[int, ...] = ()
+    learner: int = 0
+
+    @property
+    def title(self) -> str:
+        """How the process shows in ``ps`` and in messages: ``actor 3 (group 0)``."""
+        own = {"actor": self.actors[:1], "follower": (self.learner,)}
+        numbers = own.get(self.roles[0], ()) if len(self.roles) == 1 else ()
+        number = "".join(f" {number}" for number in numbers)
+        group = "" if self.group is None else f" (group {self.group})"
+        names = list(dict.fromkeys(self.roles))
+        return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) + number + group
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All processes of a job, by rank.
+
+    Attributes:
+        processes: who carries what, where.
+        local: engine of the edges inside a host.
+        remote: engine of the edges between hosts.
+    """
+
+    processes: tuple[PlannedProcess, ...]
+    local: str
+    remote: str
+
+    @property
+    def transport(self) -> str:
+        """The engines that this plan uses: ``shm``, or ``shm+zmq`` inside and between hosts."""
+        if len({process.host for process in self.trainers}) == 1:
+            return self.local
+        hosts = [
+            {process.host for process in self.trainers if process.group == group} for group in self.groups
+        ]
+        # With several groups, each has an edge to the root.
+        crossing = len(self.groups) > 1 or any(len(of_group) > 1 for of_group in hosts)
+        engines = [self.local, self.remote] if crossing else [self.local]
+        return "+".join(dict.fromkeys(engines))
+
+    @property
+    def hosts(self) -> Mapping[int, str]:
+        """Where each rank is."""
+        return {process.rank: process.host for process in self.processes}
+
+    def carrying(self, role: str) -> tuple[PlannedProcess, ...]:
+        """Processes that carry a role, by rank."""
+        return tuple(process for process in self.processes if role in process.roles)
+
+    def titles(self, ranks: Iterable[int]) -> str:
+        """Name some processes in a line: the first few, and how many more there are."""
+        titles = [self.processes[rank].title for rank in sorted(ranks)]
+        more = len(titles) - MOST_TITLES
+        return ", ".join(titles[:MOST_TITLES]) + (f" and {more} more" if more > 0 else "")
+
+    def is_local(self, rank: int) -> bool:
+        """Say whether a rank is on the root's host."""
+        return self.processes[rank].host == self.processes[ROOT_RANK].host
+
+    @property
+    def trainers(self) -> tuple[PlannedProcess, ...]:
+        """Processes that take part in training: all but the root and the evaluator."""
+        return tuple(process for process in self.processes if process.group is not None)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Numbers of the groups."""
+        return tuple(sorted({process.group for process in self.processes if process.group is not None}))
+
+    @property
+    def endpoints(self) -> Mapping[int, str]:
+        """Where each rank is that has an endpoint: the trainers, and the root if it averages groups."""
+        with_root = (self.processes[ROOT_RANK],) if len(self.groups) > 1 else ()
+        return {process.rank: process.host for process in (*with_root, *self.trainers)}
+
+    @property
+    def num_actors(self) -> int:
+        """Actors in the job."""
+        return sum(len(process.actors) for process in self.processes)
+
+
+def this_host() -> Host:
+    """Describe this host: its name (Slurm's for it, under Slurm) and the cores this process may use."""
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    return Host(name, tuple(sorted(os.sched_getaffinity(0))))
+
+
+def expected_hosts(config: JobConfig) -> tuple[Host, ...]:
+    """Describe the hosts of a job before the others have joined, taking them to be like this one."""
+    here = this_host()
+    others = (Host(f"host-{number}", here.cores) for number in range(1, config.distribution.hosts))
+    return (here, *others)
+
+
+def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
+    """Place every role of a job.
+
+    Args:
+        config: the job.
+        hosts: where, the root's first; this host alone by default.
+    """
+    return _Planner(config, hosts or [this_host()]).plan()
+
+
+def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:
+    """Place every role of a job whose ranks run already, as an MPI launcher has started them.
+
+    Args:
+        config: the job.
+        hosts: where each rank is, as many as the plan has processes.
+
+    Raises:
+        UsageError: learners of one group are on different hosts.
+    """
+    planner = _Planner(config, list(dict.fromkeys(hosts)))
+    plan = planner.plan(by_rank=hosts)
+    for group in plan.groups:
+        _check_learners(plan, group)
+    return plan
+
+
+def _check_learners(plan: Plan, group: int) -> None:
+    learners = [
+        process
+        for role in ("learner", "follower")
+        for process in plan.carrying(role)
+        if process.group == group
+    ]
+    first, *others = learners
+    for other in others:
+        if other.host != first.host:
+            raise UsageError(
+                f"rank {other.rank} ({other.title}) is on {other.host}, and its learner, rank {first.rank}, "
+                f"on {first.host}: they average gradients at every update, and must be on one host"
+            )
+
+
+class _Planner:
+    """Makes the plan, process by process."""
+
+    def __init__(self, config: JobConfig, hosts: Sequence[Host]) -> None:
+        self._config = config
+        self._hosts = hosts
+        distribution = config.distribution
+        self._shared = distribution.transport.local == "inproc"
+        self._parted = not (distribution.buffer.colocate or self._shared)
+        self._buffer_cores = distribution.buffer.cores if self._parted else 0
+        self._learner_cores = distribution.learner.num * distribution.learner.cores
+        self._processes: list[PlannedProcess] = []
+        self._learners_on: Counter[str] = Counter()
+        self._actors_on: Counter[str] = Counter()
+        learners = [0] * len(hosts)
+        for group in range(distribution.groups):
+            learners[self._home(group)] += 1
+        pinned = [host.cores if distribution.pin_cores else () for host in hosts]
+        self._placements = {
+            host.name: _Placement(cores, number * self._learner_cores, number * self._buffer_cores)
+            for host, cores, number in zip(hosts, pinned, learners, strict=True)
+        }
+        self._by_rank: Sequence[Host] | None = None
+
+    def plan(self, by_rank: Sequence[Host] | None = None) -> Plan:
+        """Place the root, the groups and the evaluator."""
+        self._by_rank = by_rank
+        distribution = self._config.distribution
+        self._add(("root",), None, self._hosts[0])
+        actor = 0
+        for group in range(distribution.groups):
+            numbers = tuple(range(actor, actor + distribution.actor.num))
+            actor += len(numbers)
+            self._add_group(group, numbers)
+        if self._config.experiment.eval_episodes:
+            self._add(("evaluator",), None, self._hosts[0])
+        transport = distribution.transport
+        return Plan(tuple(self._processes), transport.local, transport.remote)
+
+    def _home(self, group: int) -> int:
+        return group % len(self._hosts)
+
+    def _add_group(self, group: int, actors: tuple[int, ...]) -> None:
+        distribution = self._config.distribution
+        home = self._hosts[self._home(group)]
+        roles: tuple[str, ...] = ("buffer", "learner")
+        if self._parted:
+            self._add(("buffer",), group, home, self._buffer_cores)
+            roles = ("learner",)
+        if self._shared:
+            # Roles stop in this order, senders first.
+            roles = (*("actor",) * len(actors), *roles, *self._config.roles)
+        self._add(roles, group, home, distribution.learner.cores, actors=actors if self._shared else ())
+        if not self._shared:
+            for follower in range(1, distribution.learner.num):
+                self._add(("follower",), group, home, distribution.learner.cores, learner=follower)
+            for name, section in self._config.roles.items():
+                self._add((name,), group, home, section.cores)
+            for number, host in zip(actors, self._hosts_of_actors(group, len(actors)), strict=True):
+                self._add(("actor",), group, host, distribution.actor.cores, actors=(number,))
+
+    def _hosts_of_actors(self, group: int, number: int) -> list[Host]:
+        """Spread a group's actors over its hosts in blocks, in proportion to the cores that are left."""
+        groups = self._config.distribution.groups
+        mine = [host for i, host in enumerate(self._hosts) if i % groups == group] or [
+            self._hosts[self._home(group)]
+        ]
+        taken = self._learner_cores + self._buffer_cores
+        free = [max(len(host.cores) - (taken if host is mine[0] else 0), 0) for host in mine]
+        shares = _shares(number, free if any(free) else [1] * len(mine))
+        return [host for host, share in zip(mine, shares, strict=True) for _ in range(share)]
+
+    def _add(
+        self,
+        roles: tuple[str, ...],
+        group: int | None,
+        host: Host,
+        cores: int = 0,
+        actors: tuple[int, ...] = (),
+        learner: int = 0,
+    ) -> None:
+        rank = len(self._processes)
+        if self._by_rank is not None:
+            host = self._by_rank[rank]
+        placement = self._placements[host.name]
+        learns = "learner" in roles or roles == ("follower",)
+        take = placement.learner if learns else placement.buffer if roles == ("buffer",) else placement.actor
+        pins = take(cores) if cores or group is not None else ()
+        device = self._device(roles, host.name)
+        self._processes.append(
+            PlannedProcess(rank, roles, group, host.name, pins, max(cores, 1), device, actors, learner)
+        )
+
+    def _device(self, roles: tuple[str, ...], host: str) -> str:
+        """Give each learner on a host a GPU of its own, and each actor the next, if none is named."""
+        distribution = self._config.distribution
+        if "learner" in roles or roles == ("follower",):
+            device, number, given = distribution.device, distribution.learner.num, self._learners_on
+        elif roles == ("actor",):
+            device, number, given = distribution.actor.device, distribution.actor.num, self._actors_on
+        else:
+            return distribution.actor.device if roles == ("evaluator",) else "cpu"
+        if device != "cuda" or number * distribution.groups == 1:
+            return device
+        given[host] += 1
+        return f"cuda:{given[host] - 1}"
+
+
+def _shares(number: int, weights: Sequence[int]) -> list[int]:
+    """Divide a number in whole parts, as near to the weights as can be; the first of equals gets more."""
+    shares = [0] * len(weights)
+    # The one that would still be the least loaded with one more is first.
+    loads = [(1 / weight, i) for i, weight in enumerate(weights) if weight]
+    heapq.heapify(loads)
+    for _ in range(number):
+        _, i = loads[0]
+        shares[i] += 1
+        heapq.heapreplace(loads, ((shares[i] + 1) / weights[i], i))
+    return shares
+
+
+class _Placement:
+    """Hands out the cores of a host: learners get theirs first, then buffers, and actors share what is left.
+
+    Where nothing would be left for actors, buffers share with them.
+    """
+
+    def __init__(self, cores: Sequence[int], for_learners: int, for_buffers: int) -> None:
+        enough = len(cores) > for_learners
+        self._learners = list(cores[:for_learners]) if enough else []
+        rest = list(cores[for_learners:]) if enough else []
+        own = for_buffers if len(rest) > for_buffers else 0
+        self._buffers = rest[:own]
+        self._actors = rest[own:]
+        self._next_actor = 0
+
+    def learner(self, number: int) -> tuple[int, ...]:
+        """Take the next cores for a learner."""
+        taken, self._learners = self._learners[:number], self._learners[number:]
+        return tuple(taken)
+
+    def buffer(self, number: int) -> tuple[int, ...]:
+        """Take the next cores for a buffer, or the actors' where it has none of its own."""
+        if not self._buffers:
+            return tuple(self._actors)
+        taken, self._buffers = self._buffers[:number], self._buffers[number:]
+        return tuple(taken)
+
+    def actor(self, number: int) -> tuple[int, ...]:
+        """Take cores for an actor, going round when there are fewer than actors want; all for 0."""
+        if not self._actors:
+            return ()
+        if not 0 < number < len(self._actors):
+            return tuple(self._actors)
+        pins = {self._actors[(self._next_actor + i) % len(self._actors)] for i in range(number)}
+        self._next_actor += number
+        return tuple(sorted(pins))
+
+
+@dataclass(frozen=True)
+class FilesElsewhere:
+    """What a process on another host than the root's writes into the run directory.
+
+    Attributes:
+        host: where.
+        group: of the process.
+        learns: it is the learner, and what it writes are checkpoints.
+        what: is written, in words.
+    """
+
+    host: str
+    group: int
+    learns: bool
+    what: str
+
+
+def files_elsewhere(plan: Plan, roles: Collection[str]) -> Iterator[FilesElsewhere]:
+    """List what processes on other hosts than the root's write into the run directory.
+
+    Args:
+        plan: of the job.
+        roles: names of the user's.
+    """
+    for process in plan.trainers:
+        if plan.is_local(process.rank):
+            continue
+        group = process.group or 0
+        if "learner" in process.roles:
+            yield FilesElsewhere(process.host, group, learns=True, what=f"the checkpoints of group {group}")
+        for name in process.roles:
+            if name in roles:
+                what = f"the files of {name} (group {group})"
+                yield FilesElsewhere(process.host, group, learns=False, what=what)

@@ -1,0 +1,107 @@
+"""What a worker process is told: the job, once on each host, and its own part in it.
+
+The config travels as text, as the root has checked it: no worker reads a file that could have changed since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from tianji_cli.files.progress import Progress
+from tianji_cli.plan.plan import Plan, PlannedProcess
+from tianji_cli.wire.interfaces import LOOPBACK
+from tianji_cli.wire.keys import RootAddress
+from tianji_cli.wire.message import first_mistake
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What all processes of a job on one host have in common.
+
+    Attributes:
+        id: of the job; unique on the host.
+        config: resolved, as TOML.
+        plan: who carries what.
+        directory: takes what processes need while they run: the run directory, or that of a host that joined.
+        run: takes what lasts: the run directory, wherever it can be reached.
+        progress: counters that this session goes on from, by group; empty in the first session.
+        root: how to reach the root.
+        path: where Python finds modules, as the root found them.
+        production: file of the actors' counters; None keeps them in each process.
+        interface: address of this host that other hosts reach; loopback if there are none.
+        fresh: processes are started anew instead of forked with what they need imported.
+    """
+
+    id: str
+    config: str
+    plan: Plan
+    directory: Path
+    run: Path
+    progress: tuple[Progress, ...]
+    root: RootAddress
+    path: tuple[str, ...]
+    production: Path | None
+    interface: str = LOOPBACK
+    fresh: bool = False
+
+    def to_json(self) -> str:
+        """Write it for another host."""
+        return _JOB.dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, said: str) -> JobSpec:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ValueError: it is no job spec.
+        """
+        try:
+            return _JOB.validate_json(said)
+        except ValidationError as cause:
+            raise ValueError(first_mistake(cause)) from cause
+
+    def log(self, rank: int) -> Path:
+        """Find the file that takes the output of a process."""
+        return self.directory / "logs" / log_name(self.plan.processes[rank])
+
+
+_JOB: Final[TypeAdapter[JobSpec]] = TypeAdapter(JobSpec)
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process of a job.
+
+    Attributes:
+        rank: its number in the plan.
+        incarnation: how often it was restarted.
+    """
+
+    rank: int
+    incarnation: int
+
+
+@dataclass(frozen=True)
+class BuildSpec:
+    """What is to be built once before a job starts, to see whether it can be.
+
+    Attributes:
+        config: resolved, as TOML.
+        path: where Python finds modules.
+        directory: where files of the run will be; it need not be there yet.
+        fresh: it is built in a process started anew.
+    """
+
+    config: str
+    path: tuple[str, ...]
+    directory: Path
+    fresh: bool = False
+
+
+def log_name(process: PlannedProcess) -> str:
+    """Name the log of a process: its roles, each once, and its rank."""
+    return f"{'-'.join(dict.fromkeys(process.roles))}-{process.rank}.log"

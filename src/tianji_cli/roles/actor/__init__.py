@@ -1,0 +1,1 @@
+"""The actor steps environments and pushes what it saw; the evaluator plays whole episodes."""

@@ -1,0 +1,325 @@
+"""The actor: steps environments with the newest policy it has, and pushes what it saw."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.core import Agent, Fields
+from tianji_cli.files.counters import ProductionPage
+from tianji_cli.roles.actor.copies import Copies, Destination
+from tianji_cli.roles.actor.frame_stack import frame_stack
+from tianji_cli.roles.role import Role, Trigger, rejected_by
+from tianji_cli.wire.fragment import Fragment, FragmentLayout
+from tianji_cli.wire.published import PublishedPolicy
+from tianji_envs.core import VectorEnvironment
+from tianji_envs.errors import BrokenEnvironmentError
+from tianji_transports.core import Full, Loan, Transport
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Outbox:
+    """Where an actor's fragments go, and whose policy it takes.
+
+    Attributes:
+        transport: the endpoint of the actor's process.
+        dest: rank of the buffer.
+        channel: the channel of fragments.
+        slot: the latest-value slot of parameters.
+        copies: who gets a copy of every fragment.
+    """
+
+    transport: Transport
+    dest: int
+    channel: str
+    slot: str
+    copies: Sequence[Destination] = ()
+
+
+class Actor(Role):
+    """Steps environments into loaned memory; pushes each fragment as soon as it is full.
+
+    Args:
+        number: of this actor in the job.
+        incarnation: how often it was restarted.
+        job: the job's number, for the fragments' headers.
+        agent: acts.
+        environment: is stepped.
+        layout: of a fragment.
+        outbox: where fragments go.
+        page: where samples are counted.
+        seed: of the environments.
+        per_version: fragments to make with one policy before waiting for the next (``mode = "sync"``);
+            None goes on with whatever policy is newest.
+    """
+
+    name = "actor"
+
+    def __init__(  # noqa: PLR0913 - an actor is where everything meets
+        self,
+        number: int,
+        incarnation: int,
+        job: int,
+        *,
+        agent: Agent,
+        environment: VectorEnvironment,
+        layout: FragmentLayout,
+        outbox: Outbox,
+        page: ProductionPage,
+        seed: int,
+        per_version: int | None,
+    ) -> None:
+        self._number = number
+        self._incarnation = incarnation
+        self._job = job
+        self._agent = agent
+        self._environment = environment
+        self._layout = layout
+        self._outbox = outbox
+        self._copies = Copies(outbox.transport, outbox.copies, layout.nbytes)
+        self._page = page
+        self._per_version = per_version
+        self._version = -1
+        self._made_with_version = 0
+        self._sequence = 0
+        self._sent = 0
+        self._allowed: int | None = None
+        self._step = 0
+        self._loan: Loan | None = None
+        self._fragment: Fragment | None = None
+        self._fragment_began_ns = 0
+        self._rows: Iterator[Fields] = iter(())
+        self._stack = frame_stack(environment)
+        self._returns = np.zeros(layout.num_envs, np.float32)
+        self._ended = np.zeros(layout.num_envs, np.bool_)
+        self._num_ended = 0
+        space = environment.observation_space
+        frames = np.zeros((layout.num_envs, *(space.shape or ())), space.dtype)
+        environment.reset(seed, frames)
+        self._stack.push(frames)
+        self._stack.keep()
+
+    @property
+    def triggers(self) -> Sequence[Trigger]:
+        """Send a full fragment; adopt a newer policy between two fragments."""
+        return (
+            Trigger(when=self.fragment_is_full, do=self.push_fragment),
+            Trigger(when=self.is_between_fragments, do=self.adopt_newest_policy),
+        )
+
+    @property
+    def unfinished(self) -> Fragment | None:
+        """The fragment that is being filled; None between two of them."""
+        return self._fragment
+
+    def turn(self) -> bool:
+        """Step every environment once, straight into the fragment."""
+        if self._fragment is None and not self._begin_fragment():
+            return False
+        assert self._fragment is not None
+        row = next(self._rows)
+        shown = self._fragment.fields["observation"][self._environment.stack + self._step]
+        try:
+            actions = self._agent.act(self._stack.seen, row)
+            self._environment.step(actions, shown, row["reward"], row["terminated"], row["truncated"])
+        except Exception as cause:
+            self._check_finite(cause)  # What an agent makes of NaN may fail anywhere.
+            raise
+        # The step after an episode's end only shows the next one's first observation: no experience.
+        np.logical_not(self._ended, out=row["mask"])
+        self._page.count(self._layout.num_envs - self._num_ended)
+        if self._num_ended:
+            self._agent.begin_episodes(self._ended)
+            self._stack.forget(self._ended)
+        self._stack.push(shown)
+        self._note_ends(row)
+        self._step += 1
+        return True
+
+    def _note_ends(self, row: Fields) -> None:
+        """Write the returns of the episodes that end with this step, or the scores of the games, and wins."""
+        np.logical_or(row["terminated"], row["truncated"], out=self._ended)
+        self._num_ended = int(np.count_nonzero(self._ended))
+        games, won = self._environment.games, self._environment.won
+        if won is not None and self._num_ended:
+            np.copyto(row["won"], won)
+        if games is not None:
+            if self._num_ended:
+                self._write_returns(row, games.score, games.over)
+            return
+        self._returns += row["reward"]
+        if self._num_ended:
+            self._write_returns(row, self._returns, self._ended)
+            self._returns[self._ended] = 0.0
+
+    def _write_returns(self, row: Fields, returns: Floats, where: npt.NDArray[np.bool_]) -> None:
+        """Write returns of episodes that ended; as NaN, one would count as none that did."""
+        broken = np.flatnonzero(np.isnan(returns) & where)
+        if len(broken):
+            raise BrokenEnvironmentError(
+                f"the return of an episode in environment {broken[0]} of actor {self._number} is not a number"
+                ": a reward was NaN, or two were infinite with opposite signs; finite ones would be right"
+            )
+        np.copyto(row["episode_return"], returns, where=where)
+
+    def _check_finite(self, cause: Exception | None = None) -> None:
+        """Refuse observations and rewards that are not finite, before anything is learnt from them.
+
+        Once a fragment, over all of it: looking at each step would take an actor 5 % of its time.
+
+        Raises:
+            BrokenEnvironmentError: names the first of them.
+        """
+        assert self._fragment is not None
+        fields, stack = self._fragment.fields, self._environment.stack
+        shown, rewards = fields["observation"][: stack + self._step], fields["reward"][: self._step]
+        parts = [(f"observation[{name!r}]", shown[name], stack) for name in shown.dtype.names or ()]
+        for name, values, before in [*(parts or [("observation", shown, stack)]), ("reward", rewards, 0)]:
+            if values.dtype.kind != "f" or _is_finite(values):
+                continue
+            row, number, *place = np.argwhere(~np.isfinite(values))[0].tolist()
+            step = max(0, self._sequence * self._layout.steps + row + 1 - before)
+            when = f"in its step {step}" if step else "when it was reset"
+            raise BrokenEnvironmentError(
+                f"environment {number} of actor {self._number} gave {values[(row, number, *place)]} as "
+                f"{name}{place or ''} {when}: finite numbers would be right"
+            ) from cause
+
+    def fragment_is_full(self) -> bool:
+        """``send_size`` steps of every environment are written."""
+        return self._step == self._layout.steps
+
+    def push_fragment(self) -> bool:
+        """Send the fragment. The next turn asks for memory again, and so learns whether this was claimed."""
+        assert self._fragment is not None
+        assert self._loan is not None
+        self._check_finite()
+        fields = self._fragment.fields
+        self._agent.finish(fields, self._stack.seen)
+        samples = int(np.count_nonzero(fields["mask"]))
+        self._fragment.header["samples"] = samples
+        self._fragment.header["age_ns"] = time.monotonic_ns() - self._fragment_began_ns
+        self._page.push()
+        self._let_go()
+        # Copies first: nothing is in the buffer that their receivers will not get.
+        self._copies.push(self._loan.memory)
+        self._outbox.transport.push(self._loan)
+        self._loan = self._fragment = None
+        self._step = 0
+        self._sequence += 1
+        self._sent += samples
+        self._made_with_version += 1
+        return True
+
+    def is_between_fragments(self) -> bool:
+        """A fragment holds the steps of one policy, so policies change between fragments only."""
+        return self._fragment is None
+
+    def adopt_newest_policy(self) -> bool:
+        """Look for a newer policy; never wait for one."""
+        claim = self._outbox.transport.latest(self._outbox.slot, newer_than=self._version)
+        if claim is None:
+            return False
+        policy = PublishedPolicy(claim.view())
+        self._agent.adopt(policy.parameters)
+        self._agent.schedule(int(policy.env_steps))
+        self._version = claim.version
+        self._made_with_version = 0
+        claim.release()
+        return True
+
+    def allow(self, fragments: int | None) -> None:
+        """Begin no more than so many further fragments; the one that was begun is finished and sent."""
+        self._allowed = fragments
+
+    def report(self) -> dict[str, Any]:
+        """What its endpoint, which other actors may share, has rejected, how long it waited for whom."""
+        return {
+            "rejected": {"endpoint": rejected_by(self._outbox.transport)},
+            "waited_s": self._copies.waited_s,
+            "frames_per_step": self._environment.frames_per_step,
+        }
+
+    def stop(self) -> None:
+        """Give up the unfinished fragment: its samples count as dropped."""
+        if self._fragment is not None:
+            self._page.abandon()
+            self._let_go()
+        if self._loan is not None:
+            self._loan.abandon()
+        self._copies.abandon()
+        self._loan = self._fragment = None
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._environment.close()
+
+    def _begin_fragment(self) -> bool:
+        waiting = self._per_version is not None and self._made_with_version >= self._per_version
+        if self._version < 0 or waiting or self._allowed == 0:
+            return False
+        if not self._take_memory():
+            return False
+        if self._allowed is not None:
+            self._allowed -= 1
+        assert self._loan is not None
+        self._fragment = Fragment(self._layout, self._loan.memory)
+        self._fragment.stamp(
+            job=self._job,
+            actor=self._number,
+            incarnation=self._incarnation,
+            sequence=self._sequence,
+            before=self._sent,
+            version=self._version,
+        )
+        now_ns = time.monotonic_ns()
+        self._fragment_began_ns = now_ns
+        self._page.begin(now_ns)
+        fields = self._fragment.fields
+        self._stack.write(fields["observation"][: self._environment.stack])
+        fields["episode_return"].fill(np.nan)
+        if self._environment.won is not None:
+            fields["won"].fill(False)
+        self._agent.begin(fields)
+        self._rows = _rows(self._layout, fields)
+        return True
+
+    def _let_go(self) -> None:
+        """Hold nothing that lies in the memory of a fragment."""
+        self._stack.keep()
+        self._rows = iter(())
+
+    def _take_memory(self) -> bool:
+        """Have memory for the fragment and all its copies, or keep what there is and ask again."""
+        if self._loan is None:
+            loan = self._outbox.transport.loan(self._outbox.dest, self._outbox.channel, self._layout.nbytes)
+            if isinstance(loan, Full):
+                return False
+            self._loan = loan
+        return self._copies.ask()
+
+
+def _is_finite(values: npt.NDArray[Any]) -> bool:
+    """Say whether all of an array is finite, mostly by a sum of squares: a tenth of a look at each number."""
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())  # The sum may overflow.
+
+
+def _rows(layout: FragmentLayout, fields: Fields) -> Iterator[Fields]:
+    """Go through a fragment as ``Agent.act`` takes it: fields of one step after the other."""
+    each = [
+        repeat(fields[spec.name][0]) if spec.once else iter(fields[spec.name][spec.history :])
+        for spec in layout.fields
+    ]
+    names = [spec.name for spec in layout.fields]
+    return (dict(zip(names, row, strict=True)) for row in zip(*each, strict=False))

@@ -1,0 +1,202 @@
+"""The evaluator: plays greedy episodes with a saved policy, one step of all its environments a turn."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.roles.actor.frame_stack import frame_stack
+from tianji_cli.roles.role import Role
+from tianji_envs.team import REWARD
+
+if TYPE_CHECKING:
+    from tianji_envs.core import VectorEnvironment
+
+MAX_PARALLEL: Final = 32
+"""Environments stepped side by side at most; more gain little and cost memory."""
+
+
+class Policy(Protocol):
+    """What an evaluator asks of whoever acts, an agent or something to compare it with."""
+
+    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
+        """Take note that the next observation of those environments, ``[N]``, is the first of an episode."""
+
+    def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Choose actions ``[N, ...]``."""
+
+
+@dataclass(frozen=True)
+class EvaluationLimits:
+    """How long an evaluation may take: an episode of a policy that goes in circles may never end.
+
+    Attributes:
+        max_s: seconds from the first step.
+        max_steps: env steps of all episodes together; None for any number.
+    """
+
+    max_s: float = math.inf
+    max_steps: int | None = None
+
+
+class Evaluator(Role):
+    """Plays whole episodes without exploration.
+
+    Each environment plays a fixed share of the episodes: taking the first to end, whichever environment plays
+    them, would favour short ones. Where an environment tells of games, these are what is played and counted.
+    At a limit the episodes that have ended are the result, and the others are left out.
+
+    Args:
+        policy: acts; it is to be judged.
+        environment: N environments.
+        episodes: how many to play.
+        seed: of the environments.
+        on_step: called after each step, to render for instance.
+        limits: how long it may take.
+
+    Attributes:
+        returns: of the episodes that have ended.
+        cut_off: the limit that was reached, in words; None as long as none was.
+    """
+
+    name = "evaluator"
+
+    def __init__(
+        self,
+        policy: Policy,
+        environment: VectorEnvironment,
+        episodes: int,
+        seed: int,
+        on_step: Callable[[VectorEnvironment], None] | None = None,
+        limits: EvaluationLimits = EvaluationLimits(),
+    ) -> None:
+        num_envs = environment.num_envs
+        self._wanted = episodes
+        self._limits = limits
+        self._began_s: float | None = None
+        self._env_steps = 0
+        self._policy = policy
+        self._environment = environment
+        self._on_step = on_step
+        self._left = np.full(num_envs, episodes // num_envs)
+        self._left[: episodes % num_envs] += 1
+        self._stack = frame_stack(environment)
+        space = environment.observation_space
+        self._frames = np.zeros((num_envs, *(space.shape or ())), space.dtype)
+        self._reward = np.zeros(num_envs, np.float32)
+        self._terminated = np.zeros(num_envs, np.bool_)
+        self._truncated = np.zeros(num_envs, np.bool_)
+        self._ended = np.zeros(num_envs, np.bool_)
+        self._running = np.zeros(num_envs, np.float64)
+        self._of_agents = np.zeros((num_envs, len(environment.agents)), np.float64)
+        self._all_of_agents = np.zeros(len(environment.agents), np.float64)
+        self._wins = 0
+        self.returns: list[float] = []
+        self.cut_off: str | None = None
+        policy.begin_episodes(np.ones(num_envs, np.bool_))  # Whatever it has played before.
+        environment.reset(seed, self._frames)
+        self._stack.push(self._frames)
+
+    @property
+    def finished(self) -> str | None:
+        """All episodes were played, or a limit was reached."""
+        if self._left.any() and self.cut_off is None:
+            return None
+        return f"{len(self.returns)} episodes"
+
+    @property
+    def progress(self) -> dict[str, Any]:
+        """How far it is: episodes that have ended, of how many, env steps of all, seconds."""
+        return {
+            "episodes": len(self.returns),
+            "wanted": self._wanted,
+            "env_steps": self._env_steps,
+            "seconds": self._seconds,
+        }
+
+    @property
+    def _seconds(self) -> float:
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
+
+    def turn(self) -> bool:
+        """Step every environment once."""
+        if self.finished is not None:
+            return False
+        if self._began_s is None:
+            self._began_s = time.monotonic()
+        # The step after an episode's end only shows the next one's first observation.
+        self._env_steps += int(np.count_nonzero((self._left > 0) & ~self._ended))
+        actions = self._policy.act_greedily(self._stack.seen)
+        self._environment.step(actions, self._frames, self._reward, self._terminated, self._truncated)
+        # What ended an episode in the last step was only reset in this one.
+        self._policy.begin_episodes(self._ended)
+        self._stack.forget(self._ended)
+        self._stack.push(self._frames)
+        np.logical_or(self._terminated, self._truncated, out=self._ended)
+        self._running += self._reward
+        if self._environment.agents:
+            self._of_agents += self._frames[REWARD]
+        over, score = self._games()
+        for i in np.flatnonzero(over):
+            if self._left[i]:
+                self._left[i] -= 1
+                self._count(i, float(score[i]))
+        self._running[over] = 0.0
+        self._of_agents[over] = 0.0
+        if self._on_step is not None:
+            self._on_step(self._environment)
+        if self._left.any():
+            self._mind_limits()
+        return True
+
+    def _mind_limits(self) -> None:
+        if self._seconds >= self._limits.max_s:
+            self.cut_off = f"{self._limits.max_s:g} s"
+        elif self._limits.max_steps is not None and self._env_steps >= self._limits.max_steps:
+            self.cut_off = f"{self._limits.max_steps:,} env steps"
+
+    def _count(self, i: np.intp, score: float) -> None:
+        """Take in what environment ``i`` has played to its end."""
+        self.returns.append(score)
+        self._all_of_agents += self._of_agents[i]
+        if self._environment.won is not None:
+            self._wins += bool(self._environment.won[i])
+
+    def _games(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:
+        """Where what is played has ended with this step, and how it went, ``[N]`` each."""
+        games = self._environment.games
+        return (self._ended, self._running) if games is None else (games.over, games.score)
+
+    @property
+    def win_rate(self) -> float | None:
+        """Share of the episodes so far that were won; None where nothing is won."""
+        if self._environment.won is None or not self.returns:
+            return None
+        return self._wins / len(self.returns)
+
+    @property
+    def agents(self) -> dict[str, float] | None:
+        """Mean return so far of each agent of a team, by name; None of a single agent."""
+        if not self._environment.agents or not self.returns:
+            return None
+        means = self._all_of_agents / len(self.returns)
+        return dict(zip(self._environment.agents, means.tolist(), strict=True))
+
+    def report(self) -> dict[str, Any]:
+        """The returns so far, how far it is, and what is known of a limit, of wins and of each agent."""
+        known = {"cut_off": self.cut_off, "win_rate": self.win_rate, "agents": self.agents}
+        return {
+            "returns": self.returns,
+            "progress": self.progress,
+            **{name: value for name, value in known.items() if value is not None},
+        }
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._environment.close()

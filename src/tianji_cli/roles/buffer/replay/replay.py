@@ -1,0 +1,326 @@
+"""The replay: fragments in their order of arrival, and batches of transitions or sequences drawn from them.
+
+Receiving is storing: the caller takes a fragment into ``free``, looks at it, and calls ``accept``, or leaves
+it and takes the next one there. A replay knows no processes and no transport.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.fields import FieldSpec
+from tianji_cli.roles.buffer.replay.memory import ReplayMemory, ReplayRing, Rows
+from tianji_cli.roles.buffer.replay.memory_limits import place_for
+from tianji_cli.roles.buffer.replay.sample_index import SampleIndex
+from tianji_cli.roles.buffer.replay.samplers import (
+    FreshSampler,
+    PrioritisedSampler,
+    Sampler,
+    SamplerName,
+    UniformSampler,
+)
+from tianji_cli.roles.buffer.replay.sequences import Sequences
+from tianji_cli.roles.buffer.replay.sum_tree import SumTree
+from tianji_cli.roles.buffer.replay.transitions import Transitions
+from tianji_cli.roles.buffer.replay.use_counts import UseCounts
+from tianji_cli.wire.batches import BatchArrays
+from tianji_cli.wire.distribution import Spread
+from tianji_cli.wire.fragment import FragmentLayout
+
+PRIORITY: Final = "priority"
+"""Field in which an actor may bring its samples' first priorities, ``[T, N]`` float32."""
+
+KEPT: Final = ("observation", "reward")
+"""Fields, beside the agent's, that are read whenever a batch is drawn."""
+
+READ_ONCE: Final = ("terminated", "truncated", "mask", "episode_return", "won", PRIORITY)
+"""Fields that nobody reads after a fragment was accepted."""
+
+
+@dataclass(frozen=True)
+class ReplaySettings:
+    """What a replay is to be like.
+
+    Attributes:
+        capacity: env steps held, rounded up to whole fragments.
+        sampler: how batches are drawn.
+        n_step: n, steps of a transition at most.
+        gamma: discount of one step of a transition.
+        sequence_steps: L, where sequences of up to L steps are drawn; None: transitions are.
+        priority_exponent: alpha of ``prioritised``.
+        importance_exponent: beta of ``prioritised`` at first.
+        importance_steps: env steps over which beta rises to 1; None: it stays.
+        memory: where fragments lie: RAM, a file (``mmap``), or a file if RAM does not suffice (``auto``).
+    """
+
+    capacity: int
+    sampler: SamplerName
+    n_step: int = 1
+    gamma: float = 1.0
+    sequence_steps: int | None = None
+    priority_exponent: float = 0.6
+    importance_exponent: float = 0.4
+    importance_steps: int | None = None
+    memory: Literal["auto", "ram", "mmap"] = "auto"
+
+
+@dataclass(frozen=True)
+class ReplayBytes:
+    """What a replay takes.
+
+    Attributes:
+        memory: of the fragments, in RAM or in a file.
+        bookkeeping: of the numbers about steps and slots, always in RAM.
+    """
+
+    memory: int
+    bookkeeping: int
+
+    @property
+    def total(self) -> int:
+        """Both together."""
+        return self.memory + self.bookkeeping
+
+    def place(self, settings: ReplaySettings, directory: Path | None, replays: int = 1) -> Path | None:
+        """Decide where the fragments lie: in a file in that directory, or, None, in RAM.
+
+        Args:
+            settings: of the replay.
+            directory: where the file would be.
+            replays: how many of them are to fit together.
+
+        Raises:
+            ReplayMemoryError: it fits nowhere, or not where the settings want it.
+        """
+        in_ram, in_file = replays * self.total, replays * self.memory
+        return place_for(settings.memory, in_ram, in_file, settings.capacity, directory, replays)
+
+
+def kept_first(fields: Iterable[FieldSpec]) -> tuple[FieldSpec, ...]:
+    """Order a fragment's fields so that those which are read once take no memory in a replay."""
+    return tuple(sorted(fields, key=lambda field: field.name in READ_ONCE))
+
+
+def bytes_of(layout: FragmentLayout, settings: ReplaySettings, agent_fields: tuple[str, ...]) -> ReplayBytes:
+    """Say what ``Replay`` will take, to the byte."""
+    ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
+    index = Transitions if settings.sequence_steps is None else Sequences
+    bookkeeping = index.bookkeeping_bytes(layout, ring.slots) + ring.span + ring.slots * 24
+    if settings.sampler == "prioritised":
+        bookkeeping += SumTree.bytes_for(ring.span)
+    return ReplayBytes(ring.nbytes, bookkeeping)
+
+
+class Replay:
+    """Holds the newest fragments and draws from them.
+
+    Args:
+        layout: of every fragment.
+        settings: how much, and how to draw.
+        agent_fields: names of the agent's fields that a batch is to carry.
+        seed: of what is drawn.
+        directory: where a file of the memory would lie; None: in RAM or nowhere.
+        env_steps: what the job had made before this replay began.
+
+    Attributes:
+        accepted: samples ever accepted.
+        accepted_by: samples accepted up to each slot's fragment, itself included.
+        stale_updates: priorities that came for samples which had been evicted.
+
+    Raises:
+        ReplayMemoryError: there is not so much memory, or no room for a file.
+        ValueError: the settings contradict themselves or the layout.
+    """
+
+    def __init__(
+        self,
+        layout: FragmentLayout,
+        settings: ReplaySettings,
+        *,
+        agent_fields: tuple[str, ...],
+        seed: int,
+        directory: Path | None = None,
+        env_steps: int = 0,
+    ) -> None:
+        specs = {spec.name: spec for spec in layout.fields}
+        self.layout, self.settings, self.agent_fields = layout, settings, agent_fields
+        self.ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
+        self.ring.env_steps = env_steps
+        place = bytes_of(layout, settings, agent_fields).place(settings, directory)
+        self.memory = ReplayMemory(self.ring, place)
+        self.index = _index(settings, self.memory)
+        self.sampler = _sampler(settings, self.ring, self.index.spans, seed)
+        self.uses = UseCounts(self.ring.span)
+        self.accepted = 0
+        self.stale_updates = 0
+        self._samples = np.zeros(self.ring.slots, np.int64)
+        self._versions = np.zeros(self.ring.slots, np.int64)
+        self.accepted_by = np.zeros(self.ring.slots, np.int64)
+        self._fields = {name: Rows(self.memory, specs[name]) for name in agent_fields}
+        self._priorities = self._first_priorities(specs.get(PRIORITY))
+
+    @property
+    def size(self) -> int:
+        """Samples held: steps that are experience."""
+        return self.ring.samples
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes, as ``bytes_of`` said."""
+        per_slot = (self._samples, self._versions, self.accepted_by)
+        parts = (self.index.nbytes, self.uses.counts.nbytes, self.sampler.nbytes)
+        return self.ring.nbytes + sum(parts) + sum(array.nbytes for array in per_slot)
+
+    @property
+    def steps_given_up(self) -> int | None:
+        """Steps of sequences whose beginning was evicted before they ended; None of transitions."""
+        return self.index.steps_given_up if isinstance(self.index, Sequences) else None
+
+    @property
+    def free(self) -> memoryview:
+        """Memory of the next fragment; whatever it held has been evicted already."""
+        return self.memory.slot(self.ring.slot(self.ring.next))
+
+    def accept(self) -> None:
+        """Make the fragment in ``free`` part of the replay; if it is full, the oldest is evicted."""
+        birth = self.ring.next
+        evicted = self.ring.oldest
+        self.ring.next += 1
+        if evicted < self.ring.oldest:
+            self._evict(evicted)
+        slot = self.ring.slot(birth)
+        samples = self.index.accept(birth)
+        self._samples[slot] = samples
+        self._versions[slot] = self.memory.headers[slot]["version"]
+        self.ring.samples += samples
+        self.ring.env_steps += samples
+        self.accepted += samples
+        self.accepted_by[slot] = self.accepted
+        self.uses.begin(self.ring.steps(birth), samples)
+        self.sampler.accept(birth, None if self._priorities is None else self._priorities[slot].reshape(-1))
+
+    @property
+    def drawable(self) -> bool:
+        """Whether there is a sample: a step of experience, or a sequence that is complete."""
+        return self.ring.drawable > 0
+
+    def sample(self, into: BatchArrays) -> None:
+        """Draw a batch, with replacement.
+
+        Raises:
+            ValueError: there is nothing to draw.
+        """
+        if not self.drawable:
+            raise ValueError("an empty replay has no batches")
+        self.sampler.draw(into.handle, into.weight)
+        places = into.handle % self.ring.span
+        slots, rows = np.divmod(places, self.ring.steps_each)
+        self._versions.take(slots, out=into.version, mode="clip")
+        np.subtract(self.accepted, self.accepted_by.take(slots), out=into.age)
+        slots, rows, used = self.index.gather(places, slots, rows, into)
+        for name, field in self._fields.items():
+            field.gather(slots, rows, into.arrays[f"fields/{name}"])
+        self.uses.use(used)
+
+    def update_priorities(self, handles: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
+        """Give samples new priorities; those evicted meanwhile are counted and left out.
+
+        Raises:
+            DivergedError: a priority is not finite.
+        """
+        each = self.ring.steps_each
+        held = (handles >= self.ring.oldest * each) & (handles < self.ring.next * each)
+        stale = handles.size - int(np.count_nonzero(held))
+        if stale:
+            self.stale_updates += stale
+            handles, priorities = handles[held], priorities[held]
+        self.sampler.update(handles % self.ring.span, priorities)
+
+    def restore(
+        self,
+        oldest: int,
+        *,
+        predecessors: npt.NDArray[np.int64],
+        accepted_by: npt.NDArray[np.int64],
+        accepted: int,
+        env_steps: int,
+        stale_updates: int,
+        steps_given_up: int,
+        sampler: Mapping[str, Any],
+    ) -> None:
+        """Hold fragments, uses and priorities that lie in their places already; see ``replay_file``.
+
+        Args:
+            oldest: birth of the first of them.
+            predecessors: what each goes on from, counted from ``oldest``, or ``NONE``.
+            accepted_by: samples accepted up to each, itself included.
+            accepted: samples ever accepted.
+            env_steps: what the job had made.
+            stale_updates: see the class.
+            steps_given_up: likewise; 0 of transitions.
+            sampler: its state.
+
+        Raises:
+            ValueError: the numbers contradict themselves.
+        """
+        ring, headers = self.ring, self.memory.headers
+        self.index.restore(oldest, predecessors)
+        ring.first, ring.next = oldest, oldest + len(predecessors)
+        for birth in range(oldest, ring.next):
+            slot = ring.slot(birth)
+            self._versions[slot] = headers[slot]["version"]
+            self._samples[slot] = headers[slot]["samples"]
+            self.accepted_by[slot] = accepted_by[birth - oldest]
+        ring.samples = int(self._samples.sum())
+        self.accepted, ring.env_steps, self.stale_updates = accepted, env_steps, stale_updates
+        if isinstance(self.index, Sequences):
+            self.index.steps_given_up = steps_given_up
+        self.sampler.load_state(sampler)
+
+    def use_summary(self) -> Spread | None:
+        """How often each sample was used, over those held and those evicted."""
+        return self.uses.summary()
+
+    def _first_priorities(self, spec: FieldSpec | None) -> npt.NDArray[np.float32] | None:
+        if spec is None:
+            return None
+        if spec != FieldSpec(PRIORITY, np.dtype(np.float32)):
+            raise ValueError(f"a fragment's {PRIORITY!r} is float32 [T, N]; {spec} is not")
+        return self.memory.field(spec)
+
+    def _evict(self, birth: int) -> None:
+        slot = self.ring.slot(birth)
+        self.ring.samples -= int(self._samples[slot])
+        self.sampler.evict(birth)
+        self.index.evict(birth)
+
+
+def _index(settings: ReplaySettings, memory: ReplayMemory) -> SampleIndex:
+    if settings.sequence_steps is None:
+        return Transitions(memory, settings.n_step, settings.gamma)
+    if settings.sampler != "uniform":
+        raise ValueError(f"sequences are drawn uniformly; a sampler {settings.sampler!r} has no use for them")
+    return Sequences(memory, settings.sequence_steps)
+
+
+def _sampler(settings: ReplaySettings, ring: ReplayRing, spans: npt.NDArray[np.uint8], seed: int) -> Sampler:
+    match settings.sampler:
+        case "uniform":
+            return UniformSampler(ring, spans, seed)
+        case "fresh":
+            return FreshSampler(ring, spans, seed)
+        case "prioritised":
+            return PrioritisedSampler(
+                ring,
+                spans,
+                seed,
+                priority_exponent=settings.priority_exponent,
+                importance_exponent=settings.importance_exponent,
+                importance_steps=settings.importance_steps,
+            )

@@ -1,0 +1,246 @@
+"""Which samples a replay draws: uniformly, by priority, or those first that were never used.
+
+A sample is named by its *handle*, birth x (T x N) + t x N + n of its first step; its place in arrays of
+numbers about steps is the handle modulo the number of steps in all slots. Steps with which no sample begins
+have span 0 and are never drawn. Each sampler has a generator of its own: what it draws depends on the seed,
+and on what was accepted and sampled before, on nothing else.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.errors import DivergedError
+from tianji_cli.roles.buffer.replay.memory import Indices, ReplayRing
+from tianji_cli.roles.buffer.replay.sum_tree import SumTree
+
+SamplerName = Literal["uniform", "prioritised", "fresh"]
+
+SMALLEST_PRIORITY: Final = 1e-6
+"""Added to every priority, so that a sample without error is drawn again some day (Schaul's epsilon)."""
+
+MOST_ATTEMPTS: Final = 1 << 13
+"""Steps that are looked at in one go where samples begin with few of them, as sequences do."""
+
+Handles = npt.NDArray[np.int64]
+Weights = npt.NDArray[np.float32]
+Priorities = npt.NDArray[np.float32]
+Spans = npt.NDArray[np.uint8]
+
+
+class Sampler(ABC):
+    """Draws from what a replay holds.
+
+    Args:
+        ring: which fragments are held.
+        spans: of each step in all slots; 0: no sample begins with it.
+        seed: of everything that is drawn.
+    """
+
+    def __init__(self, ring: ReplayRing, spans: Spans, seed: int) -> None:
+        self._ring = ring
+        self._spans = spans
+        self._rng = np.random.default_rng(seed)
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the numbers that it keeps about steps."""
+        return 0
+
+    @property
+    def priorities(self) -> Priorities | None:
+        """Priority of each step in all slots, if it keeps any."""
+        return None
+
+    def accept(self, birth: int, priorities: Priorities | None) -> None:  # noqa: B027 - most need not
+        """Take note of a fragment, whose steps have these priorities if the actor computed some."""
+
+    def evict(self, birth: int) -> None:  # noqa: B027 - most need not
+        """Draw none of a fragment's steps any more; their spans are still there."""
+
+    def update(self, places: Indices, priorities: Priorities) -> None:  # noqa: B027 - most need not
+        """Give samples new priorities; the last of several of one sample counts."""
+
+    @abstractmethod
+    def draw(self, handles: Handles, weights: Weights) -> None:
+        """Write ``[B]`` handles and their importance weights. Something can be drawn."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint needs to go on drawing the same, as JSON values."""
+        return {"rng": self._rng.bit_generator.state}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint, whose fragments are held and whose priorities are in their places."""
+        self._rng.bit_generator.state = state["rng"]
+
+    def _draw_uniformly(self, handles: Handles) -> None:
+        """Draw among all steps held and reject those with which no sample begins: exactly uniform."""
+        each, span = self._ring.steps_each, self._ring.span
+        first, past = self._ring.oldest * each, self._ring.next * each
+        found = 0
+        while found < handles.size:
+            missing = handles.size - found
+            # So many more that the second round is the exception.
+            attempts = int(missing * 1.05 * (past - first) / self._ring.drawable) + 8
+            candidates = self._rng.integers(first, past, min(attempts, 4 * missing + MOST_ATTEMPTS))
+            drawn = candidates[self._spans.take(candidates % span) != 0][:missing]
+            handles[found : found + drawn.size] = drawn
+            found += drawn.size
+
+
+class UniformSampler(Sampler):
+    """Every sample as likely as any other."""
+
+    def draw(self, handles: Handles, weights: Weights) -> None:
+        """See ``Sampler.draw``."""
+        self._draw_uniformly(handles)
+        weights[...] = 1.0
+
+
+class FreshSampler(Sampler):
+    """Samples that were never used first, the oldest of them first; then every sample as likely as any other.
+
+    As fresh samples are used in their order, all from one handle on are fresh and none before it is.
+    """
+
+    def __init__(self, ring: ReplayRing, spans: Spans, seed: int) -> None:
+        super().__init__(ring, spans, seed)
+        self._fresh_from = 0
+
+    def draw(self, handles: Handles, weights: Weights) -> None:
+        """See ``Sampler.draw``."""
+        found = self._draw_fresh(handles)
+        self._draw_uniformly(handles[found:])
+        weights[...] = 1.0
+
+    def _draw_fresh(self, handles: Handles) -> int:
+        each, found = self._ring.steps_each, 0
+        self._fresh_from = max(self._fresh_from, self._ring.oldest * each)
+        while found < handles.size and self._fresh_from < self._ring.next * each:
+            birth, first = divmod(self._fresh_from, each)
+            steps = self._spans[self._ring.steps(birth)][first:]
+            fresh = np.flatnonzero(steps)[: handles.size - found]
+            handles[found : found + fresh.size] = fresh + self._fresh_from
+            found += fresh.size
+            self._fresh_from += int(fresh[-1]) + 1 if found == handles.size else steps.size
+        return found
+
+    def state(self) -> dict[str, Any]:
+        """See ``Sampler.state``."""
+        return {**super().state(), "fresh_from": self._fresh_from}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See ``Sampler.load_state``."""
+        super().load_state(state)
+        self._fresh_from = int(state["fresh_from"])
+
+
+class PrioritisedSampler(Sampler):
+    """Proportional prioritisation (Schaul et al. 2016, section 3.3, Equation 1, and Appendix B.2.1).
+
+    P(i) = p_i^alpha / sum_k p_k^alpha; a batch takes one sample from each of B equal parts of the sum; its
+    weights are (N P(i))^-beta over the largest of the batch (section 3.4).
+
+    Args:
+        ring: which fragments are held.
+        spans: of each step in all slots; 0: no sample begins with it.
+        seed: of everything that is drawn.
+        priority_exponent: alpha.
+        importance_exponent: beta at first.
+        importance_steps: env steps over which beta rises to 1; None: it stays.
+    """
+
+    def __init__(
+        self,
+        ring: ReplayRing,
+        spans: Spans,
+        seed: int,
+        *,
+        priority_exponent: float,
+        importance_exponent: float,
+        importance_steps: int | None,
+    ) -> None:
+        super().__init__(ring, spans, seed)
+        self.tree = SumTree(ring.span)
+        self._alpha = priority_exponent
+        self._beta = importance_exponent
+        self._importance_steps = importance_steps
+        self._largest = 1.0  # p^alpha of samples whose error is not known yet: the largest so far.
+        self._parts = np.zeros(0)
+
+    @property
+    def nbytes(self) -> int:
+        """See ``Sampler.nbytes``."""
+        return self.tree.nbytes
+
+    @property
+    def priorities(self) -> Priorities:
+        """See ``Sampler.priorities``: p^alpha."""
+        return self.tree.leaves
+
+    def accept(self, birth: int, priorities: Priorities | None) -> None:
+        """See ``Sampler.accept``; where no finite priority is known it is the largest so far."""
+        steps = self._ring.steps(birth)
+        values = np.full(self._ring.steps_each, self._largest)
+        if priorities is not None:
+            finite = np.isfinite(priorities)
+            values[finite] = self._powered(priorities[finite])
+        values[self._spans[steps] == 0] = 0.0
+        self.tree.set_range(steps.start, values)
+        self._largest = max(self._largest, float(values.max()))
+
+    def evict(self, birth: int) -> None:
+        """See ``Sampler.evict``."""
+        self.tree.set_range(self._ring.steps(birth).start, np.zeros(self._ring.steps_each))
+
+    def update(self, places: Indices, priorities: Priorities) -> None:
+        """See ``Sampler.update``.
+
+        Raises:
+            DivergedError: a priority is not finite.
+        """
+        if not np.isfinite(priorities).all():
+            raise DivergedError(
+                "a sample's new priority is not finite: the loss has diverged; "
+                "a smaller learning_rate, or a smaller reward_scale, would be right"
+            )
+        values = np.where(self._spans.take(places) == 0, 0.0, self._powered(priorities))
+        self.tree.set(places, values)
+        self._largest = max(self._largest, float(values.max(initial=0.0)))
+
+    def draw(self, handles: Handles, weights: Weights) -> None:
+        """See ``Sampler.draw``."""
+        if self._parts.size != handles.size:
+            self._parts = np.arange(handles.size, dtype=np.float64)
+        prefixes = self._rng.random(handles.size)
+        prefixes += self._parts
+        prefixes *= self.tree.total / handles.size
+        places, values = self.tree.find(prefixes)
+        # N and the sum cancel out as the largest weight is 1, so the smallest probability decides.
+        np.power(values.min() / values, self._beta_now(), out=values)
+        weights[...] = values
+        past = self._ring.next * self._ring.steps_each
+        handles[...] = (past - 1) - (past - 1 - places) % self._ring.span
+
+    def state(self) -> dict[str, Any]:
+        """See ``Sampler.state``."""
+        return {**super().state(), "largest": self._largest}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """See ``Sampler.load_state``."""
+        super().load_state(state)
+        self._largest = float(state["largest"])
+        self.tree.add_up()
+
+    def _beta_now(self) -> float:
+        if self._importance_steps is None:
+            return self._beta
+        return self._beta + (1.0 - self._beta) * min(1.0, self._ring.env_steps / self._importance_steps)
+
+    def _powered(self, priorities: Priorities) -> npt.NDArray[np.float64]:
+        return np.power(np.abs(priorities, dtype=np.float64) + SMALLEST_PRIORITY, self._alpha)

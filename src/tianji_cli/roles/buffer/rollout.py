@@ -1,0 +1,233 @@
+"""Fragments on their way to an on-policy learner: claimed, checked, counted, and put in order.
+
+On an engine that lends, the claim itself is the slot until the learner has read it; elsewhere the
+fragment is taken into a slot of this store. Either way the learner gets views and copies once, into its
+batch.
+
+With ``rollouts = k`` above 1 the store keeps the fragments of the last k rollouts, and each rollout is drawn
+at random from all of them: the lag of the paper's D.1, where New is 1, Lag2 is 2, and so on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.roles.buffer.admission import Admission
+from tianji_cli.wire.fragment import Fragment, FragmentLayout
+from tianji_cli.wire.reports import Source
+from tianji_transports.core import Claim
+
+
+class StoredFragment:
+    """A fragment that the buffer holds: borrowed from the engine, or in a slot of its own.
+
+    Attributes:
+        fragment: views, valid until ``release``.
+        source: (actor, incarnation).
+        version: of the policy that made it.
+        samples: steps in it that are experience.
+        started_ns: when its first step began, ``time.monotonic_ns`` of this host.
+    """
+
+    def __init__(self, fragment: Fragment, claim: Claim | None, slot: int | None) -> None:
+        self.fragment = fragment
+        header = fragment.header
+        self.source: Source = fragment.source
+        self.version = int(header["version"])
+        self.samples = int(header["samples"])
+        self.started_ns = time.monotonic_ns() - int(header["age_ns"])
+        self.claim = claim
+        self.slot = slot
+
+    @property
+    def fields(self) -> dict[str, npt.NDArray[Any]]:
+        """The fragment's arrays by name."""
+        return self.fragment.fields
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What the store hands out at once. Its views are valid until it is given to ``release``.
+
+    Attributes:
+        arrived: fragments that are handed out for the first time, in the order of reception (in step: of the
+            actors). Every fragment is in this list of exactly one rollout: here its steps and episodes count.
+        drawn: fragments to learn from; ``arrived`` itself where the store keeps one rollout.
+        leaving: fragments that the store gives up: their memory is free once the rollout is released.
+    """
+
+    arrived: Sequence[StoredFragment]
+    drawn: Sequence[StoredFragment]
+    leaving: Sequence[StoredFragment]
+
+
+class RolloutStore:
+    """Holds the fragments from which the next rollouts are made.
+
+    Args:
+        layout: of every fragment of the group.
+        job: the job's number, which every header carries.
+        actors: numbers of the actors, by the rank of the process that carries them.
+        per_rollout: fragments in a rollout.
+        window: fragments that all actors together may have pushed and unclaimed.
+        lends: the engine lends, so claims are kept instead of copied.
+        in_step: take only fragments of the current version, as many from each actor, ordered by
+            actor (``mode = "sync"``); otherwise in the order they came.
+        rollouts: k, how many rollouts' worth of fragments a rollout is drawn from, without replacement; on
+            average 1/k of what is drawn is new. Before k have come it is drawn from those that have.
+        seed: of the draws.
+
+    Attributes:
+        admission: checks and counts what comes.
+        wanted: the learner is waiting for a rollout. While it is not, no more is claimed than
+            the senders' windows leave missing: a fragment that waits unclaimed holds its actor
+            back, and the samples that are not produced yet cannot become stale.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it is to hold, and how: each is set on its own
+        self,
+        layout: FragmentLayout,
+        job: int,
+        actors: Mapping[int, Sequence[int]],
+        *,
+        per_rollout: int,
+        window: int,
+        lends: bool,
+        in_step: bool,
+        rollouts: int = 1,
+        seed: int = 0,
+    ) -> None:
+        if rollouts < 1:
+            raise ValueError(f"a buffer holds at least one rollout, not {rollouts}")
+        number = sum(len(carried) for carried in actors.values())
+        if in_step and per_rollout % number:
+            raise ValueError(f"{per_rollout} fragments cannot be shared evenly by {number} actors")
+        self.layout = layout
+        self.wanted = True
+        self.per_rollout = per_rollout
+        self.admission = Admission(layout, job, actors)
+        self._quota = per_rollout // number if in_step else None
+        self._ahead = max(0, per_rollout - window)
+        self._version: int | None = 0
+        self._winding_down = False
+        self._held: deque[StoredFragment] = deque()
+        self._kept: deque[StoredFragment] = deque()  # Handed out before, and to be drawn from again.
+        self._to_keep = (rollouts - 1) * per_rollout
+        self._draws = np.random.default_rng(seed)
+        self._slots = self.slots_needed(per_rollout, window, rollouts)
+        self._used = 0
+        self._memory = None if lends else np.zeros((self._slots, layout.nbytes), np.uint8)
+        self._free = [] if lends else list(range(self._slots))
+
+    @staticmethod
+    def slots_needed(per_rollout: int, window: int, rollouts: int = 1) -> int:
+        """Fragments held at once, at most: the rollouts drawn from, the next one, and the senders' last."""
+        return (rollouts + 1) * per_rollout + window
+
+    @property
+    def full(self) -> bool:
+        """Leave further fragments with their senders."""
+        if self._winding_down:
+            return self._used >= self._slots
+        if self._quota is not None:
+            return False  # Actors in step send a rollout and then wait: there is nothing to hold back.
+        return len(self._held) >= (self.per_rollout if self.wanted else self._ahead)
+
+    def admit(self, claim: Claim) -> None:
+        """Check, count and hold a claimed fragment; one that is not the job's is rejected and released."""
+        if not self.admission.has_its_size(claim):
+            claim.release()
+            return
+        stored = self._hold(claim)
+        reception = self.admission.admit(claim, stored.fragment)
+        if reception is None:
+            self._free_memory(stored)
+        elif self._is_surplus(stored):
+            reception.dropped += stored.samples
+            self._free_memory(stored)
+        else:
+            reception.samples += stored.samples
+            self._held.append(stored)
+
+    def _hold(self, claim: Claim) -> StoredFragment:
+        self._used += 1
+        if self._memory is None:
+            return StoredFragment(Fragment(self.layout, claim.view()), claim, None)
+        slot = self._free.pop()
+        memory = memoryview(self._memory[slot])
+        claim.take(memory)
+        return StoredFragment(Fragment(self.layout, memory), None, slot)
+
+    def _is_surplus(self, stored: StoredFragment) -> bool:
+        """In step, a restarted actor repeats what its predecessor had delivered."""
+        if self._quota is None:
+            return False
+        of_actor = sum(held.source[0] == stored.source[0] for held in self._held)
+        return stored.version != self._version or of_actor >= self._quota
+
+    def rollout(self) -> Rollout | None:
+        """Hand out the next rollout, or None while it is incomplete. The one before has to be released."""
+        arrived = self._arrived()
+        if arrived is None:
+            return None
+        if self._to_keep == 0:
+            return Rollout(arrived, arrived, arrived)
+        self._kept.extend(arrived)
+        drawn = arrived
+        if len(self._kept) > self.per_rollout:
+            places = self._draws.choice(len(self._kept), self.per_rollout, replace=False)
+            drawn = [self._kept[place] for place in places]
+        leaving = [self._kept.popleft() for _ in range(max(0, len(self._kept) - self._to_keep))]
+        return Rollout(arrived, drawn, leaving)
+
+    def _arrived(self) -> list[StoredFragment] | None:
+        if self._quota is None:
+            self.wanted = len(self._held) < self.per_rollout
+            if self.wanted:
+                return None
+            return [self._held.popleft() for _ in range(self.per_rollout)]
+        if len(self._held) < self.per_rollout:
+            return None
+        self._version = None  # Whatever else is made with this policy comes too late.
+        arrived = sorted(self._held, key=lambda stored: stored.source[0])
+        self._held.clear()
+        return arrived
+
+    def advance(self, version: int) -> None:
+        """Say which version the actors are to use from now on (``in_step`` takes no other)."""
+        self._version = version
+
+    def wind_down(self) -> None:
+        """Hold whatever still comes, as far as it fits; ``remaining`` is asked for it after every turn."""
+        self._winding_down = True
+
+    def remaining(self) -> Rollout:
+        """Hand out whatever is held, at the end of a run: there is nothing more to learn from it."""
+        arrived = list(self._held)
+        remaining = Rollout(arrived, (), [*self._kept, *arrived])
+        self._held.clear()
+        self._kept.clear()
+        return remaining
+
+    def report(self) -> dict[str, Any]:
+        """What the root is told of it: nothing beyond what was received."""
+        return {}
+
+    def release(self, rollout: Rollout) -> None:
+        """Free the memory of those fragments of a rollout that will not be drawn again."""
+        for stored in rollout.leaving:
+            self._free_memory(stored)
+
+    def _free_memory(self, stored: StoredFragment) -> None:
+        self._used -= 1
+        if stored.claim is not None:
+            stored.claim.release()
+        if stored.slot is not None:
+            self._free.append(stored.slot)

@@ -1,0 +1,1 @@
+"""One learner: where its batches come from, its updates, and what it publishes."""

@@ -1,0 +1,134 @@
+"""Training episodes as the learner sees them: mean, its best, thresholds, and what ends training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tianji_cli.files.progress import Progress
+
+WINDOW: Final = 100
+"""Episodes behind ``mean_100``, the field's usual measure of training returns."""
+
+
+class Episodes:
+    """Keeps the returns of the last hundred training episodes and the times thresholds were crossed.
+
+    Args:
+        thresholds: mean returns whose first crossing is timed.
+    """
+
+    def __init__(self, thresholds: Sequence[float] = ()) -> None:
+        self.count = 0
+        self.best_mean: float | None = None
+        self.best_win_rate: float | None = None
+        self.time_to: dict[float, float | None] = dict.fromkeys(thresholds)
+        self._recent = np.zeros(WINDOW, np.float64)
+        self._sum = 0.0
+        self._won = np.zeros(WINDOW, np.bool_)
+        self._judged = 0
+
+    @property
+    def in_mean(self) -> int:
+        """Episodes behind ``mean``: all of them until there are a hundred."""
+        return min(self.count, WINDOW)
+
+    @property
+    def full(self) -> bool:
+        """A hundred episodes have ended, so ``mean`` is over as many as it should be."""
+        return self.count >= WINDOW
+
+    @property
+    def mean(self) -> float | None:
+        """Mean return of the last hundred episodes; None before one ended."""
+        return self._sum / self.in_mean if self.count else None
+
+    @property
+    def win_rate(self) -> float | None:
+        """Share of the last hundred episodes that were won; None before one ended, or if nothing is won."""
+        judged = min(self._judged, WINDOW)
+        return float(self._won[:judged].mean()) if judged else None
+
+    def record(self, returns: Iterable[float], train_s: float, wins: Iterable[bool] = ()) -> bool:
+        """Add episodes in the order they ended, ``train_s`` seconds after the first environment step.
+
+        Args:
+            returns: of the episodes.
+            train_s: when they came.
+            wins: which of them were won; empty where nothing is won.
+
+        Returns:
+            True if the mean of a hundred episodes became better than it ever was.
+        """
+        for won in wins:
+            self._won[self._judged % WINDOW] = won
+            self._judged += 1
+        improved = False
+        for value in returns:
+            place = self.count % WINDOW
+            self._sum += value - float(self._recent[place])
+            self._recent[place] = value
+            self.count += 1
+            if self.full:
+                improved |= self._note_mean(self._sum / WINDOW, train_s)
+        win_rate = self.win_rate
+        if self.full and win_rate is not None:
+            self.best_win_rate = max(win_rate, self.best_win_rate or 0.0)
+        # A running sum drifts by rounding; the exact one is cheap once a batch of episodes.
+        self._sum = float(self._recent[: self.in_mean].sum())
+        return improved
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run continues; the recent returns are not of it, since episodes begin anew."""
+        return {
+            "best_mean": self.best_mean,
+            "best_win_rate": self.best_win_rate,
+            "time_to": list(self.time_to.items()),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned; thresholds added since then start unmet."""
+        self.best_mean = state["best_mean"]
+        self.best_win_rate = state.get("best_win_rate")  # Checkpoints of earlier versions lack it.
+        for threshold, seconds in state["time_to"]:
+            if threshold in self.time_to:
+                self.time_to[threshold] = seconds
+
+    def _note_mean(self, mean: float, train_s: float) -> bool:
+        if self.best_mean is not None and mean <= self.best_mean:
+            return False
+        self.best_mean = mean
+        for threshold, crossed in self.time_to.items():
+            if crossed is None and mean >= threshold:
+                self.time_to[threshold] = train_s
+        return True
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """What ends training in the learner's view; time limits are the root's.
+
+    Attributes:
+        mean_return: the mean of the last 100 episodes reaches this.
+        env_steps: so many samples were received.
+        win_rate: of the last 100 episodes this share was won.
+    """
+
+    mean_return: float | None = None
+    env_steps: int | None = None
+    win_rate: float | None = None
+
+    def reached(self, progress: Progress, episodes: Episodes) -> str | None:
+        """Say which rule holds, or None."""
+        mean = episodes.mean
+        if self.mean_return is not None and episodes.full and mean is not None and mean >= self.mean_return:
+            return f"mean return of the last {episodes.in_mean} episodes is {mean:.6g}"
+        win_rate = episodes.win_rate
+        if self.win_rate is not None and episodes.full and win_rate is not None and win_rate >= self.win_rate:
+            return f"{100 * win_rate:.0f} % of the last {episodes.in_mean} episodes were won"
+        if self.env_steps is not None and progress.env_steps >= self.env_steps:
+            return f"{self.env_steps} environment steps"
+        return None

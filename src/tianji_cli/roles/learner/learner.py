@@ -1,0 +1,316 @@
+"""The learner: updates the policy on one batch a turn, publishes it, keeps checkpoints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tianji_algos.core import Embryo
+from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
+from tianji_cli.files.progress import Progress
+from tianji_cli.roles.learner.episodes import Episodes, StopRule
+from tianji_cli.roles.learner.feed import Feed
+from tianji_cli.roles.learner.parallel.dealing import tensors_in_step
+from tianji_cli.roles.learner.parallel.group_average import GroupAverage
+from tianji_cli.roles.learner.parallel.lockstep import Lockstep, LostPeerError
+from tianji_cli.roles.learner.publisher import Publisher
+from tianji_cli.roles.role import Role, Trigger
+from tianji_cli.wire.arrival import Arrival
+from tianji_transports.core import Transport
+
+
+@dataclass(frozen=True)
+class LearnerDuties:
+    """When a learner stops and when it saves.
+
+    Attributes:
+        stop: what ends training.
+        checkpoint_every_s: seconds between two checkpoints.
+    """
+
+    stop: StopRule
+    checkpoint_every_s: float
+
+
+class Learner(Role):
+    """Updates the policy on what its feed hands out.
+
+    Args:
+        embryo: the update rule; joins the followers, if there are any.
+        feed: where batches come from.
+        transport: the endpoint of this process.
+        slot: the latest-value slot for parameters.
+        duties: when to stop and save.
+        checkpoints: where to save.
+        progress: what an earlier session had reached.
+        episodes: returns and thresholds.
+        average: the group's part in averaging over groups; None: there is one group.
+        lockstep: the connections to this learner's followers; None: it has none.
+        groups: how many there are.
+        job_env_steps: of all groups in earlier sessions.
+    """
+
+    name = "learner"
+
+    def __init__(  # noqa: PLR0913 - what a learner trains with, and what it may have to do with others
+        self,
+        embryo: Embryo,
+        feed: Feed,
+        transport: Transport,
+        slot: str,
+        *,
+        duties: LearnerDuties,
+        checkpoints: CheckpointWriter,
+        progress: Progress,
+        episodes: Episodes,
+        average: GroupAverage | None = None,
+        lockstep: Lockstep | None = None,
+        groups: int = 1,
+        job_env_steps: int | None = None,
+    ) -> None:
+        self._embryo = embryo
+        self._feed = feed
+        self._transport = transport
+        self._duties = duties
+        self._checkpoints = checkpoints
+        self._progress = progress
+        self._episodes = episodes
+        self._average = average
+        self._lockstep = lockstep
+        self._groups = groups
+        earlier = progress.env_steps if job_env_steps is None else job_env_steps
+        self._before = earlier - progress.env_steps * groups
+        self._has_begun = self._checked = False
+        self._dealt: int | None = None  # Env steps of what was dealt and is not begun.
+        self._adopted = False
+        if lockstep is not None:
+            embryo.join(lockstep)
+        self._publisher = Publisher(embryo.model, transport, slot)
+        self._present = np.empty(embryo.model.parameter_count, np.float32)
+        earlier_best = None if episodes.best_mean is None else checkpoints.best_parameters()
+        self._best_parameters: np.ndarray[Any, np.dtype[np.float32]] | None = earlier_best
+        self._winding_down = False
+        self._finished: str | None = None
+        self._started_ns: int | None = None
+        self._earlier_train_s = progress.train_s
+        self._saved_at = time.monotonic()
+        self._session_consumed = -progress.consumed
+        self._saved = self._reached
+        if not progress.sessions:
+            self.save()  # Later sessions begin with what is saved.
+        self._publish()
+
+    @property
+    def triggers(self) -> Sequence[Trigger]:
+        """Publish after each round of updates, once the parameters are there; save when it is time."""
+        return (
+            Trigger(when=self._publisher.is_due, do=self._publisher.finish),
+            Trigger(when=self.round_is_done, do=self.publish_policy),
+            Trigger(when=self.checkpoint_is_due, do=self.save),
+        )
+
+    @property
+    def finished(self) -> str | None:
+        """The stop rule that holds, once one does."""
+        return self._finished
+
+    def turn(self) -> bool:
+        """Count what came, and make one gradient update."""
+        # Whoever has nothing else to do waits for the parameters: nothing would wake this process for them.
+        return self._work() or self._publisher.finish()
+
+    def _work(self) -> bool:
+        arrivals = self._feed.arrivals()
+        if arrivals:
+            self._record(arrivals)
+        if self._winding_down or self._finished is not None:
+            return bool(arrivals)
+        if arrivals:
+            self._finished = self._duties.stop.reached(self._progress, self._episodes)
+            if self._finished is not None:
+                return True
+            if self._lockstep is None:
+                self._embryo.schedule(self._job_env_steps)
+        return self._learn() or bool(arrivals)
+
+    def round_is_done(self) -> bool:
+        """The policy has changed enough to be published."""
+        return self._feed.round_is_done
+
+    def publish_policy(self) -> bool:
+        """Replace the policy that actors find by the new one, when other learners and groups are ready."""
+        progress = self._progress
+        if not self._winding_down and not self._agrees():
+            return False
+        progress.version += 1
+        self._checked = False
+        self._publish()
+        return True
+
+    def checkpoint_is_due(self) -> bool:
+        """``checkpoint_every_s`` have passed since the last one."""
+        return time.monotonic() - self._saved_at >= self._duties.checkpoint_every_s
+
+    def save(self) -> bool:
+        """Write a checkpoint: all that a resumed run needs, and the best policy so far."""
+        tensors, rest = self._embryo.state()
+        state = TrainingState(
+            parameters=self._current_parameters(),
+            best_parameters=self._best_parameters,
+            tensors=tensors,
+            rest=rest,
+            progress=asdict(self._progress),
+            episodes=self._episodes.state(),
+        )
+        with self._transport.undisturbed():
+            self._checkpoints.write(state)
+        self._saved_at = time.monotonic()
+        self._saved = self._reached
+        return True
+
+    def wind_down(self) -> None:
+        """Make no more updates; the episodes in what is still received are counted.
+
+        Followers that are in the middle of a round hear of it: the connections to this learner close.
+        """
+        if not self._winding_down:
+            self._winding_down = True
+            self._feed.wind_down()
+            self.close()
+
+    def stop(self) -> None:
+        """Publish what was begun, count what was received last, and save unless nothing is new."""
+        self.wind_down()
+        self._publisher.finish()
+        self._record(self._feed.arrivals())
+        if self._saved != self._reached:
+            self.save()
+
+    def report(self) -> dict[str, Any]:
+        """Counters, returns, losses, and what the feed measures."""
+        episodes = self._episodes
+        return {
+            **asdict(self._progress),
+            "session_train_s": self._progress.train_s - self._earlier_train_s,
+            "session_consumed": self._session_consumed + self._progress.consumed,
+            "episodes": episodes.count,
+            "episodes_in_mean": episodes.in_mean,
+            "mean_100": episodes.mean,
+            "best_mean_100": episodes.best_mean,
+            **({} if episodes.win_rate is None else {"win_rate": episodes.win_rate}),
+            "time_to": [[threshold, seconds] for threshold, seconds in episodes.time_to.items()],
+            "losses": self._embryo.metrics(),
+            **self._feed.report(),
+            **({} if self._average is None else self._average.report()),
+        }
+
+    def close(self) -> None:
+        """Leave the followers."""
+        if self._lockstep is not None:
+            self._lockstep.close()
+
+    def _learn(self) -> bool:
+        """Make an update if it is time for one."""
+        if self._lockstep is not None:
+            self._lockstep.await_news()
+        if self._feed.round_is_done:
+            return False  # What was learned has to be published first.
+        if self._lockstep is None:
+            return self._update()
+        try:
+            return self._deal(self._lockstep) and self._update()
+        except LostPeerError:
+            return False
+
+    def _update(self) -> bool:
+        """Make one gradient update; False if there is nothing to learn from."""
+        batch = self._feed.batch()
+        if batch is None:
+            return self._feed.round_is_done
+        self._progress.consumed += self._embryo.update(batch)
+        self._progress.updates += 1
+        self._feed.used()
+        return True
+
+    def _deal(self, lockstep: Lockstep) -> bool:
+        """Begin the next updates with the followers, unless some are under way; False if that has to wait.
+
+        Raises:
+            LostPeerError: a follower is gone.
+            DivergedLearnersError: a follower begins with other parameters.
+        """
+        if lockstep.lost is not None:
+            return False
+        if self._dealt is None:
+            if self._feed.unfinished:
+                return True
+            env_steps = self._job_env_steps
+            if not self._feed.deal(env_steps, synchronise=self._adopted):
+                return False
+            self._dealt = env_steps
+        if not self._feed.is_claimed:
+            return False
+        if not self._has_begun:
+            self._has_begun = True
+            self._check(lockstep, self._progress.version)
+        if self._adopted:
+            self._adopted = False
+            lockstep.broadcast(tensors_in_step(self._embryo))
+        self._embryo.schedule(self._dealt)
+        self._dealt = None
+        return True
+
+    def _agrees(self) -> bool:
+        """Compare with the followers, once a version, and average with other groups; False: not yet."""
+        progress = self._progress
+        if self._lockstep is not None and not self._checked:
+            if self._lockstep.lost is not None:
+                return False
+            try:
+                self._check(self._lockstep, progress.version + 1)
+            except LostPeerError:
+                return False
+            self._checked = True
+        if self._average is not None:
+            if not self._average.settle(progress.updates, progress.consumed):
+                return False
+            self._adopted |= self._average.take_adopted()
+        return True
+
+    def _check(self, lockstep: Lockstep, version: int) -> None:
+        lockstep.check_same(version, self._current_parameters())
+
+    def _current_parameters(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Read the parameters as they are; the array is reused by the next call."""
+        self._embryo.model.write_parameters(self._present)
+        return self._present
+
+    def _record(self, arrivals: Sequence[Arrival]) -> None:
+        """Count steps and episodes in the order of the arrivals."""
+        if not arrivals:
+            return
+        if self._started_ns is None:
+            self._started_ns = min(arrival.started_ns for arrival in arrivals)
+        self._progress.train_s = self._earlier_train_s + (time.monotonic_ns() - self._started_ns) / 1e9
+        for arrival in arrivals:
+            self._progress.env_steps += arrival.samples
+            if self._episodes.record(arrival.returns, self._progress.train_s, arrival.wins):
+                self._best_parameters = self._publisher.parameters.copy()
+
+    @property
+    def _reached(self) -> tuple[int, int, int]:
+        """What changes with anything that is worth saving: a version may be an average, without an update."""
+        return self._progress.env_steps, self._progress.updates, self._progress.version
+
+    @property
+    def _job_env_steps(self) -> int:
+        """About how many env steps all groups have made: schedules are over those."""
+        return self._before + self._progress.env_steps * self._groups
+
+    def _publish(self) -> None:
+        self._publisher.begin(self._progress.version, self._job_env_steps)
+        self._feed.advance(self._progress.version)

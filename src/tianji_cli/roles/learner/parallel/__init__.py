@@ -1,0 +1,1 @@
+"""What several learners of a group, and several groups, add to a learner."""

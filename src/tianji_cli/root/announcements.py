@@ -1,0 +1,108 @@
+"""What the root tells the user of workers: who starts slowly or is silent, the first step, lost output."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from tianji_cli.plan.plan import Plan
+from tianji_cli.root.held_back import Receiver
+from tianji_cli.root.silence import LATE_S, Silence
+from tianji_cli.signals import BEGAN_S
+from tianji_cli.telemetry.snapshot import Snapshot
+
+SLOW_START_S: Final = 30.0
+"""A process that is not ready after so long is named, once: only the user ends a start that hangs."""
+STALLED_S: Final = 30.0
+"""If nothing was made and nothing learnt for so long, it is said, once."""
+
+
+class Announcements:
+    """Says each thing once.
+
+    Args:
+        plan: of the job.
+        event: tells the user something.
+    """
+
+    def __init__(self, plan: Plan, event: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._event = event
+        self._silence = Silence(range(len(plan.processes)))
+        self._began = time.monotonic()
+        self._slow_start_announced = False
+        self._first_step_announced = False
+        self._waited_for: set[Receiver] = set()
+        self._suspended_servers: set[str] = set()
+        self._without_output: set[int] = set()
+        self._done = (-1, -1, -1)
+        self._done_s = 0.0
+        self._stalled = False
+
+    def begin(self, rank: int) -> None:
+        """A worker was started."""
+        self._silence.begin(rank)
+
+    def hear(self, rank: int) -> None:
+        """A worker has said something."""
+        if self._silence.is_broken(rank):
+            self._event(f"{self._title(rank)} is heard of again")
+
+    def mind_training(self, ranks: Iterable[int], snapshot: Snapshot) -> None:
+        """Name those of the ranks that were not heard of for long, and say when nothing goes on.
+
+        Plain lines stop while nothing changes: a run that hangs must not look like one that has ended.
+
+        Args:
+            ranks: that carry roles.
+            snapshot: of this moment.
+        """
+        for rank in self._silence.newly_late(ranks):
+            self._event(f"nothing heard of {self._title(rank)} for {LATE_S:g} s")
+        done = (snapshot.env_steps, snapshot.produced, snapshot.updates)
+        if done != self._done:
+            if self._stalled:
+                self._event("training goes on")
+            self._done, self._done_s, self._stalled = done, time.monotonic(), False
+        elif not self._stalled and time.monotonic() - self._done_s > STALLED_S:
+            self._stalled = True
+            self._event(f"no environment step and no update for {STALLED_S:g} s")
+
+    def mind_start(self, missing: Iterable[int]) -> None:
+        """Name those of the ranks that all others wait for, if they take long to start."""
+        if not self._slow_start_announced and time.monotonic() - self._began > SLOW_START_S:
+            self._slow_start_announced = True
+            self._event(f"not ready yet after {SLOW_START_S:g} s: {self._plan.titles(missing)}")
+
+    def mind_first_step(self, trained_s: float) -> None:
+        """Say how long it took until the first step, which was ``trained_s`` ago; 0 before it."""
+        if trained_s and not self._first_step_announced:
+            self._first_step_announced = True
+            start_up_s = time.monotonic() - BEGAN_S - trained_s
+            self._event(f"first environment step {start_up_s:.2f} s after the command began")
+
+    def mind_servers(self, suspended: Mapping[str, int]) -> None:
+        """Name the fork servers that are suspended, and say their process ids."""
+        for title in suspended.keys() - self._suspended_servers:
+            pid = suspended[title]
+            self._event(
+                f"{title} (process {pid}) is stopped: it starts no worker, and does not say how one ends; "
+                f"kill -CONT {pid} lets it go on"
+            )
+        self._suspended_servers = set(suspended)
+
+    def mind_waiting(self, waits_for: Receiver | None) -> None:
+        """Name a role that holds actors back."""
+        if waits_for is not None and waits_for not in self._waited_for:
+            self._waited_for.add(waits_for)
+            self._event(f"actors wait for {waits_for}, which claims its fragments too slowly or not at all")
+
+    def lose_output(self, rank: int, cause: OSError) -> None:
+        """Say that what a worker on another host writes cannot be kept."""
+        if rank not in self._without_output:
+            self._without_output.add(rank)
+            self._event(f"what {self._title(rank)} writes to its log is lost: {cause}")
+
+    def _title(self, rank: int) -> str:
+        return self._plan.processes[rank].title

@@ -1,0 +1,168 @@
+"""The root's part in averaging over groups: takes contributions round by round and publishes their mean."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
+from tianji_cli.plan.plan import ROOT_RANK
+from tianji_cli.wire.contribution import Average, Contribution, average_nbytes, values_in
+from tianji_cli.wire.refusals import Refusals
+from tianji_transports.core import Claim, Transport
+
+ENOUGH: Final = 2
+"""Contributions with which a round may be closed though a group is missing."""
+
+SAY_EVERY_S: Final = 10.0
+"""A group that is late again and again is reported this often."""
+
+
+class Averager:
+    """Averages what groups contribute, each at most once in a round, weighted by the samples it has used.
+
+    A round begins with its first contribution and ends when every group that lives has contributed, or
+    ``wait_s`` after the second one: a group by itself has nothing to be averaged with. Whoever was late is
+    taken into the next one. The mean is summed up in the order of the groups, so that the same contributions
+    have the same mean, bit by bit.
+
+    Args:
+        transport: the root's endpoint.
+        groups: group of each rank that contributes.
+        job: the job's number.
+        wait_s: longest that a round stays open once two groups have contributed; a group is late if another's
+            contribution has waited that long for its own.
+        event: tells the user something.
+
+    Attributes:
+        rounds: that were closed.
+        missed: of each group: rounds that it was late for while it lived.
+        deadline: when groups are late for the open round, by ``time.monotonic``; infinite if none is open, or
+            if they are already.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        groups: Mapping[int, int],
+        *,
+        job: int,
+        wait_s: float,
+        event: Callable[[str], None],
+    ) -> None:
+        self._transport = transport
+        self._groups = groups
+        self._job = job
+        self._wait_s = wait_s
+        self._event = event
+        self._nbytes = transport.wiring.channel(CONTRIBUTIONS, ROOT_RANK).max_bytes
+        values, number = values_in(self._nbytes), len(groups)
+        self._contributions = [Contribution(memoryview(bytearray(self._nbytes))) for _ in range(number)]
+        self._average = Average(memoryview(bytearray(average_nbytes(values, number))), number)
+        self._here: set[int] = set()
+        self._late: set[int] = set()
+        self._living = set(groups.values())
+        self._taken = [0] * number
+        self.missed = [0] * number
+        self._said = [float("-inf")] * number
+        self._contributors = 0
+        self.rounds = 0
+        self._version = 0
+        self._refusals = Refusals()
+        self.deadline = float("inf")
+
+    def turn(self) -> bool:
+        """Take what has come, and close the round when it is complete or its time is up.
+
+        Returns:
+            False if there was nothing to do.
+        """
+        came = False
+        while (claim := self._transport.probe(CONTRIBUTIONS)) is not None:
+            self._take(claim)
+            came = True
+        is_late = time.monotonic() >= self.deadline
+        if self._here and (self._living <= self._here or (is_late and len(self._here) >= ENOUGH)):
+            self._close()
+        elif is_late:
+            self._miss_others()
+        else:
+            return came
+        return True
+
+    def lose(self, rank: int) -> None:
+        """Wait no longer for a group, by its learner; what it has contributed already counts."""
+        self._living.discard(self._groups[rank])
+
+    @property
+    def rejected(self) -> tuple[int, str]:
+        """How many messages were refused, and why the first; among them what the endpoint refused."""
+        counters = self._transport.counters
+        return self._refusals.count + counters.rejected, self._refusals.first or counters.first_rejection
+
+    def _take(self, claim: Claim) -> None:
+        group = self._groups[claim.source]
+        contribution = self._contributions[group]
+        if claim.nbytes != self._nbytes or group in self._here:
+            why = "again in one round" if group in self._here else f"{claim.nbytes} bytes, not {self._nbytes}"
+            self._refusals.add(claim, why)
+            claim.release()
+            return
+        claim.take(contribution.memory)
+        if (refusal := contribution.refusal(self._job, group)) is not None:
+            self._refusals.add(claim, refusal)
+            return
+        if not contribution.is_finite:
+            self._event(f"the parameters of group {group} are not finite: they are left out of the average")
+            self._taken[group] = contribution.number
+            self._publish()
+            return
+        self._here.add(group)
+        if len(self._here) <= ENOUGH:
+            self.deadline = time.monotonic() + self._wait_s
+        if len(self._here) == 1 and self._living - self._here:
+            self._publish()  # Whoever can shall contribute now.
+
+    def _close(self) -> None:
+        contributors = sorted(self._here)
+        total = sum(self._contributions[group].weight for group in contributors)
+        mean = self._average.values
+        for i, group in enumerate(contributors):
+            contribution = self._contributions[group]
+            share = contribution.weight / total
+            if i == 0:
+                np.multiply(contribution.values, share, out=mean)
+            else:
+                contribution.values *= share
+                mean += contribution.values
+            self._taken[group] = contribution.number
+        self._miss_others()
+        self._here.clear()
+        self._late.clear()
+        self._contributors = len(contributors)
+        self.rounds += 1
+        self._publish()
+
+    def _miss_others(self) -> None:
+        """Count those that are late for this round, once, and name them."""
+        self.deadline = float("inf")
+        for group in sorted(self._living - self._here - self._late):
+            self._late.add(group)
+            self.missed[group] += 1
+            now = time.monotonic()
+            if now - self._said[group] >= SAY_EVERY_S:
+                self._said[group] = now
+                self._event(
+                    f"group {group} is late for average {self.rounds + 1} by {self._wait_s:g} s, "
+                    f"distribution.sync_wait_s ({self.missed[group]} so far)"
+                )
+
+    def _publish(self) -> None:
+        self._average.fill_header(
+            self._job, self.rounds, self._contributors, is_open=bool(self._here), taken=self._taken
+        )
+        self._version += 1
+        self._transport.publish(AVERAGE, self._average.memory, self._version)

@@ -1,0 +1,150 @@
+"""How training ends: actors first, then the processes that receive from them, each in its time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from tianji_cli.plan.plan import Plan
+from tianji_cli.root.crew import Crew
+from tianji_cli.wire.control import ControlServer
+from tianji_cli.wire.messages import Stop, WindDown
+
+WIND_DOWN_LIMIT_S: Final = 1.5
+"""Actors that go on for so long, without another one having stopped meanwhile, are killed."""
+STOP_LIMIT_S: Final = 10.0
+"""How long any other process may take to stop."""
+SAVE_LIMIT_S: Final = 120.0
+"""How long one may take that has a replay to save, which may be gigabytes."""
+SILENT_S: Final = 3.0
+"""Once a replay is being saved for so long, the user is told."""
+
+
+class StoppingOrder:
+    """Says which processes may stop, once the actors have; each group goes its own pace.
+
+    A learner stops when a buffer in a process of its own has told it of all that was received. What the
+    buffer does after that, such as saving its replay, keeps no learner from saving its own state. A role of
+    the user's stops with the learner, and so do followers.
+
+    Args:
+        plan: who carries what.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        learners = {process.rank for process in plan.carrying("learner")}
+        buffers = {process.rank for process in plan.carrying("buffer")} - learners
+        actors = {process.rank for process in plan.carrying("actor")} - learners
+        self._stages: list[tuple[set[int], ...]] = []
+        for group in dict.fromkeys(process.group for process in plan.trainers):
+            ranks = {process.rank for process in plan.trainers if process.group == group} - actors
+            self._stages.append((ranks & buffers, ranks - buffers))
+        self._told: set[int] = set()
+
+    def next(self, running: AbstractSet[int], stopped: AbstractSet[int]) -> set[int]:
+        """Name the ranks that may stop now and were not named before.
+
+        Args:
+            running: ranks that have not ended.
+            stopped: ranks that have said their last word.
+        """
+        waiting = running - stopped
+        named = {rank for stages in self._stages for rank in _now(stages, waiting)} - self._told
+        self._told |= named
+        return named
+
+
+def _now(stages: tuple[set[int], ...], waiting: AbstractSet[int]) -> set[int]:
+    """Find the first stage of a group in which a rank has not stopped; the last if all have."""
+    return next((stage for stage in stages if stage & waiting), stages[-1])
+
+
+class Ending:
+    """Tells every process to stop when it is its turn, and kills those that do not in time.
+
+    Args:
+        plan: of the job.
+        control: the root's end of the control channel.
+        crew: the worker processes.
+        saves_replay: buffers write gigabytes, perhaps.
+        give_up: is told which processes it kills because they did not stop in time, other than actors.
+        event: tells the user something.
+
+    Attributes:
+        actors: ranks that carry actors and nothing that receives from them.
+        receivers: the other ranks of all groups.
+        stopped: ranks that have said their last word; kept by the root.
+        deadline: when patience ends, by ``time.monotonic``; infinite before the end begins and after it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        control: ControlServer,
+        crew: Crew,
+        *,
+        saves_replay: bool,
+        give_up: Callable[[set[int]], None],
+        event: Callable[[str], None],
+    ) -> None:
+        self._plan = plan
+        self._control = control
+        self._crew = crew
+        self._give_up = give_up
+        self._event = event
+        self._order = StoppingOrder(plan)
+        self._savers = {process.rank for process in plan.carrying("buffer")} if saves_replay else set[int]()
+        self.actors = {process.rank for process in plan.carrying("actor") if "learner" not in process.roles}
+        self.receivers = {process.rank for process in plan.trainers} - self.actors
+        self.stopped: set[int] = set()
+        self.deadline = float("inf")
+        self._remaining: set[int] = set()
+        self._killed: set[int] = set()
+        self._deadlines: dict[int, float] = {}
+        self._announce_at = float("inf")
+
+    def begin(self) -> None:
+        """Stop the actors, and let the others make ready."""
+        for rank in self.actors:
+            self._control.send(rank, Stop())
+        for rank in self.receivers:
+            self._control.send(rank, WindDown())
+
+    def actors_are_gone(self) -> bool:
+        """Say whether all actors have stopped; kills them when none of them does any more."""
+        now, remaining = time.monotonic(), self._crew.ranks & self.actors
+        if remaining != self._remaining:  # However many there are: each that stops gives the others time.
+            self._remaining, self.deadline = remaining, now + WIND_DOWN_LIMIT_S
+        elif remaining and now >= self.deadline:
+            if late := remaining - self._killed:
+                self._event(f"{self._plan.titles(late)} did not stop within {WIND_DOWN_LIMIT_S:g} s: killed")
+            self._crew.kill(remaining)
+            self._killed |= late
+            self.deadline = now + WIND_DOWN_LIMIT_S
+        return not remaining
+
+    def all_are_gone(self) -> bool:
+        """Stop whose turn it is, and say whether none is left; kills each process when its time is up."""
+        now, running = time.monotonic(), self._crew.ranks
+        for rank in self._order.next(running, self.stopped):
+            self._control.send(rank, Stop())
+            self._deadlines[rank] = now + (SAVE_LIMIT_S if rank in self._savers else STOP_LIMIT_S)
+            if rank in self._savers:
+                self._announce_at = min(self._announce_at, now + SILENT_S)
+        late = {rank for rank in running if self._deadlines.get(rank, float("inf")) <= now}
+        if late:
+            self._give_up(late)
+            self._crew.kill(late)
+            self._deadlines |= dict.fromkeys(late, now + STOP_LIMIT_S)
+        if now >= self._announce_at:
+            self._announce_at = float("inf")
+            if saving := running & self._savers:
+                self._event(
+                    f"{self._plan.titles(saving)} may take up to {SAVE_LIMIT_S:g} s to save its replay "
+                    "(a second Ctrl-C ends it at once)"
+                )
+        pending = [self._deadlines[rank] for rank in running if rank in self._deadlines]
+        self.deadline = min([*pending, self._announce_at]) if running else float("inf")
+        return not running

@@ -1,0 +1,438 @@
+"""The root: starts everybody, hears everybody, decides when a job is over, and is never busy for long.
+
+A job goes through phases: *starting* until every worker has registered, *training*, *winding down*
+while the actors stop and the buffers receive their last fragments, *stopping* while the buffers in
+processes of their own say what they received and the learners save, *evaluating*, *over*. Winding down and
+stopping have time limits, so that nothing hangs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import describe_exit
+from tianji_cli.files.counters import ProductionFile
+from tianji_cli.files.regular import open_to_append
+from tianji_cli.plan.graph import graph_of
+from tianji_cli.plan.plan import Plan
+from tianji_cli.root.announcements import Announcements
+from tianji_cli.root.best_group import choose_best
+from tianji_cli.root.crew import Crew, Departure
+from tianji_cli.root.ending import Ending
+from tianji_cli.root.endpoint import RootEndpoint
+from tianji_cli.root.evaluation_watch import EvaluationWatch
+from tianji_cli.root.group_losses import GroupLosses
+from tianji_cli.root.membership import Membership
+from tianji_cli.root.overview import Overview
+from tianji_cli.root.phase import Outcome, Phase
+from tianji_cli.root.production_goal import ProductionGoal
+from tianji_cli.root.rejections import Rejections
+from tianji_cli.root.stations import refuse_late
+from tianji_cli.root.stop_rules import StopRules
+from tianji_cli.signals import StopSignals
+from tianji_cli.telemetry.snapshot import Status, Summary
+from tianji_cli.telemetry.telemetry import Telemetry
+from tianji_cli.wire.control import ControlServer
+from tianji_cli.wire.messages import (
+    Arrive,
+    Began,
+    Ended,
+    Failed,
+    Finished,
+    PeerLost,
+    Present,
+    Register,
+    Report,
+    Stop,
+    Stopped,
+    Terminate,
+    ToRoot,
+    Wrote,
+)
+
+TICK_S: Final = 1.0
+FIRST_TICKS_S: Final = 0.2
+FIRST_S: Final = 10.0
+"""In the first ``FIRST_S`` ticks come every ``FIRST_TICKS_S``, for the learning curves of short runs."""
+ENDING: Final = frozenset({Phase.WINDING_DOWN, Phase.STOPPING})
+LAST_WORDS_S: Final = 1.0
+"""How long what a worker sent before it ended may still be on its way."""
+
+
+class Root:
+    """Runs a job from start to end.
+
+    Args:
+        config: the job.
+        plan: its processes.
+        control: the root's end of the control channel.
+        crew: the worker processes.
+        production: the actors' pages.
+        overview: what is known of everybody.
+        signals: the user's wishes to stop.
+        telemetry: what the user sees.
+        log: finds the log file of a rank.
+        averaging: of the groups' parameters.
+        losses: which groups are gone.
+        checkpoints: where they are.
+    """
+
+    def __init__(  # noqa: PLR0913 - the root is where everything meets
+        self,
+        config: JobConfig,
+        plan: Plan,
+        *,
+        control: ControlServer,
+        crew: Crew,
+        production: ProductionFile,
+        overview: Overview,
+        signals: StopSignals,
+        telemetry: Telemetry,
+        log: Callable[[int], Path],
+        averaging: RootEndpoint,
+        losses: GroupLosses,
+        checkpoints: Path,
+    ) -> None:
+        self._config = config
+        self._plan = plan
+        self._control = control
+        self._crew = crew
+        self._production = production
+        self._overview = overview
+        self._signals = signals
+        self._telemetry = telemetry
+        self._rejections = Rejections(overview, control, averaging, telemetry.event)
+        self._log = log
+        self._averaging = averaging
+        self._losses = losses
+        self._checkpoints = checkpoints
+        self._phase = Phase.STARTING
+        self._outcome: Outcome | None = None
+        self._members = Membership(plan, graph_of(config), control)
+        self._announcements = Announcements(plan, telemetry.event)
+        self._rules = StopRules(config, overview)
+        self._goal = ProductionGoal(config, plan, overview, control)
+        self._evaluation: EvaluationWatch | None = None
+        self._said_last: set[int] = set()
+        self._began = time.monotonic()
+        self._next_tick = self._began
+        saves_replay = config.distribution.buffer.save_with_checkpoint
+        self._ending = Ending(
+            plan, control, crew, saves_replay=saves_replay, give_up=self._give_up, event=telemetry.event
+        )
+        self._interruptions = 0
+        self._stop_requested = False
+        self._learner_ranks = {process.rank for process in plan.carrying("learner")}
+
+    def run(self) -> Summary:
+        """Run the job; returns when every worker has ended."""
+        for process in self._plan.trainers:
+            self._start(process.rank)
+        while self._phase is not Phase.OVER:
+            self._sleep()
+            self._mind_interruption()
+            for message in self._control.receive():
+                self._hear(message)
+            self._averaging.turn()
+            if self._averaging.failure:
+                self._end("failed", self._averaging.failure)
+            self._mind_crew()
+            self._tick()
+            if self._phase is Phase.TRAINING:
+                self._goal.mind(self._losses.killed)
+            self._advance()
+        self._telemetry.update(self._overview.snapshot())
+        return self._summary()
+
+    def _sleep(self) -> None:
+        goal_at = self._goal.look_at if self._phase is Phase.TRAINING else float("inf")
+        until = min(self._next_tick, self._ending.deadline, goal_at)
+        self._averaging.sleep(until, self._control, (self._signals.descriptor, *self._crew.descriptors))
+        self._signals.clear()
+
+    def _mind_interruption(self) -> None:
+        if self._signals.count == self._interruptions:
+            return
+        self._interruptions = self._signals.count
+        if self._interruptions == 1:
+            self._request_stop(self._signals.last)
+        else:
+            self._telemetry.event(f"{self._signals.last} again: ending at once, without a last checkpoint")
+            self._crew.kill_all()
+
+    def _request_stop(self, what: str) -> None:
+        """End the run in order; if training is over, what remains to be ended is the evaluation."""
+        if self._stop_requested:
+            return
+        self._stop_requested = True
+        if self._outcome is None:
+            self._end("stopped", what)
+        elif self._outcome.status == "finished" and self._plan.carrying("evaluator"):
+            self._outcome = Outcome("stopped", f"{self._outcome.reason}; no evaluation because of {what}")
+            if self._phase is Phase.EVALUATING:
+                self._crew.kill_all()
+
+    def _hear(self, message: ToRoot) -> None:
+        match message:
+            case Arrive():
+                self._telemetry.event(refuse_late(self._control, message))
+            case Ended():
+                self._overview.note_pages(message.pages)
+                self._crew.hear(message)
+            case Wrote():
+                self._keep_output(message)
+            case Began() | Present():
+                self._crew.hear(message)
+            case Register():
+                self._welcome(message)
+            case Report():
+                self._note(message)
+            case Stopped():
+                self._said_last.add(message.report.rank)
+                self._ending.stopped.add(message.report.rank)
+                self._note(message.report)
+            case Finished():
+                self._finish(message)
+            case Failed():
+                self._said_last.add(message.rank)
+                self._overview.workers[message.rank].state = "failed"
+                if not self._losses.includes(message.rank):
+                    self._end("failed", self._cause(message.rank, f": {message.cause}"))
+            case Terminate():
+                self._request_stop(f"SIGTERM to {self._title(message.rank)}")
+
+    def _welcome(self, message: Register) -> None:
+        if not self._members.is_current(message.rank, message.incarnation):
+            return  # It has died since, and its successor is on its way.
+        view = self._overview.workers[message.rank]
+        view.state, view.pid = "running", message.pid
+        self._members.register(message)
+        if message.wiring is not None:
+            self._averaging.open(message.wiring)
+        self._introduce()
+        self._goal.register(message.rank)
+        if self._phase not in {Phase.STARTING, Phase.TRAINING}:
+            self._control.send(message.rank, Stop())
+
+    def _introduce(self) -> None:
+        addresses = self._members.introduce(self._losses.living, self._averaging.address)
+        if addresses is None:
+            return
+        self._averaging.connect(addresses)
+        if self._phase is Phase.STARTING:
+            self._phase = Phase.TRAINING
+
+    def _note(self, report: Report) -> None:
+        roles = len(self._plan.processes[report.rank].roles)
+        fits = len(report.roles) == len(report.busy_s) == roles
+        if not fits or not self._members.is_current(report.rank, report.incarnation):
+            return
+        self._announcements.hear(report.rank)
+        view = self._overview.workers[report.rank]
+        if view.state == "starting":
+            view.state = "running"  # An evaluator registers nowhere: nothing is sent to it.
+        self._overview.note(report)
+        if report.rank in self._learner_ranks:
+            self._mind(self._rules.steps_reached())
+
+    def _keep_output(self, message: Wrote) -> None:
+        """Keep what a worker on another host wrote: that host forgets it."""
+        if (rank := self._crew.hear(message)) is None:
+            return
+        try:
+            with open(open_to_append(self._log(rank)), "ab") as log:
+                log.write(message.output)
+        except OSError as cause:
+            self._announcements.lose_output(rank, cause)
+
+    def _finish(self, message: Finished) -> None:
+        group = self._plan.processes[message.rank].group
+        if group is not None and group not in self._losses.causes:
+            self._end("finished", self._rules.attributed(message.reason, group))
+
+    def _start(self, rank: int, incarnation: int = 0) -> None:
+        if self._plan.is_local(rank):
+            for actor in self._plan.processes[rank].actors:
+                self._production.begin(actor, incarnation)
+        self._members.begin(rank, incarnation)
+        self._said_last.discard(rank)
+        self._ending.stopped.discard(rank)
+        self._crew.start(rank, incarnation)
+        self._overview.workers[rank].state = "starting"
+        self._announcements.begin(rank)
+
+    def _mind_crew(self) -> None:
+        departures = self._crew.departures()
+        if self._crew.fork_server_lost is not None:
+            self._end("failed", self._crew.fork_server_lost)
+        elif self._phase in ENDING or self._has_evaluated:
+            self._crew.end_suspended_servers()
+        deadline = time.monotonic() + LAST_WORDS_S
+        for departure in departures:
+            self._take_leave(departure, deadline)
+
+    @property
+    def _has_evaluated(self) -> bool:
+        return self._phase is Phase.EVALUATING and self._crew.ranks <= self._ending.stopped
+
+    def _take_leave(self, departure: Departure, deadline: float) -> None:
+        rank, status = departure.rank, departure.exit_status
+        if self._crew.is_lost(rank):
+            self._overview.unsure.add(rank)
+        elif departure.pid is not None and not departure.killed and (status is None or status >= 0):
+            self._await_last_words(rank, deadline)
+        # Whatever befalls a process after its last report, all that it had to do was done.
+        in_order = rank in self._ending.stopped and (status is None or status <= 0)
+        view = self._overview.workers[rank]
+        view.pid, view.state = None, "done" if in_order else describe_exit(status)
+        if in_order and self._phase not in {Phase.STARTING, Phase.TRAINING}:
+            return
+        self._losses.note(departure, in_order=rank in self._ending.stopped)
+        if departure.killed or self._losses.includes(rank):
+            return  # It was said why when that was decided.
+        cause = self._cause(rank, f" {departure.refusal or describe_exit(status)}")
+        died = status is not None and status < 0
+        is_actor = rank in self._ending.actors
+        gone = self._crew.is_lost(rank) or (died and not is_actor)
+        if gone and self._phase is not Phase.STARTING and self._losses.lose({rank}, cause):
+            self._leave_behind(self._plan.processes[rank].group)
+        elif not is_actor or not died:
+            self._end("failed", cause)
+        elif self._phase in {Phase.STARTING, Phase.TRAINING}:
+            self._restart(departure, cause)
+        else:
+            self._telemetry.event(f"{cause} while it was stopping")
+
+    def _leave_behind(self, group: int | None) -> None:
+        """Go on without a group that is lost."""
+        ranks = self._losses.ranks_of(group)
+        self._crew.kill(ranks)
+        self._averaging.lose(ranks & self._learner_ranks)
+        self._members.leave(ranks)
+        if self._phase is Phase.TRAINING:
+            self._introduce()  # A role that waits for all of them is not to wait for those.
+
+    def _await_last_words(self, rank: int, deadline: float) -> None:
+        """Hear what a worker said at its end, which may come after the news of its end."""
+        while True:
+            for message in self._control.receive():
+                self._hear(message)
+            remaining_s = deadline - time.monotonic()
+            if rank in self._said_last or remaining_s <= 0:
+                return
+            self._control.wait(remaining_s)
+
+    def _restart(self, departure: Departure, cause: str) -> None:
+        rank = departure.rank
+        if not self._crew.may_restart():
+            most = self._config.distribution.max_restarts_per_minute
+            self._end("failed", f"{cause}; restarts are limited to {most} a minute")
+            return
+        if self._plan.is_local(rank):
+            for actor in self._plan.processes[rank].actors:
+                page = self._production.read(actor)
+                self._overview.ended[actor, page.incarnation] = page
+        of_group = self._losses.ranks_of(self._plan.processes[rank].group)
+        for other in self._ending.receivers & of_group:
+            self._control.send(other, PeerLost(rank=rank))
+        self._overview.workers[rank].restarts += 1
+        self._telemetry.event(f"{cause}; restarting it")
+        self._start(rank, departure.incarnation + 1)
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        if now < self._next_tick:
+            return
+        self._next_tick = now + (TICK_S if now - self._began > FIRST_S else FIRST_TICKS_S)
+        for rank, pid in self._crew.pids.items():
+            self._overview.workers[rank].pid = pid
+        self._averaging.tell(self._overview, self._losses.causes)
+        snapshot = self._overview.snapshot()
+        self._telemetry.update(snapshot)
+        self._rejections.report()
+        self._announcements.mind_servers(self._crew.suspended_servers)
+        self._announcements.mind_first_step(self._overview.session_train_s)
+        self._announcements.mind_waiting(self._overview.waits_for)
+        if self._phase is Phase.STARTING:
+            self._announcements.mind_start(self._crew.ranks - self._members.registered)
+        if self._phase is Phase.TRAINING:
+            self._announcements.mind_training(self._crew.ranks, snapshot)
+        if self._evaluation is not None and self._evaluation.is_late(self._overview.evaluating):
+            self._crew.kill_all()
+        self._mind(self._rules.time_reached())
+
+    def _mind(self, reached: str | None) -> None:
+        """End the run in order when a rule holds."""
+        if reached is not None and self._outcome is None:
+            self._end("finished", reached)
+
+    def _end(self, status: Status, reason: str) -> None:
+        """Begin the end, or make it worse: the first failure is the cause, whatever was decided before."""
+        if self._phase is Phase.EVALUATING and self._outcome is not None:
+            reason = f"the evaluation failed, after training was over ({self._outcome.reason}): {reason}"
+        if self._outcome is None or (status == "failed" and self._outcome.status != "failed"):
+            self._outcome = Outcome(status, reason)
+        if self._phase in {Phase.STARTING, Phase.TRAINING}:
+            to_kill = self._crew.ranks - self._members.registered  # They are not there to hear a Stop.
+            if self._phase is Phase.STARTING:
+                self._crew.start_no_more()
+                to_kill |= self._ending.actors  # They have made nothing, and a thousand need long to stop.
+            self._phase = Phase.WINDING_DOWN
+            self._ending.begin()
+            self._crew.kill(to_kill)
+            self._averaging.finish()
+
+    def _advance(self) -> None:
+        """Go on to the next phase when this one is done, or when its time is up."""
+        if self._phase is Phase.WINDING_DOWN and self._ending.actors_are_gone():
+            self._phase = Phase.STOPPING
+        if self._phase is Phase.STOPPING and self._ending.all_are_gone():
+            self._phase = self._evaluation_or_over()
+        elif self._phase is Phase.EVALUATING and not self._crew.ranks:
+            self._phase = Phase.OVER
+
+    def _give_up(self, late: set[int]) -> None:
+        names = " and ".join(self._title(rank) for rank in sorted(late))
+        cause = f"{names} did not stop in time and was killed"
+        if not self._losses.lose(late, cause):
+            self._end("failed", cause)
+
+    def _evaluation_or_over(self) -> Phase:
+        if self._config.distribution.groups > 1:
+            learners, lost = self._overview.learners(), self._losses.causes
+            with self._control.undisturbed():
+                choose_best(self._checkpoints, learners, lost, self._telemetry.event)
+        evaluators = self._plan.carrying("evaluator")
+        if not evaluators or self._outcome is None or self._outcome.status != "finished":
+            return Phase.OVER
+        if self._crew.starts_no_more:
+            self._outcome = Outcome(
+                "finished", f"{self._outcome.reason}; no evaluation: the fork server was stopped"
+            )
+            return Phase.OVER
+        self._telemetry.event(f"training is over ({self._outcome.reason}); evaluating")
+        self._evaluation = EvaluationWatch(self._config.experiment.eval_max_s, self._telemetry.event)
+        self._start(evaluators[0].rank)
+        return Phase.EVALUATING
+
+    def _summary(self) -> Summary:
+        assert self._outcome is not None
+        if self._outcome.status == "finished" and self._evaluation is not None:
+            self._overview.note_evaluation(self._evaluation.ended_by)
+        account = self._losses.account(self._overview)
+        if account.unaccounted:
+            self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
+        self._rejections.report()
+        self._averaging.tell(self._overview, self._losses.causes)
+        reason = self._losses.described(self._outcome.reason)
+        return self._overview.summary(self._outcome.status, reason, account, self._rejections.total)
+
+    def _cause(self, rank: int, what: str) -> str:
+        return f"{self._title(rank)}{what} (its output: {self._log(rank)})"
+
+    def _title(self, rank: int) -> str:
+        return self._plan.processes[rank].title

@@ -1,0 +1,285 @@
+"""One session of a job, from an empty run directory (or an earlier run's) to its summary."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tianji_cli.config.checks import host_warnings
+from tianji_cli.config.loader import dump_config
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import RunFailed
+from tianji_cli.files.checkpoint_places import point_best_at
+from tianji_cli.files.counters import ProductionFile
+from tianji_cli.files.progress import Progress
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.launch.cleanup import remove_stale
+from tianji_cli.launch.local import LocalLauncher
+from tianji_cli.launch.mpi_ranks import World
+from tianji_cli.launch.run_files import saved_progress
+from tianji_cli.plan.plan import Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
+from tianji_cli.plan.spec import BuildSpec, JobSpec
+from tianji_cli.root.crew import Crew
+from tianji_cli.root.endpoint import RootEndpoint
+from tianji_cli.root.gathering import Gathering
+from tianji_cli.root.group_losses import GroupLosses
+from tianji_cli.root.overview import Overview
+from tianji_cli.root.root import Root
+from tianji_cli.root.stations import StationLauncher
+from tianji_cli.signals import StopSignals
+from tianji_cli.telemetry.snapshot import Summary
+from tianji_cli.telemetry.telemetry import Telemetry, choose_display
+from tianji_cli.telemetry.unwaited import unwaited
+from tianji_cli.wire.control import ControlServer
+from tianji_cli.wire.interfaces import LOOPBACK, own_address
+from tianji_cli.wire.keys import JobKey, RootAddress, engine_options
+from tianji_cli.wire.messages import Welcome
+from tianji_envs import registry as environments
+
+KEY_FILE: Final = "job.key"
+PRODUCTION_FILE: Final = "production.bin"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be run.
+
+    Attributes:
+        job: the config.
+        run: where it leaves its files.
+        resumed: training goes on from the run's last checkpoint.
+        quiet: show no progress.
+        listen: host and port of the control channel; None chooses them.
+        world: the ranks, if an MPI launcher has started them.
+        launcher: starts processes on this host; None if an MPI launcher has started them.
+        files: of the user's, for hosts that join.
+    """
+
+    job: JobConfig
+    run: RunDirectory
+    resumed: bool = False
+    quiet: bool = False
+    listen: tuple[str, int] | None = None
+    world: World | None = None
+    launcher: LocalLauncher | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where the control channel listens: on loopback as long as no other host takes part."""
+        if self.listen is not None:
+            return self.listen
+        hosts = {host.name for host in self.world.hosts} if self.world is not None else set()
+        return (own_address() if self.job.distribution.hosts > 1 or len(hosts) > 1 else LOOPBACK), 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a session.
+
+    Attributes:
+        summary: as it was written down.
+        doomed: MPI ranks are left that cannot end by themselves.
+    """
+
+    summary: Summary
+    doomed: bool
+
+
+def run_session(order: Order) -> Result:
+    """Start the processes of a job, stay until they have ended, and write down what came of it.
+
+    Raises:
+        UsageError: the run has nothing to go on from, or another process works on it.
+        RunFailed: nothing could be started.
+        Interruption: the user did not wait for all hosts.
+    """
+    job, run = order.job, order.run
+    progress = saved_progress(run.checkpoints, job.distribution.groups) if order.resumed else ()
+    earlier_env_steps = sum(of_group.env_steps for of_group in progress)
+    with ExitStack() as stack:
+        signals = stack.enter_context(StopSignals())
+        stream = stack.enter_context(unwaited(sys.stderr))
+        display = choose_display(f"{job.experiment.name} ({run.path})", quiet=order.quiet, stream=stream)
+        stack.callback(display.close)
+        # The process that holds the metrics holds the run: nothing of another's is touched before this.
+        telemetry = Telemetry(run, display, earlier_env_steps if order.resumed else None)
+        for warning in (*run.check(), *host_warnings(job)):
+            telemetry.event(warning)
+        run.write_config(dump_config(job))
+        with _failures_to_start(run):
+            if order.resumed:
+                point_best_at(run.checkpoints, 0)  # Each group goes on from the best of its own.
+            control = ControlServer(stack.enter_context(_key_file(run)), *order.address)
+            stack.callback(control.close)
+        plan, stations = _gather(order, control, signals, telemetry, stack)
+        _mind_files_elsewhere(order, plan, stations, telemetry)
+        control.ranks = len(plan.processes)
+        with _failures_to_start(run):
+            production = stack.enter_context(_production_file(run, plan))
+        spec = _job_spec(order, progress, plan, control.address)
+        averaging = _averaging(order, plan, control.address, telemetry)
+        crew = Crew(spec, job.distribution.max_restarts_per_minute, order.launcher, stations)
+        stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
+        stack.callback(averaging.close)
+        stack.callback(crew.close)
+        root = Root(
+            job,
+            plan,
+            control=control,
+            crew=crew,
+            production=production,
+            overview=Overview(job, plan, production, earlier_env_steps),
+            signals=signals,
+            telemetry=telemetry,
+            log=spec.log,
+            averaging=averaging,
+            losses=GroupLosses(plan, telemetry.event, bound=order.world is not None),
+            checkpoints=run.checkpoints,
+        )
+        summary = root.run()
+        with control.undisturbed():
+            _remove_lockstep_stores(run)
+            plots = job.experiment.plots and summary.status != "stopped"
+            return Result(telemetry.close(summary, plots=plots), crew.doomed)
+
+
+def _remove_lockstep_stores(run: RunDirectory) -> None:
+    """Remove the files by which learners were to meet, and one of them did not come."""
+    with contextlib.suppress(OSError):  # What is left behind is no reason to lose a summary.
+        for store in run.path.glob("lockstep-*"):
+            store.unlink(missing_ok=True)
+
+
+def _gather(
+    order: Order, control: ControlServer, signals: StopSignals, telemetry: Telemetry, stack: ExitStack
+) -> tuple[Plan, dict[int, StationLauncher]]:
+    """Wait for everybody who takes part, and place the roles; gives the stations by rank."""
+    job, world = order.job, order.world
+    gathering = Gathering(control, signals, telemetry.event)
+    stack.callback(gathering.dismiss)
+    if world is not None:
+        plan = plan_for_ranks(job, world.hosts)
+        world.brief(control.address)
+        return plan, dict(enumerate(gathering.ranks(world.hosts), start=1))
+    here, missing = this_host(), job.distribution.hosts - 1
+    if not missing:
+        return make_plan(job, [here]), {}
+    key = order.run.path / KEY_FILE
+    telemetry.event(
+        f"waiting for {missing} more host{'s' if missing > 1 else ''}: "
+        f"tianji join {control.address.address} --key {key}"
+    )
+    welcome = Welcome(
+        host=here.name,
+        experiment=job.experiment.name,
+        run=str(order.run.path.absolute()),
+        files=dict(order.files),
+        actors=job.distribution.actor.num * job.distribution.groups,
+    )
+    joined = gathering.hosts(missing, here, welcome)
+    plan = make_plan(job, [here, *(launcher.station.host for launcher in joined)])
+    by_host = {launcher.station.host.name: launcher for launcher in joined}
+    return plan, {
+        process.rank: by_host[process.host] for process in plan.processes if process.host in by_host
+    }
+
+
+def _mind_files_elsewhere(
+    order: Order, plan: Plan, stations: Mapping[int, StationLauncher], telemetry: Telemetry
+) -> None:
+    """Say whose files end with the job; ranks of an MPI launcher are taken to share their directories."""
+    cut_off = {launcher.station.host.name for launcher in stations.values() if launcher.reaches_run is False}
+    for place in files_elsewhere(plan, order.job.roles):
+        if place.host not in cut_off:
+            continue
+        if order.resumed and place.learns:
+            run = order.run.path.absolute()
+            raise RunFailed(
+                f"{place.host} is to go on with group {place.group} and cannot reach {run}: "
+                "share it between the hosts, under the same path"
+            )
+        telemetry.event(
+            f"{place.host} cannot reach the run directory: {place.what} stay there and are removed when the "
+            "job is over"
+        )
+
+
+def _averaging(order: Order, plan: Plan, root: RootAddress, telemetry: Telemetry) -> RootEndpoint:
+    options = engine_options(order.address[0], root.key)
+    return RootEndpoint(plan, order.job.distribution.sync_wait_s, options, telemetry.event)
+
+
+def _job_spec(order: Order, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> JobSpec:
+    run = order.run.path.absolute()
+    return JobSpec(
+        # Between the processes of a host this is what tells members from strangers: it must not be guessed.
+        id=f"{os.getpid()}-{secrets.token_hex(16)}",
+        config=dump_config(order.job),
+        plan=plan,
+        directory=run,
+        run=run,
+        progress=progress,
+        root=root,
+        path=tuple(sys.path),
+        production=run / PRODUCTION_FILE,
+        interface=order.address[0],
+        fresh=_wants_fresh_process(order.job),
+    )
+
+
+def build_spec(job: JobConfig, where: Path) -> BuildSpec:
+    """Say what is to be built once before the job starts.
+
+    Args:
+        job: the config.
+        where: the run's directory, or that for runs; it may have to be made yet.
+    """
+    there = next(place for place in (where.absolute(), *where.absolute().parents) if place.is_dir())
+    return BuildSpec(dump_config(job), tuple(sys.path), there, _wants_fresh_process(job))
+
+
+def _wants_fresh_process(job: JobConfig) -> bool:
+    """Say whether what the job's environment needs must not be forked: every process builds one.
+
+    It does so, if for nothing else, to learn what a fragment looks like.
+    """
+    return environments.find(job.environment.type).wants_fresh_process
+
+
+@contextmanager
+def _key_file(run: RunDirectory) -> Iterator[JobKey]:
+    """Keep the job's key in its directory while it runs; `tianji launch` may have put it there before."""
+    path = run.path / KEY_FILE
+    if not path.exists():
+        JobKey.new().write(path)
+    try:
+        yield JobKey.read(path)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _failures_to_start(run: RunDirectory) -> Iterator[None]:
+    try:
+        yield
+    except OSError as cause:
+        raise RunFailed(f"cannot start a run in {run.path}: {cause.strerror or cause}") from cause
+
+
+@contextmanager
+def _production_file(run: RunDirectory, plan: Plan) -> Iterator[ProductionFile]:
+    path = run.path / PRODUCTION_FILE
+    path.unlink(missing_ok=True)
+    production = ProductionFile(path, plan.num_actors)
+    try:
+        yield production
+    finally:
+        production.remove()

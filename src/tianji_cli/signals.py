@@ -1,0 +1,143 @@
+"""Signals, and when the command began: Ctrl-C, SIGTERM and a closed terminal.
+
+Outside of a running job they raise ``Interruption``, which ends the command with status 130; in a job the
+root's loop waits for them (``StopSignals``). Imported before everything else, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import time
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
+
+if TYPE_CHECKING:
+    from sys import UnraisableHookArgs
+
+
+BEGAN_S: Final = time.monotonic()
+"""``time.monotonic`` of the command's beginning. The process may be older: a shell's that became this one."""
+
+STOP_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+"""What asks a job to stop. They often reach its whole process group: it is the root's to act on them."""
+
+SAME_S: Final = 0.5
+"""Signals closer together are one wish: `timeout` and others signal a process and then its whole group."""
+
+INTERRUPTED: Final = 130
+"""Exit status of a command that the user interrupted."""
+
+AGAIN_S: Final = 0.001
+"""Seconds until an interruption that was swallowed is raised once more."""
+
+
+_raised = False
+"""There was an interruption. It matters only where the exception did not come through."""
+
+
+class Interruption(BaseException):
+    """The user wants the command to end. Not a KeyboardInterrupt, which typer gives a meaning of its own."""
+
+
+def raise_signals() -> None:
+    """From now on SIGINT and SIGTERM raise ``Interruption``.
+
+    Every import runs callbacks of weak references, and there, as in a finalizer, Python swallows what is
+    raised. An alarm then raises it once more.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _raise)
+    signal.signal(signal.SIGALRM, _raise)
+    sys.unraisablehook = _raise_again
+
+
+def raise_swallowed() -> None:
+    """Raise an interruption once more that a library has swallowed without a word, as code in C may do."""
+    if _raised:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)  # The alarm that would raise it, too.
+        raise Interruption
+
+
+def ignore_signals() -> None:
+    """Let nothing disturb a command that is as good as over."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _raise_again(swallowed: UnraisableHookArgs) -> None:
+    if isinstance(swallowed.exc_value, Interruption):
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+    else:
+        sys.__unraisablehook__(swallowed)
+
+
+def _raise(_number: int, _frame: object) -> NoReturn:
+    global _raised  # noqa: PLW0603 - signals are the process's, too
+    _raised = True
+    raise Interruption
+
+
+class StopSignals:
+    """While entered, signals that ask the job to stop are counted, not raised, and wake a poll.
+
+    Attributes:
+        count: wishes to stop so far.
+        last: the newest one, in words.
+
+    Raises:
+        Interruption: on entering, if one came before and was swallowed.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = ""
+        self._last_s = float("-inf")
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._before: dict[signal.Signals, Any] = {}
+        self._wakeup_before = -1
+
+    @property
+    def descriptor(self) -> int:
+        """Readable after a signal."""
+        return self._reader.fileno()
+
+    def clear(self) -> None:
+        """Make ``descriptor`` unreadable until the next signal."""
+        try:
+            self._reader.recv(4096)
+        except BlockingIOError:
+            return
+
+    def __enter__(self) -> Self:
+        self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in STOP_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup, or a shell's background job
+                self._before[number] = signal.signal(number, self._on_signal)
+        try:
+            raise_swallowed()
+        except Interruption:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._reader.close()
+        self._writer.close()
+
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if now - self._last_s < SAME_S:
+            return
+        self._last_s = now
+        self.count += 1
+        self.last = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name

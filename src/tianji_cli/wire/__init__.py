@@ -1,0 +1,1 @@
+"""All that crosses a process boundary: the control channel and its messages, and every binary record."""

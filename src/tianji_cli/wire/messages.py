@@ -1,0 +1,339 @@
+"""What goes over the control channel, as JSON.
+
+A *worker* carries roles. A *station* is where workers can be started besides the root's own fork server: a
+host that has joined (any number of workers), or a rank that an MPI launcher has started (itself).
+
+Worker to root: ``register`` when its endpoint is open, ``report`` from time to time, ``finished`` when a role
+has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped`` as its
+last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``wind_down``, ``stop``.
+
+Station to root: ``arrive``, ``present`` once a second, ``began``, ``wrote`` and ``ended`` for each worker.
+Root to station: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping`` from
+time to time, ``dismiss``. The partners of a benchmark are stations too: the root may ``ask``, and they
+``answer``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tianji_cli.config.counts import MAX_PROCESSES
+from tianji_cli.wire.message import Message, first_mistake
+from tianji_transports.wiring import Wiring
+
+MOST_TEXT: Final = 64 << 10
+"""Characters of a traceback that are worth sending."""
+MOST_BYTES: Final = 1 << 20
+"""Nothing that is said to the root is longer."""
+
+Natural = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PageReport(Message):
+    """An actor's production page; its first step began ``first_step_age_s`` ago, None before it."""
+
+    actor: Natural
+    incarnation: Natural
+    first_step_age_s: Seconds | None
+    produced: Natural
+    unfinished: Natural
+    abandoned: bool
+    pushed: Natural
+
+
+class Register(Message):
+    """A worker has built its endpoint and can be reached at ``address``.
+
+    The learner of group 0 adds the job's wiring, if the root is part of it.
+    """
+
+    kind: Literal["register"] = "register"
+    rank: int
+    incarnation: Natural
+    pid: Natural
+    address: str
+    wiring: Wiring | None = None
+
+
+class Report(Message):
+    """What a worker's roles are doing: ``roles[i]`` is the i-th role's report, ``busy_s`` its work so far."""
+
+    kind: Literal["report"] = "report"
+    rank: int
+    incarnation: Natural
+    roles: list[dict[str, Any]]
+    busy_s: list[Seconds]
+    running_s: Seconds
+    pages: list[PageReport] = Field(default_factory=list)
+
+
+class Finished(Message):
+    """A role has reached its goal; ``reason`` says which."""
+
+    kind: Literal["finished"] = "finished"
+    rank: int
+    reason: str
+
+
+class Failed(Message):
+    """A role raised; the worker is about to end."""
+
+    kind: Literal["failed"] = "failed"
+    rank: int
+    cause: str
+    traceback: str
+
+
+class Stopped(Message):
+    """A worker has stopped in order; its last report."""
+
+    kind: Literal["stopped"] = "stopped"
+    report: Report
+
+
+class Terminate(Message):
+    """A worker was sent SIGTERM and passes it on: it means the whole job."""
+
+    kind: Literal["terminate"] = "terminate"
+    rank: int
+
+
+class Arrive(Message):
+    """A station is there: its host's name and cores, and the address that other hosts reach it by."""
+
+    kind: Literal["arrive"] = "arrive"
+    station: Name
+    host: Name
+    cores: list[Natural]
+    interface: Name
+    pid: Natural
+    version: str
+
+
+class Present(Message):
+    """The station is still there.
+
+    A host that was welcomed says whether it reaches the run directory, and the process id of its fork server
+    if that is suspended.
+    """
+
+    kind: Literal["present"] = "present"
+    station: Name
+    reaches_run: bool = False
+    suspended_server: Natural | None = None
+
+
+class Began(Message):
+    """The station's ``number``-th worker runs."""
+
+    kind: Literal["began"] = "began"
+    station: Name
+    number: Natural
+    pid: Natural
+
+
+class Wrote(Message):
+    """The station's ``number``-th worker has written more to its log."""
+
+    kind: Literal["wrote"] = "wrote"
+    station: Name
+    number: Natural
+    output: bytes
+
+
+class Ended(Message):
+    """The station's ``number``-th worker has ended.
+
+    Attributes:
+        status: exit status, minus a signal's number if one killed it; None if nobody knows.
+        refusal: why the system did not even make it, if so.
+        pages: of its actors, as they were after its end.
+    """
+
+    kind: Literal["ended"] = "ended"
+    station: Name
+    number: Natural
+    status: int | None
+    refusal: str = ""
+    pages: list[PageReport] = Field(default_factory=list)
+
+
+class Answer(Message):
+    """What came of the ``number``-th thing that the root asked for; ``error`` says why nothing did."""
+
+    kind: Literal["answer"] = "answer"
+    station: Name
+    number: Natural
+    result: dict[str, Any] = Field(default_factory=dict)
+    error: str = ""
+
+
+class Addresses(Message):
+    """Where the peers are; also sent again when one was restarted."""
+
+    kind: Literal["addresses"] = "addresses"
+    addresses: dict[int, str]
+
+
+class PeerLost(Message):
+    """A rank is dead."""
+
+    kind: Literal["peer_lost"] = "peer_lost"
+    rank: int
+
+
+class Allow(Message):
+    """Each actor here may begin so many further fragments; null: any number."""
+
+    kind: Literal["allow"] = "allow"
+    fragments: Natural | None
+
+
+class WindDown(Message):
+    """Training is over and actors are stopping: make no more updates, receive what still comes."""
+
+    kind: Literal["wind_down"] = "wind_down"
+
+
+class Stop(Message):
+    """Stop in order, and say so."""
+
+    kind: Literal["stop"] = "stop"
+
+
+class Welcome(Message):
+    """What a host needs to take part: its name in the job, the user's own files by path.
+
+    ``run`` is the run directory, which it may reach under the same path.
+    """
+
+    kind: Literal["welcome"] = "welcome"
+    host: Name
+    experiment: str
+    run: str
+    files: dict[str, bytes]
+    actors: Annotated[int, Field(ge=0, le=MAX_PROCESSES)]
+
+
+class Refuse(Message):
+    """The station cannot take part."""
+
+    kind: Literal["refuse"] = "refuse"
+    reason: str
+
+
+class Prepare(Message):
+    """What all workers at this station are told from now on: a job spec in JSON (``JobSpec.to_json``)."""
+
+    kind: Literal["prepare"] = "prepare"
+    job: str
+
+
+class Begin(Message):
+    """Start the ``number``-th worker: the ``incarnation``-th process that has this rank."""
+
+    kind: Literal["begin"] = "begin"
+    number: Natural
+    rank: Natural
+    incarnation: Natural
+
+
+class Ask(Message):
+    """Do a step of a benchmark (``tianji_lab.bench.trial``), the ``number``-th that is asked for."""
+
+    kind: Literal["ask"] = "ask"
+    number: Natural
+    step: dict[str, Any]
+
+
+class Kill(Message):
+    """End the ``number``-th worker at once."""
+
+    kind: Literal["kill"] = "kill"
+    number: Natural
+
+
+class StartNoMore(Message):
+    """Take back what was asked for and has not begun."""
+
+    kind: Literal["start_no_more"] = "start_no_more"
+
+
+class Ping(Message):
+    """The root is still there."""
+
+    kind: Literal["ping"] = "ping"
+
+
+class Dismiss(Message):
+    """The job is over: end whatever still runs, and go."""
+
+    kind: Literal["dismiss"] = "dismiss"
+
+
+T = TypeVar("T")
+
+FromWorker = Register | Report | Finished | Failed | Stopped | Terminate
+FromStation = Arrive | Present | Began | Wrote | Ended | Answer
+ToRoot = FromWorker | FromStation
+ToWorker = Addresses | PeerLost | Allow | WindDown | Stop
+ToStation = Welcome | Refuse | Prepare | Begin | Kill | StartNoMore | Ping | Dismiss | Ask
+FromRoot = ToWorker | ToStation
+
+_TO_ROOT: TypeAdapter[ToRoot] = TypeAdapter(Annotated[ToRoot, Field(discriminator="kind")])
+_FROM_ROOT: TypeAdapter[FromRoot] = TypeAdapter(Annotated[FromRoot, Field(discriminator="kind")])
+
+
+class MalformedMessageError(Exception):
+    """Bytes on the control channel are no message of its protocol."""
+
+
+def text(said: str) -> str:
+    """Make foreign text, such as an exception's, fit for a message: of bounded length, and Unicode."""
+    return said.encode("utf-8", "backslashreplace").decode()[-MOST_TEXT:]
+
+
+def encode(message: ToRoot | FromRoot) -> bytes:
+    """Write a message as JSON. Not finite numbers in a role's report become null, which JSON can hold."""
+    return message.model_dump_json().encode()
+
+
+def decode_to_root(data: bytes, ranks: int) -> ToRoot:
+    """Read what a worker or a station sent.
+
+    Args:
+        data: the message.
+        ranks: how many processes the job has.
+
+    Raises:
+        MalformedMessageError: it is none of the messages, or from no rank of the job.
+    """
+    if len(data) > MOST_BYTES:
+        raise MalformedMessageError(f"{len(data)} bytes are more than anybody has to say")
+    message = _decode(_TO_ROOT, data)
+    if isinstance(message, FromStation):
+        return message
+    rank = message.report.rank if isinstance(message, Stopped) else message.rank
+    if not 0 <= rank < ranks:
+        raise MalformedMessageError(f"there is no rank {rank}")
+    return message
+
+
+def decode_from_root(data: bytes) -> FromRoot:
+    """Read what the root sent.
+
+    Raises:
+        MalformedMessageError: it is none of the messages.
+    """
+    return _decode(_FROM_ROOT, data)
+
+
+def _decode(adapter: TypeAdapter[T], data: bytes) -> T:
+    try:
+        return adapter.validate_json(data)
+    except ValidationError as cause:
+        raise MalformedMessageError(first_mistake(cause)) from cause

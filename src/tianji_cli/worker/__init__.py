@@ -1,0 +1,1 @@
+"""One worker process, from what it is told to the last report; ``build`` connects its roles."""

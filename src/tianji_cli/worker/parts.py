@@ -1,0 +1,268 @@
+"""The parts that roles are built from: environments, model, agent, update rule, their layout and seeds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from tianji_algos import registry as algorithms
+from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model
+from tianji_algos.errors import UnsuitableModelError
+from tianji_algos.fields import FieldSpec
+from tianji_cli.config.checks import wrong_agent
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import UsageError
+from tianji_cli.files.progress import Progress
+from tianji_cli.plan.plan import Plan, PlannedProcess
+from tianji_cli.roles.buffer.replay.replay import kept_first
+from tianji_cli.wire.fragment import FragmentLayout, common_fields
+from tianji_cli.worker.saved import Saved
+from tianji_envs import registry as environments
+from tianji_envs.core import VectorEnvironment
+from tianji_envs.errors import UnsupportedSpaceError
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every process of a job knows.
+
+    Attributes:
+        id: unique on the host; names shared memory and marks every fragment.
+        config: the resolved config.
+        plan: who runs where.
+        directory: takes what processes need while they run: the run directory, or that of a host that joined.
+        run: takes what lasts: the run directory, wherever it can be reached. The same by default.
+        progress: counters that this session goes on from, by group; empty in the first session.
+    """
+
+    id: str
+    config: JobConfig
+    plan: Plan
+    directory: Path
+    run: Path | None = None
+    progress: tuple[Progress, ...] = ()
+
+    @property
+    def resumed(self) -> bool:
+        """Training goes on from ``checkpoints/last``."""
+        return bool(self.progress)
+
+    @property
+    def lasting(self) -> Path:
+        """Where files are kept."""
+        return self.directory if self.run is None else self.run
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are: the first group's, and below them those of the others."""
+        return self.lasting / "checkpoints"
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What one environment shows.
+
+    Attributes:
+        frame: space of one observation.
+        spaces: what a policy sees of it.
+        winnable: it says of episodes that end whether they were won.
+    """
+
+    frame: gymnasium.Space[Any]
+    spaces: Spaces
+    winnable: bool
+
+
+class Parts:
+    """Builds the parts of one process of a job.
+
+    Args:
+        job: the job.
+        process: the process, as planned.
+        incarnation: how often it was restarted.
+    """
+
+    def __init__(self, job: Job, process: PlannedProcess, incarnation: int) -> None:
+        self._job = job
+        self._config = job.config
+        self._process = process
+        self._incarnation = incarnation
+
+    def environment(
+        self, num_envs: int, render: bool = False, *, evaluation: bool = False
+    ) -> VectorEnvironment:
+        """Make ``num_envs`` of the config's environments.
+
+        Args:
+            num_envs: how many.
+            render: whether they can be drawn.
+            evaluation: whole games, whatever eases training.
+        """
+        section = self._config.environment
+        return environments.find(section.type).make(
+            section.id or "",
+            num_envs,
+            section.max_episode_steps,
+            section.options,
+            render,
+            evaluation=evaluation,
+            threads=self._env_threads,
+        )
+
+    @cached_property
+    def spaces(self) -> Spaces:
+        """Spaces of one environment, as a policy sees it."""
+        return self._shown.spaces
+
+    @cached_property
+    def layout(self) -> FragmentLayout:
+        """How a fragment is divided: the same in every process, since all derive it from the same things."""
+        shown = self._shown
+        common = common_fields(shown.frame, shown.spaces.stack, winnable=shown.winnable)
+        fields = common + self.agent_fields + self.model_fields
+        return FragmentLayout(
+            self._config.distribution.actor.send_size, self._config.environment.num_envs, kept_first(fields)
+        )
+
+    @cached_property
+    def agent_fields(self) -> tuple[FieldSpec, ...]:
+        """Fields that the agent adds to a fragment."""
+        section = self._config.agent
+        fields: tuple[FieldSpec, ...] = algorithms.load("agent", section.type).fields(
+            self.spaces, section.settings
+        )
+        return fields
+
+    @cached_property
+    def model_fields(self) -> tuple[FieldSpec, ...]:
+        """Fields that the network adds to a fragment: what it remembers.
+
+        Raises:
+            UnsuitableModelError: it remembers, and the update rule learns from single steps.
+        """
+        section = self._config.model
+        fields: tuple[FieldSpec, ...] = algorithms.load("model", section.type).recorded(
+            self.spaces, section.settings
+        )
+        if fields and self._config.learns_from_replay:
+            raise UnsuitableModelError(
+                f"the model {section.type!r} remembers earlier steps, but {self._config.training.type!r} "
+                "learns from a replay, of single ones; a model without memory would be right"
+            )
+        return fields
+
+    def model(self) -> Model:
+        """Build the network; initial parameters follow from the seed alone."""
+        section = self._config.model
+        model_type = algorithms.load("model", section.type)
+        return build_model(model_type, self.spaces, section.settings, self._config.experiment.seed)
+
+    def agent(self, model: Model, num_envs: int, seed: int) -> Agent:
+        """Build an agent that acts in ``num_envs`` environments."""
+        section = self._config.agent
+        agent: Agent = algorithms.load("agent", section.type)(
+            self.spaces, model, section.settings, num_envs, seed
+        )
+        return agent
+
+    def embryo(self, model: Model) -> Embryo:
+        """Build the update rule around a model."""
+        section, process = self._config.training, self._process
+        number = (process.group or 0) * self._config.distribution.learner.num + process.learner
+        embryo: Embryo = algorithms.load("embryo", section.type)(
+            self.spaces, model, section.settings, self.seed("embryo", number)
+        )
+        return embryo
+
+    @property
+    def _env_threads(self) -> int:
+        """Threads that environments may step in: all there are where nobody trains beside them."""
+        alone = self._process.group is None
+        return len(os.sched_getaffinity(0)) if alone else self._process.threads
+
+    @cached_property
+    def _shown(self) -> _Shown:
+        """What one environment shows.
+
+        Raises:
+            UsageError: the agent, or a stop rule, is none for this environment.
+        """
+        config = self._config
+        environment = self.environment(1)
+        called = config.environment.id or config.environment.type
+        try:
+            check_agent(config.agent.type, called, environment.agents)
+            winnable = environment.won is not None
+            if config.experiment.stop.win_rate is not None and not winnable:
+                raise UsageError(
+                    f"experiment.stop.win_rate: {called} does not say whether an episode was won; "
+                    "mean_return, env_steps or wall_s would be right"
+                )
+            return _Shown(environment.observation_space, spaces_of(environment), winnable)
+        finally:
+            environment.close()
+
+    def seed(self, purpose: str, number: int = 0) -> int:
+        """Derive an independent 32-bit seed, of this session and incarnation, from the experiment's seed."""
+        session = self.progress.sessions
+        words = [self._config.experiment.seed, *purpose.encode(), number, self._incarnation, session]
+        return int(np.random.SeedSequence(words).generate_state(1)[0])
+
+    @property
+    def group(self) -> int:
+        """The group of this process; the first for those that belong to none."""
+        return self._process.group or 0
+
+    @cached_property
+    def saved(self) -> Saved | None:
+        """What the last session left for this group's learners; None in the first session."""
+        return (
+            Saved.find(self._job.checkpoints, self.group, own=self.progress.env_steps > 0 or self.group == 0)
+            if self._job.resumed
+            else None
+        )
+
+    @cached_property
+    def progress(self) -> Progress:
+        """Counters that this session continues."""
+        return replace(self._job.progress[self.group]) if self._job.resumed else Progress()
+
+
+def check_agent(name: str, environment: str, team: Sequence[str]) -> None:
+    """Refuse an agent that acts for a team where there is none, or for one where there is a team.
+
+    Args:
+        name: of the agent, as a config names it.
+        environment: what users call it.
+        team: names of its agents; empty: a single one.
+
+    Raises:
+        UsageError: names the built-in agents that would be right.
+    """
+    if algorithms.load("agent", name).plays_in_team != bool(team):
+        what, right = wrong_agent(name, environment, team=bool(team))
+        raise UsageError(f"agent.type: {what}; {right}")
+
+
+def spaces_of(environment: VectorEnvironment) -> Spaces:
+    """Say what a policy sees of one environment, and what it does there.
+
+    Raises:
+        UnsupportedSpaceError: stacks are wanted of what is no array of numbers.
+    """
+    frame, stack = environment.observation_space, environment.stack
+    if stack == 1:
+        return Spaces(frame, environment.action_space)
+    if not isinstance(frame, gymnasium.spaces.Box):
+        raise UnsupportedSpaceError(f"{frame} cannot be stacked; a Box can")
+    # Frames from before the episode are zeros.
+    low, high = np.minimum(frame.low, 0), np.maximum(frame.high, 0)
+    stacked = gymnasium.spaces.Box(np.stack([low] * stack), np.stack([high] * stack), dtype=frame.dtype.type)
+    return Spaces(stacked, environment.action_space, stack)

@@ -1,0 +1,311 @@
+"""A worker process: builds its roles, runs them in turn, and stops in order, whatever ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any, Final
+
+import setproctitle
+
+from tianji_cli.config.loader import parse_config
+from tianji_cli.errors import describe
+from tianji_cli.files.counters import ProductionFile
+from tianji_cli.files.occupation import occupied
+from tianji_cli.files.regular import write_to
+from tianji_cli.plan.plan import ROOT_RANK, PlannedProcess
+from tianji_cli.plan.spec import JobSpec, ProcessSpec
+from tianji_cli.roles.loop import RoleError, run_in_turns
+from tianji_cli.roles.role import Role
+from tianji_cli.signals import STOP_SIGNALS
+from tianji_cli.wire.control import ControlClient
+from tianji_cli.wire.keys import engine_options
+from tianji_cli.wire.messages import (
+    Addresses,
+    Allow,
+    Failed,
+    Finished,
+    PeerLost,
+    Register,
+    Report,
+    Stop,
+    Stopped,
+    Terminate,
+    WindDown,
+    text,
+)
+from tianji_cli.wire.pages import report_pages
+from tianji_cli.worker.lifeline import Lifeline
+from tianji_transports.core import Transport
+from tianji_transports.wiring import Wiring
+
+REPORT_EVERY_S: Final = 0.2
+REPORTS_PER_S: Final = 500
+"""Of many actors each reports less often, so that the root gets no more than so many reports."""
+DRAIN_S: Final = 1.0
+"""How long a stopping worker waits for its last pushes to be claimed."""
+
+
+def run_worker(job: JobSpec, own: ProcessSpec, lifeline: int | None = None) -> None:
+    """Carry the planned roles until the root says stop; the exit status is 0 then, and 1 after an error.
+
+    Args:
+        job: what all processes of the job are told.
+        own: which of them this is.
+        lifeline: descriptor of the pipe that is cut when the root ends; None if an MPI launcher ends this
+            process with it.
+    """
+    with ControlClient(job.root) as control:
+        try:
+            _prepare_process(job, own.rank)
+            _work(job, own, _Attendant(job, own, control, lifeline), control)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
+            cause = error.error if isinstance(error, RoleError) else error
+            control.send(
+                Failed(rank=own.rank, cause=text(describe(cause)), traceback=text(traceback.format_exc()))
+            )
+            with contextlib.suppress(OSError):  # The disk may be what is full.
+                traceback.print_exc()
+            sys.exit(1)
+        finally:
+            # The interpreter gives signals their defaults back while it ends, and SIGTERM's would kill.
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+
+
+def _prepare_process(job: JobSpec, rank: int) -> None:
+    process = job.plan.processes[rank]
+    setproctitle.setproctitle(f"tianji: {process.title}")
+    # A Ctrl-C reaches the whole foreground group; what it means for the job is the root's to say.
+    for ignored in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(ignored, signal.SIG_IGN)
+    write_to(job.log(rank))
+    sys.path[:] = job.path
+    if process.cores:
+        os.sched_setaffinity(0, process.cores)
+
+
+def _work(job: JobSpec, own: ProcessSpec, attendant: _Attendant, control: ControlClient) -> None:
+    # Imported here so that the process has its title and its log before the first slow or failing import.
+    import torch  # noqa: PLC0415
+
+    from tianji_cli.worker.assembly import Assembly  # noqa: PLC0415
+    from tianji_cli.worker.parts import Job  # noqa: PLC0415
+
+    process = job.plan.processes[own.rank]
+    torch.set_num_threads(process.threads)
+    built_from = Job(job.id, parse_config(job.config), job.plan, job.directory, job.run, job.progress)
+    assembly = Assembly(built_from, process, own.incarnation)
+    if "evaluator" in process.roles:
+        _run_evaluator(assembly.evaluator(), attendant)
+        return
+    with contextlib.ExitStack() as stack:
+        if "learner" in process.roles:
+            stack.enter_context(occupied(built_from.checkpoints))
+        options = engine_options(job.interface, job.root.key)
+        transport = stack.enter_context(assembly.transport(options))
+        production = _production_file(job, own)
+        roles = assembly.roles(transport, production)
+        # Nobody begins before all have registered: what cannot be built ends the run before its first step.
+        control.send(
+            Register(
+                rank=own.rank,
+                incarnation=own.incarnation,
+                pid=os.getpid(),
+                address=transport.address,
+                wiring=_wiring_for_root(process, transport),
+            )
+        )
+        attendant.begin(roles, transport, production)
+        try:
+            _carry(roles, attendant)
+            if "learner" not in process.roles and {"actor", "buffer"} & set(process.roles):
+                transport.close(DRAIN_S)  # Those that they push to are still there.
+            attendant.say_goodbye()
+            for role in roles:
+                role.keep()
+        finally:
+            for role in roles:
+                role.close()
+
+
+def _wiring_for_root(process: PlannedProcess, transport: Transport) -> Wiring | None:
+    """What the root opens its endpoint by: it builds no model, so it knows no sizes. One learner says it."""
+    wiring = transport.wiring
+    to_root = any(channel.receiver == ROOT_RANK for channel in wiring.channels)
+    return wiring if to_root and "learner" in process.roles and process.group == 0 else None
+
+
+def _production_file(job: JobSpec, own: ProcessSpec) -> ProductionFile:
+    if job.production is not None:
+        return ProductionFile(job.production)
+    production = ProductionFile(None, job.plan.num_actors)
+    for actor in job.plan.processes[own.rank].actors:
+        production.begin(actor, own.incarnation)
+    return production
+
+
+def _carry(roles: Sequence[Role], attendant: _Attendant) -> None:
+    """Run the roles until they are told to stop; if one of them raises, the others still stop in order."""
+    raised: list[BaseException] = []
+    broken = None
+    try:
+        if attendant.wait_for_peers():
+            run_in_turns(roles, attendant, attendant.sleep)
+    except RoleError as failure:
+        broken = failure.role
+        raised.append(failure.error)
+    for role in roles:
+        if role is not broken:
+            try:
+                role.stop()
+            except Exception as error:  # noqa: BLE001 - raised below, unless something was raised before it
+                raised.append(error)
+    if raised:
+        attendant.say_goodbye()
+        raise raised[0]
+
+
+def _run_evaluator(evaluator: Role, attendant: _Attendant) -> None:
+    attendant.begin([evaluator])
+    try:
+        while evaluator.finished is None and attendant.attend():
+            began = time.perf_counter()
+            evaluator.turn()
+            evaluator.busy_s += time.perf_counter() - began
+        attendant.say_goodbye()
+    finally:
+        evaluator.close()
+
+
+class _Attendant:
+    """Between two rounds of turns: hears the root, reports to it, and notices when it is gone."""
+
+    def __init__(self, job: JobSpec, own: ProcessSpec, control: ControlClient, lifeline: int | None) -> None:
+        process = job.plan.processes[own.rank]
+        self._rank, self._incarnation = own.rank, own.incarnation
+        # Pages on the root's host it reads itself, even after a worker's end.
+        self._reported_actors = () if job.plan.is_local(own.rank) else process.actors
+        self._control = control
+        saves = "learner" in process.roles
+        self._lifeline = None if lifeline is None else Lifeline(lifeline, saves=saves)
+        self._terminated = False
+        self._terminate_passed_on = False
+        self._stopping = False
+        self._peers_known = False
+        self._finish_announced = False
+        self._roles: Sequence[Role] = ()
+        self._speechless: Role | None = None
+        self._transport: Transport | None = None
+        self._production: ProductionFile | None = None
+        alone = process.roles == ("actor",)
+        self._report_every_s = max(REPORT_EVERY_S, len(job.plan.processes) / REPORTS_PER_S if alone else 0.0)
+        self._reported = 0.0
+        self._began = time.perf_counter()
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)  # The fork server keeps them blocked.
+
+    def begin(
+        self,
+        roles: Sequence[Role],
+        transport: Transport | None = None,
+        production: ProductionFile | None = None,
+    ) -> None:
+        """Learn what this process carries."""
+        self._roles, self._transport, self._production = roles, transport, production
+        self._began = time.perf_counter()
+
+    def wait_for_peers(self) -> bool:
+        """Sleep until the root says where everybody is; False if it says stop first, or is gone.
+
+        However long the others take to start: the root hears of whoever ends before it is there, and then
+        stops everybody.
+        """
+        while not self._peers_known:
+            if not self.attend():
+                return False
+            if not self._peers_known:
+                self._control.wait(self._report_every_s)
+        return True
+
+    def attend(self) -> bool:
+        """Report, then hear the root; the other order could leave a message unseen while asleep."""
+        if self._lifeline is not None and self._lifeline.cut:
+            return False
+        self._pass_on_termination()
+        now = time.monotonic()
+        if now - self._reported >= self._report_every_s:
+            self._reported = now
+            self._control.send(self._report())
+        self._announce_finish()
+        for message in self._control.receive():
+            if isinstance(message, Addresses) and self._transport is not None:
+                self._transport.connect(message.addresses)
+                self._peers_known = True
+            elif isinstance(message, PeerLost) and self._transport is not None:
+                self._transport.peer_lost(message.rank)
+            elif isinstance(message, Allow):
+                for role in self._roles:
+                    role.allow(message.fragments)
+            elif isinstance(message, WindDown):
+                for role in self._roles:
+                    role.wind_down()
+            elif isinstance(message, Stop):
+                self._stopping = True
+        return not self._stopping
+
+    def sleep(self, timeout_s: float) -> None:
+        """Sleep until a message, a credit or the root wants something, or the next report is due."""
+        assert self._transport is not None
+        self._transport.wait(max(timeout_s, self._report_every_s), (self._control.descriptor,))
+
+    def say_goodbye(self) -> None:
+        """Send the last report."""
+        self._announce_finish()
+        self._control.send(Stopped(report=self._report()))
+
+    def _announce_finish(self) -> None:
+        if self._finish_announced:
+            return
+        for role in self._roles:
+            if role.finished is not None:
+                self._finish_announced = True
+                self._control.send(self._report())
+                self._control.send(Finished(rank=self._rank, reason=role.finished))
+
+    def _report(self) -> Report:
+        return Report(
+            rank=self._rank,
+            incarnation=self._incarnation,
+            roles=[self._said_by(role) for role in self._roles],
+            busy_s=[role.busy_s for role in self._roles],
+            running_s=time.perf_counter() - self._began,
+            pages=report_pages(self._production, self._reported_actors) if self._production else [],
+        )
+
+    def _said_by(self, role: Role) -> dict[str, Any]:
+        # Imported here: this module is the root's, too, which does without gymnasium.
+        from tianji_cli.roles.user_role import UserRole  # noqa: PLC0415
+
+        if not isinstance(role, UserRole):
+            return role.report()
+        if role is self._speechless:
+            return UserRole.report(role)
+        try:
+            return role.checked_report()
+        except Exception as error:
+            self._speechless = role
+            raise RoleError(role, error) from error
+
+    def _on_sigterm(self, _number: int, _frame: object) -> None:
+        self._terminated = True
+
+    def _pass_on_termination(self) -> None:
+        """Tell the root of a SIGTERM: whoever sends one means the job, and it is the root that stops it."""
+        if self._terminated and not self._terminate_passed_on:
+            self._terminate_passed_on = True
+            self._control.send(Terminate(rank=self._rank))

@@ -1,0 +1,223 @@
+"""The virtual communication experiment: actors make samples and push them, a buffer stores them.
+
+Section 4.3.1 of the paper. Actors run freely; the run ends when as many messages are stored as count. What
+was pushed after them is claimed and checked too, off the clock, so that none can be missing unnoticed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from tianji_lab.bench.contents import CLOCK, LEAST_BYTES, Inspector, StampInspector, stamp, write
+from tianji_lab.bench.experiment import PATIENCE_S, Deadline, Outcome, Told, TrialFailed, Watch, rest
+from tianji_lab.bench.slots import Slots
+from tianji_lab.bench.trial import LEAD, Run, Sent, Trial
+from tianji_transports.core import Loan, Transport
+from tianji_transports.wiring import Channel, Wiring
+
+SAMPLES: Final = "samples"
+LOOK_EVERY: Final = 64
+LOOK_S: Final = 0.05
+"""Messages, or the time of samples, between two looks at the control channel."""
+CLAIM_S: Final = 5.0
+"""How long an actor that has stopped waits for its last messages to be claimed."""
+LAST_PATIENCE_S: Final = 2 * CLAIM_S
+"""How long the buffer waits for them."""
+
+_now = time.monotonic_ns
+
+
+def wiring(trial: Trial) -> Wiring:
+    """One channel from all actors to the buffer."""
+    return Wiring(trial.job, (Channel(SAMPLES, LEAD, trial.partners, trial.nbytes, trial.window),))
+
+
+# -- the buffer ------------------------------------------------------------------------------------------
+
+
+def lead(endpoint: Transport, trial: Trial, run: Run, watch: Watch) -> Outcome:
+    """Be the buffer.
+
+    Raises:
+        TrialFailed: an actor died, or nothing comes any more.
+        DamagedMessageError: a message is missing, reordered or altered.
+    """
+    buffer = Buffer(endpoint, trial, run)
+    deadline = Deadline("messages of the actors", PATIENCE_S + 2 * trial.sample_time_s)
+    latencies_ns = np.zeros(run.messages, np.int64)
+    stored = busy_ns = seen = 0
+    cpu, began = time.process_time(), _now()
+    watch.start(run)
+    while stored < run.messages:
+        looked = _now()
+        if not buffer.receive():
+            if stored != seen:
+                deadline.renew()
+                seen = stored
+            rest(endpoint, watch.descriptors, deadline)
+            watch.look()
+            continue
+        received = _now()
+        busy_ns += received - looked
+        latencies_ns[stored] = received - buffer.pushed_ns + watch.offsets_ns[buffer.source]
+        stored += 1
+    seconds, cpu = (_now() - began) / 1e9, time.process_time() - cpu
+    watch.enough()
+    sent = _receive_the_rest(buffer, watch, LAST_PATIENCE_S + trial.sample_time_s)
+    return Outcome(seconds, stored, latencies_ns, busy_ns / stored / 1e9, cpu, sent)
+
+
+class Buffer:
+    """Receives, checks and stores messages, of each actor in the order of their numbers.
+
+    Args:
+        endpoint: the buffer's.
+        trial: says how messages are stored.
+        run: says how thoroughly they are checked.
+
+    Attributes:
+        received: messages of each rank so far.
+        source: whom the last one came from.
+        pushed_ns: when that one was pushed, by its sender's clock; nothing of use in a thorough run, in
+            which messages carry no clock.
+    """
+
+    def __init__(self, endpoint: Transport, trial: Trial, run: Run) -> None:
+        self.endpoint = endpoint
+        self.received = dict.fromkeys(trial.partners, 0)
+        self.source, self.pushed_ns = LEAD, 0
+        self._first = {rank: stamp(rank, run.number, 0) for rank in trial.partners}
+        kind = StampInspector if run.thorough else Inspector
+        self._inspect = kind(trial.nbytes, thorough=run.thorough).inspect
+        self._slots = Slots(trial.nbytes, run.messages) if trial.store == "copy" else None
+
+    def receive(self) -> bool:
+        """Take the next message, if there is one.
+
+        Raises:
+            DamagedMessageError: it is not the one that had to come.
+        """
+        claim = self.endpoint.probe(SAMPLES)
+        if claim is None:
+            return False
+        source = self.source = claim.source
+        word = self._first[source] + self.received[source]
+        if self._slots is not None:
+            memory = self._slots.next()
+            nbytes = claim.take(memory)
+            self.pushed_ns = self._inspect(memory[:nbytes], word)
+        else:
+            self.pushed_ns = self._inspect(claim.view(), word)
+            claim.release()
+        self.received[source] += 1
+        return True
+
+
+def _receive_the_rest(buffer: Buffer, watch: Watch, patience_s: float) -> Mapping[int, Sent]:
+    """Claim what was pushed after the last message that counts, until every actor's last one is here."""
+    deadline = Deadline("the actors to stop", patience_s)
+    while True:
+        sent = watch.sent()
+        while buffer.receive():
+            deadline.renew()
+        if sent is not None:
+            missing = {rank: said.messages - buffer.received[rank] for rank, said in sent.items()}
+            if not any(missing.values()):
+                return sent
+        try:
+            rest(buffer.endpoint, watch.descriptors, deadline)
+        except TrialFailed:
+            if sent is None:
+                raise
+            lacking = ", ".join(f"{number} of rank {rank}" for rank, number in missing.items() if number)
+            raise TrialFailed(f"messages are missing: the last {lacking}") from None
+
+
+# -- an actor --------------------------------------------------------------------------------------------
+
+
+def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, told: Told) -> Sent:
+    """Be an actor: make samples and push them until the buffer has enough.
+
+    Credit is asked for before a sample is made, as actors do in training; what is waited for it counts
+    neither as making nor as sending.
+    """
+    sample = _sampler(trial, run)
+    timed = not run.thorough
+    look_every = LOOK_EVERY
+    if trial.sample_time_s:
+        look_every = max(1, min(LOOK_EVERY, int(LOOK_S / trial.sample_time_s)))
+    word = stamp(rank, run.number, 0)
+    pushed = make_ns = send_ns = 0
+    refused, cpu = endpoint.counters.refusals, time.process_time()
+    while True:
+        asked = _now()
+        loan = endpoint.loan(LEAD, SAMPLES, trial.nbytes)
+        if not loan:
+            if told.enough():
+                break
+            rest(endpoint, told.descriptors)
+            continue
+        lent = _now()
+        sample()
+        words = write(loan.memory, word + pushed)
+        made = _now()
+        if timed:
+            words[CLOCK] = made
+        endpoint.push(loan)
+        gone = _now()
+        make_ns += made - lent
+        send_ns += lent - asked + gone - made
+        pushed += 1
+        if pushed % look_every == 0 and told.enough():
+            break
+    cpu, refused = time.process_time() - cpu, endpoint.counters.refusals - refused
+    _stay_until_claimed(endpoint, trial, told)
+    return Sent(
+        messages=pushed,
+        make_s=make_ns / max(pushed, 1) / 1e9,
+        send_s=send_ns / max(pushed, 1) / 1e9,
+        cpu_s=cpu,
+        refused=refused,
+    )
+
+
+def _stay_until_claimed(endpoint: Transport, trial: Trial, told: Told) -> None:
+    """Stay until the whole window is free: some engines move messages only while their sender is inside.
+
+    A lost message is the buffer's to report.
+    """
+    deadline = Deadline("the last messages to be claimed", CLAIM_S)
+    loans: list[Loan] = []
+    with contextlib.suppress(TrialFailed):
+        while len(loans) < trial.window:
+            loan = endpoint.loan(LEAD, SAMPLES, LEAST_BYTES)
+            if loan:
+                loans.append(loan)
+            else:
+                rest(endpoint, told.descriptors, deadline)
+                told.enough()  # Its descriptor stays readable until it is asked.
+    for loan in loans:
+        loan.abandon()
+
+
+def _sampler(trial: Trial, run: Run) -> Callable[[], None]:
+    """Say what takes the time of a sample. A thorough run is about contents: it takes none."""
+    seconds = 0.0 if run.thorough else trial.sample_time_s
+    if seconds == 0:
+        return lambda: None
+    if trial.work == "sleep":
+        return lambda: time.sleep(seconds)
+    nanoseconds = round(seconds * 1e9)
+
+    def work() -> None:
+        until = _now() + nanoseconds
+        while _now() < until:
+            pass
+
+    return work

@@ -1,0 +1,148 @@
+"""The two sides of an experiment: what the leading process and its partners may rely on.
+
+An experiment is a module with three functions::
+
+    wiring(trial) -> Wiring                                   # which channels and slots it needs
+    lead(endpoint, trial, run, watch) -> Outcome              # at rank 0, which measures
+    follow(endpoint, trial, run, rank, told) -> Sent          # at every other rank
+
+Both sides are called once for each run, with endpoints that stay open between runs, and leave nothing
+unclaimed behind. Who waits passes the descriptors of ``watch`` or ``told`` to ``Transport.wait``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tianji_cli.errors import RunFailed
+from tianji_lab.bench.trial import Run, Sent, Trial
+from tianji_transports.core import Transport
+from tianji_transports.wiring import Wiring
+
+PATIENCE_S: Final = 60.0
+"""How long nothing may happen before a run is given up."""
+WAIT_S: Final = 0.5
+"""Longest sleep of either side."""
+
+
+class TrialFailed(RunFailed):
+    """A run has no result: a message was missing, reordered or damaged, or a process died. It says which."""
+
+
+class Watch(Protocol):
+    """The leading side's view of its partners.
+
+    Attributes:
+        descriptors: one of them is readable when ``look`` may have something to do.
+        offsets_ns: what each rank's clock is ahead of this one's, in nanoseconds.
+    """
+
+    descriptors: Sequence[int]
+    offsets_ns: Mapping[int, int]
+
+    def start(self, run: Run) -> None:
+        """Tell every partner to begin."""
+
+    def look(self) -> None:
+        """Hear the partners; never waits.
+
+        Raises:
+            TrialFailed: one of them died or failed.
+        """
+
+    def enough(self) -> None:
+        """Tell every partner to end the run."""
+
+    def sent(self) -> Mapping[int, Sent] | None:
+        """What the partners say of the run, by rank, once all have ended it; None before. Looks first."""
+
+
+class Told(Protocol):
+    """A partner's view of the leading process.
+
+    Attributes:
+        descriptors: one of them is readable when ``enough`` may say so.
+    """
+
+    descriptors: Sequence[int]
+
+    def enough(self) -> bool:
+        """Say whether the run shall end. Never waits; once true it stays so until the next run."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one run measured.
+
+    Attributes:
+        seconds: until the last message that counts.
+        messages: that count.
+        latencies_ns: of those messages; empty if the experiment has none.
+        receive_s: mean time to receive and store one; 0 if the experiment has none.
+        cpu_s: CPU seconds of the leading process.
+        sent: what the partners say, by rank.
+    """
+
+    seconds: float
+    messages: int
+    latencies_ns: NDArray[np.int64]
+    receive_s: float
+    cpu_s: float
+    sent: Mapping[int, Sent]
+
+
+class Experiment(Protocol):
+    """A module that is an experiment."""
+
+    def wiring(self, trial: Trial) -> Wiring:
+        """Say which channels and slots it needs."""
+
+    def lead(self, endpoint: Any, trial: Trial, run: Run, watch: Watch) -> Outcome:
+        """Measure, at rank 0."""
+
+    def follow(self, endpoint: Any, trial: Trial, run: Run, rank: int, told: Told) -> Sent:
+        """Take part, at any other rank."""
+
+
+class Deadline:
+    """Gives up when nothing has happened for too long.
+
+    Args:
+        what: was waited for, for the message.
+        patience_s: what is too long.
+    """
+
+    def __init__(self, what: str, patience_s: float = PATIENCE_S) -> None:
+        self._what = what
+        self._patience_s = patience_s
+        self._until_s = time.monotonic() + patience_s
+
+    def check(self) -> None:
+        """Look at the clock.
+
+        Raises:
+            TrialFailed: nothing has come for too long.
+        """
+        if time.monotonic() > self._until_s:
+            raise TrialFailed(f"nothing came for {self._patience_s:g} s; waited for {self._what}")
+
+    def renew(self) -> None:
+        """Note that something has come."""
+        self._until_s = time.monotonic() + self._patience_s
+
+
+def rest(endpoint: Transport, descriptors: Sequence[int], deadline: Deadline | None = None) -> None:
+    """Sleep until the endpoint or one of the descriptors has news, for ``WAIT_S`` at most.
+
+    Raises:
+        TrialFailed: the deadline has passed.
+    """
+    endpoint.wait(WAIT_S, descriptors)
+    if deadline is not None:
+        deadline.check()

@@ -1,0 +1,185 @@
+"""A process that takes part in measurements: an actor, an echo, a reader of parameters.
+
+Started by ``ensemble`` as ``python -m tianji_lab.bench.partner NAME LIFELINE`` with the root's address as
+JSON on its standard input, or a rank of an MPI launcher. It does one step after another as the leading
+process asks, and stays for all trials of a benchmark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Any, Final
+
+import setproctitle
+
+from tianji_cli.errors import describe
+from tianji_cli.plan.plan import this_host
+from tianji_cli.signals import STOP_SIGNALS
+from tianji_cli.wire.control import ControlClient
+from tianji_cli.wire.interfaces import LOOPBACK, address_towards, is_loopback, parse_address
+from tianji_cli.wire.keys import JobKey, RootAddress
+from tianji_cli.wire.messages import Answer, Arrive, Ask, Dismiss
+from tianji_cli.worker.lifeline import Lifeline
+from tianji_lab.bench.contents import DamagedMessageError
+from tianji_lab.bench.side import Side
+from tianji_lab.bench.trial import STEP, Close, Connect, Enough, Open, Run, Step
+from tianji_transports.core import EngineOptions
+
+LOOK_S: Final = 10.0
+
+
+def engine_options(interface: str, key: JobKey) -> EngineOptions:
+    """Off loopback, whoever lacks the key gets no byte into a trial."""
+    if is_loopback(interface):
+        return EngineOptions(interface)
+    return EngineOptions(interface, key.public, key.secret)
+
+
+class Dismissed(Exception):  # noqa: N818 - no error: the leading process has said so
+    """The benchmark is over in the middle of a run."""
+
+
+class Partner:
+    """Does what the leading process asks for; also what a run is ``told`` while it goes.
+
+    Args:
+        control: to the leading process, watched.
+        root: its address.
+        name: of this partner.
+
+    Attributes:
+        descriptors: one of them is readable when the leading process may have said something.
+    """
+
+    def __init__(self, control: ControlClient, root: RootAddress, name: str) -> None:
+        self.descriptors: Sequence[int] = (control.descriptor,)
+        self._control = control
+        self._key = root.key
+        self._name = name
+        host, _ = parse_address(root.address)
+        self._interface = LOOPBACK if is_loopback(host) else address_towards(host)
+        self._asked: list[tuple[int, Step]] = []
+        self._side: Side | None = None
+        self._run = self._ended_run = -1
+        self._dismissed = False
+
+    def serve(self) -> bool:
+        """Take part until the benchmark is over.
+
+        Returns:
+            False if the leading process was lost.
+        """
+        here = this_host()
+        self._control.send(
+            Arrive(
+                station=self._name,
+                host=here.name,
+                cores=list(here.cores),
+                interface=self._interface,
+                pid=os.getpid(),
+                version=version("tianji"),
+            )
+        )
+        while not self._dismissed:
+            self._control.wait(LOOK_S)
+            severed = self._control.severed  # Before looking for what may have been said last.
+            self._hear()
+            while self._asked:
+                self._answer(*self._asked.pop(0))
+            if severed and not self._dismissed:
+                return False
+        return True
+
+    def enough(self) -> bool:
+        """Say whether the run shall end.
+
+        Raises:
+            Dismissed: the whole benchmark is over, or the leading process gone; nobody waits for the run.
+        """
+        self._hear()
+        if self._dismissed or self._control.severed:
+            raise Dismissed
+        return self._ended_run >= self._run
+
+    def _hear(self) -> None:
+        for message in self._control.receive():
+            if isinstance(message, Dismiss):
+                self._dismissed = True
+            elif isinstance(message, Ask):
+                step = STEP.validate_python(message.step)
+                if isinstance(step, Enough):
+                    self._ended_run = step.run
+                else:
+                    self._asked.append((message.number, step))
+
+    def _answer(self, number: int, step: Step) -> None:
+        try:
+            answer = Answer(station=self._name, number=number, result=self._do(step))
+        except Dismissed:
+            return
+        except DamagedMessageError as damage:
+            answer = Answer(station=self._name, number=number, error=str(damage))
+        except Exception as error:  # noqa: BLE001 - the leading process ends the benchmark with it
+            answer = Answer(station=self._name, number=number, error=describe(error))
+        self._control.send(answer)
+
+    def _do(self, step: Step) -> dict[str, Any]:
+        match step:
+            case Open(trial=trial, rank=rank):
+                self._close()
+                self._run = self._ended_run = -1
+                self._side = Side(trial, rank, engine_options(self._interface, self._key))
+                return {"address": self._side.address}
+            case Connect(addresses=addresses):
+                assert self._side is not None
+                self._side.connect(addresses)
+            case Run(number=number):
+                assert self._side is not None
+                self._run = number
+                return self._side.follow(step, self).model_dump()
+            case Close():
+                self._close()
+            case _:
+                return {"now_ns": time.monotonic_ns()}
+        return {}
+
+    def _close(self) -> None:
+        if self._side is not None:
+            self._side.close()
+            self._side = None
+
+    def __enter__(self) -> Partner:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._close()
+
+
+def take_part(root: RootAddress, name: str) -> bool:
+    """Be a partner until the benchmark is over; False if the leading process was lost."""
+    setproctitle.setproctitle(f"tianji: bench {name}")
+    with ControlClient(root, watched=True) as control, Partner(control, root, name) as partner:
+        return partner.serve()
+
+
+def main() -> None:
+    """Be the partner that the command line names."""
+    for number in STOP_SIGNALS:
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # They reach the leading process as well, whose business they are.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    name, lifeline = sys.argv[1], int(sys.argv[2])
+    said = json.loads(sys.stdin.read())
+    Lifeline(lifeline, saves=False)
+    sys.exit(0 if take_part(RootAddress(said["address"], JobKey(**said["key"])), name) else 1)
+
+
+if __name__ == "__main__":
+    main()

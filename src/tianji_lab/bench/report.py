@@ -1,0 +1,244 @@
+"""What was measured, as a table for people and as CSV, JSON and a plot for everything else.
+
+``document`` is the schema of the JSON: ``schema`` (1), ``environment`` (descriptions by subject),
+``warnings`` (sentences) and ``rows``, each a ``Record`` with its fields under their own names. The CSV has
+the same fields as columns; what an experiment does not have is null in the one and empty in the other.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+from tianji_cli.errors import TianjiError
+from tianji_cli.files.rundir import write_whole
+from tianji_cli.quantities import number, share, size
+from tianji_cli.telemetry.table import print_table
+from tianji_lab.bench.record import KB, Experiment, Record
+
+SCHEMA: Final = 1
+TITLES: Final[Mapping[Experiment, str]] = {
+    "comm": "virtual communication experiment",
+    "latency": "half a round trip",
+    "bandwidth": "bandwidth, windowed and acknowledged",
+    "weights": "from publishing until the slowest reader has the parameters",
+}
+FIELDS: Final = tuple(field.name for field in fields(Record))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table.
+
+    Attributes:
+        heading: with the unit.
+        cell: what it says of a record.
+        tells_nothing: a cell that says nothing; a column of such cells, or empty ones, is left out.
+    """
+
+    heading: str
+    cell: Callable[[Record], str]
+    tells_nothing: str = ""
+
+
+def print_header(environment: Mapping[str, str], warnings: Sequence[str]) -> None:
+    """Print the conditions, and what speaks against the figures, as ``# key: value`` on stdout."""
+    for key, value in environment.items():
+        sys.stdout.write(f"# {key}: {value}\n")
+    for warning in warnings:
+        sys.stdout.write(f"# WARNING: {warning}\n")
+
+
+def print_records(records: Sequence[Record]) -> None:
+    """Print records of one experiment: a line of what all of them have in common, and a table.
+
+    Args:
+        records: of one experiment.
+    """
+    if not records:
+        return
+    experiment = records[0].experiment
+    sys.stdout.write(f"# {', '.join(_in_common(records))}; MB = 1e6 bytes, KB = 1024 bytes\n")
+    columns = [
+        column
+        for column in COLUMNS[experiment]
+        if any(column.cell(record) not in {"", column.tells_nothing} for record in records)
+    ]
+    rows = [[column.cell(record) for column in columns] for record in records]
+    right = [place for place, column in enumerate(columns) if column is not BACKEND]
+    print_table([column.heading for column in columns], rows, TITLES[experiment], right=right)
+
+
+def write_csv(records: Sequence[Record], path: Path) -> None:
+    """Write a line of column names and one line a record.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(FIELDS)
+    rows.writerows([getattr(record, name) for name in FIELDS] for record in records)
+    write_whole(path, text.getvalue().encode())
+
+
+def document(
+    environment: Mapping[str, str], records: Sequence[Record], warnings: Sequence[str]
+) -> dict[str, Any]:
+    """Put everything into one JSON object, see the head of this module."""
+    return {
+        "schema": SCHEMA,
+        "environment": dict(environment),
+        "warnings": list(warnings),
+        "rows": [record.document() for record in records],
+    }
+
+
+def write_all(
+    out: Path,
+    name: str,
+    environment: Mapping[str, str],
+    records: Sequence[Record],
+    warnings: Sequence[str],
+    *,
+    link_mb_per_s: float | None = None,
+) -> None:
+    """Write ``<name>.csv``, ``<name>.json`` and ``<name>.png`` into a directory, which is made if missing.
+
+    Args:
+        out: the directory.
+        name: of the files and of the plot: an experiment, or ``figure-5a`` to ``figure-5d``.
+        environment: the conditions.
+        records: what was measured.
+        warnings: what speaks against it.
+        link_mb_per_s: what the link between two hosts carries.
+
+    Raises:
+        TianjiError: they cannot be written.
+    """
+    from tianji_lab.bench.plots import draw  # noqa: PLC0415 - imports matplotlib, a second
+
+    found = document(environment, records, warnings)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_csv(records, out / f"{name}.csv")
+        write_whole(out / f"{name}.json", (json.dumps(found, indent=2, allow_nan=False) + "\n").encode())
+        draw(
+            name.removeprefix("figure-"),
+            records,
+            out / f"{name}.png",
+            link_mb_per_s=link_mb_per_s,
+        )
+    except OSError as cause:
+        raise TianjiError(
+            f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"
+        ) from cause
+
+
+# -- the table -----------------------------------------------------------------------------------------
+
+
+def _in_common(records: Sequence[Record]) -> list[str]:
+    """Say what all records have in common, of that which the table does not show."""
+    first = records[0]
+    sayings: list[Callable[[Record], str]] = []
+    if first.experiment in {"comm", "bandwidth"}:
+        sayings.append(lambda record: f"window {record.window}")
+        sayings.append(
+            lambda record: f"stored by {record.store}" if record.store == "copy" else "read in place"
+        )
+    if any(record.sample_time_s for record in records):
+        sayings.append(lambda record: f"actors {record.work} while they sample")
+    sayings.append(
+        lambda record: f"medians of {record.repeats} runs" if record.repeats > 1 else "one run each"
+    )
+    return [
+        _messages(records),
+        *(say(first) for say in sayings if all(say(record) == say(first) for record in records)),
+    ]
+
+
+def _messages(records: Sequence[Record]) -> str:
+    fewest, most = (bound(record.messages for record in records) for bound in (min, max))
+    return f"{fewest if fewest == most else f'{fewest} to {most}'} messages a run, each verified"
+
+
+def _value(name: str, scale: float = 1.0) -> Callable[[Record], str]:
+    """Show a field, times ``scale``; nothing where an experiment has no such figure."""
+
+    def cell(record: Record) -> str:
+        value = getattr(record, name)
+        return "" if value is None else number(value * scale)
+
+    return cell
+
+
+def _off(record: Record) -> str:
+    if record.predicted_s is None:
+        return ""
+    return f"{100 * (record.predicted_s / record.collection_s - 1):+.0f} %"
+
+
+def _refused(record: Record) -> str:
+    return "" if record.refused is None else str(record.refused)
+
+
+def _ratio(record: Record) -> str:
+    return "" if record.raw_ratio is None else f"{record.raw_ratio:.2f}"
+
+
+def _spread(record: Record) -> str:
+    return share(record.spread) if record.repeats > 1 else ""
+
+
+BACKEND: Final = Column("backend", lambda record: record.backend)
+_SIZE: Final = Column("size", lambda record: size(record.msg_kb * KB))
+_ACTORS: Final = Column("actors", lambda record: str(record.actors))
+_HOSTS: Final = Column("hosts", lambda record: str(record.hosts), tells_nothing="1")
+_SPREAD: Final = Column("spread", _spread)
+_RATE: Final = Column("msgs/s", _value("msgs_per_s"))
+_MB: Final = Column("MB/s", _value("mb_per_s"))
+_PERCENTILES: Final = tuple(Column(f"p{share} us", _value(f"p{share}_us")) for share in (50, 95, 99))
+_CPU: Final = Column("CPU s", _value("cpu_s"))
+_RAW: Final = (Column("raw msgs/s", _value("raw_msgs_per_s")), Column("of raw", _ratio))
+
+COLUMNS: Final[Mapping[Experiment, Sequence[Column]]] = {
+    "comm": (
+        BACKEND,
+        Column("KB", lambda record: f"{record.msg_kb:g}"),
+        _ACTORS,
+        _HOSTS,
+        Column("sample s", lambda record: f"{record.sample_time_s:g}", tells_nothing="0"),
+        Column("collect s", _value("collection_s")),
+        _SPREAD,
+        Column("predicted s", _value("predicted_s")),
+        Column("off", _off),
+        _RATE,
+        _MB,
+        Column("T_sd us", _value("send_s", 1e6)),
+        Column("T_rv us", _value("receive_s", 1e6)),
+        *_PERCENTILES,
+        _CPU,
+        Column("refused", _refused, tells_nothing="0"),
+        *_RAW,
+    ),
+    "latency": (BACKEND, _SIZE, _HOSTS, *_PERCENTILES, _SPREAD, _RATE),
+    "bandwidth": (BACKEND, _SIZE, _HOSTS, _MB, _SPREAD, _RATE, _CPU, *_RAW),
+    "weights": (
+        BACKEND,
+        _SIZE,
+        _ACTORS,
+        _HOSTS,
+        Column("p50 ms", _value("p50_us", 1e-3)),
+        Column("p95 ms", _value("p95_us", 1e-3)),
+        Column("MB/s to all", _value("mb_per_s")),
+        _SPREAD,
+    ),
+}
+"""What the table of an experiment shows."""

@@ -1,0 +1,261 @@
+"""Measures every case of a request: checked first, then repeated in turns with all others.
+
+A drifting machine is then fair to all, and the median of the repeats is what is reported. One failure ends
+the sweep: there are no figures of a machine on which a message was lost.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from statistics import median
+from typing import Final, Protocol
+
+import numpy as np
+
+from tianji_lab.bench.case import Case, Request
+from tianji_lab.bench.ensemble import Ensemble, Member
+from tianji_lab.bench.experiment import Outcome, TrialFailed
+from tianji_lab.bench.raw.end import LOOPS
+from tianji_lab.bench.record import KB, MB, Record
+from tianji_lab.bench.stage import Stage
+from tianji_lab.bench.trial import LEAD, Trial
+from tianji_lab.model.equation import Terms
+from tianji_transports.errors import TransportError
+
+WARM_MESSAGES: Final = 100
+"""Sent, and checked to the last byte, before each timed run: memory is touched and peers are known then."""
+TERM_RUNS: Final = 3
+"""Runs whose median is a term of Equation 1."""
+TERM_S: Final = 1.0
+"""Of a run at an actor's pace: long enough for the mean time of a sample."""
+TERM_BYTES: Final = 1e9
+"""Of a run at full speed: long enough for its beginning not to count ..."""
+LEAST_TERM_MESSAGES: Final = 100
+MOST_TERM_MESSAGES: Final = 2000
+"""... but no fewer messages than the one and no more than the other."""
+HELD_BACK: Final = 1.25
+"""An actor whose messages take this many times what they cost it has waited for the receiving side."""
+
+
+class Progress(Protocol):
+    """Shows how far a sweep is."""
+
+    def begin(self, what: str) -> None:
+        """Say what is measured now."""
+
+    def done(self, result: str) -> None:
+        """Say what came of it."""
+
+
+@dataclass
+class Findings:
+    """What is known of a case so far."""
+
+    terms: Terms | None = None
+    outcomes: list[Outcome] = field(default_factory=list)
+    raw: list[Outcome] = field(default_factory=list)
+
+
+class Sweep:
+    """Measures with the processes of an ensemble.
+
+    Args:
+        ensemble: who takes part.
+        request: what is asked for.
+        progress: is told.
+    """
+
+    def __init__(self, ensemble: Ensemble, request: Request, progress: Progress) -> None:
+        self._ensemble = ensemble
+        self._request = request
+        self._progress = progress
+        self._terms: dict[Case, Terms] = {}
+        self._raws: dict[tuple[Case, int], Outcome] = {}
+        self._trials = 0
+
+    @property
+    def steps(self) -> int:
+        """How often ``progress`` will be told that something is done."""
+        return len(self._request.cases) * (1 + self._request.repeats)
+
+    def measure(self) -> list[Record]:
+        """Measure everything.
+
+        Raises:
+            TrialFailed: a run has no result, and so has nothing.
+        """
+        findings = {case: Findings() for case in self._request.cases}
+        for case, found in findings.items():
+            with self._step(case, "checking every byte"):
+                self._check(case)
+                if case.experiment == "comm":
+                    found.terms = self._terms_of(case.alone)
+            self._progress.done("every byte is right")
+        for repeat in range(1, self._request.repeats + 1):
+            for case, found in findings.items():
+                with self._step(case, f"run {repeat} of {self._request.repeats}"):
+                    found.outcomes.append(self._timed(case, case.messages))
+                    if self._request.raw and case.backend in LOOPS:
+                        found.raw.append(self._raw(case, repeat))
+                self._progress.done(f"{found.outcomes[-1].seconds:.3f} s")
+        return [self._record(case, found) for case, found in findings.items()]
+
+    @contextmanager
+    def _step(self, case: Case, what: str) -> Iterator[None]:
+        self._progress.begin(f"{case}: {what}")
+        try:
+            yield
+        except (TrialFailed, TransportError) as failure:
+            raise TrialFailed(f"{case}, {what}: {failure}") from failure
+
+    # -- runs ------------------------------------------------------------------------------------------
+
+    def _check(self, case: Case) -> None:
+        with self._open(case) as stage:
+            stage.run(case.messages, thorough=True)
+
+    def _timed(self, case: Case, messages: int, *, raw: bool = False) -> Outcome:
+        with self._open(case, raw=raw) as stage:
+            stage.run(min(messages, WARM_MESSAGES), thorough=True)
+            return stage.run(messages)
+
+    def _raw(self, case: Case, repeat: int) -> Outcome:
+        """Run the raw loop of a case, once in a repeat for all cases that have the same."""
+        alike = replace(case.alone, sample_time_s=0.0, work="sleep")
+        if (alike, repeat) not in self._raws:
+            self._raws[alike, repeat] = self._timed(alike, alike.messages, raw=True)
+        return self._raws[alike, repeat]
+
+    def _terms_of(self, case: Case) -> Terms:
+        """Measure the terms of Equation 1: the actor's at its pace, the buffer's at its own."""
+        if case not in self._terms:
+            affordable = min(case.messages, int(TERM_BYTES / case.nbytes))
+            most = max(LEAST_TERM_MESSAGES, min(MOST_TERM_MESSAGES, affordable))
+            hurried = replace(case, sample_time_s=0.0)
+            stored = made = self._several(hurried, most)
+            if hurried != case:
+                made = self._several(case, max(10, min(most, round(TERM_S / case.sample_time_s))))
+            sent = [outcome.sent[1] for outcome in made]
+            self._terms[case] = Terms(
+                median(said.make_s for said in sent),
+                median(said.send_s for said in sent),
+                median(_reception_s(outcome) for outcome in stored),
+            )
+        return self._terms[case]
+
+    def _several(self, case: Case, messages: int) -> list[Outcome]:
+        with self._open(case) as stage:
+            stage.run(min(messages, WARM_MESSAGES), thorough=True)
+            return [stage.run(messages) for _ in range(TERM_RUNS)]
+
+    @contextmanager
+    def _open(self, case: Case, *, raw: bool = False) -> Iterator[Stage]:
+        members = dict(enumerate(self._spread(case.actors), start=1))
+        hosts = {LEAD: self._ensemble.host, **{rank: member.host for rank, member in members.items()}}
+        local, remote = case.engines
+        self._trials += 1
+        trial = Trial(
+            experiment=case.experiment,
+            raw=raw,
+            job=f"bench-{secrets.token_hex(16)}-{self._trials}",
+            local=local,
+            remote=remote,
+            hosts=hosts,
+            nbytes=case.nbytes,
+            window=case.window,
+            sample_time_s=0.0 if raw else case.sample_time_s,
+            work=case.work,
+            store=case.store,
+        )
+        with self._ensemble.open(trial, members) as stage:
+            yield stage
+
+    def _spread(self, actors: int) -> list[Member]:
+        """Choose partners evenly from all hosts, beginning with those that are not this one's."""
+        hosts = [*self._ensemble.hosts[1:], self._ensemble.host]
+        columns = [[member for member in self._ensemble.members if member.host == host] for host in hosts]
+        rows = zip_longest(*columns)
+        return [member for row in rows for member in row if member is not None][:actors]
+
+    # -- results ---------------------------------------------------------------------------------------
+
+    def _record(self, case: Case, found: Findings) -> Record:
+        outcomes, terms = found.outcomes, found.terms
+        seconds = [_seconds(case, outcome) for outcome in outcomes]
+        rate = case.messages / median(seconds)
+        raw_rate = case.messages / median(outcome.seconds for outcome in found.raw) if found.raw else None
+        comparable = case.actors == 1 and case.sample_time_s == 0
+        copies = case.actors if case.experiment == "weights" else 1
+        percentiles = _percentiles_us(outcomes)
+        sends = [said.send_s for outcome in outcomes for said in outcome.sent.values()]
+        return Record(
+            experiment=case.experiment,
+            backend=case.backend,
+            msg_kb=case.nbytes / KB,
+            actors=case.actors,
+            hosts=len({self._ensemble.host, *(member.host for member in self._spread(case.actors))}),
+            sample_time_s=case.sample_time_s,
+            work=case.work,
+            store=case.store,
+            messages=case.messages,
+            window=case.window,
+            repeats=len(outcomes),
+            collection_s=median(seconds),
+            collection_min_s=min(seconds),
+            collection_max_s=max(seconds),
+            msgs_per_s=rate,
+            mb_per_s=None if case.experiment == "latency" else copies * rate * case.nbytes / MB,
+            send_s=median(sends) if case.experiment == "comm" else None,
+            receive_s=median(outcome.receive_s for outcome in outcomes)
+            if case.experiment == "comm"
+            else None,
+            predicted_s=None if terms is None else terms.collection_s(case.messages, case.actors),
+            p50_us=percentiles[0],
+            p95_us=percentiles[1],
+            p99_us=percentiles[2],
+            cpu_s=median(outcome.cpu_s + _cpu_of_partners(outcome) for outcome in outcomes),
+            receiver_cpu_s=median(outcome.cpu_s for outcome in outcomes),
+            senders_cpu_s=median(_cpu_of_partners(outcome) for outcome in outcomes),
+            refused=round(median(sum(said.refused for said in o.sent.values()) for o in outcomes)),
+            verified=True,
+            term_sample_s=None if terms is None else terms.sample_s,
+            term_send_s=None if terms is None else terms.send_s,
+            term_receive_s=None if terms is None else terms.receive_s,
+            crossing_actors=None if terms is None else terms.crossing,
+            raw_msgs_per_s=raw_rate,
+            raw_ratio=rate / raw_rate if raw_rate and comparable else None,
+        )
+
+
+def _seconds(case: Case, outcome: Outcome) -> float:
+    """Time of a run; what happens between two trips or two versions does not count."""
+    if case.experiment == "latency":
+        return float(2 * outcome.latencies_ns.sum() / 1e9)
+    return float(outcome.latencies_ns.sum() / 1e9) if case.experiment == "weights" else outcome.seconds
+
+
+def _reception_s(outcome: Outcome) -> float:
+    """T_rv of a run with one actor that takes no time for samples.
+
+    An actor that had to wait was held back by the receiving side, whose time for a message then is the
+    interval between two: the engine's own threads count, which the buffer's process does not see working.
+    """
+    interval_s = outcome.seconds / outcome.messages
+    actor_s = outcome.sent[1].make_s + outcome.sent[1].send_s
+    return interval_s if interval_s > HELD_BACK * actor_s else outcome.receive_s
+
+
+def _percentiles_us(outcomes: Sequence[Outcome]) -> list[float | None]:
+    """Take the 50th, 95th and 99th percentile of each run, and the medians of those."""
+    if any(outcome.latencies_ns.size == 0 for outcome in outcomes):
+        return [None, None, None]
+    each = np.array([np.percentile(outcome.latencies_ns, (50, 95, 99)) for outcome in outcomes])
+    return [float(value) / 1e3 for value in np.median(each, axis=0)]
+
+
+def _cpu_of_partners(outcome: Outcome) -> float:
+    return sum(said.cpu_s for said in outcome.sent.values())

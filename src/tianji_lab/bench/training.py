@@ -1,0 +1,220 @@
+"""One training as a benchmark sees it: `tianji train` in a process of its own, and what it left behind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.files.regular import read_json
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.launch.children import python_command, run_child
+from tianji_cli.quantities import exact
+from tianji_cli.telemetry.metrics import read_metrics
+
+END_S: Final = 30.0
+"""How long a training may take to stop and save once it is to end; then it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points of a learning curve, as the learner reported them.
+
+    Attributes:
+        train_s: seconds since the first environment step, ascending.
+        env_steps: environment steps received.
+        mean_100: mean return of the last 100 episodes.
+    """
+
+    train_s: tuple[float, ...]
+    env_steps: tuple[float, ...]
+    mean_100: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Figures of one training that came to its end.
+
+    Attributes:
+        seed: of the experiment.
+        run: its directory.
+        reached: the threshold was reached. If not, the next two say how far the training went without it.
+        time_to_s: seconds from the first environment step to the threshold.
+        steps_to: environment steps received until then, between two reports by interpolation.
+        train_s: seconds that it took in all.
+        env_steps: environment steps that it took in all.
+        mean_100: mean return of its last 100 episodes.
+        best_mean_100: the highest that this mean came to.
+        staleness: mean policy lag of the samples used, in versions.
+        produced_per_s: environment steps made per second.
+        consumed_per_s: sample uses per second.
+        curve: how it learned.
+    """
+
+    seed: int
+    run: str
+    reached: bool
+    time_to_s: float
+    steps_to: float
+    train_s: float
+    env_steps: int
+    mean_100: float
+    best_mean_100: float
+    staleness: float
+    produced_per_s: float
+    consumed_per_s: float
+    curve: Curve
+
+
+def threshold_of(config: str, job: JobConfig, threshold: float | None) -> float:
+    """Find the return that trainings are to come to.
+
+    Args:
+        config: path or name of the config, for messages.
+        job: the config.
+        threshold: as the user names it; None for the config's first.
+
+    Raises:
+        UsageError: it is no number, or nobody names one.
+    """
+    if threshold is None:
+        if not job.experiment.thresholds:
+            raise UsageError(
+                f"{config} has no experiment.thresholds: --threshold says which return is waited for"
+            )
+        return job.experiment.thresholds[0]
+    if not math.isfinite(threshold):
+        raise UsageError(f"--threshold {threshold:g} is no return that a training could come to")
+    return threshold
+
+
+def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path) -> RunDirectory:
+    """Run `tianji train` to its end.
+
+    Args:
+        config: path or name of the config.
+        overrides: ``SECTION.KEY=VALUE`` settings.
+        name: of the experiment.
+        place: where its run directory is made.
+
+    Returns:
+        The run's directory.
+
+    Raises:
+        RunFailed: it failed, or somebody stopped it.
+    """
+    command = training_command(config, overrides, "--name", name, "--out", str(place), "--quiet")
+    ended = run_child(command, patience_s=END_S)
+    if ended.status != 0:
+        raise RunFailed(f"a training of {name} failed, so there are no figures:\n{ended.last_words}")
+    return RunDirectory.find(name, place)
+
+
+def training_command(config: str, overrides: Sequence[str], *options: str) -> list[str]:
+    """Command that runs `tianji train`.
+
+    Args:
+        config: path or name of the config.
+        overrides: ``SECTION.KEY=VALUE`` settings.
+        options: further words.
+    """
+    settings = [word for override in overrides for word in ("--set", override)]
+    return python_command("tianji_cli", "train", config, *settings, *options)
+
+
+def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
+    """Read what a training left behind.
+
+    Args:
+        run: its directory.
+        seed: that it had.
+        threshold: one of its ``experiment.thresholds``.
+
+    Raises:
+        RunFailed: samples were lost or are unaccounted for, or nothing was learned: it has no figures.
+    """
+    summary = read_summary(run)
+    returns, staleness = summary["returns"], summary["staleness"]["mean"]
+    if returns["best_mean_100"] is None or staleness is None:
+        raise RunFailed(
+            f"{run.path} ended before 100 episodes or one update: experiment.stop should allow for more"
+        )
+    curve = read_curve(read_metrics(run.metrics), summary)
+    crossed = summary["time_to"][exact(threshold)]
+    time_to_s = summary["train_s"] if crossed is None else crossed
+    steps = np.interp(time_to_s, (0.0, *curve.train_s), (0.0, *curve.env_steps))
+    return Training(
+        seed=seed,
+        run=str(run.path),
+        reached=crossed is not None,
+        time_to_s=time_to_s,
+        steps_to=float(steps),
+        train_s=summary["train_s"],
+        env_steps=summary["env_steps"],
+        mean_100=returns["mean_100"],
+        best_mean_100=returns["best_mean_100"],
+        staleness=staleness,
+        produced_per_s=summary["produced_per_s"],
+        consumed_per_s=summary["consumed_per_s"],
+        curve=curve,
+    )
+
+
+def read_summary(run: RunDirectory) -> dict[str, Any]:
+    """Read the summary of a run that lost nothing.
+
+    Args:
+        run: its directory.
+
+    Raises:
+        RunFailed: samples were lost or are unaccounted for, a group was, or the evaluation was cut off.
+    """
+    summary: dict[str, Any] = read_json(run.summary)
+    missing = summary["produced"] - sum(summary[name] for name in ("received", "in_flight", "dropped"))
+    if missing:
+        raise RunFailed(f"{run.path} misses {missing} samples, so there are no figures")
+    if lost := (summary.get("averaging") or {}).get("lost"):
+        groups = ", ".join(map(str, lost))
+        raise RunFailed(f"{run.path} lost its group {groups} on the way, so there are no figures")
+    refuse_cut_off(summary.get("evaluation") or {}, str(run.path))
+    return summary
+
+
+def refuse_cut_off(evaluation: Mapping[str, Any], who: str) -> None:
+    """Refuse an evaluation that was cut off: its mean is that of the shorter episodes.
+
+    Args:
+        evaluation: as the summary or ``tianji eval --json`` has it.
+        who: was evaluated.
+
+    Raises:
+        RunFailed: episodes were left out.
+    """
+    if evaluation.get("left_out"):
+        what = f"{evaluation['left_out']} greedy episodes had not ended after {evaluation['cut_off']}"
+        raise RunFailed(
+            f"{who}: {what}, so there are no figures: experiment.eval_max_s and eval_max_steps may be larger"
+        )
+
+
+def read_curve(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Curve:
+    """Take the reports that are newer than those before them; the summary is the last.
+
+    Args:
+        rows: of ``metrics.jsonl``.
+        summary: of the run, in which an episode has ended.
+    """
+    points: list[tuple[float, float, float]] = []
+    last = (summary["train_s"], summary["received"], summary["returns"]["mean_100"])
+    for row in rows:
+        is_newer = row["train_s"] > (points[-1][0] if points else 0.0)
+        if is_newer and row["mean_100"] is not None and row["train_s"] < last[0]:
+            points.append((row["train_s"], row["env_steps"], row["mean_100"]))
+    train_s, env_steps, mean_100 = zip(*points, last, strict=True)
+    return Curve(train_s, env_steps, mean_100)

@@ -1,0 +1,146 @@
+"""Equations 1 and 3: what a split gives, from what its parts cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tianji_cli.telemetry.bottleneck import (
+    BOUND_BY_LINK,
+    BOUND_BY_ROOT,
+    MORE_CORES,
+    OWN_CORES,
+    Bottleneck,
+    bottleneck,
+    in_step,
+    on_shared_cores,
+)
+from tianji_lab.model.costs import Costs
+from tianji_lab.model.crowding import Crowding
+from tianji_lab.model.rates import PerRole, fragments_per_update, rates_at
+from tianji_lab.model.seats import NOBODY, Seats, seats_of
+from tianji_lab.model.split import Split
+from tianji_lab.model.workload import Workload
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a split gives, over all groups.
+
+    Attributes:
+        split: the split.
+        rho: uses of each sample.
+        production: T_RA, env steps a second that the actors make if nobody holds them back.
+        reception: env steps a second that the buffers can receive.
+        consumption: T_RL, sample uses a second that the learners make if they never wait for samples; a
+            learner that takes turns with its buffer receives meanwhile.
+        throughput: sample uses a second that come of it (Equation 3).
+        limits: every limit of the throughput in uses a second, by name: "production", "reception",
+            "consumption", and, where they exist, "turns" (actors and learners in step), "cores" (too few,
+            so that roles share them), "link" and "root".
+        bottleneck: which side holds it back.
+        crowd: share of the other cores that is at work, 0 to 1, as each role finds it.
+    """
+
+    split: Split
+    rho: float
+    production: float
+    reception: float
+    consumption: float
+    throughput: float
+    limits: Mapping[str, float]
+    bottleneck: Bottleneck
+    crowd: PerRole = NOBODY
+
+
+def predict(split: Split, workload: Workload, costs: Costs, cores: int | None = None) -> Prediction:
+    """Reckon what a split gives: Equations 1 and 3 of the paper.
+
+    Args:
+        split: the split.
+        workload: what the job asks of the machine, whatever the split.
+        costs: of this split.
+        cores: that there are, if they may be fewer than the split wants; roles then take turns on them.
+    """
+    job = _Job(split, workload, costs, seats_of(split, workload, cores))
+    crowd = job.settled_crowd()
+    rates = job.rates(crowd)
+    limits = job.limits(rates)
+    return Prediction(
+        split=split,
+        rho=workload.rho,
+        production=rates.actors / workload.rho,
+        reception=rates.buffers / workload.rho,
+        consumption=rates.learners,
+        throughput=min(limits.values()),
+        limits=limits,
+        bottleneck=job.bottleneck(rates, limits),
+        crowd=crowd,
+    )
+
+
+@dataclass(frozen=True)
+class _Job:
+    split: Split
+    workload: Workload
+    costs: Costs
+    seats: Seats
+
+    def rates(self, crowd: PerRole) -> PerRole:
+        """What each role could do by itself, in uses a second."""
+        rates = rates_at(self.split, self.workload, self.costs, crowd)
+        return rates._replace(actors=rates.actors * self.seats.pace)
+
+    def settled_crowd(self) -> PerRole:
+        """Find which share of the others' cores is at work beside each role."""
+        if self.workload.in_step:  # Learners wait while actors work, and the other way round.
+            sampling = self.seats.crowd(PerRole(actors=1.0, buffers=0.0, learners=0.0))
+            learning = self.seats.crowd(PerRole(actors=0.0, buffers=1.0, learners=1.0))
+            return learning._replace(actors=sampling.actors)
+        alone_s, crowded_s = (
+            PerRole(*(1 / rate for rate in self.rates(PerRole(crowd, crowd, crowd)))) for crowd in (0.0, 1.0)
+        )
+        more_s = PerRole(*(max(of_all - own, 0.0) for own, of_all in zip(alone_s, crowded_s, strict=True)))
+        others = self.limits_of_exchange().values()
+        return Crowding(self.seats, alone_s, more_s).settled(min(others, default=math.inf))
+
+    def limits(self, rates: PerRole) -> dict[str, float]:
+        """Everything that bounds the throughput, in uses a second."""
+        limits = dict(zip(("production", "reception", "consumption"), rates, strict=True))
+        seats, needs_s = self.seats, PerRole(*(1 / rate for rate in rates))
+        if self.workload.in_step:
+            actors_s = needs_s.actors / seats.speed(seats.turns.actors)
+            limits["turns"] = 1 / (actors_s + needs_s.learners / seats.speed(seats.turns.learners))
+        if seats.shared:
+            limits["cores"] = 1 / seats.together_s(needs_s)
+        return limits | self.limits_of_exchange()
+
+    def limits_of_exchange(self) -> dict[str, float]:
+        """What the link to each group's learner and the root allow, in uses a second."""
+        limits = {}
+        uses, exchange = self.workload.uses_per_update, self.costs.exchange
+        crossing = fragments_per_update(self.workload, self.costs) * exchange.crossing
+        if exchange.link_bytes_per_s is not None and crossing * exchange.fragment_bytes:
+            updates = exchange.link_bytes_per_s / (crossing * exchange.fragment_bytes)
+            limits["link"] = self.split.groups * updates * uses
+        if exchange.root_s and exchange.waits:
+            # 1 / root_s averagings a second, whichever groups they are for.
+            limits["root"] = uses * exchange.sync_interval / exchange.root_s
+        return limits
+
+    def bottleneck(self, rates: PerRole, limits: Mapping[str, float]) -> Bottleneck:
+        """Name the least limit."""
+        match min(limits, key=lambda name: limits[name]):
+            case "link":
+                return BOUND_BY_LINK
+            case "root":
+                return BOUND_BY_ROOT
+            case "cores":
+                core_s = (cores / rate for cores, rate in zip(self.seats.turns, rates, strict=True))
+                meant = not (self.split.pinned or self.workload.one_process)
+                return on_shared_cores(MORE_CORES if meant else OWN_CORES, *core_s)
+            case "turns":
+                return in_step(rates.actors, rates.learners)
+            case _:
+                return bottleneck(*rates)

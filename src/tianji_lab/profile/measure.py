@@ -1,0 +1,160 @@
+"""Measures the parts of a job on this machine: roles alone and side by side, and the transport between them.
+
+The budget of ``BUDGET_S`` goes first to starting; what is left, but for the transport and the averaging of
+gradients, is for the runs of ``rounds``. Those two come last: it is known then which sizes were measured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.quantities import number
+from tianji_lab.bench.environment import busy_share
+from tianji_lab.bench.progress import Progress
+from tianji_lab.model.split import powers_of_two
+from tianji_lab.profile.building import Builder, Built, Subject
+from tianji_lab.profile.crew import Crew, start_crew
+from tianji_lab.profile.measurements import (
+    AveragingFigures,
+    Measurements,
+    Repeated,
+    TransportFigures,
+    WeightsFigures,
+)
+from tianji_lab.profile.phases import SHARES, Room, all_phases
+from tianji_lab.profile.protocol import Average, Averaged
+from tianji_lab.profile.rounds import LEAST_ROUNDS, Rounds
+from tianji_lab.profile.settings import fingerprint
+from tianji_lab.profile.transport_terms import measure_messages, measure_policy
+
+BUDGET_S: Final = 48.0
+"""What measuring aims at, in seconds."""
+TRANSPORT_S: Final = 4.0
+"""Of it for the transport."""
+AVERAGING_S: Final = 0.5
+"""Of it for each number of learners that average gradients."""
+AVERAGING_LIMIT_S: Final = 120.0
+AVERAGINGS: Final = 200
+FEWEST_AVERAGINGS: Final = 12
+MOST_AVERAGED: Final = 40_000_000
+"""Values that are averaged in all, if these are enough averagings."""
+REPEATS_OF_AVERAGING: Final = 4
+MOST_AVERAGING: Final = 8
+"""Learners whose gradients are averaged, at most."""
+
+
+def measure(
+    config: str,
+    overrides: Sequence[str],
+    job: JobConfig,
+    *,
+    cores: Sequence[int],
+    num_envs_options: Sequence[int],
+    progress: Progress,
+    budget_s: float = BUDGET_S,
+) -> Measurements:
+    """Measure a job's parts.
+
+    Args:
+        config: path of the config, or the name of a shipped one.
+        overrides: ``SECTION.KEY=VALUE`` settings over it.
+        job: what these say.
+        cores: logical CPUs to measure on.
+        num_envs_options: numbers of environments of an actor with which the config is valid.
+        progress: is told; ``total`` is set here.
+        budget_s: what measuring aims at, in seconds.
+
+    Raises:
+        ProbeFailed: something could not be measured, so there are no figures.
+    """
+    began = time.monotonic()
+    busy = busy_share()
+    subject = Subject(config, tuple(overrides), job)
+    room = Room.of(cores, job.distribution.actor.cores)
+    shares = [share for share in SHARES if subject.divides_by(share)]
+    phases = all_phases(room, subject.num_envs, num_envs_options, shares)
+    with TemporaryDirectory(prefix="tianji-") as directory, start_crew(room.probes) as crew:
+        most = min(len(crew), len(room.cores), MOST_AVERAGING)
+        averaging = [size for size in powers_of_two(most) if size > 1]
+        progress.total = len(phases) * LEAST_ROUNDS + len(averaging) + 2
+        progress.begin(f"starting {len(crew)} processes and building what they run")
+        builder = Builder(crew, subject, Path(directory))
+        builder.start()
+        progress.done(f"{time.monotonic() - began:.1f} s")
+        rounds, built = Rounds(builder, room, progress), builder.built
+        spent_s = time.monotonic() - began
+        rounds.run(phases, budget_s - spent_s - TRANSPORT_S - AVERAGING_S * len(averaging))
+        transport, weights = _transport(room, job, built, progress)
+        store = Path(directory) / "averaging"
+        averaged = tuple(_average(crew, room, built, size, store, progress) for size in averaging)
+    return Measurements(
+        config=config,
+        fingerprint=fingerprint(job),
+        cores=len(cores),
+        at_work=len(room.cores),
+        rho=built.rho,
+        parameters=built.parameters,
+        fragment_bytes=dict(sorted(built.fragment_bytes.items())),
+        batch_bytes=built.batch_bytes,
+        policy_bytes=built.policy_bytes,
+        startup_s=built.startup_s,
+        busy=busy,
+        actors=rounds.notebook.actors(),
+        learners=rounds.notebook.learners(),
+        sharing=rounds.notebook.sharing(),
+        transport=transport,
+        weights=weights,
+        averaging=averaged,
+        seconds=time.monotonic() - began,
+        unmeasured=tuple(map(str, rounds.unmeasured)),
+    )
+
+
+def _transport(
+    room: Room, job: JobConfig, built: Built, progress: Progress
+) -> tuple[tuple[TransportFigures, ...], tuple[WeightsFigures, ...]]:
+    """Measure what connects the roles, with messages of this job's sizes."""
+    progress.begin(f"transport {job.distribution.transport.local}")
+    sizes = [min(built.fragment_bytes.values()), max(built.fragment_bytes.values())]
+    if built.batch_bytes and not job.distribution.buffer.colocate:
+        sizes.append(built.batch_bytes)
+    messages = measure_messages(job, sizes)
+    most = max(1, room.actors_beside(1))
+    weights = measure_policy(job, built.policy_bytes, sorted({1, most}))
+    said = [f"{number(1e6 * (one.send_s + one.receive_s))} us" for one in messages]
+    progress.done(", ".join(said) or "none: all roles share one process")
+    return messages, weights
+
+
+def _average(
+    crew: Crew, room: Room, built: Built, size: int, store: Path, progress: Progress
+) -> AveragingFigures:
+    """Measure what so many learners take to average their gradients."""
+    progress.begin(f"averaging of gradients among {size} learners")
+    rounds = max(FEWEST_AVERAGINGS, min(AVERAGINGS, MOST_AVERAGED // max(built.parameters, 1)))
+    steps = {
+        rank: Average(
+            rank=rank,
+            size=size,
+            store=f"{store}-{size}",
+            values=built.parameters,
+            rounds=rounds,
+            cores=(room.cores[rank],),
+        )
+        for rank in range(size)
+    }
+    answers = crew.ask(steps, AVERAGING_LIMIT_S).values()
+    by_rank = [answer.seconds for answer in answers if isinstance(answer, Averaged)]
+    # All have the average when the last of them has it.
+    last = [max(of_round) for of_round in zip(*by_rank, strict=True)]
+    each = len(last) // REPEATS_OF_AVERAGING
+    repeats = (last[first * each : (first + 1) * each] for first in range(REPEATS_OF_AVERAGING))
+    seconds = Repeated(values=tuple(median(repeat) for repeat in repeats))
+    progress.done(f"{number(1e6 * seconds.cost)} us")
+    return AveragingFigures(learners=size, seconds=seconds)

@@ -1,0 +1,222 @@
+"""What was measured: one record for each thing, with repeats, median and spread; JSON there and back."""
+
+from __future__ import annotations
+
+from statistics import fmean, median, quantiles
+from typing import Final
+
+from tianji_cli.wire.message import Message
+
+SCHEMA: Final = 1
+
+
+class Repeated(Message):
+    """A quantity that was measured several times.
+
+    Attributes:
+        values: in the order they were measured.
+    """
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle one."""
+        return median(self.values)
+
+    @property
+    def cost(self) -> float:
+        """The lower quartile: what else runs on a machine only ever adds to the time that work takes."""
+        if len(self.values) == 1:
+            return self.values[0]
+        return quantiles(self.values, n=4, method="inclusive")[0]
+
+    @property
+    def usual(self) -> float:
+        """How many times as long the work took on average as its cost says."""
+        return fmean(self.values) / self.cost if self.cost else 1.0
+
+    @property
+    def spread(self) -> float:
+        """How far the largest lies from the smallest, as a share of the median."""
+        return (max(self.values) - min(self.values)) / self.median if self.median else 0.0
+
+
+class ActorFigures(Message):
+    """Actors of one size; medians over the actors that ran side by side go into each repeat.
+
+    Attributes:
+        num_envs: N, environments of each.
+        side_by_side: actors that ran at the same time, on a core each.
+        crowded: all cores were at work, with actors or a learner.
+        samples: env steps of experience in a fragment, on average.
+        fragment_s: T_sp, seconds an actor works for a fragment.
+        act_s: of them choosing actions.
+        step_s: of them stepping environments.
+    """
+
+    num_envs: int
+    side_by_side: int
+    crowded: bool
+    samples: float
+    fragment_s: Repeated
+    act_s: Repeated
+    step_s: Repeated
+
+
+class LearnerFigures(Message):
+    """A learner, its buffer beside it.
+
+    Attributes:
+        cores: of the learner.
+        share: L, as if the batch were divided among so many learners.
+        num_envs: of the actors whose fragments it received.
+        crowded: all other cores were at work.
+        uses_per_update: sample uses of an update, with this share.
+        updates_per_version: updates between two published policies.
+        update_s: seconds of an update.
+        draw_s: seconds to put a batch together.
+        publish_s: seconds for each version, counting included.
+        store_s: seconds to check and store a fragment.
+    """
+
+    cores: int
+    share: int
+    num_envs: int
+    crowded: bool
+    uses_per_update: float
+    updates_per_version: float
+    update_s: Repeated
+    draw_s: Repeated
+    publish_s: Repeated
+    store_s: Repeated
+
+
+class SharingFigures(Message):
+    """A learner and an actor for each core that share all cores; waiting for one is not in their seconds.
+
+    Attributes:
+        actors: all of them.
+        learner: with its buffer beside it.
+    """
+
+    actors: ActorFigures
+    learner: LearnerFigures
+
+
+class TransportFigures(Message):
+    """A message of one size.
+
+    Attributes:
+        engine: as in ``distribution.transport.local``.
+        nbytes: of the message.
+        send_s: T_sd, to push it.
+        receive_s: the transport's part of T_rv.
+    """
+
+    engine: str
+    nbytes: int
+    send_s: float
+    receive_s: float
+
+
+class WeightsFigures(Message):
+    """Distribution of a policy.
+
+    Attributes:
+        actors: readers.
+        seconds: from the publication until the slowest has it, median.
+    """
+
+    actors: int
+    seconds: float
+
+
+class AveragingFigures(Message):
+    """Averaging of as many float32 values as the network has parameters.
+
+    Attributes:
+        learners: that take part.
+        seconds: of one averaging.
+    """
+
+    learners: int
+    seconds: Repeated
+
+
+class Measurements(Message):
+    """Everything that was measured on one machine for one config.
+
+    Attributes:
+        schema_number: of this record.
+        config: name of the config, as the user gave it.
+        fingerprint: hash of all of the resolved config but ``[experiment]`` and what a split sets;
+            measurements are of use for no other.
+        cores: usable ones of the machine.
+        at_work: of them that were at work in a crowd.
+        rho: uses of each sample.
+        parameters: of the network.
+        fragment_bytes: size of a fragment, by the number of environments.
+        batch_bytes: of a replay's batch; 0 on-policy.
+        policy_bytes: of a published policy.
+        startup_s: from a process's start until its roles are built.
+        busy: share of the cores at work with something else before the first run.
+        actors: actors alone and crowded, for each number of environments.
+        learners: learners alone and crowded.
+        sharing: a learner and actors on the same cores; None if that was not measured.
+        transport: messages of several sizes; empty where all roles share one process.
+        weights: distribution of the policy; empty likewise.
+        averaging: of gradients; empty on one core.
+        seconds: that measuring took.
+        unmeasured: what there was no time for, in words.
+    """
+
+    schema_number: int = SCHEMA
+    config: str
+    fingerprint: str
+    cores: int
+    at_work: int
+    rho: float
+    parameters: int
+    fragment_bytes: dict[int, int]
+    batch_bytes: int
+    policy_bytes: int
+    startup_s: float
+    busy: float
+    actors: tuple[ActorFigures, ...]
+    learners: tuple[LearnerFigures, ...]
+    transport: tuple[TransportFigures, ...]
+    weights: tuple[WeightsFigures, ...]
+    averaging: tuple[AveragingFigures, ...]
+    seconds: float
+    unmeasured: tuple[str, ...] = ()
+    sharing: SharingFigures | None = None
+
+    def usual(self, *, crowded: bool) -> float:
+        """How many times as long work usually takes as its cost says, where all cores are at work or not.
+
+        On a machine that has neighbours (a cloud's), any work is slower for seconds now and then. Which
+        repeats that hits is chance, so those of one figure do not tell; the middle one of all figures does.
+        A training goes through all of it.
+        """
+        actors = (figures.fragment_s for figures in self.actors if figures.crowded == crowded)
+        learners = (figures.update_s for figures in self.learners if figures.crowded == crowded)
+        found = [repeated.usual for repeated in (*actors, *learners)]
+        if not found:  # There was no time for a crowd.
+            return self.usual(crowded=False) if crowded else 1.0
+        return median(found)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of environments of which as much was measured as of any other, ascending.
+
+        Time may have been over before some of them were measured, or only in part.
+        """
+        kinds: dict[int, set[tuple[str, bool]]] = {}
+        for actor in self.actors:
+            kinds.setdefault(actor.num_envs, set()).add(("actor", actor.crowded))
+        for learner in self.learners:
+            if learner.cores == learner.share == 1:
+                kinds.setdefault(learner.num_envs, set()).add(("learner", learner.crowded))
+        most = max(map(len, kinds.values()), default=0)
+        return tuple(sorted(size for size, of_size in kinds.items() if len(of_size) == most))

@@ -1,0 +1,338 @@
+"""The paper's Figure 6(a) for a config and a machine: where production meets consumption.
+
+Lines are the model's: solid as far as the cores of this machine go, dashed beyond. Markers are measurements.
+Buffers may receive a hundred times as fast as learners learn: then a word stands for the line of reception.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from tianji_cli.files.rundir import write_whole
+from tianji_cli.quantities import count, several
+from tianji_cli.telemetry.bottleneck import BALANCED
+from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, STYLE
+from tianji_lab.bench.curves import AMBER, BLACK, WIDTH
+from tianji_lab.model.prediction import Prediction
+from tianji_lab.profile.findings import Findings
+from tianji_lab.profile.report_measured import consumption, production
+from tianji_lab.profile.verify import Verified
+
+HEIGHT: Final = 2.9
+"""Inches."""
+BEYOND: Final = 2
+"""The axis goes so many times as far as the balance point, or the recommended actors."""
+FEWEST: Final = 4
+"""Actors that the axis goes to at least."""
+POINTS: Final = 64
+"""Of a line."""
+HEADROOM: Final = 1.06
+"""The axis goes so many times as high as the highest line."""
+LOW: Final = 0.2
+"""Share of the height below which words find no room under a line."""
+MOST: Final = 1 << 16
+"""Actors after which no balance point is looked for."""
+DASHES: Final = (0, (2.2, 1.6))
+COLORS: Final = {"production": BLUE, "reception": AMBER, "consumption": GREEN, "throughput": BLACK}
+WIDTHS: Final = {"production": 2.4, "reception": 2.4, "consumption": 2.4, "throughput": 0.9}
+"""Throughput runs along the line of whatever limits it: thin on thick, both are seen."""
+RECOMMENDED: Final = (0, (1, 1.2))
+"""Dashes of the line at the recommended actors."""
+
+At = Callable[[int], Prediction]
+"""What so many actors of a group give; all else is as recommended."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """Something that was measured.
+
+    Attributes:
+        quantity: production, consumption or throughput.
+        actors: of a group that were at work.
+        uses_per_s: over all groups; production times uses of each sample.
+        reach: how far repeats went below and above it.
+        is_other: learners or environments were not those of the lines.
+    """
+
+    quantity: str
+    actors: int
+    uses_per_s: float
+    reach: tuple[float, float] = (0.0, 0.0)
+    is_other: bool = False
+
+
+def draw(at: At, recommended: Prediction, cores: int, points: Sequence[Point], path: Path) -> None:
+    """Draw production, reception, consumption and throughput against actors into a PNG file.
+
+    Args:
+        at: the model.
+        recommended: what was chosen.
+        cores: of this machine; what needs more was not measured.
+        points: what was.
+        path: of the file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    png = io.BytesIO()
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
+        figure = Figure(figsize=(WIDTH, HEIGHT))
+        axes = figure.add_subplot()
+        balance = balance_point(at)
+        curve = [at(actors) for actors in shown_actors(recommended.split.actors, balance, points)]
+        scale(axes, curve, points)
+        plot_curve(axes, curve, cores)
+        _plot_points(axes, points)
+        _mark_choice(axes, recommended)
+        if balance is not None:
+            _mark_balance(axes, at(balance))
+        _finish(axes, recommended)
+        is_above = note_reception(axes, curve)
+        lines = [line for line in COLORS if not (is_above and line == "reception")]
+        _legend(figure, curve, cores, points, lines)
+        figure.savefig(png, format="png")
+    write_whole(path, png.getvalue())
+
+
+def measured_points(found: Findings) -> list[Point]:
+    """Take what was measured of the roles that were chosen; of several groups or learners nothing was.
+
+    Args:
+        found: what was measured, and what was chosen.
+    """
+    split = found.recommended.split
+    if split.groups > 1 or split.learners > 1:
+        return []
+    measured, workload = found.subject.measurements, found.subject.workload(split)
+    costs = found.table.at(split)
+    points = []
+    for actor in measured.actors:
+        if actor.num_envs == split.num_envs:
+            rates = [production(actor, seconds, workload, costs) for seconds in actor.fragment_s.values]
+            points.append(_point("production", actor.side_by_side, rates))
+    for learner in measured.learners:
+        if (learner.cores, learner.share, learner.num_envs) == (split.learner_cores, 1, split.num_envs):
+            # Updates are what takes long, and what varies.
+            rates = [consumption(learner, seconds, workload, costs) for seconds in learner.update_s.values]
+            beside = measured.at_work - learner.cores if learner.crowded else 0
+            points.append(_point("consumption", beside, rates))
+    return points
+
+
+def verified_points(checks: Sequence[Verified], choice: Prediction) -> list[Point]:
+    """Take what trainings came to.
+
+    Args:
+        checks: the trainings.
+        choice: what was chosen.
+    """
+    return [
+        Point(
+            "throughput",
+            check.split.actors,
+            check.measured,
+            (check.measured - min(check.uses_per_s.values), max(check.uses_per_s.values) - check.measured),
+            is_other=replace(check.split, actors=choice.split.actors) != choice.split,
+        )
+        for check in checks
+    ]
+
+
+def _point(quantity: str, actors: int, rates: Sequence[float]) -> Point:
+    middle = median(rates)
+    return Point(quantity, actors, middle, (middle - min(rates), max(rates) - middle))
+
+
+def balance_point(at: At) -> int | None:
+    """Find the fewest actors whose production is what the rest can take (Equation 4).
+
+    Args:
+        at: the model.
+
+    Returns:
+        None if no number of actors that could be meant is enough.
+    """
+    enough = 1
+    while not _is_enough(at(enough)):
+        enough *= 2
+        if enough > MOST:
+            return None
+    too_few = enough // 2
+    while enough - too_few > 1:
+        between = (enough + too_few) // 2
+        if _is_enough(at(between)):
+            enough = between
+        else:
+            too_few = between
+    return enough
+
+
+def shown_actors(recommended: int, balance: int | None, points: Sequence[Point]) -> list[int]:
+    """Choose the actors that lines are drawn for.
+
+    Args:
+        recommended: actors of a group.
+        balance: the balance point, if there is one.
+        points: what was measured.
+    """
+    last = max(FEWEST, BEYOND * recommended, BEYOND * (balance or 1), *(point.actors for point in points))
+    stride = (last - 1) / (POINTS - 1)
+    spread = range(1, last + 1) if last <= POINTS else (round(1 + stride * place) for place in range(POINTS))
+    return sorted({*spread, recommended, *([balance] if balance else [])})
+
+
+def plot_curve(axes: Axes, curve: Sequence[Prediction], cores: int) -> None:
+    """Draw the four lines, dashed where they go beyond the cores of this machine."""
+    here = sum(_is_here(prediction, cores) for prediction in curve)
+    for quantity, color in COLORS.items():
+        x = [prediction.split.actors for prediction in curve]
+        y = [_uses_per_s(prediction, quantity) for prediction in curve]
+        width, order = WIDTHS[quantity], 3.0 if quantity == "throughput" else 2.0
+        axes.plot(x[:here], y[:here], color=color, linewidth=width, zorder=order)
+        beyond = max(here - 1, 0)
+        axes.plot(x[beyond:], y[beyond:], color=color, linewidth=width, linestyle=DASHES, zorder=order)
+
+
+def scale(axes: Axes, curve: Sequence[Prediction], points: Sequence[Point]) -> None:
+    """Leave room for every line but that of reception, which may lie a hundred times as high."""
+    shown = [_uses_per_s(each, quantity) for each in curve for quantity in COLORS if quantity != "reception"]
+    axes.set_ylim(0, HEADROOM * max(*shown, *(point.uses_per_s + point.reach[1] for point in points)))
+    axes.set_xlim(0, 1.03 * curve[-1].split.actors)
+
+
+# -- marks ---------------------------------------------------------------------------------------------
+
+
+def _plot_points(axes: Axes, points: Sequence[Point]) -> None:
+    for point in points:
+        below, above = point.reach
+        axes.errorbar(
+            point.actors,
+            point.uses_per_s,
+            [[below], [above]],
+            color=COLORS[point.quantity],
+            marker="s" if point.quantity == "throughput" else "o",
+            markersize=4,
+            markerfacecolor="white" if point.is_other else COLORS[point.quantity],
+            markeredgecolor=COLORS[point.quantity] if point.is_other else "white",
+            markeredgewidth=0.7 if point.is_other else 0.5,
+            linestyle="",
+            clip_on=False,
+            capsize=1.5,
+            elinewidth=0.7,
+            zorder=4,
+        )
+
+
+def _mark_choice(axes: Axes, recommended: Prediction) -> None:
+    axes.axvline(recommended.split.actors, color=GREY, linewidth=0.8, linestyle=RECOMMENDED, zorder=1)
+
+
+def _mark_balance(axes: Axes, balance: Prediction) -> None:
+    actors = balance.split.actors
+    height = min(_uses_per_s(balance, quantity) for quantity in ("reception", "consumption"))
+    is_ample = actors == 1 and _uses_per_s(balance, "production") > (1 + BALANCED) * height
+    axes.plot(
+        actors,
+        height,
+        color=BLACK,
+        marker="*",
+        linestyle="",
+        markersize=9,
+        markerfacecolor="none",
+        markeredgewidth=0.9,
+        zorder=5,
+    )
+    is_low = height < LOW * axes.get_ylim()[1]  # There is no room between the star and the axis.
+    axes.annotate(
+        "1 actor is enough" if is_ample else f"balance: {several(actors, 'actor')}",
+        (actors, height),
+        xytext=(30, 5) if is_low else (7, -9),
+        textcoords="offset points",
+        va="bottom" if is_low else "top",
+        fontsize=7,
+        zorder=5,
+    )
+
+
+def _finish(axes: Axes, recommended: Prediction) -> None:
+    split = recommended.split
+    axes.yaxis.set_major_formatter(EngFormatter())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("Actors" if split.groups == 1 else f"Actors of each of {split.groups} groups")
+    axes.set_ylabel("Sample uses per second")
+    learners = f"{several(split.learners, 'learner')} with {several(split.learner_cores, 'core')}"
+    pins = "" if split.pinned else ", unpinned"
+    axes.set_title(f"{learners}, {split.num_envs} environments an actor{pins}", fontsize=8, loc="left")
+
+
+def note_reception(axes: Axes, curve: Sequence[Prediction]) -> bool:
+    """Name the reception where its line lies above the axes; says whether it does."""
+    lowest = min(_uses_per_s(prediction, "reception") for prediction in curve)
+    if lowest <= axes.get_ylim()[1]:
+        return False
+    axes.annotate(
+        f"\N{UPWARDS ARROW} {_label('reception', curve)}: {count(lowest)}",
+        (0.02, 0.98),
+        xycoords="axes fraction",
+        va="top",
+        fontsize=7,
+        color=COLORS["reception"],
+        zorder=5,
+    )
+    return True
+
+
+def _legend(
+    figure: Figure, curve: Sequence[Prediction], cores: int, points: Sequence[Point], lines: Iterable[str]
+) -> None:
+    handles = [
+        Line2D([], [], color=COLORS[line], linewidth=WIDTHS[line], label=_label(line, curve))
+        for line in lines
+    ]
+    handles += _marks(curve, cores, points)
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1.8)
+
+
+def _label(quantity: str, curve: Sequence[Prediction]) -> str:
+    return f"{quantity} x {curve[0].rho:g}" if quantity in {"production", "reception"} else quantity
+
+
+def _marks(curve: Sequence[Prediction], cores: int, points: Sequence[Point]) -> Iterator[Line2D]:
+    if not _is_here(curve[-1], cores):
+        yield Line2D([], [], color=GREY, linestyle=DASHES, label="beyond this machine")
+    if points:
+        yield Line2D([], [], color=GREY, marker="o", linestyle="", markersize=4, label="measured")
+    if any(point.is_other for point in points):
+        hollow: dict[str, Any] = {"marker": "s", "markerfacecolor": "white", "markeredgewidth": 0.7}
+        yield Line2D([], [], color=BLACK, linestyle="", markersize=4, label="other splits", **hollow)
+    yield Line2D([], [], color=GREY, linestyle=RECOMMENDED, linewidth=0.8, label="recommended")
+
+
+# -- values --------------------------------------------------------------------------------------------
+
+
+def _uses_per_s(prediction: Prediction, quantity: str) -> float:
+    return prediction.throughput if quantity == "throughput" else prediction.limits[quantity]
+
+
+def _is_here(prediction: Prediction, cores: int) -> bool:
+    return prediction.split.cores <= cores or not prediction.split.pinned
+
+
+def _is_enough(prediction: Prediction) -> bool:
+    taken = min(_uses_per_s(prediction, quantity) for quantity in ("reception", "consumption"))
+    return _uses_per_s(prediction, "production") >= taken

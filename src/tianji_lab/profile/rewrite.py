@@ -1,0 +1,170 @@
+"""Writes a config anew with another split: comments, order and ``extends`` stay, and so does all else."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.config.locate import find_config, shown
+from tianji_cli.config.problems import Path as KeyPath
+from tianji_cli.config.problems import dotted
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.source import SECTIONS, Tree, read
+from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.files.rundir import write_whole
+from tianji_lab.profile.settings import ACTORS, PINNED
+
+EXTENDS: Final = "extends"
+PLACES: Final = ("extensions", "files")
+"""Keys of ``[experiment]`` whose paths begin where the config lies."""
+SET: Final = "--set"
+OF_MACHINE: Final = tuple(tuple(key.split(".")) for key in (ACTORS, PINNED))
+"""Keys that mean something else on another machine while a config does not say them."""
+
+
+def check_place(config: str, to: Path) -> None:
+    """Make sure that a config can be written to a place, before any time is spent on what it is to say.
+
+    Args:
+        config: path or name of the config that it is made from.
+        to: where it is to be written.
+
+    Raises:
+        UsageError: the place is the config's own, or one of those that it extends, or there is none.
+    """
+    place = f"--write {to}"
+    if to.is_dir():
+        raise UsageError(f"{place}: is a directory; name a file, such as {to / 'split.toml'}")
+    if not to.parent.is_dir():
+        raise UsageError(f"{place}: there is no directory {to.parent}")
+    own, *bases = read(config).files
+    if to.exists() and own.samefile(to):
+        raise UsageError(f"{place}: is the config itself; name another file, which may be beside it")
+    if to.exists() and any(base.samefile(to) for base in bases):
+        raise UsageError(f"{place}: {config} extends it; name another file, which may be beside it")
+
+
+def write(config: str, overrides: Sequence[str], settings: Sequence[str], to: Path) -> None:
+    """Write a config with other settings.
+
+    What the config, with those that it extends, says already is not written again. Another file that is in
+    the place is replaced.
+
+    Args:
+        config: path or name of the config.
+        overrides: ``SECTION.KEY=VALUE`` settings of the user.
+        settings: those of the split.
+        to: where to.
+
+    Raises:
+        UsageError: it cannot be written there.
+    """
+    check_place(config, to)
+    before, after = read(config), read(config, [*overrides, *settings])
+    meant = load_config(config, [*overrides, *settings])
+    of_place = dict(_of_place(before, after, meant, to.parent))
+    changes = dict(_changes(before, after, load_config(config).model_dump(mode="json")))
+    if changes:
+        changes |= _of_machine(before, after)
+    changes |= of_place
+    try:
+        content = _changed(before, changes)
+        if _means(content, to.parent) != _nameless(meant):
+            raise UsageError(_cannot_be_said(before, changes))
+        write_whole(to, content)
+    except OSError as cause:
+        raise UsageError(f"--write {to}: cannot be written: {cause.strerror}") from cause
+    except (TOMLKitError, ConfigError, TypeError) as cause:
+        raise UsageError(_cannot_be_said(before, changes)) from cause
+
+
+def _changed(before: Tree, changes: Mapping[KeyPath, object]) -> bytes:
+    document = tomlkit.parse(before.files[0].read_bytes().decode())
+    for path, value in changes.items():
+        _replace(document, path, value)
+    return tomlkit.dumps(document).encode()
+
+
+def _changes(before: Tree, after: Tree, means: Mapping[str, Any]) -> Iterator[tuple[KeyPath, object]]:
+    """Yield what was set to something else than the config and its bases say, or mean where they do not."""
+    own = shown(before.files[0])
+    for path in [path for path, origin in after.origins.items() if origin == SET]:
+        value = _value(after.values, path)
+        if value == _value(before.values, path, _value(means, path)):
+            continue
+        # A table that is no section is inherited as a whole, so it has to be written as a whole.
+        key = next((path[:end] for end in range(1, len(path)) if path[:end] not in SECTIONS), path)
+        yield (path, value) if before.origin(key) == own else (key, _value(after.values, key))
+
+
+def _of_machine(before: Tree, after: Tree) -> dict[KeyPath, object]:
+    """Say what the config leaves to the machine, and would be something else on another."""
+    values = {path: _value(after.values, path) for path in OF_MACHINE if _value(before.values, path) is None}
+    return {path: value for path, value in values.items() if value is not None}
+
+
+def _of_place(
+    before: Tree, after: Tree, meant: JobConfig, directory: Path
+) -> Iterator[tuple[KeyPath, object]]:
+    """Yield what has to be said otherwise for a config to mean the same in another directory."""
+    own, *bases = before.files
+    moved = own.resolve().parent != directory.resolve()
+    if bases:
+        extends = tomlkit.parse(own.read_bytes().decode())[EXTENDS]
+        found = find_config(str(extends), directory)
+        if found is None or not found.samefile(bases[0]):
+            yield (EXTENDS,), _from(directory, bases[0].resolve())
+    for key in PLACES:
+        origin = after.origins.get(("experiment", key))
+        paths = getattr(meant.experiment, key)
+        if paths and (origin == SET or (moved and origin in {None, shown(own)})):
+            yield ("experiment", key), [_from(directory, Path(path)) for path in paths]
+
+
+def _from(directory: Path, path: Path) -> str:
+    return os.path.relpath(path, directory.resolve())
+
+
+def _means(content: bytes, directory: Path) -> JobConfig:
+    """Load a config as if it lay in a directory."""
+    with tempfile.NamedTemporaryFile(dir=directory, prefix=".", suffix=".toml") as file:
+        file.write(content)
+        file.flush()
+        return _nameless(load_config(file.name))
+
+
+def _nameless(job: JobConfig) -> JobConfig:
+    """Leave out the experiment's name, which may be that of the file."""
+    return job.model_copy(update={"experiment": job.experiment.model_copy(update={"name": ""})})
+
+
+def _cannot_be_said(before: Tree, changes: Mapping[KeyPath, object]) -> str:
+    keys = ", ".join(map(dotted, changes))
+    return (
+        f"{shown(before.files[0])} with another {keys} cannot be written so that it means what was asked; "
+        "--set each key of a section by itself, or write the config by hand"
+    )
+
+
+def _value(values: Mapping[str, Any], path: KeyPath, default: object = None) -> object:
+    """Find a value in tables; ``default`` if it is not there."""
+    found: object = values
+    for key in path:
+        if not isinstance(found, Mapping) or key not in found:
+            return default
+        found = found[key]
+    return found
+
+
+def _replace(document: MutableMapping[str, Any], path: KeyPath, value: object) -> None:
+    table = document
+    for key in path[:-1]:
+        table = cast("MutableMapping[str, Any]", table.setdefault(key, {}))
+    table[path[-1]] = value

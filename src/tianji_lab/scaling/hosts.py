@@ -1,0 +1,280 @@
+"""A training over several hosts: this one trains and listens, and a command brings each of the others in.
+
+That command is the user's way to another host, such as ``ssh HOST``; what it starts there is `tianji join`,
+with the key that this host has written, on a file system that all of them see.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Final
+
+from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.files.rundir import RunDirectory
+from tianji_cli.launch.children import end_groups, last_lines, start_child, terminate
+from tianji_cli.plan.plan import this_host
+from tianji_cli.quantities import several
+from tianji_cli.root.session import KEY_FILE, PRODUCTION_FILE
+from tianji_cli.wire.interfaces import is_loopback, own_address, resolve
+from tianji_lab.bench.training import END_S, training_command
+
+SSH: Final = "ssh -o BatchMode=yes {host}"
+"""Without BatchMode it would ask for a password, and nobody is there to be asked."""
+SRUN: Final = "srun --mpi=none --overlap -N1 -n1 {cpus}-w {host}"
+HOST: Final = "{host}"
+LOOK_MS: Final = 50
+"""Between two looks for what a training writes: its key, and what it makes once all hosts are there."""
+ARRIVE_S: Final = 120.0
+"""How long the other hosts may take, all together, to join a training that waits for them."""
+LIST_S: Final = 30.0
+"""How long Slurm may take to list the nodes of an allocation."""
+WAY: Final = '"ssh {host}" is one'
+
+
+@dataclass(frozen=True)
+class Others:
+    """The hosts beside this one.
+
+    Attributes:
+        names: of them.
+        join_with: command that runs another on a host, whose name takes the place of ``{host}``.
+        address: where they reach this host.
+    """
+
+    names: tuple[str, ...]
+    join_with: str
+    address: str
+
+    def join(self, host: str, address: str, key: Path) -> list[str]:
+        """Command that has a host join.
+
+        Args:
+            host: its name.
+            address: of the training's control channel.
+            key: the file with the training's key.
+        """
+        way = [word.replace(HOST, host) for word in shlex.split(self.join_with)]
+        tianji = Path(sys.executable).with_name("tianji")
+        words = [str(tianji), "join", address, "--key", str(key), "--quiet"]
+        # What ssh starts goes through a shell there.
+        return way + ([shlex.quote(word) for word in words] if Path(way[0]).name == "ssh" else words)
+
+
+def others_of(
+    names: Sequence[str] | None,
+    join_with: str | None,
+    listen: str | None,
+    environment: Mapping[str, str] = os.environ,
+) -> Others | None:
+    """Find out which hosts take part beside this one.
+
+    Args:
+        names: as the user names them; None for the other nodes of a Slurm allocation, where there is one.
+        join_with: the user's way to a host; None for Slurm's inside an allocation, and ssh elsewhere.
+        listen: name or address where they reach this host; None finds one.
+        environment: variables of the process.
+
+    Raises:
+        UsageError: the user's way names no command, or Slurm does not say what was allocated.
+    """
+    nodelist = environment.get("SLURM_JOB_NODELIST")
+    is_allocated = nodelist is not None and int(environment.get("SLURM_JOB_NUM_NODES", "1")) > 1
+    if names is None and nodelist is not None and is_allocated:
+        nodes = _nodes(nodelist)
+        names = [node for node in nodes if node != this_host().name]
+    if not names:
+        if join_with is not None:
+            raise UsageError("--join-with is the way to other hosts, and there are none; --hosts names them")
+        return None
+    if len(set(names)) < len(names):
+        raise UsageError(f"--hosts {','.join(names)} names a host twice")
+    cpus = environment.get("SLURM_CPUS_ON_NODE")
+    # A step gets one CPU of a node unless it asks for more.
+    slurm = SRUN.replace("{cpus}", f"--cpus-per-task={cpus} " if cpus else "")
+    way = join_with or (slurm if is_allocated else SSH)
+    _check_way(way, names)
+    address = resolve(listen) if listen is not None else own_address()
+    if is_loopback(address) and listen is None:
+        raise UsageError("no other host reaches this one: it has no address but loopback; --listen names one")
+    return Others(tuple(names), way, address)
+
+
+def _check_way(way: str, names: Sequence[str]) -> None:
+    """Refuse a way that leads to no host."""
+    try:
+        words = shlex.split(way)
+    except ValueError as cause:
+        raise UsageError(f"--join-with {way!r} is no command: {cause}; {WAY}") from cause
+    if not words:
+        raise UsageError(f"--join-with {way!r} names no command; {WAY}")
+    if len(names) > 1 and not any(HOST in word for word in words):
+        raise UsageError(
+            f"--join-with {way!r} leads to the same place for {several(len(names), 'host')}; {WAY}"
+        )
+
+
+def train_over_hosts(
+    config: str, overrides: Sequence[str], others: Others, *, name: str, place: Path
+) -> RunDirectory:
+    """Run `tianji train` to its end, with other hosts.
+
+    Args:
+        config: path or name of the config, whose ``distribution.hosts`` counts all of them.
+        overrides: ``SECTION.KEY=VALUE`` settings.
+        others: the hosts beside this one.
+        name: of the experiment.
+        place: where its run directory is made.
+
+    Returns:
+        The run's directory.
+
+    Raises:
+        RunFailed: it failed, a host did not take part, or somebody stopped it.
+    """
+    run = RunDirectory.create(name, place.absolute())
+    key = run.path / KEY_FILE
+    address = f"tcp://{others.address}:{_free_port(others.address)}"
+    options = ("--name", name, "--run", str(run.path), "--listen", address, "--quiet")
+    with ExitStack() as stack:
+        training = _Child(training_command(config, overrides, *options), stack)
+        children = [training]
+        try:
+            failed = None
+            if _wait_for_key(training, key):
+                for host in others.names:
+                    children.append(_Child(others.join(host, address, key), stack))  # noqa: PERF401 - those that began are to be ended
+                failed = _gather(training, children[1:], run.path / PRODUCTION_FILE, others)
+                failed = failed or _wait(training, children[1:])
+        except BaseException:
+            _end(children)
+            raise
+        if failed is not None:
+            status = failed.status  # Of its own, not of being ended.
+            _end(children)
+            who = others.names[children.index(failed) - 1]
+            raise RunFailed(f"host {who} did not take part:\n{failed.last_words(status)}")
+        end_groups([child.process for child in children], END_S)
+        if training.process.returncode != 0:
+            said = training.last_words(training.process.returncode)
+            raise RunFailed(f"a training of {name} failed:\n{said}")
+    return run
+
+
+class _Child:
+    """A process that this one has started, and what it says."""
+
+    def __init__(self, command: Sequence[str], stack: ExitStack) -> None:
+        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 - the stack closes it
+        stack.callback(self._errors.close)
+        try:
+            self.process = start_child(command, subprocess.DEVNULL, self._errors)
+        except OSError as cause:
+            raise RunFailed(f"cannot run {command[0]}: {cause.strerror}") from cause
+        self.descriptor = os.pidfd_open(self.process.pid)
+        stack.callback(os.close, self.descriptor)
+
+    @property
+    def status(self) -> int:
+        """With which it exited, or minus a signal's number; it has ended, and its number stays its own."""
+        ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None, "only WNOHANG finds nobody"
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def last_words(self, status: int) -> str:
+        """The last lines that it wrote to its standard error; its status if there are none."""
+        return "\n".join(last_lines(self._errors) or [f"exit status {status}"])
+
+
+def _wait_for_key(training: _Child, key: Path) -> bool:
+    """Wait until a training has written its key; False if it ends before that."""
+    poller = select.poll()
+    poller.register(training.descriptor, select.POLLIN)
+    while not key.exists():
+        if poller.poll(LOOK_MS):
+            return False
+    return True
+
+
+def _gather(training: _Child, joined: Sequence[_Child], begun: Path, others: Others) -> _Child | None:
+    """Wait until a training has all its hosts; give the first that ends before, however it does.
+
+    Args:
+        training: waits for them, and is not waited for once it has ended.
+        joined: those that bring hosts in.
+        begun: what the training makes when all hosts are there.
+        others: the hosts.
+
+    Raises:
+        RunFailed: it takes too long.
+    """
+    deadline = time.monotonic() + ARRIVE_S
+    poller = select.poll()
+    by_descriptor = {child.descriptor: child for child in (training, *joined)}
+    for descriptor in by_descriptor:
+        poller.register(descriptor, select.POLLIN)
+    while not begun.exists():
+        ended = [by_descriptor[descriptor] for descriptor, _ in poller.poll(LOOK_MS)]
+        if ended:
+            return None if training in ended else ended[0]
+        if time.monotonic() > deadline:
+            raise RunFailed(
+                f"{', '.join(others.names)}: not all of them have joined within {ARRIVE_S:g} s; "
+                f"{others.join_with!r} has to run a command there that reaches {others.address}"
+            )
+    return None
+
+
+def _wait(training: _Child, joined: Sequence[_Child]) -> _Child | None:
+    """Wait for the end of a training; give the first other process that fails before."""
+    poller = select.poll()
+    by_descriptor = {child.descriptor: child for child in (training, *joined)}
+    for descriptor in by_descriptor:
+        poller.register(descriptor, select.POLLIN)
+    while True:
+        ended = [by_descriptor[descriptor] for descriptor, _ in poller.poll()]
+        if training in ended:
+            return None
+        for child in ended:
+            poller.unregister(child.descriptor)
+            if child.status != 0:
+                return child
+
+
+def _end(children: Sequence[_Child]) -> None:
+    for child in children:
+        terminate(child.process)
+    end_groups([child.process for child in children], END_S)
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as free:
+        try:
+            free.bind((address, 0))
+        except OSError as cause:
+            raise UsageError(f"{address} is no address of this host: {cause.strerror}") from cause
+        return int(free.getsockname()[1])
+
+
+def _nodes(nodelist: str) -> list[str]:
+    """Write out a list of nodes such as ``n[1-4]``.
+
+    Raises:
+        UsageError: Slurm does not.
+    """
+    command = ["scontrol", "show", "hostnames", nodelist]
+    try:
+        said = subprocess.run(command, capture_output=True, text=True, check=True, timeout=LIST_S)
+    except (OSError, subprocess.SubprocessError) as cause:
+        raise UsageError(f"scontrol does not list the nodes of {nodelist}; --hosts names them") from cause
+    return said.stdout.split()

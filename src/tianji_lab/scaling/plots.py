@@ -1,0 +1,281 @@
+"""The scaling experiments as PNG: throughput and time against actors or groups, and learning curves.
+
+Markers are medians of trainings with bars from the least to the most, hollow where roles take turns on too
+few cores. Dashed lines are simulated. Sample uses are divided by ``rho``, the uses that each sample is to
+get, so that production and training meet where they are in balance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from tianji_cli.quantities import exact
+from tianji_cli.telemetry.plots import BLUE, GREEN, GREY
+from tianji_lab.bench.curves import AMBER, BLACK, logarithmic, powers_axis
+from tianji_lab.bench.learning_plots import COLORS, draw_curve, write_figure
+from tianji_lab.scaling.report import Range, Row
+from tianji_lab.scaling.simulation import Simulated, Simulations
+from tianji_lab.scaling.study import Study
+
+PRODUCTION: Final = ("production", BLUE, "o")
+RECEPTION: Final = ("reception", AMBER, "s")
+TRAINING: Final = ("training", GREEN, "^")
+"""Name, colour and marker of each throughput."""
+DASHES: Final = (0, (4, 2))
+THICK: Final = {"production": 2.2, "reception": 1.3, "training": 1.3}
+"""Reception runs along production as long as nothing holds it up: thin on thick, both are seen."""
+ROOM: Final = 1.1
+"""An axis of times goes so many times as far as the longest."""
+SIMULATED: Final = "simulated, a core for every role"
+RECKONED: Final = "extrapolated"
+"""Simulated points, some of whose costs were reckoned and not measured."""
+
+
+def draw(study: Study, rows: Sequence[Row], simulations: Simulations, path: Path) -> None:
+    """Draw throughputs, and below them the times to the threshold if one was waited for.
+
+    Args:
+        study: what was trained.
+        rows: of the settings.
+        simulations: the simulated points.
+        path: of the file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    height = 3.1 if study.threshold is None else 4.2
+    write_figure(lambda figure: draw_into(figure, study, rows, simulations), height, path)
+
+
+def draw_into(figure: Figure, study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
+    """Draw throughputs and times into a figure; arguments as those of ``draw``."""
+    has_times = study.threshold is not None
+    panels = list(figure.subplots(2 if has_times else 1, 1, sharex=True, squeeze=False)[:, 0])
+    draw_throughput(panels[0], study, rows, simulations)
+    if has_times:
+        _draw_times(panels[1], study, rows)
+    _axis(panels[-1], study, rows, simulations)
+    _legend(figure, rows, simulations, has_times=has_times)
+
+
+def draw_learning(study: Study, rows: Sequence[Row], simulations: Simulations, path: Path) -> None:
+    """Draw Figure 12(b), learning curves of all settings, and below them the throughputs of Table 1.
+
+    Args:
+        study: what was trained.
+        rows: of the settings.
+        simulations: the simulated points.
+        path: of the file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+
+    def draw_both(figure: Figure) -> None:
+        above, below = figure.subplots(2, 1)
+        _draw_curves(above, rows, study.seconds)
+        if study.threshold is not None:
+            above.axhline(study.threshold, color=GREY, linestyle="--", linewidth=0.9)
+        above.set_ylabel("Mean return")
+        above.set_xlabel("Time since the first environment step (s)")
+        above.legend(loc="lower right", ncols=2, fontsize=6)
+        draw_throughput(below, study, rows, simulations)
+        _axis(below, study, rows, simulations)
+        _legend(figure, rows, simulations, has_times=False)
+
+    write_figure(draw_both, 4.8, path)
+
+
+# -- throughput ----------------------------------------------------------------------------------------
+
+
+def draw_throughput(axes: Axes, study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
+    """Draw production, reception and training against actors or groups.
+
+    Args:
+        axes: where to.
+        study: what was trained.
+        rows: of the settings.
+        simulations: the simulated points.
+    """
+    for quantity in (PRODUCTION, RECEPTION, TRAINING):
+        name, color, marker = quantity
+        simulated = [point for point in simulations.points if point.came is not None]
+        axes.plot(
+            [x_of(study, point.split) for point in simulated],
+            [_simulated(name, point, simulations.rho) for point in simulated],
+            color=color,
+            linestyle=DASHES,
+            linewidth=THICK[name],
+            alpha=0.6,
+        )
+        reckoned = [point for point in simulated if point.extrapolated]
+        axes.plot(
+            [x_of(study, point.split) for point in reckoned],
+            [_simulated(name, point, simulations.rho) for point in reckoned],
+            color=color,
+            linestyle="",
+            marker="x",
+            markersize=3,
+            alpha=0.6,
+        )
+        measured = [(row, ends) for row in rows if (ends := _measured(name, row)) is not None]
+        axes.plot([x_of(study, row) for row, _ in measured], [ends[0] for _, ends in measured], color=color)
+        for row, ends in measured:
+            _mark(axes, x_of(study, row), ends, color, marker, hollow=row.oversubscribed)
+    logarithmic(axes, "Samples per second")
+
+
+class Point(Protocol):
+    """What is somewhere on the axis."""
+
+    @property
+    def groups(self) -> int:
+        """How many."""
+
+    @property
+    def actors(self) -> int:
+        """Of a group."""
+
+
+def x_of(study: Study, of: Point) -> int:
+    """Where a setting is on the axis: its actors, over all groups where groups do not vary, or its groups.
+
+    Args:
+        study: what was trained.
+        of: the setting.
+    """
+    return of.groups if study.of.axis == "groups" else of.groups * of.actors
+
+
+def _measured(name: str, row: Row) -> tuple[float, float, float] | None:
+    of: Range | None = {
+        "production": row.produced_per_s,
+        "reception": row.received_per_s,
+        "training": row.consumed_per_s,
+    }[name]
+    if of is None or of.median is None or of.min is None or of.max is None:
+        return None
+    scale = row.rho if name == "training" and row.rho else 1.0
+    return of.median / scale, of.min / scale, of.max / scale
+
+
+def _simulated(name: str, point: Simulated, rho: float) -> float:
+    assert point.came is not None
+    rates = {
+        "production": point.came.production,
+        "reception": point.came.reception,
+        "training": point.came.consumption / rho,
+    }
+    return rates[name]
+
+
+def _mark(
+    axes: Axes, x: float, ends: tuple[float, float, float], color: str, marker: str, *, hollow: bool
+) -> None:
+    middle, low, high = ends
+    axes.errorbar(
+        x,
+        middle,
+        yerr=[[middle - low], [high - middle]],
+        color=color,
+        marker=marker,
+        markersize=4,
+        markerfacecolor="white" if hollow else color,
+        capsize=1.5,
+        elinewidth=0.7,
+        capthick=0.7,
+        zorder=3,
+    )
+
+
+# -- times ---------------------------------------------------------------------------------------------
+
+
+def _draw_times(axes: Axes, study: Study, rows: Sequence[Row]) -> None:
+    """Draw the times to the threshold; how many did not reach it is said at the upper edge."""
+    assert study.threshold is not None, "there are no times without one"
+    reached: list[tuple[int, float]] = []
+    top = 0.0
+    for row in rows:
+        times = row.time_to_s
+        if times is not None and times.median is not None and times.min is not None:
+            reached.append((x_of(study, row), times.median))
+            high, marker = (study.seconds, "^") if times.max is None else (times.max, "o")
+            ends = (times.median, times.min, max(high, times.median))
+            top = max(top, *ends)
+            _mark(axes, x_of(study, row), ends, BLACK, marker, hollow=row.oversubscribed)
+        if row.reached < row.repeats:
+            _note_missing(axes, x_of(study, row), row, study.seconds)
+    if reached:
+        axes.plot(*zip(*reached, strict=True), color=BLACK)
+    axes.set_ylim(0, ROOM * (top or study.seconds))
+    first = ",\nfirst of G groups" if any(row.groups > 1 for row in rows) else ""
+    axes.set_ylabel(f"Time to {exact(study.threshold)} (s){first}")
+
+
+def _note_missing(axes: Axes, x: float, row: Row, seconds: float) -> None:
+    """Say how many of a setting's trainings did not reach the threshold: above its bar, if it has one."""
+    style: dict[str, Any] = {"fontsize": 6, "color": GREY, "ha": "center"}
+    said = f"{row.repeats - row.reached} of {row.repeats}"
+    if _is_open(row):
+        axes.annotate(said, (x, seconds), (0, 2), textcoords="offset points", va="bottom", **style)
+        return
+    said = f"{said}\n" if row.reached else ""
+    where: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "va": "top"}
+    axes.annotate(f"{said}not in\n{seconds:g} s", (x, 0.98), **where, **style)
+
+
+# -- curves --------------------------------------------------------------------------------------------
+
+
+def _draw_curves(axes: Axes, rows: Sequence[Row], seconds: float) -> None:
+    """Draw the curves of all settings that have some; a training that is over keeps its last return."""
+    for place, row in enumerate(rows):
+        curves = [one.curve for one in row.trainings if one.curve is not None]
+        if curves:
+            color, label = COLORS[place % len(COLORS)], row.setting + "*" * row.oversubscribed
+            draw_curve(axes, curves, over="train_s", end=seconds, color=color, label=label)
+    axes.set_xlim(0, seconds)
+
+
+# -- axes ----------------------------------------------------------------------------------------------
+
+
+def _axis(axes: Axes, study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
+    values = {x_of(study, row) for row in rows} | {x_of(study, point.split) for point in simulations.points}
+    powers_axis(axes, sorted(values), str)
+    axes.set_xlabel("Groups" if study.of.axis == "groups" else "Actors")
+
+
+def _legend(figure: Figure, rows: Sequence[Row], simulations: Simulations, *, has_times: bool) -> None:
+    rho = next((row.rho for row in rows if row.rho), simulations.rho)
+    marks = []
+    for name, color, marker in (PRODUCTION, RECEPTION, TRAINING):
+        label = f"training (uses / {rho:g})" if name == "training" else name
+        marks.append(Line2D([], [], color=color, marker=marker, markersize=4, label=label))
+    if simulations.points:
+        marks.append(Line2D([], [], color=GREY, linestyle=DASHES, label=SIMULATED))
+    small: dict[str, Any] = {"linestyle": "", "markersize": 4}
+    if any(point.extrapolated for point in simulations.points):
+        marks.append(Line2D([], [], color=GREY, marker="x", label=RECKONED, **small))
+    if any(row.oversubscribed for row in rows):
+        hollow = Line2D(
+            [], [], color=GREY, marker="o", markerfacecolor="white", label="too few cores", **small
+        )
+        marks.append(hollow)
+    if has_times and any(_is_open(row) for row in rows):
+        marks.append(Line2D([], [], color=BLACK, marker="^", label="so many did not reach it", **small))
+    figure.legend(handles=marks, loc="outside upper center", ncols=2)
+
+
+def _is_open(row: Row) -> bool:
+    """Say whether most trainings reached the threshold, and not all: a bar goes to the end of their time."""
+    times = row.time_to_s
+    return times is not None and times.median is not None and times.max is None

@@ -1,0 +1,329 @@
+"""What the scaling experiments found, as a table for people and as JSON, CSV and a plot for everything else.
+
+The JSON has ``schema`` (1), ``environment``, ``warnings``, ``figure``, ``config``, ``overrides``,
+``threshold``, ``seconds``, ``cores``, ``rows`` (a ``Row`` for each setting with its ``trainings`` and what
+``failed``), ``refused`` (settings that the config does not allow), ``simulated`` (points of the simulation),
+``simulation`` (what that assumes, and of which machine) and ``measurements`` (that ``--from`` reads).
+Times to the threshold are those of the first of the groups to reach it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from tianji_cli.errors import TianjiError
+from tianji_cli.files.rundir import write_whole
+from tianji_cli.quantities import several
+from tianji_lab.model.split import Split
+from tianji_lab.scaling.measure import Failed, Found, Outcome, Trained
+from tianji_lab.scaling.simulation import Simulated, Simulations
+from tianji_lab.scaling.study import Setting, Study
+
+SCHEMA: Final = 1
+SAME_TRAININGS: Final = frozenset({"table1", "12b"})
+RANGES: Final = ("produced_per_s", "received_per_s", "consumed_per_s", "time_to_s")
+"""What a row has a ``Range`` of."""
+COLUMNS: Final = (
+    "kind",
+    "setting",
+    "groups",
+    "learners",
+    "learner_cores",
+    "actors",
+    "cores",
+    "nodes",
+    "oversubscribed",
+    "repeats",
+    "produced_per_s",
+    "produced_per_s_min",
+    "produced_per_s_max",
+    "received_per_s",
+    "received_per_s_min",
+    "received_per_s_max",
+    "consumed_per_s",
+    "consumed_per_s_min",
+    "consumed_per_s_max",
+    "rho",
+    "time_to_s",
+    "time_to_s_min",
+    "time_to_s_max",
+    "reached",
+)
+"""Of the CSV file. A figure that a row does not have is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A figure of several trainings.
+
+    Attributes:
+        median: the middle one; None if so many of them do not have it.
+        min: the lowest.
+        max: the highest; None if one of them does not have it.
+    """
+
+    median: float | None
+    min: float | None
+    max: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What was found of one setting.
+
+    Attributes:
+        setting: as the paper writes it.
+        groups: how many.
+        learners: of a group.
+        learner_cores: of each learner.
+        actors: of a group.
+        num_envs: environments of each actor.
+        cores: that all roles want.
+        oversubscribed: on one of the hosts these are more than there are.
+        repeats: trainings with figures.
+        rho: uses that each sample is to get; None without a training.
+        produced_per_s: environment steps made per second; None without a training, as the next two.
+        received_per_s: environment steps received per second.
+        consumed_per_s: sample uses per second.
+        time_to_s: seconds until the first of the groups reached the threshold; None if none is waited for.
+            Where more than half of the trainings did not reach it, there is no median, and where one did not,
+            there is no maximum.
+        reached: trainings that reached it.
+        trainings: each with its own figures.
+        failed: trainings without figures.
+    """
+
+    setting: str
+    groups: int
+    learners: int
+    learner_cores: int
+    actors: int
+    num_envs: int
+    cores: int
+    oversubscribed: bool
+    repeats: int
+    rho: float | None
+    produced_per_s: Range | None
+    received_per_s: Range | None
+    consumed_per_s: Range | None
+    time_to_s: Range | None
+    reached: int
+    trainings: tuple[Trained, ...]
+    failed: tuple[Failed, ...]
+
+
+def rows_of(found: Found, threshold: float | None) -> list[Row]:
+    """Sum up the trainings of each setting.
+
+    Args:
+        found: what came of each.
+        threshold: that was waited for, if any.
+    """
+    return [_row(setting, outcome, threshold) for setting, outcome in found.items()]
+
+
+def _row(setting: Setting, outcome: Outcome, threshold: float | None) -> Row:
+    split, trainings = setting.split, outcome.trainings
+    times = [math.inf if one.time_to_s is None else one.time_to_s for one in trainings]
+    return Row(
+        setting=setting.name,
+        groups=split.groups,
+        learners=split.learners,
+        learner_cores=split.learner_cores,
+        actors=split.actors,
+        num_envs=split.num_envs,
+        cores=setting.cores,
+        oversubscribed=setting.oversubscribed,
+        repeats=len(trainings),
+        rho=trainings[0].rho if trainings else None,
+        produced_per_s=_range([one.produced_per_s for one in trainings]),
+        received_per_s=_range([one.received_per_s for one in trainings]),
+        consumed_per_s=_range([one.consumed_per_s for one in trainings]),
+        time_to_s=None if threshold is None else _range(times),
+        reached=0 if threshold is None else sum(map(math.isfinite, times)),
+        trainings=tuple(trainings),
+        failed=tuple(outcome.failed),
+    )
+
+
+def _range(values: Sequence[float]) -> Range | None:
+    """Take median, least and most; what is infinite was never seen."""
+    if not values:
+        return None
+    found = (median(values), min(values), max(values))
+    return Range(*(value if math.isfinite(value) else None for value in found))
+
+
+def cautions(study: Study, rows: Sequence[Row]) -> list[str]:
+    """Say what makes the figures worth less.
+
+    Args:
+        study: what was trained.
+        rows: of the settings.
+    """
+    said = []
+    if crowded := [row for row in rows if row.oversubscribed]:
+        names = ", ".join(row.setting for row in crowded)
+        verb = "asks" if len(crowded) == 1 else "ask"
+        hosts = 1 if study.others is None else 1 + len(study.others.names)
+        where, them = ("", "them") if hosts == 1 else (f" on {hosts} hosts", "those of one of these")
+        said.append(
+            f"there are {several(study.cores, 'core')}{where}, and {names} {verb} for up to "
+            f"{max(row.cores for row in crowded)}: roles take turns on {them} "
+            "(marked *), which says nothing of a machine with a core for each"
+        )
+    if study.others is not None:
+        said.append("other hosts are taken to have as many cores as this one")
+    said += [f"{refused.split.name} was not trained: {refused.why}" for refused in study.refused]
+    if alone := [row.setting for row in rows if _never_averaged(row)]:
+        said.append(
+            f"the groups of {', '.join(alone)} were never averaged in some trainings, and learned each for "
+            "itself: a higher --seconds or a shorter distribution.sync_interval would have them averaged"
+        )
+    for row in rows:
+        if row.failed:
+            of_all = row.repeats + len(row.failed)
+            said.append(
+                f"{len(row.failed)} of {several(of_all, 'training')} of {row.setting} gave no figures"
+            )
+    return said
+
+
+def _never_averaged(row: Row) -> bool:
+    averagings = [one.averaging for one in row.trainings if row.groups > 1]
+    return any(averaging is None or not averaging["rounds"] for averaging in averagings)
+
+
+def ratios(row: Row, simulations: Simulations) -> dict[str, float] | None:
+    """Divide what was measured by what was simulated of the same split.
+
+    Args:
+        row: of a setting.
+        simulations: the simulated points.
+
+    Returns:
+        Ratios of ``produced_per_s``, ``received_per_s`` and ``consumed_per_s``; None where there is nothing
+        to compare: a point that was not simulated, has no figures, or wants more cores than there are, which
+        the simulation gives it.
+    """
+    came = next((one.came for one in simulations.points if _is_of(row, one.split)), None)
+    if came is None or row.oversubscribed:
+        return None
+    pairs = {
+        "produced_per_s": (row.produced_per_s, came.production),
+        "received_per_s": (row.received_per_s, came.reception),
+        "consumed_per_s": (row.consumed_per_s, came.consumption),
+    }
+    known = {name: (of.median, by) for name, (of, by) in pairs.items() if of is not None}
+    return {name: median / by for name, (median, by) in known.items() if median is not None and by} or None
+
+
+def _is_of(row: Row, split: Split) -> bool:
+    own = (row.groups, row.learners, row.learner_cores, row.actors, row.num_envs)
+    return own == (split.groups, split.learners, split.learner_cores, split.actors, split.num_envs)
+
+
+def document(
+    study: Study,
+    environment: Mapping[str, str],
+    warnings: Sequence[str],
+    rows: Sequence[Row],
+    simulations: Simulations,
+) -> dict[str, Any]:
+    """Put everything into one JSON object, see the head of this module."""
+    return {
+        "schema": SCHEMA,
+        "environment": dict(environment),
+        "warnings": list(warnings),
+        "figure": study.figure,
+        "config": study.config,
+        "overrides": list(study.overrides),
+        "threshold": study.threshold,
+        "seconds": study.seconds,
+        "cores": study.cores,
+        "rows": [{**asdict(row), "over_simulated": ratios(row, simulations)} for row in rows],
+        "refused": [{**_split(refused.split), "why": refused.why} for refused in study.refused],
+        "simulated": [_point(point) for point in simulations.points],
+        "simulation": {
+            "assumes": list(simulations.assumes),
+            "rho": simulations.rho,
+            "environment": dict(simulations.environment),
+        },
+        "measurements": simulations.measurements,
+    }
+
+
+def _split(split: Split) -> dict[str, Any]:
+    return {
+        "setting": split.name,
+        "groups": split.groups,
+        "learners": split.learners,
+        "learner_cores": split.learner_cores,
+        "actors": split.actors,
+        "num_envs": split.num_envs,
+        "cores": split.cores,
+    }
+
+
+def _point(point: Simulated) -> dict[str, Any]:
+    came = point.came
+    return {
+        **_split(point.split),
+        "nodes": point.nodes,
+        "produced_per_s": came and came.production,
+        "received_per_s": came and came.reception,
+        "consumed_per_s": came and came.consumption,
+        "policy_lag": came and came.policy_lag,
+        "why_not": point.why_not,
+        "extrapolated": list(point.extrapolated),
+    }
+
+
+def write_all(
+    out: Path, found_document: Mapping[str, Any], study: Study, rows: Sequence[Row], simulations: Simulations
+) -> None:
+    """Write JSON, CSV and PNG files into a directory: ``figure-6a``, or ``table-1`` and ``figure-12b``.
+
+    Raises:
+        TianjiError: they cannot be written.
+    """
+    from tianji_lab.scaling import plots  # noqa: PLC0415 - matplotlib
+
+    is_table = study.figure in SAME_TRAININGS
+    name = "table-1" if is_table else f"figure-{study.figure}"
+    text = json.dumps(found_document, indent=2, allow_nan=False) + "\n"
+    try:
+        write_whole(out / f"{name}.json", text.encode())
+        write_whole(out / f"{name}.csv", _csv(found_document).encode())
+        if is_table:
+            plots.draw_learning(study, rows, simulations, out / "figure-12b.png")
+        else:
+            plots.draw(study, rows, simulations, out / f"{name}.png")
+    except OSError as cause:
+        raise TianjiError(
+            f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"
+        ) from cause
+
+
+def _csv(found_document: Mapping[str, Any]) -> str:
+    text = io.StringIO()
+    rows = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+    rows.writeheader()
+    for row in found_document["rows"]:
+        ranges = {name: row[name] for name in RANGES if row[name] is not None}
+        flat = {**row, "kind": "measured"}
+        for name, value in ranges.items():
+            flat |= {name: value["median"], f"{name}_min": value["min"], f"{name}_max": value["max"]}
+        rows.writerow(flat)
+    rho = found_document["simulation"]["rho"]
+    for point in found_document["simulated"]:
+        rows.writerow({**point, "kind": "simulated", "rho": rho})
+    return text.getvalue()

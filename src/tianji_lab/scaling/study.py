@@ -1,0 +1,350 @@
+"""What is trained for the paper's scaling experiments: Figures 4(c), 6(a) to 6(c) and 12(b), and Table 1.
+
+Each setting is a split of cores between learners and actors, in one group or several. All settings are
+trained with the same seeds and take turns, so that what disturbs the machine disturbs all of them. A setting
+that the config refuses is kept with the reason, and one that wants more cores than there are is marked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.update_rules import OnPolicySettings
+from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.launch.mpi_ranks import launched
+from tianji_cli.plan.plan import expected_hosts, make_plan
+from tianji_lab.bench.training import threshold_of
+from tianji_lab.model.split import Split, powers_of_two
+from tianji_lab.profile.settings import (
+    ACTORS,
+    GROUPS,
+    HOSTS,
+    LEARNERS,
+    as_settings,
+    host_values,
+    split_of,
+    split_values,
+)
+from tianji_lab.scaling.hosts import Others
+
+MOST_ACTORS: Final = 8
+"""That are tried on any machine; more where there are cores for them."""
+
+Axis = Literal["actors", "groups"]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure or table of the paper.
+
+    Attributes:
+        axis: what varies.
+        title: what it shows.
+        actors: of a group, unless the user names others; () for powers of two up to the machine's cores.
+        groups: likewise; () for the config's.
+        learners: of a group, likewise; None for the config's.
+        times_cores: learners have so many times the config's cores.
+        scales_batch: batches grow with the cores of a group's learners.
+        until_threshold: a training is over when it has reached the threshold.
+    """
+
+    axis: Axis
+    title: str
+    actors: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
+    learners: int | None = None
+    times_cores: int = 1
+    scales_batch: bool = False
+    until_threshold: bool = False
+
+
+_L2: Final = Figure("actors", "two learners and 2 to 24 actors", actors=(2, 4, 8, 16, 24), learners=2)
+FIGURES: Final[Mapping[str, Figure]] = {
+    "6a": Figure("actors", "throughput and time against actors"),
+    "6b": Figure(
+        "actors",
+        "throughput and time against actors, with more learner cores and larger batches",
+        times_cores=2,
+        scales_batch=True,
+    ),
+    "6c": Figure("groups", "throughput and time against groups", groups=(1, 2, 4), scales_batch=True),
+    "4c": Figure("actors", "time to the threshold against actors", until_threshold=True),
+    "table1": _L2,
+    "12b": _L2,
+}
+"""``table1`` and ``12b`` are of the same trainings."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for; None and () leave it to the figure.
+
+    Attributes:
+        figure: one of ``FIGURES``.
+        actors: of a group.
+        groups: how many.
+        learners: of a group.
+        learner_cores: of each learner.
+        threshold: mean return of 100 episodes whose first time is measured; None for the config's first.
+        overrides: ``SECTION.KEY=VALUE`` settings of all trainings.
+        others: hosts beside this one.
+    """
+
+    repeats: int
+    seconds: float
+    figure: str = "6a"
+    actors: Sequence[int] = ()
+    groups: Sequence[int] = ()
+    learners: int | None = None
+    learner_cores: int | None = None
+    threshold: float | None = None
+    overrides: Sequence[str] = ()
+    others: Others | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A point of a figure.
+
+    Attributes:
+        split: who gets how many cores.
+        cores: that all roles want.
+        oversubscribed: on one of the hosts these are more than there are, so that roles take turns.
+    """
+
+    split: Split
+    cores: int
+    oversubscribed: bool
+
+    @property
+    def name(self) -> str:
+        """As the paper writes it: L2A8."""
+        return self.split.name
+
+    @property
+    def directory(self) -> str:
+        """Name of the experiment, and so of a directory."""
+        return self.split.name.lower().replace(" ", "")
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A point of a figure that the config does not allow.
+
+    Attributes:
+        split: who would get how many cores.
+        why: what the config's checks say.
+    """
+
+    split: Split
+    why: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """What is to be trained, checked so far as it can be before.
+
+    Attributes:
+        figure: of the paper, one of ``FIGURES``.
+        config: path or name of the config.
+        job: the config as it is loaded, with ``overrides``.
+        overrides: the user's, those of hosts and those of larger batches.
+        settings: that are compared.
+        refused: that cannot be.
+        seeds: of the trainings of each.
+        threshold: mean return of 100 episodes whose first time is measured; None: none is.
+        seconds: that each training lasts.
+        cores: that there are, on all hosts.
+        others: hosts beside this one.
+    """
+
+    figure: str
+    config: str
+    job: JobConfig
+    overrides: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    refused: tuple[Refused, ...]
+    seeds: tuple[int, ...]
+    threshold: float | None
+    seconds: float
+    cores: int
+    others: Others | None = None
+
+    @property
+    def of(self) -> Figure:
+        """What the figure shows."""
+        return FIGURES[self.figure]
+
+    def overrides_of(self, setting: Setting, seed: int) -> list[str]:
+        """Say what differs from the config in one training."""
+        wanted = [] if self.threshold is None else [self.threshold]
+        stop = f"wall_s = {json.dumps(self.seconds)}"
+        if self.of.until_threshold:
+            stop += f", mean_return = {json.dumps(self.threshold)}"
+        return [
+            "experiment.eval_episodes=0",
+            "experiment.plots=false",
+            "experiment.checkpoint_every_s=1e9",
+            *self.overrides,
+            *_settings_of(setting.split),
+            f"experiment.thresholds={json.dumps(sorted({*self.job.experiment.thresholds, *wanted}))}",
+            f"experiment.stop={{ {stop} }}",
+            f"experiment.seed={seed}",
+        ]
+
+
+def plan_study(config: str, request: Request) -> Study:
+    """Decide what is trained, and find out which of it can be.
+
+    Args:
+        config: path or name of the config.
+        request: what is asked for.
+
+    Raises:
+        UsageError: it does not fit together; ConfigError: the config, or every setting of it, is refused.
+    """
+    figure = FIGURES[request.figure]
+    _check(request, figure)
+    overrides = list(request.overrides)
+    hosts = 1
+    if request.others is not None:
+        hosts += len(request.others.names)
+        overrides += as_settings(host_values(load_config(config, overrides), hosts))
+    job = load_config(config, overrides)
+    if job.distribution.hosts != hosts:
+        raise UsageError(f"{HOSTS} is {job.distribution.hosts}: --hosts names the hosts that take part")
+    threshold = None
+    if request.threshold is not None or job.experiment.thresholds or not request.figure.startswith("6"):
+        threshold = threshold_of(config, job, request.threshold)
+    like = _split_like(job, request, figure)
+    if figure.scales_batch:
+        overrides += batch_settings(job, like)
+    cores = hosts * len(os.sched_getaffinity(0))
+    settings, refused, problem = [], [], None
+    for split in _splits(like, request, figure, cores):
+        try:
+            own = load_config(config, [*overrides, *_settings_of(split)])
+        except ConfigError as error:
+            problem = problem or error
+            refused.append(Refused(split, error.problems[0].what))
+            continue
+        wanted = split.cores + split.groups * sum(section.cores for section in own.roles.values())
+        settings.append(Setting(split, wanted, _is_oversubscribed(own)))
+    if problem is not None and not settings:
+        raise problem
+    first = job.experiment.seed
+    return Study(
+        request.figure,
+        config,
+        load_config(config, overrides),
+        tuple(overrides),
+        tuple(settings),
+        tuple(refused),
+        tuple(range(first, first + request.repeats)),
+        threshold,
+        request.seconds,
+        cores,
+        request.others,
+    )
+
+
+def batch_settings(job: JobConfig, split: Split) -> list[str]:
+    """Make a group's batch larger in proportion to the cores of its learners, and a replay with it.
+
+    So P, the batch's share of the buffer (Equation 2), stays what the config says.
+
+    Args:
+        job: the config.
+        split: with learners of as many cores as they will have.
+    """
+    learner = job.distribution.learner
+    times = split.learners * split.learner_cores / (learner.num * learner.cores)
+    values = job.training.settings.model_dump()
+    if times == 1:
+        return []
+    if not isinstance(job.training.settings, OnPolicySettings):
+        return [
+            f"training.batch_size={round(times * values['batch_size'])}",
+            f"distribution.buffer.capacity={round(times * job.distribution.buffer.capacity)}",
+        ]
+    rollout, minibatch = values["rollout_steps"], values.get("minibatch_size")
+    if minibatch is None:
+        return [f"training.rollout_steps={round(times * rollout)}"]
+    larger = round(times * minibatch)
+    # A rollout that is no whole number of minibatches would be cut into smaller ones again.
+    more = [] if rollout % larger == 0 else [f"training.rollout_steps={round(times * rollout)}"]
+    return [f"training.minibatch_size={larger}", *more]
+
+
+def _settings_of(split: Split) -> list[str]:
+    return as_settings(split_values(split))
+
+
+def _split_like(job: JobConfig, request: Request, figure: Figure) -> Split:
+    """Make the split that all settings of a figure have but for what varies."""
+    own = split_of(job)
+    return replace(
+        own,
+        learners=request.learners or figure.learners or own.learners,
+        learner_cores=request.learner_cores or figure.times_cores * own.learner_cores,
+        actors=next(iter(request.actors), own.actors),
+        groups=next(iter(request.groups), own.groups),
+    )
+
+
+def _splits(like: Split, request: Request, figure: Figure, cores: int) -> list[Split]:
+    if figure.axis == "groups":
+        numbers = sorted(set(request.groups)) or figure.groups
+        return [replace(like, groups=groups) for groups in numbers]
+    most = max(MOST_ACTORS, cores)
+    numbers = sorted(set(request.actors)) or figure.actors or powers_of_two(most)
+    return [replace(like, actors=actors) for actors in numbers]
+
+
+def _is_oversubscribed(job: JobConfig) -> bool:
+    """Say whether roles on a host want more cores than it has; all are taken to be like this one."""
+    distribution = job.distribution
+    if distribution.transport.local == "inproc":
+        return False  # All roles share one thread, and want no more.
+    wants = {"buffer": distribution.buffer.cores, "actor": distribution.actor.cores}
+    wants |= {name: section.cores for name, section in job.roles.items()}
+    hosts = expected_hosts(job)
+    wanted = dict.fromkeys((host.name for host in hosts), 0)
+    for process in make_plan(job, hosts).trainers:
+        learns = "learner" in process.roles or process.roles == ("follower",)
+        wanted[process.host] += distribution.learner.cores if learns else wants[process.roles[0]]
+    return any(wanted[host.name] > len(host.cores) for host in hosts)
+
+
+def _check(request: Request, figure: Figure) -> None:
+    """Refuse what no training of the study could do."""
+    launch = launched()
+    if launch is not None and launch.size > 1:
+        raise UsageError(
+            f"a launcher has started {launch.size} of these: start bench scaling once, and name other hosts "
+            "with --hosts (in a Slurm allocation it finds them)"
+        )
+    others = {"actors": ("--groups", request.groups), "groups": ("--actors", request.actors)}
+    option, numbers = others[figure.axis]
+    if len(set(numbers)) > 1:
+        raise UsageError(
+            f"figure {request.figure} is over {figure.axis}: {option} names one number for all points"
+        )
+    if not (request.seconds > 0 and math.isfinite(request.seconds)):
+        raise UsageError(f"--seconds {request.seconds:g} is no time to train for")
+    taken = {ACTORS: "--actors"} if figure.axis == "actors" else {GROUPS: "--groups"}
+    if figure.learners is not None:
+        taken[LEARNERS] = "--learners"
+    for override in request.overrides:
+        key = override.partition("=")[0].strip()
+        if key.startswith("experiment.stop"):
+            raise UsageError(f"--set {override}: --seconds says when the trainings of bench scaling end")
+        if key in taken:
+            raise UsageError(f"--set {override}: in figure {request.figure}, {taken[key]} says that")
