@@ -26,7 +26,7 @@ from tianji_algos.core import Model
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
-from tianji_cli.files.progress import Progress
+from tianji_cli.files.saved import Progress
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings
 from tianji_cli.roles.learner.episodes import Episodes

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
 
 
 def count(value: float) -> str:
@@ -140,3 +140,15 @@ def ranges(numbers: Iterable[int]) -> str:
 
 def _three_digits(value: float) -> str:
     return f"{value:.2f}" if value < 9.995 else f"{value:.1f}" if value < 99.95 else f"{value:.0f}"
+
+
+def finite(value: Any) -> Any:
+    """Copy a JSON value with None for every float that JSON cannot hold (NaN and the infinities)."""
+    if isinstance(value, float):
+        # JSON knows plain floats only; NumPy's float64 is a float by inheritance.
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tianji_cli.commands.animation import PICTURES_PER_S, Animation
+from tianji_cli.commands.eval import PICTURES_PER_S, Animation
 from tianji_cli.errors import UsageError
 
 

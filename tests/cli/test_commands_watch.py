@@ -16,7 +16,7 @@ from cli.telemetry.conftest import build_snapshot, build_summary
 
 from tianji_cli.commands import watch as watching
 from tianji_cli.errors import RunFailed, TianjiError
-from tianji_cli.files.occupation import occupied
+from tianji_cli.files.directories import occupied
 from tianji_cli.files.rundir import NoSuchRunError, RunDirectory
 from tianji_cli.main import main
 from tianji_cli.plan.plan import this_host

@@ -10,15 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.config.checks import host_warnings
+from tianji_cli.config.checks import MOST_STEPS, host_warnings
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.problems import Problem
-from tianji_cli.config.replay_checks import MOST_STEPS
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.update_rules import least_tolerance
 from tianji_cli.errors import ConfigError
 from tianji_cli.roles.buffer.rate_limiter import Balance
-from tianji_cli.roles.buffer.replay.transitions import LENGTH
+from tianji_cli.roles.buffer.replay.samples import LENGTH
 
 REPLAY = """
 [experiment]

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tianji_cli.config.checks import MOST_IN_SEQUENCE
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.problems import Problem
-from tianji_cli.config.replay_checks import MOST_IN_SEQUENCE
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.update_rules import least_tolerance
 from tianji_cli.errors import ConfigError
 from tianji_cli.roles.buffer.rate_limiter import Balance
-from tianji_cli.roles.buffer.replay.sequences import MOST_STEPS
+from tianji_cli.roles.buffer.replay.samples import MOST_STEPS
 
 RULE = """
 from pydantic import BaseModel

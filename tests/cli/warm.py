@@ -38,7 +38,7 @@ PRELOAD: Final = (
     "tianji_cli.commands.eval",
     "tianji_cli.commands.join",
     "tianji_cli.telemetry.plots",
-    "tianji_cli.telemetry.events",
+    "tianji_cli.telemetry.metrics",
     "tensorboard.compat.proto.event_pb2",
     "tianji_cli.worker.preload",
 )

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.errors import TianjiError
-from tianji_cli.launch.cleanup import remove_stale
-from tianji_cli.launch.mpi_ranks import Launch, World, launched
-from tianji_cli.launch.mpiexec import run_again_under_mpiexec
+from tianji_cli.files.directories import remove_stale
+from tianji_cli.launch.mpi import Launch, World, launched, run_again_under_mpiexec
 from tianji_cli.quantities import size
 from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.telemetry.report import write_json

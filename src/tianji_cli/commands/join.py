@@ -7,9 +7,8 @@ import tempfile
 from pathlib import Path
 
 from tianji_cli.errors import printable
-from tianji_cli.files.occupation import occupied
+from tianji_cli.files.directories import HOST_DIRECTORY, occupied, remove_stale
 from tianji_cli.files.places import check_trusted
-from tianji_cli.launch.cleanup import HOST_DIRECTORY, remove_stale
 from tianji_cli.launch.host import JoinedHost
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import StopSignals

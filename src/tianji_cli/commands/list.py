@@ -14,7 +14,7 @@ from tianji_algos import registry as algorithms
 from tianji_cli.config import user_roles
 from tianji_cli.config.problems import did_you_mean
 from tianji_cli.errors import UsageError
-from tianji_cli.launch.cleanup import remove_stale
+from tianji_cli.files.directories import remove_stale
 from tianji_cli.telemetry.table import print_table
 from tianji_envs import registry as environments
 from tianji_transports import registry as transports

@@ -15,9 +15,9 @@ from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import TianjiError, UsageError
+from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import write_whole
-from tianji_cli.launch.cleanup import remove_stale
-from tianji_cli.launch.mpi_ranks import launched
+from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import several
 from tianji_cli.telemetry.report import write_json
 from tianji_lab.bench.environment import describe

@@ -16,14 +16,12 @@ from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
-from tianji_cli.files.occupation import is_occupied
+from tianji_cli.files.directories import is_occupied, remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
-from tianji_cli.launch.cleanup import remove_stale
+from tianji_cli.files.saved import goals_reached
 from tianji_cli.launch.extensions import collect_files
 from tianji_cli.launch.local import LocalLauncher
-from tianji_cli.launch.mpi_ranks import Launch, World, check_size, launched, serve
-from tianji_cli.launch.mpiexec import run_under_mpiexec, started_again
-from tianji_cli.launch.run_files import goals_reached
+from tianji_cli.launch.mpi import Launch, World, check_size, launched, run_under_mpiexec, serve, started_again
 from tianji_cli.plan.graph import RoleGraph, graph_of
 from tianji_cli.plan.plan import (
     Plan,

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from tianji_cli.errors import RunFailed, TianjiError, printable
-from tianji_cli.files.occupation import is_occupied
+from tianji_cli.files.directories import is_occupied
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import INTERRUPTED
-from tianji_cli.telemetry.appending import has_writer
+from tianji_cli.telemetry.metrics import has_writer
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import choose_display

@@ -13,11 +13,11 @@ from pydantic import BaseModel
 
 from tianji_cli.config import components
 from tianji_cli.config.checks import check_together
+from tianji_cli.config.components import validated
 from tianji_cli.config.problems import Problem
 from tianji_cli.config.schema import Distribution, Environment, Experiment, JobConfig, UserRoleSection
 from tianji_cli.config.source import Tree, read
 from tianji_cli.config.update_rules import OnPolicySettings
-from tianji_cli.config.validation import validated
 from tianji_cli.errors import ConfigError
 
 _PLAIN: Final[dict[str, type[BaseModel]]] = {

@@ -13,9 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tianji_cli.config.locate import find_config, not_found, shown
-from tianji_cli.config.problems import Path as KeyPath
-from tianji_cli.config.problems import Problem
+from tianji_cli.config.problems import KeyPath, Problem, find_config, not_found, shown
 from tianji_cli.errors import ConfigError
 
 SECTIONS: Final[frozenset[KeyPath]] = frozenset(

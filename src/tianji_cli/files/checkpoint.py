@@ -27,9 +27,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 
 from tianji_algos.core import Model
-from tianji_cli.files.linked_directories import LinkedDirectories
-from tianji_cli.files.state import MODEL, SCHEMA, STATE, TRAINING, load_document, load_state
-from tianji_cli.files.sums import CheckpointError, read_sealed, seal
+from tianji_cli.files.directories import LinkedDirectories
+from tianji_cli.files.saved import (
+    MODEL,
+    SCHEMA,
+    STATE,
+    TRAINING,
+    CheckpointError,
+    load_document,
+    load_state,
+    read_sealed,
+    seal,
+)
 
 Floats = npt.NDArray[np.float32]
 

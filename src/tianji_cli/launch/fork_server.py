@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from tianji_cli.launch.fresh_worker import turn_into_build, turn_into_worker
 from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
-from tianji_cli.wire.build_report import BuildOutput, BuildReport
+from tianji_cli.wire.messages import BuildOutput, BuildReport
 
 PRELOAD: Final = "tianji_cli.worker.preload"
 

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from tianji_cli.files.regular import write_to
 from tianji_cli.launch.children import python_command
 from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
-from tianji_cli.wire.build_report import BuildOutput
+from tianji_cli.wire.messages import BuildOutput
 
 Specs = tuple[JobSpec, ProcessSpec] | BuildSpec
 _SPECS: Final[TypeAdapter[Specs]] = TypeAdapter(Specs)

@@ -32,7 +32,7 @@ from tianji_cli.launch.fork_server import (
 )
 from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
 from tianji_cli.signals import STOP_SIGNALS
-from tianji_cli.wire.build_report import BuildReport
+from tianji_cli.wire.messages import BuildReport
 
 SLOW_BUILD_S: Final = 30.0
 """A first build that takes so long is announced: one that hangs is ended by nobody but the user."""

@@ -11,11 +11,11 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from tianji_cli.files.progress import Progress
+from tianji_cli.files.saved import Progress
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.wire.interfaces import LOOPBACK
 from tianji_cli.wire.keys import RootAddress
-from tianji_cli.wire.message import first_mistake
+from tianji_cli.wire.messages import first_mistake
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from tianji_algos.settings import NoSettings
 from tianji_cli.config import user_roles
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
-from tianji_cli.roles.buffer.admission import Admission
+from tianji_cli.roles.buffer.rollout import Admission
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.published import PublishedPolicy

@@ -1,16 +1,17 @@
-"""What the root tells the user of workers: who starts slowly or is silent, the first step, lost output."""
+"""What the root tells the user while a job runs: phases, slow or silent workers, lost output."""
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from tianji_cli.plan.plan import Plan
-from tianji_cli.root.held_back import Receiver
-from tianji_cli.root.silence import LATE_S, Silence
+from tianji_cli.root.bottleneck import Receiver
 from tianji_cli.signals import BEGAN_S
-from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.telemetry.snapshot import Snapshot, Status
 
 SLOW_START_S: Final = 30.0
 """A process that is not ready after so long is named, once: only the user ends a start that hangs."""
@@ -106,3 +107,61 @@ class Announcements:
 
     def _title(self, rank: int) -> str:
         return self._plan.processes[rank].title
+
+
+LATE_S: Final = 10.0
+"""A worker that was not heard of for so long is reported."""
+
+
+class Silence:
+    """Remembers when each rank was heard of last, and who was reported as late.
+
+    Args:
+        ranks: of the job.
+    """
+
+    def __init__(self, ranks: Iterable[int]) -> None:
+        self._heard = dict.fromkeys(ranks, time.monotonic())
+        self._late: set[int] = set()
+
+    def begin(self, rank: int) -> None:
+        """Take a rank for heard of: it was just started."""
+        self._heard[rank] = time.monotonic()
+        self._late.discard(rank)
+
+    def is_broken(self, rank: int) -> bool:
+        """Note that a rank was heard of; says whether it had been reported as late."""
+        late = rank in self._late
+        self.begin(rank)
+        return late
+
+    def newly_late(self, ranks: Iterable[int]) -> list[int]:
+        """Find those of the ranks that are late now and were not reported before."""
+        now = time.monotonic()
+        late = [rank for rank in ranks if rank not in self._late and now - self._heard[rank] > LATE_S]
+        self._late.update(late)
+        return late
+
+
+class Phase(enum.Enum):
+    """Where a job is; in the order they follow one another."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    WINDING_DOWN = "winding down"
+    STOPPING = "stopping"
+    EVALUATING = "evaluating"
+    OVER = "over"
+
+
+@dataclass
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        status: as in the summary.
+        reason: in words.
+    """
+
+    status: Status
+    reason: str

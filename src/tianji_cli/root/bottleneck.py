@@ -1,10 +1,18 @@
-"""From what the roles of a running job did to what holds it back: the capacities of the model, observed."""
+"""What holds a running job back, by what its roles did lately and by whom their actors waited for."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+import os
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
+import psutil
+
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.telemetry.bottleneck import (
     OWN_CORES,
     Bottleneck,
@@ -14,13 +22,28 @@ from tianji_cli.telemetry.bottleneck import (
     in_step,
     on_shared_cores,
 )
+from tianji_cli.wire.messages import Report
+
+WINDOW_S: Final = 5.0
+"""How far back is looked during a run: past the noise of single seconds."""
+
+LEAST_S: Final = 2.0
+LEAST_VERSIONS: Final = 2
+"""In less time, or with fewer versions of the policy, too little is known to name anything."""
+
+MOST_MARKS: Final = 600
+"""How many moments are remembered: some minutes, for jobs whose rollouts take that long."""
+
+HOLD_S: Final = WINDOW_S
+"""Another side is named once it was found for so long: two near balance do not take turns on the screen."""
 
 Overlap = Literal["free", "in step", "none"]
 """Who may work while others do: all of them; actors only when the learner waits for them, and the other way
 round (``mode = "sync"``); nobody, where all roles of a group are one process (``inproc``)."""
 
 MOSTLY: Final = 0.5
-"""A side that is busy for a smaller share of the time waits most of it."""
+"""A side that is busy for a smaller share of the time waits most of it; a role for which its group's actors
+wait a larger share holds them back."""
 
 IDLE: Final = 0.5
 """Cores that are idle for less time than this of one are at work."""
@@ -158,3 +181,281 @@ def observed_bottleneck(
     if found.kind == "sample-bound" and cores is not None and cores.idle >= IDLE:
         found = beside_idle_cores(cores.idle, cores.there, cores.would_use_them)
     return found
+
+
+@dataclass
+class _Process:
+    """What one process did: in earlier incarnations, and in the present one."""
+
+    incarnation: int
+    before: Observation = field(default_factory=Observation)
+    now: Observation = field(default_factory=Observation)
+
+
+@dataclass(frozen=True)
+class _Mark:
+    """How far the job was at some moment."""
+
+    at_s: float
+    version: int
+    done: Observation
+    idle_s: float
+
+
+def usable_idle_s() -> float:
+    """Core seconds in which the cores that this process may use had nothing to do, since the host started."""
+    times = psutil.cpu_times(percpu=True)
+    # Containers may count their own cores from 0 and still name the affinity by the machine's.
+    usable = [times[core] for core in os.sched_getaffinity(0) if core < len(times)] or times
+    return float(sum(of_core.idle + of_core.iowait for of_core in usable))
+
+
+class WorkLog:
+    """Owns what is known of the roles' work, and names what holds the job back.
+
+    Args:
+        config: the job.
+        plan: its processes.
+        idle_s: core seconds in which the cores of this host had nothing to do, so far.
+
+    Attributes:
+        waits_for: the role of the user's own that held actors back when ``current`` was asked last.
+    """
+
+    def __init__(self, config: JobConfig, plan: Plan, idle_s: Callable[[], float] = usable_idle_s) -> None:
+        self._config = config
+        self._is_here = len({process.host for process in plan.processes}) == 1
+        self._idle_s = idle_s
+        self._begun: _Mark | None = None
+        self._overlap = _overlap(config)
+        buffers, learners, followers = (
+            len(plan.carrying(role)) for role in ("buffer", "learner", "follower")
+        )
+        self._nothing = Observation(
+            Work(members=plan.num_actors), Work(members=buffers), Work(members=learners + followers)
+        )
+        self._processes: dict[int, _Process] = {}
+        self._rho = 0.0
+        self._first_version: int | None = None
+        self._version = 0
+        self._marks: deque[_Mark] = deque()
+        self._named: Bottleneck | None = None
+        self._agreed_s = 0.0
+        self._held_back = HeldBack(plan)
+        self.waits_for: Receiver | None = None
+
+    def note(self, process: PlannedProcess, report: Report, produced: Mapping[int, int]) -> None:
+        """Take in a report.
+
+        Args:
+            process: whose it is.
+            report: what its roles said.
+            produced: samples that each of its actors has made in this incarnation, at this moment.
+        """
+        known = self._processes.setdefault(process.rank, _Process(report.incarnation))
+        if report.incarnation != known.incarnation:
+            known.incarnation, known.before = report.incarnation, known.before + known.now
+        known.now = _done(process, report, produced)
+        self._held_back.note(process, report)
+        for role, said in zip(process.roles, report.roles, strict=True):
+            if role == "learner":
+                # Groups publish by themselves; the one that is ahead shows how far the job is.
+                self._rho, self._version = float(said["rho"]), max(self._version, int(said["version"]))
+                if self._first_version is None:
+                    self._first_version = self._version
+
+    def current(self, now_s: float) -> Bottleneck | None:
+        """Name what holds the job back lately; None while too little is known.
+
+        Args:
+            now_s: seconds on any clock, later with each call.
+        """
+        done = self._total()
+        if done.learners.count > 0:  # What was before the first update says nothing of what comes.
+            self._mark(now_s, done)
+        self.waits_for = self._held_back.current(now_s)
+        if self.waits_for is not None:
+            return bound_by(self.waits_for)  # Even if no version ever follows.
+        if not self._marks:
+            return None
+        first, last = self._marks[0], self._marks[-1]
+        if last.at_s - first.at_s < LEAST_S or last.version - first.version < LEAST_VERSIONS:
+            return self._named
+        cores = self._cores(first, last)
+        found = observed_bottleneck(last.done.since(first.done), self._rho, self._overlap, cores)
+        agreed = self._named is None or found is None or found.kind == self._named.kind
+        if agreed or now_s - self._agreed_s >= HOLD_S:
+            self._named, self._agreed_s = found, now_s
+        return self._named
+
+    def _mark(self, now_s: float, done: Observation) -> None:
+        """Remember this moment, if a learner has reported since the last one; forget those too long ago."""
+        if not self._marks or done.learners.running_s > self._marks[-1].done.learners.running_s:
+            # What tells of idle cores is a file, and strangers may hold the last descriptor for a moment.
+            with contextlib.suppress(OSError):
+                self._marks.append(_Mark(now_s, self._version, done, self._idle_s()))
+                self._begun = self._begun or self._marks[0]
+        while len(self._marks) > 2 and (self._suffices(self._marks[1]) or len(self._marks) > MOST_MARKS):
+            self._marks.popleft()
+
+    def window_began(self, now_s: float) -> float:
+        """Say since when the roles' work counts, on the clock of ``current``."""
+        if self.waits_for is not None or not self._marks:
+            return now_s - WINDOW_S
+        # Of learners that report no more, the marks stand still, and the others go on.
+        first_s, last_s = self._marks[0].at_s, self._marks[-1].at_s
+        return max(first_s, now_s - max(WINDOW_S, last_s - first_s))
+
+    def overall(self, train_s: float) -> Bottleneck | None:
+        """Name what held the whole session back; None if it was too short to tell.
+
+        Args:
+            train_s: seconds of training: processes run before it and after it.
+        """
+        held_back_by = self._held_back.overall()
+        if held_back_by is not None:
+            return bound_by(held_back_by)
+        if train_s < LEAST_S or self._version - (self._first_version or 0) < LEAST_VERSIONS:
+            return None
+        done = self._total()
+        # Processes are there before training and after it.
+        actors, learners = (
+            replace(work, running_s=work.members * train_s) for work in (done.actors, done.learners)
+        )
+        observed = Observation(actors, done.buffers, learners)
+        cores = self._cores(self._begun, self._marks[-1]) if self._begun is not None else None
+        return observed_bottleneck(observed, self._rho, self._overlap, cores)
+
+    def _cores(self, first: _Mark, last: _Mark) -> HostCores | None:
+        """Say what became of the cores between two moments; None where the job has several hosts."""
+        if not self._is_here or last.at_s <= first.at_s:
+            return None
+        distribution, there = self._config.distribution, len(os.sched_getaffinity(0))
+        idle = (last.idle_s - first.idle_s) / (last.at_s - first.at_s)
+        actor, groups = distribution.actor, distribution.groups
+        roles = sum(section.cores for section in self._config.roles.values())
+        others = groups * (distribution.cores_of_learners + roles)
+        wanted = others + groups * actor.num * actor.cores
+        more = max(1, int(idle / actor.cores / groups))
+        settings = f"distribution.actor.num = {actor.num + more}"
+        if distribution.pin_cores and wanted + groups * more * actor.cores > there:
+            settings += " with distribution.pin_cores = false"
+        shared = wanted > there and not distribution.pin_cores
+        return HostCores(there, shared, idle, settings)
+
+    def _suffices(self, first: _Mark) -> bool:
+        last = self._marks[-1]
+        return last.at_s - first.at_s >= WINDOW_S and last.version - first.version >= LEAST_VERSIONS
+
+    def _total(self) -> Observation:
+        return sum((known.before + known.now for known in self._processes.values()), start=self._nothing)
+
+
+def _overlap(config: JobConfig) -> Overlap:
+    distribution = config.distribution
+    if distribution.transport.local == "inproc":
+        return "none"
+    return "in step" if distribution.mode == "sync" else "free"
+
+
+def _done(process: PlannedProcess, report: Report, produced: Mapping[int, int]) -> Observation:
+    """Sum up what the roles of one process did in this incarnation."""
+    done = Observation()
+    # Who takes turns with a learner takes its time.
+    turns_s = sum(
+        busy_s for role, busy_s in zip(process.roles, report.busy_s, strict=True) if role != "actor"
+    )
+    for role, said, busy_s in zip(process.roles, report.roles, report.busy_s, strict=True):
+        match role:
+            case "actor":
+                done += Observation(actors=Work(0, busy_s, report.running_s))
+            case "buffer":
+                received = sum(samples for _actor, _incarnation, samples, *_ in said["receptions"])
+                done += Observation(buffers=Work(received, busy_s, report.running_s))
+            case "learner":
+                done += Observation(learners=Work(said["session_consumed"], turns_s, report.running_s))
+            case "follower":
+                # Its uses are among those that its group's learner counts.
+                done += Observation(learners=Work(0, busy_s, report.running_s))
+    made = sum(produced.get(actor, 0) for actor in process.actors)
+    return done + Observation(actors=Work(count=made))
+
+
+@dataclass(frozen=True, order=True)
+class Receiver:
+    """A role of a group, for which the group's actors may have to wait."""
+
+    name: str
+    group: int
+
+    def __str__(self) -> str:
+        """As processes are called."""
+        return f"{self.name} (group {self.group})"
+
+
+class HeldBack:
+    """Owns how long actors have waited for whom.
+
+    Args:
+        plan: processes of the job.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._actors = Counter(process.group for process in plan.processes for _ in process.actors)
+        self._waited_s: dict[tuple[int, int], dict[Receiver, float]] = {}
+        self._running_s: dict[tuple[int, int], float] = {}
+        self._marks: deque[tuple[float, Mapping[Receiver, float]]] = deque()
+
+    def note(self, process: PlannedProcess, report: Report) -> None:
+        """Take in for how long a process's actors have waited, in this incarnation."""
+        for index, (role, said) in enumerate(zip(process.roles, report.roles, strict=True)):
+            if role == "actor" and process.group is not None:
+                self._running_s[process.rank, index] = report.running_s
+                self._waited_s[process.rank, index] = {
+                    Receiver(name, process.group): seconds
+                    for name, seconds in said.get("waited_s", {}).items()
+                }
+
+    def current(self, now_s: float) -> Receiver | None:
+        """Say who holds its group's actors back lately; None for nobody, and before ``WINDOW_S`` have passed.
+
+        Args:
+            now_s: seconds on any clock, later with each call.
+        """
+        waited = self._total()
+        self._marks.append((now_s, waited))
+        while len(self._marks) > 2 and now_s - self._marks[1][0] >= WINDOW_S:
+            self._marks.popleft()
+        then_s, before = self._marks[0]
+        if now_s - then_s < WINDOW_S:
+            return None
+        lately = {receiver: seconds - before.get(receiver, 0.0) for receiver, seconds in waited.items()}
+        return self._worst(lately, now_s - then_s)
+
+    def overall(self) -> Receiver | None:
+        """Say who held its group's actors back for as long as they were there."""
+        there_s = sum(self._running_s.values()) / max(len(self._running_s), 1)
+        return self._worst(self._total(), there_s) if there_s >= LEAST_S else None
+
+    def _total(self) -> Mapping[Receiver, float]:
+        total: Counter[Receiver] = Counter()
+        for waited in self._waited_s.values():
+            total.update(waited)
+        return total
+
+    def _worst(self, waited: Mapping[Receiver, float], interval_s: float) -> Receiver | None:
+        shares = {
+            receiver: seconds / (interval_s * self._actors[receiver.group])
+            for receiver, seconds in waited.items()
+        }
+        worst = max(shares, key=lambda receiver: shares[receiver], default=None)
+        return worst if worst is not None and shares[worst] > MOSTLY else None
+
+
+def bound_by(receiver: Receiver) -> Bottleneck:
+    """Name a role as what holds the job back."""
+    return Bottleneck(
+        "communication-bound",
+        f"actors wait most of the time for the role {receiver}, which claims its fragments too slowly or not "
+        "at all; more actors will not help, less work in its turns or cores of its own would",
+    )

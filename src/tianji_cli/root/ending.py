@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from tianji_cli.plan.plan import Plan
-from tianji_cli.root.crew import Crew
+from tianji_cli.root.worker_pool import Crew
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Stop, WindDown
 

@@ -1,13 +1,18 @@
-"""Who takes part: which incarnation of each rank, and where it can be reached."""
+"""Who takes part: incarnations and addresses, groups that the job has lost, messages of strangers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from tianji_cli.plan.graph import RoleGraph
 from tianji_cli.plan.plan import Plan
+from tianji_cli.root.accounting import Account, settle
+from tianji_cli.root.averaging import RootEndpoint
+from tianji_cli.root.job_view import Overview
+from tianji_cli.root.worker_pool import Departure
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Addresses, Register
+from tianji_cli.wire.reports import Source
 
 
 class Membership:
@@ -69,3 +74,125 @@ class Membership:
                 self._told[rank] = known
                 self._control.send(rank, Addresses(addresses=known))
         return addresses
+
+
+class GroupLosses:
+    """Remembers who died and decides whether the job can do without.
+
+    Group 0 has the job's checkpoints; without it the job ends. Without any other it goes on.
+
+    Args:
+        plan: of the job.
+        event: tells the user something.
+        bound: processes cannot die alone, because an MPI launcher ends all with one.
+
+    Attributes:
+        causes: why each lost group is lost, by group.
+        killed: incarnations of actors that did not stop in order.
+        orphaned: numbers of the actors whose buffer died.
+    """
+
+    def __init__(self, plan: Plan, event: Callable[[str], None], *, bound: bool = False) -> None:
+        self._plan = plan
+        self._event = event
+        self._bound = bound
+        self._buffers = {process.rank for process in plan.carrying("buffer")}
+        self.causes: dict[int, str] = {}
+        self.killed: set[Source] = set()
+        self.orphaned: set[int] = set()
+
+    @property
+    def living(self) -> set[int]:
+        """Ranks of the groups that are not lost."""
+        return {process.rank for process in self._plan.trainers if process.group not in self.causes}
+
+    def includes(self, rank: int) -> bool:
+        """Say whether a rank belongs to a lost group."""
+        return self._plan.processes[rank].group in self.causes
+
+    def ranks_of(self, group: int | None) -> set[int]:
+        """Find who belongs to a group."""
+        return {process.rank for process in self._plan.trainers if process.group == group}
+
+    def lose(self, ranks: Set[int], cause: str) -> bool:
+        """Give up the groups of some ranks, and tell the user; False if the job cannot do without one."""
+        groups = {self._plan.processes[rank].group for rank in ranks}
+        if self._bound or not all(groups):
+            return False
+        for group in groups - self.causes.keys():
+            assert group is not None
+            self.causes[group] = cause
+            self._event(f"group {group} is lost: {cause}; the others go on")
+        return True
+
+    def note(self, departure: Departure, *, in_order: bool) -> None:
+        """Remember a process that has ended early, and what is lost with it.
+
+        Args:
+            departure: of the process.
+            in_order: it had reported all that it had done before.
+        """
+        rank = departure.rank
+        process = self._plan.processes[rank]
+        self.killed.update((actor, departure.incarnation) for actor in process.actors)
+        if rank in self._buffers and not in_order:
+            for other in self._plan.trainers:
+                if other.group == process.group:
+                    self.orphaned.update(other.actors)
+
+    def account(self, overview: Overview) -> Account:
+        """Say where every sample went, after everything stopped."""
+        overview.settle_unsure()
+        return settle(overview.productions(), overview.receptions(), self.killed, self.orphaned)
+
+    def described(self, reason: str) -> str:
+        """Add to the reason of a job's end which groups did not live to see it."""
+        if not self.causes:
+            return reason
+        names = " and ".join(map(str, sorted(self.causes)))
+        return f"{reason}; without group{'s' if len(self.causes) > 1 else ''} {names}, lost on the way"
+
+
+class Rejections:
+    """Adds up the frames that were refused.
+
+    Args:
+        overview: what the workers report.
+        control: the control channel.
+        averaging: the root's own endpoint.
+        say: tells the user something.
+    """
+
+    def __init__(
+        self,
+        overview: Overview,
+        control: ControlServer,
+        averaging: RootEndpoint,
+        say: Callable[[str], None],
+    ) -> None:
+        self._overview = overview
+        self._control = control
+        self._averaging = averaging
+        self._say = say
+        self._reported: set[str] = set()
+
+    @property
+    def total(self) -> int:
+        """Frames refused so far."""
+        return sum(count for _, count, _ in self._all())
+
+    def report(self) -> None:
+        """Tell the user of whoever has refused something for the first time; the summary counts the rest."""
+        for whom, count, why in self._all():
+            if whom not in self._reported:
+                self._reported.add(whom)
+                self._say(f"{whom} refused {count} frame{'s' if count > 1 else ''} (such as: {why})")
+
+    def _all(self) -> list[tuple[str, int, str]]:
+        rejections = self._overview.rejections()
+        if self._control.rejected:
+            rejections.append(("the control channel", self._control.rejected, self._control.last_rejection))
+        count, why = self._averaging.rejected
+        if count:
+            rejections.append(("the root", count, why))
+        return rejections

@@ -19,21 +19,15 @@ from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.regular import open_to_append
 from tianji_cli.plan.graph import graph_of
 from tianji_cli.plan.plan import Plan
-from tianji_cli.root.announcements import Announcements
-from tianji_cli.root.best_group import choose_best
-from tianji_cli.root.crew import Crew, Departure
+from tianji_cli.root.announcements import Announcements, Outcome, Phase
+from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.ending import Ending
-from tianji_cli.root.endpoint import RootEndpoint
-from tianji_cli.root.evaluation_watch import EvaluationWatch
-from tianji_cli.root.group_losses import GroupLosses
-from tianji_cli.root.membership import Membership
-from tianji_cli.root.overview import Overview
-from tianji_cli.root.phase import Outcome, Phase
-from tianji_cli.root.production_goal import ProductionGoal
-from tianji_cli.root.rejections import Rejections
-from tianji_cli.root.stations import refuse_late
-from tianji_cli.root.stop_rules import StopRules
+from tianji_cli.root.goals import ProductionGoal, StopRules
+from tianji_cli.root.job_view import Overview, choose_best
+from tianji_cli.root.membership import GroupLosses, Membership, Rejections
+from tianji_cli.root.worker_pool import Crew, Departure, refuse_late
 from tianji_cli.signals import StopSignals
+from tianji_cli.telemetry.evaluation import EvaluationWatch
 from tianji_cli.telemetry.snapshot import Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 from tianji_cli.wire.control import ControlServer

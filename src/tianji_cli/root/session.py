@@ -1,4 +1,4 @@
-"""One session of a job, from an empty run directory (or an earlier run's) to its summary."""
+"""One session of a job: waits for its hosts, makes the plan, starts the processes, runs the root, sums up."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,31 +16,26 @@ from tianji_cli.config.checks import host_warnings
 from tianji_cli.config.loader import dump_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed
-from tianji_cli.files.checkpoint_places import point_best_at
 from tianji_cli.files.counters import ProductionFile
-from tianji_cli.files.progress import Progress
+from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.launch.cleanup import remove_stale
+from tianji_cli.files.saved import Progress, point_best_at, saved_progress
 from tianji_cli.launch.local import LocalLauncher
-from tianji_cli.launch.mpi_ranks import World
-from tianji_cli.launch.run_files import saved_progress
-from tianji_cli.plan.plan import Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
+from tianji_cli.launch.mpi import World
+from tianji_cli.plan.plan import Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
 from tianji_cli.plan.spec import BuildSpec, JobSpec
-from tianji_cli.root.crew import Crew
-from tianji_cli.root.endpoint import RootEndpoint
-from tianji_cli.root.gathering import Gathering
-from tianji_cli.root.group_losses import GroupLosses
-from tianji_cli.root.overview import Overview
+from tianji_cli.root.averaging import RootEndpoint
+from tianji_cli.root.job_view import Overview
+from tianji_cli.root.membership import GroupLosses
 from tianji_cli.root.root import Root
-from tianji_cli.root.stations import StationLauncher
-from tianji_cli.signals import StopSignals
+from tianji_cli.root.worker_pool import Crew, Station, StationLauncher, admit, objection, refuse_late
+from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.snapshot import Summary
-from tianji_cli.telemetry.telemetry import Telemetry, choose_display
-from tianji_cli.telemetry.unwaited import unwaited
+from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.interfaces import LOOPBACK, own_address
 from tianji_cli.wire.keys import JobKey, RootAddress, engine_options
-from tianji_cli.wire.messages import Welcome
+from tianji_cli.wire.messages import Arrive, Ended, FromStation, Refuse, Welcome
 from tianji_envs import registry as environments
 
 KEY_FILE: Final = "job.key"
@@ -283,3 +278,90 @@ def _production_file(run: RunDirectory, plan: Plan) -> Iterator[ProductionFile]:
         yield production
     finally:
         production.remove()
+
+
+LOOK_EVERY_S: Final = 1.0
+
+
+class Gathering:
+    """Admits stations one by one.
+
+    Args:
+        control: the root's end of the control channel.
+        signals: the user's wish to stop.
+        say: tells the user something.
+    """
+
+    def __init__(self, control: ControlServer, signals: StopSignals, say: Callable[[str], None]) -> None:
+        self._control = control
+        self._signals = signals
+        self._say = say
+        self._launchers: dict[str, StationLauncher] = {}
+
+    def hosts(self, wanted: int, here: Host, welcome: Welcome) -> list[StationLauncher]:
+        """Wait until so many other hosts have joined, and have said whether they reach the run directory.
+
+        Raises:
+            Interruption: the user does not want to wait any longer.
+        """
+        while len(self._launchers) < wanted or any(
+            launcher.reaches_run is None for launcher in self._launchers.values()
+        ):
+            for message in self._hear():
+                if isinstance(message, Arrive) and len(self._launchers) < wanted:
+                    self._admit(message, here, welcome)
+                elif isinstance(message, Arrive):
+                    self._say(refuse_late(self._control, message))
+            for name, launcher in list(self._launchers.items()):
+                launcher.mind()
+                if launcher.lost:
+                    del self._launchers[name]
+                    self._say(f"{launcher.station.host.name} has left again")
+        return list(self._launchers.values())
+
+    def ranks(self, hosts: Sequence[Host]) -> list[StationLauncher]:
+        """Wait until the ranks that an MPI launcher has started are connected; rank 0 is the root itself.
+
+        Args:
+            hosts: where each rank is, by rank.
+
+        Raises:
+            Interruption: the user does not want to wait any longer.
+        """
+        names = [f"rank-{rank}" for rank in range(1, len(hosts))]
+        while len(self._launchers) < len(names):
+            for message in self._hear():
+                if isinstance(message, Arrive) and message.station in names:
+                    host = hosts[1 + names.index(message.station)]
+                    station = Station(message.station, host, message.interface, message.pid)
+                    self._launchers[message.station] = StationLauncher(self._control, station, can_kill=False)
+        return [self._launchers[name] for name in names]
+
+    def dismiss(self) -> None:
+        """Send home whoever has come."""
+        for launcher in self._launchers.values():
+            launcher.dismiss()
+
+    def _hear(self) -> list[FromStation]:
+        self._control.wait(LOOK_EVERY_S, (self._signals.descriptor,))
+        self._signals.clear()
+        if self._signals.count:
+            raise Interruption
+        heard = [message for message in self._control.receive() if isinstance(message, FromStation)]
+        for message in heard:
+            if message.station in self._launchers and not isinstance(message, Arrive | Ended):
+                self._launchers[message.station].hear(message)
+        return heard
+
+    def _admit(self, arrival: Arrive, here: Host, welcome: Welcome) -> None:
+        reason = objection(arrival)
+        if reason:
+            self._say(f"refused a host: {reason}")
+            self._control.send(arrival.station, Refuse(reason=reason))
+            return
+        names = {here.name, *(launcher.station.host.name for launcher in self._launchers.values())}
+        station = admit(arrival, names)
+        self._launchers[arrival.station] = StationLauncher(self._control, station)
+        self._control.send(arrival.station, welcome.model_copy(update={"host": station.host.name}))
+        cores = len(station.host.cores)
+        self._say(f"{station.host.name} ({station.interface}, {cores} cores) has joined")

@@ -1,27 +1,52 @@
-"""What goes over the control channel, as JSON.
+"""What processes send to each other as JSON, checked on arrival; most of it goes over the control channel.
 
 A *worker* carries roles. A *station* is where workers can be started besides the root's own fork server: a
 host that has joined (any number of workers), or a rank that an MPI launcher has started (itself).
 
-Worker to root: ``register`` when its endpoint is open, ``report`` from time to time, ``finished`` when a role
-has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped`` as its
-last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``wind_down``, ``stop``.
+Worker to root: ``register`` when its endpoint is open, ``report`` from time to time, ``finished`` when a
+role has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped``
+as its last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``wind_down``, ``stop``.
 
 Station to root: ``arrive``, ``present`` once a second, ``began``, ``wrote`` and ``ended`` for each worker.
-Root to station: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping`` from
-time to time, ``dismiss``. The partners of a benchmark are stations too: the root may ``ask``, and they
+Root to station: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping``
+from time to time, ``dismiss``. The partners of a benchmark are stations too: the root may ``ask``, and they
 ``answer``.
+
+A process that builds the parts of a job once leaves a ``BuildReport`` in memory that it shares with the
+fork server.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from tianji_cli.config.counts import MAX_PROCESSES
-from tianji_cli.wire.message import Message, first_mistake
+from tianji_cli.config.schema import MAX_PROCESSES
+from tianji_cli.errors import describe_exit
+from tianji_cli.files.counters import Production, ProductionFile
 from tianji_transports.wiring import Wiring
+
+MOST_SHOWN: Final = 100
+"""Characters of a key that came from elsewhere."""
+
+
+class Message(BaseModel):
+    """Plain data: frozen, and no key that is not known. Bytes are base64 in JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="base64", val_json_bytes="base64")
+
+
+def first_mistake(found: ValidationError) -> str:
+    """Describe the first mistake without the input, which may be a stranger's and is shown on a terminal."""
+    first = found.errors(include_input=False, include_url=False, include_context=False)[0]
+    where = ".".join(map(str, first["loc"]))[:MOST_SHOWN]
+    return f"{first['type']} at {where or 'its beginning'!r}"
+
 
 MOST_TEXT: Final = 64 << 10
 """Characters of a traceback that are worth sending."""
@@ -337,3 +362,87 @@ def _decode(adapter: TypeAdapter[T], data: bytes) -> T:
         return adapter.validate_json(data)
     except ValidationError as cause:
         raise MalformedMessageError(first_mistake(cause)) from cause
+
+
+def report_pages(file: ProductionFile, actors: Iterable[int]) -> list[PageReport]:
+    """Read the pages of some actors for the root."""
+    now_ns = time.monotonic_ns()
+    return [
+        PageReport(
+            actor=page.actor,
+            incarnation=page.incarnation,
+            first_step_age_s=(now_ns - page.first_step_ns) / 1e9 if page.first_step_ns else None,
+            produced=page.produced,
+            unfinished=page.unfinished,
+            abandoned=page.abandoned,
+            pushed=page.pushed,
+        )
+        for page in map(file.read, actors)
+    ]
+
+
+def read_report(report: PageReport) -> Production:
+    """See a reported page as if it were on this host."""
+    age_s = report.first_step_age_s
+    return Production(
+        actor=report.actor,
+        incarnation=report.incarnation,
+        first_step_ns=0 if age_s is None else time.monotonic_ns() - int(age_s * 1e9),
+        produced=report.produced,
+        unfinished=report.unfinished,
+        abandoned=report.abandoned,
+        pushed=report.pushed,
+    )
+
+
+LAST_BYTES: Final = 500
+"""How far back the last line is looked for that a process wrote before it was killed."""
+
+
+class BuildReport(Message):
+    """What came of it.
+
+    Attributes:
+        error: why it cannot be built; empty if it can.
+        traceback: of the exception, for ``--debug``.
+        imported: modules of TianJi's that it took and the fork server had not imported: algorithms, mostly.
+    """
+
+    error: str = ""
+    traceback: str = ""
+    imported: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BuildOutput:
+    """Memory that a building process writes into, and that outlives it.
+
+    Attributes:
+        report: descriptor of its report.
+        printed: descriptor of what else it wrote.
+    """
+
+    report: int
+    printed: int
+
+    @classmethod
+    def new(cls) -> Self:
+        """Make the memory."""
+        return cls(os.memfd_create("build-report"), os.memfd_create("build-output"))
+
+    def take_prints(self) -> None:
+        """Have it take what this process prints from now on, and what it prints as another program."""
+        for descriptor in (1, 2):
+            os.dup2(self.printed, descriptor)
+
+    def read(self, status: int) -> BuildReport:
+        """Say what came of a process that exited with ``status``; the memory is gone then."""
+        with open(self.report, "rb") as report, open(self.printed, "rb") as printed:
+            report.seek(0)
+            said = report.read()
+            if said:
+                return BuildReport.model_validate_json(said)
+            printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
+            *_, last = printed.read().decode(errors="replace").strip().splitlines() or [""]
+        how = f"the process that built environment and model {describe_exit(status)}"
+        return BuildReport(error=f"{how}; it wrote last: {last}" if last else how)

@@ -13,8 +13,8 @@ from tianji_algos.core import Agent, Embryo, Model
 from tianji_algos.device import device_of
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import CheckpointWriter, load_parameters
-from tianji_cli.files.checkpoint_places import checkpoints_of
 from tianji_cli.files.counters import ProductionFile, ProductionPage
+from tianji_cli.files.saved import checkpoints_of
 from tianji_cli.plan.graph import (
     AVERAGE,
     CONTRIBUTIONS,
@@ -25,14 +25,12 @@ from tianji_cli.plan.graph import (
     graph_of,
     slot_name,
 )
-from tianji_cli.roles.actor.actor import Actor, Outbox
-from tianji_cli.roles.actor.baselines import Baseline, baseline
-from tianji_cli.roles.actor.copies import Destination
-from tianji_cli.roles.actor.evaluator import MAX_PARALLEL, EvaluationLimits, Evaluator
+from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
+from tianji_cli.roles.actor.evaluator import MAX_PARALLEL, Baseline, EvaluationLimits, Evaluator, baseline
+from tianji_cli.roles.learner.data_source import Feed
 from tianji_cli.roles.learner.episodes import Episodes, StopRule
-from tianji_cli.roles.learner.feed import Feed
 from tianji_cli.roles.learner.learner import Learner, LearnerDuties
-from tianji_cli.roles.learner.parallel.follower import Follower
+from tianji_cli.roles.learner.parallel.followers import Follower
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
 from tianji_cli.roles.learner.parallel.lockstep import Lockstep
 from tianji_cli.roles.role import Role
@@ -41,8 +39,7 @@ from tianji_cli.wire import published
 from tianji_cli.wire.contribution import average_nbytes, contribution_nbytes
 from tianji_cli.wire.fragment import job_number
 from tianji_cli.worker.parts import Parts
-from tianji_cli.worker.supply import Supply, supply_of
-from tianji_cli.worker.terms import GroupProcesses, Terms
+from tianji_cli.worker.supply import GroupProcesses, Supply, Terms, supply_of
 from tianji_envs.core import VectorEnvironment
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import Capabilities, EngineOptions, Transport

@@ -17,9 +17,8 @@ from tianji_cli.config.loader import parse_config
 from tianji_cli.errors import describe
 from tianji_cli.plan.plan import expected_hosts, make_plan
 from tianji_cli.plan.spec import BuildSpec
-from tianji_cli.wire.build_report import BuildOutput, BuildReport
-from tianji_cli.wire.messages import text
-from tianji_cli.worker.lifeline import Lifeline
+from tianji_cli.wire.messages import BuildOutput, BuildReport, text
+from tianji_cli.worker.worker import Lifeline
 
 FORKABLE: Final = ("tianji_algos.", "tianji_cli.")
 """Packages of which a fork server may import everything: they start no threads and hold no files."""

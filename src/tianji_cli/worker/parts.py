@@ -1,9 +1,9 @@
-"""The parts that roles are built from: environments, model, agent, update rule, their layout and seeds."""
+"""The parts that roles are built from: environments, model, agent, update rule, layout, seeds."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model
@@ -19,11 +20,12 @@ from tianji_algos.fields import FieldSpec
 from tianji_cli.config.checks import wrong_agent
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
-from tianji_cli.files.progress import Progress
+from tianji_cli.files.checkpoint import load_parameters, load_training
+from tianji_cli.files.saved import LAST, Progress, checkpoints_of
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.roles.buffer.replay.replay import kept_first
+from tianji_cli.roles.learner.episodes import Episodes
 from tianji_cli.wire.fragment import FragmentLayout, common_fields
-from tianji_cli.worker.saved import Saved
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
@@ -266,3 +268,50 @@ def spaces_of(environment: VectorEnvironment) -> Spaces:
     low, high = np.minimum(frame.low, 0), np.maximum(frame.high, 0)
     stacked = gymnasium.spaces.Box(np.stack([low] * stack), np.stack([high] * stack), dtype=frame.dtype.type)
     return Spaces(stacked, environment.action_space, stack)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint to go on from.
+
+    Attributes:
+        place: its directory.
+        own: it is of the group itself. A group that the last session did not have begins with the first
+            group's policy.
+        tensors: of the update rule.
+        document: the rest.
+    """
+
+    place: Path
+    own: bool
+    tensors: Mapping[str, torch.Tensor]
+    document: Mapping[str, Any]
+
+    @classmethod
+    def find(cls, checkpoints: Path, group: int, *, own: bool) -> Saved:
+        """Find where a group goes on.
+
+        Args:
+            checkpoints: of the run.
+            group: number of the group.
+            own: it goes on by itself; otherwise it begins with the first group's policy.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged, or of another schema.
+        """
+        place = checkpoints_of(checkpoints, group if own else 0) / LAST
+        return cls(place, own, *load_training(place))
+
+    def restore(self, embryo: Embryo) -> None:
+        """Let an update rule go on.
+
+        Raises:
+            CheckpointError: the parameters are damaged, or of another model.
+        """
+        embryo.model.read_parameters(load_parameters(self.place, embryo.model))
+        embryo.load_state(self.tensors, self.document["embryo"])
+
+    def restore_episodes(self, episodes: Episodes) -> None:
+        """Let returns and thresholds go on, which are the group's own."""
+        if self.own:
+            episodes.load_state(self.document["episodes"])

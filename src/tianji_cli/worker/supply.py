@@ -1,47 +1,112 @@
 """How a group's learner gets its batches: the roles, channels and memory that rollouts or a replay need.
 
-Whoever learns from rollouts has a buffer beside it that holds claims or copies of fragments; whoever learns
-from a replay has one beside it or in a process of its own. ``supply_of`` picks; nothing else asks.
+A learner of rollouts has a buffer beside it that holds claims or copies of fragments; a learner of a replay
+has one beside it or in a process of its own. ``supply_of`` picks; nothing else asks.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, cast
 
 from tianji_algos.core import Embryo, ReplayEmbryo, RolloutEmbryo
+from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.update_rules import BATCHES_AHEAD
-from tianji_cli.plan.graph import (
-    ARRIVALS,
-    BATCHES,
-    DEALS,
-    FRAGMENTS,
-    PRIORITIES,
-    SHARES,
-    ChannelSize,
-)
-from tianji_cli.roles.buffer.buffer import Buffer
+from tianji_cli.plan.graph import ARRIVALS, BATCHES, DEALS, FRAGMENTS, PRIORITIES, SHARES, ChannelSize
+from tianji_cli.plan.plan import Plan, PlannedProcess
+from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import Balance
-from tianji_cli.roles.buffer.replay.keeper import ReplayKeeper
+from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings, bytes_of
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.buffer.replay_buffer import ReplayBuffer
 from tianji_cli.roles.buffer.rollout import RolloutStore
-from tianji_cli.roles.learner.feed import Feed
-from tianji_cli.roles.learner.local_replay import LocalReplay
+from tianji_cli.roles.learner.data_source import (
+    BatchSource,
+    Feed,
+    LocalReplay,
+    RemoteReplay,
+    ReplayFeed,
+    RolloutFeed,
+)
 from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Dealer
-from tianji_cli.roles.learner.parallel.dealing_feeds import DealtBatches, DealtRollouts, FollowerFeed
-from tianji_cli.roles.learner.parallel.dealing_replay import DealingReplay
+from tianji_cli.roles.learner.parallel.followers import (
+    DealingReplay,
+    DealtBatches,
+    DealtRollouts,
+    FollowerFeed,
+)
 from tianji_cli.roles.learner.parallel.lockstep import Lockstep
-from tianji_cli.roles.learner.remote_replay import RemoteReplay
-from tianji_cli.roles.learner.replay_feed import BatchSource, ReplayFeed
-from tianji_cli.roles.learner.rollout_feed import RolloutFeed
 from tianji_cli.wire import priority_update
 from tianji_cli.wire.arrival import Arrival
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
-from tianji_cli.worker.terms import GroupProcesses, Terms
+from tianji_cli.wire.fragment import FragmentLayout
 from tianji_transports.core import Capabilities, Transport
+
+
+@dataclass(frozen=True)
+class GroupProcesses:
+    """The processes of one group.
+
+    Attributes:
+        buffer: carries the buffer.
+        learner: carries the learner; the same process if they are colocated.
+        followers: carry the other learners.
+        carriers: carry actors.
+    """
+
+    buffer: PlannedProcess
+    learner: PlannedProcess
+    followers: Sequence[PlannedProcess]
+    carriers: Sequence[PlannedProcess]
+
+    @classmethod
+    def of(cls, plan: Plan, group: int | None) -> GroupProcesses:
+        """Find the processes of a group."""
+        of_group = [process for process in plan.processes if process.group == group]
+        carrying = {
+            role: [process for process in of_group if role in process.roles]
+            for role in ("buffer", "learner", "follower", "actor")
+        }
+        (buffer,), (learner,) = carrying["buffer"], carrying["learner"]
+        return cls(buffer, learner, carrying["follower"], carrying["actor"])
+
+    @property
+    def actors(self) -> int:
+        """Actors of the group."""
+        return sum(len(process.actors) for process in self.carriers)
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a supply is built from.
+
+    Attributes:
+        config: of the job.
+        job: the job's number, for headers.
+        layout: of fragments.
+        agent_fields: names of the agent's fields of a fragment.
+        processes: the processes of the group.
+        seed: gives a seed for a purpose.
+        directory: of the run.
+        checkpoints: of the group.
+        resumed: training goes on from a checkpoint.
+        env_steps: received in earlier sessions.
+    """
+
+    config: JobConfig
+    job: int
+    layout: FragmentLayout
+    agent_fields: tuple[str, ...]
+    processes: GroupProcesses
+    seed: Callable[[str], int]
+    directory: Path
+    checkpoints: Path
+    resumed: bool
+    env_steps: int
+
 
 ARRIVALS_AHEAD: Final = 64
 """Fragments whose arrival a learner may have yet to hear of."""

@@ -1,9 +1,16 @@
-"""A worker process: builds its roles, runs them in turn, and stops in order, whatever ends it."""
+"""A worker process: builds its roles, runs them in turn, and stops in order, whatever ends it.
+
+Its life is tied to its root's. Every worker inherits the reading end of a pipe whose writing end only the
+root has. With ``O_ASYNC`` the kernel sends SIGIO when the writing end is closed, which a SIGKILL of the
+root does too.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import select
 import signal
 import sys
 import time
@@ -16,7 +23,7 @@ import setproctitle
 from tianji_cli.config.loader import parse_config
 from tianji_cli.errors import describe
 from tianji_cli.files.counters import ProductionFile
-from tianji_cli.files.occupation import occupied
+from tianji_cli.files.directories import occupied
 from tianji_cli.files.regular import write_to
 from tianji_cli.plan.plan import ROOT_RANK, PlannedProcess
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
@@ -37,10 +44,9 @@ from tianji_cli.wire.messages import (
     Stopped,
     Terminate,
     WindDown,
+    report_pages,
     text,
 )
-from tianji_cli.wire.pages import report_pages
-from tianji_cli.worker.lifeline import Lifeline
 from tianji_transports.core import Transport
 from tianji_transports.wiring import Wiring
 
@@ -309,3 +315,35 @@ class _Attendant:
         if self._terminated and not self._terminate_passed_on:
             self._terminate_passed_on = True
             self._control.send(Terminate(rank=self._rank))
+
+
+SAVE_LIMIT_S: Final = 20
+"""How long an orphan may take to save what it has; the kernel ends it then."""
+
+
+class Lifeline:
+    """Watches the root from a worker.
+
+    Args:
+        inherited: descriptor of the pipe; closed here.
+        saves: the worker has something to save: it gets a moment for it. Otherwise the kernel ends
+            it where it stands (SIGIO's default), even inside a call that never returns.
+    """
+
+    def __init__(self, inherited: int, *, saves: bool) -> None:
+        self.cut = False
+        if saves:
+            signal.signal(signal.SIGIO, self._on_cut)
+        # Whom SIGIO goes to belongs to the open file, which all workers share; opened anew it is our own.
+        descriptor = os.open(f"/proc/self/fd/{inherited}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        os.close(inherited)
+        fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_ASYNC)
+        poller = select.poll()
+        poller.register(descriptor, 0)
+        if poller.poll(0):  # It was cut before the kernel was asked to tell.
+            os.kill(os.getpid(), signal.SIGIO)
+
+    def _on_cut(self, _number: int, _frame: object) -> None:
+        self.cut = True
+        signal.alarm(SAVE_LIMIT_S)  # SIGALRM's default ends the process.

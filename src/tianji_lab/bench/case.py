@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tianji_cli.errors import UsageError
-from tianji_cli.launch.mpiexec import has_mpiexec
+from tianji_cli.launch.mpi import has_mpiexec
 from tianji_lab.bench.contents import LEAST_BYTES, WORD
 from tianji_lab.bench.record import KB, Experiment, Store, Work
 from tianji_transports import registry

@@ -16,7 +16,7 @@ from json import dumps
 from typing import Any, Final
 
 from tianji_cli.launch.children import python_command
-from tianji_cli.launch.mpi_ranks import World
+from tianji_cli.launch.mpi import World
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.control import ControlServer

@@ -25,7 +25,7 @@ from tianji_cli.wire.control import ControlClient
 from tianji_cli.wire.interfaces import LOOPBACK, address_towards, is_loopback, parse_address
 from tianji_cli.wire.keys import JobKey, RootAddress
 from tianji_cli.wire.messages import Answer, Arrive, Ask, Dismiss
-from tianji_cli.worker.lifeline import Lifeline
+from tianji_cli.worker.worker import Lifeline
 from tianji_lab.bench.contents import DamagedMessageError
 from tianji_lab.bench.side import Side
 from tianji_lab.bench.trial import STEP, Close, Connect, Enough, Open, Run, Step

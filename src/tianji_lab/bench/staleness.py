@@ -18,7 +18,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.update_rules import OnPolicySettings
 from tianji_cli.errors import UsageError
-from tianji_cli.launch.mpi_ranks import launched
+from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import duration
 from tianji_lab.bench.progress import Progress
 from tianji_lab.bench.training import Training, read_training, threshold_of, train_once

@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
-from tianji_cli.wire.message import Message
+from tianji_cli.wire.messages import Message
 from tianji_lab.bench.record import Experiment, Store, Work
 
 LEAD: Final = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import fmean, median, quantiles
 from typing import Final
 
-from tianji_cli.wire.message import Message
+from tianji_cli.wire.messages import Message
 
 SCHEMA: Final = 1
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tianji_cli.config.checks import steps_under_way
 from tianji_cli.config.problems import Problem
-from tianji_cli.config.replay_checks import steps_under_way
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, TypeAdapter
 
-from tianji_cli.wire.message import Message
+from tianji_cli.wire.messages import Message
 
 
 class Prepare(Message):

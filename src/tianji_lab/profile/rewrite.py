@@ -12,9 +12,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.locate import find_config, shown
-from tianji_cli.config.problems import Path as KeyPath
-from tianji_cli.config.problems import dotted
+from tianji_cli.config.problems import KeyPath, dotted, find_config, shown
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import SECTIONS, Tree, read
 from tianji_cli.errors import ConfigError, UsageError

@@ -15,7 +15,7 @@ from tianji_algos.core import Agent, Embryo, Model
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.roles.learner.feed import Feed
+from tianji_cli.roles.learner.data_source import Feed
 from tianji_cli.roles.learner.parallel.lockstep import Lockstep
 from tianji_cli.wire.arrival import Arrival
 from tianji_cli.worker.assembly import Assembly

@@ -18,7 +18,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.update_rules import OnPolicySettings
 from tianji_cli.errors import ConfigError, UsageError
-from tianji_cli.launch.mpi_ranks import launched
+from tianji_cli.launch.mpi import launched
 from tianji_cli.plan.plan import expected_hosts, make_plan
 from tianji_lab.bench.training import threshold_of
 from tianji_lab.model.split import Split, powers_of_two

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.files.occupation import occupied
-from tianji_cli.launch.cleanup import remove_stale
+from tianji_cli.files.directories import occupied, remove_stale
 from tianji_transports.shm_page import SHM, user_prefix
 
 STRANGER = 54_321

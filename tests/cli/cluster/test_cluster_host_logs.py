@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tianji_cli.launch.host_logs import MOST_BYTES, PIECE_BYTES, HostLog
+from tianji_cli.launch.host import MOST_BYTES, PIECE_BYTES, HostLog
 from tianji_cli.wire.messages import MOST_BYTES as MOST_OF_A_MESSAGE
 from tianji_cli.wire.messages import Wrote, decode_to_root, encode
 

@@ -10,7 +10,7 @@ import pytest
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.launch import mpiexec
+from tianji_cli.launch import mpi as mpiexec
 
 
 @pytest.mark.parametrize("resumed", [False, True])

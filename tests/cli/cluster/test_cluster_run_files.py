@@ -14,11 +14,17 @@ import pytest
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import Stop
 from tianji_cli.errors import UsageError
-from tianji_cli.files.progress import Progress
-from tianji_cli.files.state import MODEL, SCHEMA, STATE, TRAINING
-from tianji_cli.files.sums import seal
+from tianji_cli.files.saved import (
+    MODEL,
+    SCHEMA,
+    STATE,
+    TRAINING,
+    Progress,
+    goals_reached,
+    saved_progress,
+    seal,
+)
 from tianji_cli.launch.host import reaches_run
-from tianji_cli.launch.run_files import goals_reached, saved_progress
 from tianji_cli.plan.plan import Host, files_elsewhere, make_plan
 from tianji_cli.wire.keys import JobKey
 

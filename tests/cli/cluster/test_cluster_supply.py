@@ -18,13 +18,11 @@ from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.plan.graph import graph_of
 from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.replay.file import ReplayFileError
-from tianji_cli.roles.buffer.replay_buffer import ReplayBuffer
-from tianji_cli.roles.learner.replay_feed import ReplayFeed
-from tianji_cli.roles.learner.rollout_feed import RolloutFeed
+from tianji_cli.roles.learner.data_source import ReplayFeed, RolloutFeed
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.worker.supply import ReplaySupply, RolloutSupply, Supply, supply_of
-from tianji_cli.worker.terms import GroupProcesses, Terms
+from tianji_cli.worker.supply import GroupProcesses, ReplaySupply, RolloutSupply, Supply, Terms, supply_of
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Wiring

@@ -17,14 +17,14 @@ from safetensors.torch import load_file, save_file
 from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_cli.files import sums
+from tianji_cli.files import saved as sums
 from tianji_cli.files.checkpoint import (
     CheckpointWriter,
     TrainingState,
     load_parameters,
     load_training,
 )
-from tianji_cli.files.sums import CheckpointError, seal
+from tianji_cli.files.saved import CheckpointError, seal
 
 SPACES = Spaces(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2))
 

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from tianji_cli.files.checkpoint_places import checkpoints_of, point_best_at
-from tianji_cli.files.linked_directories import LinkedDirectories
+from tianji_cli.files.directories import LinkedDirectories
+from tianji_cli.files.saved import checkpoints_of, point_best_at
 
 
 def save(checkpoints: Path, group: int, steps: int) -> None:

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.wire.distribution import PENDING, Distribution
+from tianji_cli.wire.reports import PENDING, Distribution
 
 records = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 50)), min_size=1, max_size=30)
 

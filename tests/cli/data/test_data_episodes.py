@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.files.progress import Progress
+from tianji_cli.files.saved import Progress
 from tianji_cli.roles.learner.episodes import WINDOW, Episodes, StopRule
 from tianji_cli.wire.arrival import ended
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.files.linked_directories import LinkedDirectories
+from tianji_cli.files.directories import LinkedDirectories
 
 
 def write(places: LinkedDirectories, link: str, name: str, text: str) -> None:

@@ -1,9 +1,9 @@
 from pathlib import Path
 
 import pytest
-from tianji_cli.roles.buffer.buffer.replay import memory_limits
+from tianji_cli.roles.buffer.replay import memory as memory_limits
 
-from tianji_cli.roles.buffer.replay.memory_limits import (
+from tianji_cli.roles.buffer.replay.memory import (
     ReplayMemoryError,
     available_bytes,
     in_units,

@@ -11,13 +11,19 @@ import pytest
 from cli.data.replays import ACTION, NaiveReplay, ScriptedActor, batch_of, check, fragment_layout, open_replay
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.roles.buffer.replay.memory_limits import ReplayMemoryError
-from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of, kept_first
+from tianji_cli.roles.buffer.replay.memory import ReplayMemoryError
+from tianji_cli.roles.buffer.replay.replay import (
+    MOST,
+    Replay,
+    ReplaySettings,
+    UseCounts,
+    bytes_of,
+    kept_first,
+)
 from tianji_cli.roles.buffer.replay.samplers import SamplerName
-from tianji_cli.roles.buffer.replay.use_counts import MOST, UseCounts
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
-from tianji_cli.wire.distribution import PENDING
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
+from tianji_cli.wire.reports import PENDING
 
 SAMPLERS: tuple[SamplerName, ...] = ("uniform", "prioritised", "fresh")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tianji_algos.fields import FieldSpec
 from tianji_cli.roles.buffer.replay.file import restore_replay, save_replay
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of, kept_first
-from tianji_cli.roles.buffer.replay.sequences import MOST_STEPS, TERMINATED
+from tianji_cli.roles.buffer.replay.samples import MOST_STEPS, TERMINATED
 from tianji_cli.wire.batches import BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_envs.team import TeamSpace

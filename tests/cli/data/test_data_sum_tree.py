@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tianji_cli.roles.buffer.replay.sum_tree import FANOUT, TOP, SumTree
+from tianji_cli.roles.buffer.replay.samplers import FANOUT, TOP, SumTree
 
 SIZES = [1, 2, FANOUT, FANOUT + 1, TOP, TOP + 1, TOP * FANOUT + 3]
 

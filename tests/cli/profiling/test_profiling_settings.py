@@ -8,7 +8,7 @@ import pytest
 from cli.profiling.probing import leaves
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.locate import shipped_configs
+from tianji_cli.config.problems import shipped_configs
 from tianji_cli.config.schema import JobConfig
 from tianji_lab.model.split import Split
 from tianji_lab.model.workload import Workload

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
-from tianji_cli.root.averager import Averager
+from tianji_cli.root.averaging import Averager
 from tianji_cli.wire.contribution import Average, Contribution, average_nbytes, contribution_nbytes
 from tianji_transports.core import Full
 from tianji_transports.inproc import InprocTransport

@@ -20,8 +20,7 @@ from tianji_algos.core import Agent, Model, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
 from tianji_cli.files.counters import ProductionFile, ProductionPage
-from tianji_cli.roles.actor.actor import Actor, Outbox
-from tianji_cli.roles.actor.copies import Destination
+from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
 from tianji_cli.roles.role import Role
 from tianji_cli.wire import published
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields

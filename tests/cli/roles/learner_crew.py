@@ -24,17 +24,16 @@ from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.files.checkpoint import CheckpointWriter
-from tianji_cli.files.progress import Progress
+from tianji_cli.files.saved import Progress
 from tianji_cli.plan.graph import FRAGMENTS, graph_of
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.roles.learner.episodes import Episodes, StopRule
 from tianji_cli.roles.learner.learner import Learner, LearnerDuties
-from tianji_cli.roles.learner.parallel.follower import Follower
+from tianji_cli.roles.learner.parallel.followers import Follower
 from tianji_cli.roles.learner.parallel.lockstep import Lockstep
 from tianji_cli.wire import published
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.worker.supply import supply_of
-from tianji_cli.worker.terms import GroupProcesses, Terms
+from tianji_cli.worker.supply import GroupProcesses, Terms, supply_of
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import EngineOptions, Full, Transport
 

@@ -10,11 +10,11 @@ from cli.data.naive_sequences import open_sequences
 from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import Balance
 from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler, SamplerName
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.buffer.replay_buffer import ReplayBuffer
-from tianji_cli.roles.learner.remote_replay import RemoteReplay
+from tianji_cli.roles.learner.data_source import RemoteReplay
 from tianji_cli.wire import priority_update
 from tianji_cli.wire.arrival import Arrival
 from tianji_cli.wire.batches import BatchArrays, BatchLayout

@@ -120,7 +120,7 @@ def test_time_that_an_actor_waits_for_a_receiver_is_counted_as_that_receiver_s(
     stage: OpenStage, work: Callable[..., bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = iter(range(10_000))
-    monkeypatch.setattr("tianji_cli.roles.actor.copies.time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("tianji_cli.roles.actor.actor.time.monotonic", lambda: float(next(now)))
     one = stage(steps=4, num_envs=2, window=2, copies=2)
     one.publish(0)
     for _ in range(40):

@@ -16,7 +16,7 @@ from tianji_algos.core import Embryo, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.roles.learner.parallel.group_average import AverageError, GroupAverage
-from tianji_cli.root.averager import Averager
+from tianji_cli.root.averaging import Averager
 from tianji_cli.wire.contribution import Average, average_nbytes
 from tianji_transports.core import FULL
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.files.linked_directories import LinkedDirectories
+from tianji_cli.files.directories import LinkedDirectories
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.root.best_group import choose_best
-from tianji_cli.root.crew import Departure
-from tianji_cli.root.group_losses import GroupLosses
+from tianji_cli.root.job_view import choose_best
+from tianji_cli.root.membership import GroupLosses
+from tianji_cli.root.worker_pool import Departure
 
 ROOT, LEARNER_0, ACTOR_0, BUFFER_1, LEARNER_1, ACTOR_1, ACTOR_2 = range(7)
 PLAN = Plan(

@@ -7,7 +7,7 @@ from typing import Any
 
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.root.announcements import Announcements
-from tianji_cli.root.held_back import HeldBack, Receiver, bound_by
+from tianji_cli.root.bottleneck import HeldBack, Receiver, bound_by
 from tianji_cli.wire.messages import Report
 
 

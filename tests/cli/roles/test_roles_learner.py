@@ -13,12 +13,12 @@ from tianji_algos.core import RolloutEmbryo
 from tianji_algos.device import Snapshot
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.files.checkpoint import CheckpointWriter, load_parameters, load_training
-from tianji_cli.files.progress import Progress
+from tianji_cli.files.saved import Progress
 from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.rollout import RolloutStore
+from tianji_cli.roles.learner.data_source import RolloutFeed
 from tianji_cli.roles.learner.episodes import Episodes, StopRule
 from tianji_cli.roles.learner.learner import Learner, LearnerDuties
-from tianji_cli.roles.learner.rollout_feed import RolloutFeed
 from tianji_cli.roles.loop import run_in_turns
 from tianji_cli.root.accounting import settle
 from tianji_cli.wire.arrival import Arrival
@@ -294,7 +294,7 @@ class SlowSnapshot(Snapshot):
 
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tianji_cli.roles.learner.publisher.Snapshot", SlowSnapshot)
+    monkeypatch.setattr("tianji_cli.roles.learner.learner.Snapshot", SlowSnapshot)
 
 
 def _parameters_of(one: Training) -> list[float]:

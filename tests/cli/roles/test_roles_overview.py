@@ -13,12 +13,12 @@ from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.root import overview as overview_module
+from tianji_cli.root import job_view as overview_module
 from tianji_cli.root.accounting import Account
-from tianji_cli.root.overview import Overview
+from tianji_cli.root.job_view import Overview
 from tianji_cli.telemetry.snapshot import ReplayFill, Snapshot, Summary
-from tianji_cli.wire.distribution import Spread
 from tianji_cli.wire.messages import Report, decode_to_root, encode
+from tianji_cli.wire.reports import Spread
 
 ACCOUNT = Account(produced=2000, received=1900, in_flight=100, lost=0, dropped=0)
 BASE = {

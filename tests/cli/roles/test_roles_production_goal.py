@@ -9,9 +9,9 @@ import pytest
 from tianji_cli.config.loader import load_config
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.root import production_goal
-from tianji_cli.root.overview import Overview
-from tianji_cli.root.production_goal import ProductionGoal
+from tianji_cli.root import goals as production_goal
+from tianji_cli.root.goals import ProductionGoal
+from tianji_cli.root.job_view import Overview
 from tianji_cli.wire.messages import Allow, Report
 
 EACH = 64 * 64  # Env steps in a fragment.

@@ -16,7 +16,7 @@ from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.rollout import RolloutStore
 from tianji_cli.roles.learner.learner import Learner
-from tianji_cli.root.overview import Overview
+from tianji_cli.root.job_view import Overview
 from tianji_cli.wire.fragment import FragmentLayout, common_fields
 from tianji_cli.wire.messages import Report, decode_to_root, encode
 from tianji_transports.testing import verbs

@@ -22,7 +22,7 @@ from cli.roles.replay_line import (
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.plan.graph import ARRIVALS, BATCHES
-from tianji_cli.roles.buffer.buffer import replay_buffer
+from tianji_cli.roles.buffer import buffer as replay_buffer
 from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY
 from tianji_cli.wire.batches import BatchArrays
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
-from tianji_cli.roles.buffer.buffer.replay import keeper as replay_keeper
+from tianji_cli.roles.buffer.replay import file as replay_keeper
 
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import Balance
-from tianji_cli.roles.buffer.replay.keeper import ReplayKeeper
+from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.buffer.replay_buffer import ReplayBuffer
 from tianji_cli.wire import priority_update
 from tianji_cli.wire.arrival import Arrival
 from tianji_cli.wire.batches import BatchLayout

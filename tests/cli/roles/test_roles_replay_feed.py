@@ -17,8 +17,7 @@ from tianji_cli.roles.actor.evaluator import Evaluator
 from tianji_cli.roles.buffer.rate_limiter import Balance
 from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY, PrioritisedSampler, SamplerName
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.learner.local_replay import LocalReplay
-from tianji_cli.roles.learner.replay_feed import ReplayFeed
+from tianji_cli.roles.learner.data_source import LocalReplay, ReplayFeed
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_envs.gym import GymFactory

@@ -8,7 +8,7 @@ import pytest
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.root.endpoint import RootEndpoint
+from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.wire.contribution import Contribution, average_nbytes, contribution_nbytes
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.fragment import job_number

@@ -13,11 +13,9 @@ from tianji_algos.batch import SequenceBatch
 from tianji_cli.plan.graph import DEALS, SHARES
 from tianji_cli.roles.buffer.rate_limiter import Balance
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.learner.local_replay import LocalReplay
+from tianji_cli.roles.learner.data_source import LocalReplay, ReplayFeed
 from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Deal, Dealer
-from tianji_cli.roles.learner.parallel.dealing_feeds import DealtBatches
-from tianji_cli.roles.learner.parallel.dealing_replay import DealingReplay
-from tianji_cli.roles.learner.replay_feed import ReplayFeed
+from tianji_cli.roles.learner.parallel.followers import DealingReplay, DealtBatches
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring

@@ -1,7 +1,7 @@
 import pytest
 
-from tianji_cli.root import silence
-from tianji_cli.root.silence import LATE_S, Silence
+from tianji_cli.root import announcements as silence
+from tianji_cli.root.announcements import LATE_S, Silence
 
 
 class Clock:

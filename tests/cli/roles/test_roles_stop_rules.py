@@ -4,8 +4,8 @@ from typing import Any, cast
 
 import pytest
 
-from tianji_cli.root.overview import Overview
-from tianji_cli.root.stop_rules import StopRules
+from tianji_cli.root.goals import StopRules
+from tianji_cli.root.job_view import Overview
 
 
 class Said:

@@ -11,8 +11,7 @@ from cli.roles.film import Film
 from cli.skirmish import SIZES, Recruit, Skirmish
 
 from tianji_cli.errors import UsageError
-from tianji_cli.roles.actor.baselines import BASELINES, RandomPolicy, baseline
-from tianji_cli.roles.actor.evaluator import Evaluator
+from tianji_cli.roles.actor.evaluator import BASELINES, Evaluator, RandomPolicy, baseline
 from tianji_envs.errors import BrokenEnvironmentError
 
 OpenStage = Callable[..., Any]

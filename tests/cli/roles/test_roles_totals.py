@@ -8,12 +8,11 @@ import pytest
 from tianji_cli.config.loader import load_config
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.root.accounting import Account
-from tianji_cli.root.overview import Overview
-from tianji_cli.root.totals import of_buffers, of_learners
+from tianji_cli.root.accounting import Account, of_buffers, of_learners
+from tianji_cli.root.job_view import Overview
 from tianji_cli.telemetry.snapshot import Averaging, ReplayFill
-from tianji_cli.wire.distribution import Spread
 from tianji_cli.wire.messages import Report
+from tianji_cli.wire.reports import Spread
 
 ACCOUNT = Account(produced=5000, received=4000, in_flight=1000, lost=0, dropped=0)
 

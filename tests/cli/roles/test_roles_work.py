@@ -15,10 +15,8 @@ from tianji_cli.config.schema import Component, JobConfig, UserRoleSection
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.plan.plan import Host, Plan, make_plan
 from tianji_cli.root.accounting import Account
-from tianji_cli.root.bottleneck import BOUND_BY_WAITING
-from tianji_cli.root.overview import Overview
-from tianji_cli.root.work import MOST_MARKS, WorkLog
-from tianji_cli.root.worker_view import WorkerView, role_states
+from tianji_cli.root.bottleneck import BOUND_BY_WAITING, MOST_MARKS, WorkLog
+from tianji_cli.root.job_view import Overview, WorkerView, role_states
 from tianji_cli.wire.messages import PageReport, Report
 
 RHO = 4.0

@@ -21,7 +21,7 @@ from tianji_cli.telemetry.snapshot import (
     StopProgress,
     Summary,
 )
-from tianji_cli.wire.distribution import Spread
+from tianji_cli.wire.reports import Spread
 
 
 def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot:

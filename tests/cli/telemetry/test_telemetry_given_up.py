@@ -11,7 +11,7 @@ from rich.console import Console
 
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.display import render
-from tianji_cli.telemetry.events import scalars
+from tianji_cli.telemetry.metrics import scalars
 from tianji_cli.telemetry.plain import PlainDisplay
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.snapshot import Snapshot, Summary

@@ -7,8 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
-from tianji_cli.telemetry.appending import AppendOnlyFile, has_writer
-from tianji_cli.telemetry.metrics import MetricsWriter, read_metrics
+from tianji_cli.telemetry.metrics import AppendOnlyFile, MetricsWriter, has_writer, read_metrics
 from tianji_cli.telemetry.snapshot import Snapshot
 
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.telemetry.forecast import StopForecast
-from tianji_cli.telemetry.snapshot import ReplayRatio, Returns, Snapshot, StopProgress, Summary
+from tianji_cli.telemetry.snapshot import ReplayRatio, Returns, Snapshot, StopForecast, StopProgress, Summary
 
 # fmt: off
 SUMMARY_KEYS = [

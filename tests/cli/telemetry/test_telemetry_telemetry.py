@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tianji_cli.files.rundir import RunDirectory, write_whole
-from tianji_cli.telemetry.appending import has_writer
+from tianji_cli.telemetry.metrics import has_writer
 from tianji_cli.telemetry.plain import PlainDisplay, QuietDisplay
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display

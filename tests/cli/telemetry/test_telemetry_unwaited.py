@@ -14,7 +14,7 @@ from typing import TextIO
 
 import pytest
 
-from tianji_cli.telemetry.unwaited import MOST_KEPT_BYTES, unwaited
+from tianji_cli.telemetry.telemetry import MOST_KEPT_BYTES, unwaited
 
 LINE = "x" * 99
 LINES = 10_000

@@ -13,8 +13,7 @@ from rich.console import Console
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.display import render
 from tianji_cli.telemetry.evaluation import Evaluation
-from tianji_cli.telemetry.events import scalars
-from tianji_cli.telemetry.metrics import MetricsWriter
+from tianji_cli.telemetry.metrics import MetricsWriter, scalars
 from tianji_cli.telemetry.plain import PlainDisplay
 from tianji_cli.telemetry.plots import draw_plots
 from tianji_cli.telemetry.report import print_result

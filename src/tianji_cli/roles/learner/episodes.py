@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tianji_cli.files.progress import Progress
+from tianji_cli.files.saved import Progress
 
 WINDOW: Final = 100
 """Episodes behind ``mean_100``, the field's usual measure of training returns."""

@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,10 +29,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.errors import TianjiError
+from tianji_cli.files.directories import LinkedDirectories
 from tianji_cli.files.regular import open_regular
-from tianji_cli.files.sums import CheckpointError, read_sealed, seal
-from tianji_cli.roles.buffer.replay.links import NONE
-from tianji_cli.roles.buffer.replay.memory import ReplayRing
+from tianji_cli.files.saved import CheckpointError, read_sealed, seal
+from tianji_cli.roles.buffer.replay.memory import NONE, ReplayRing
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
 
 SCHEMA: Final = 1
@@ -223,3 +225,61 @@ def _chunks(array: npt.NDArray[Any]) -> Iterator[memoryview]:
     flat = array.reshape(-1).view(np.uint8).data
     for start in range(0, len(flat), CHUNK_BYTES):
         yield flat[start : start + CHUNK_BYTES]
+
+
+LAST: Final = "last"
+
+
+class ReplayKeeper:
+    """Saves a replay now and then; only the newest copy stays.
+
+    Args:
+        replay: what is saved.
+        directory: ``checkpoints/replay`` of the run; the process that holds the replay owns it.
+        every_s: seconds between two copies.
+    """
+
+    def __init__(self, replay: Replay, directory: Path, every_s: float) -> None:
+        self._replay = replay
+        self._directory = directory
+        self._every_s = every_s
+        self._places = LinkedDirectories(directory, (LAST,))
+        self._saved_at = time.monotonic()
+
+    def restore(self) -> bool:
+        """Fill the replay with the last copy; False if there is none.
+
+        Raises:
+            ReplayFileError: it is damaged, or of another config.
+        """
+        last = self._directory / LAST
+        if not last.exists():
+            return False
+        restore_replay(self._replay, last)
+        return True
+
+    def is_due(self) -> bool:
+        """``every_s`` have passed since the last copy."""
+        return time.monotonic() - self._saved_at >= self._every_s
+
+    def save(self) -> bool:
+        """Write a copy, then remove the one before.
+
+        Raises:
+            ReplayFileError: the disk does not take it; the copy before is untouched.
+        """
+        try:
+            with self._places.fill(LAST, f"{self._replay.accepted:012d}") as place:
+                save_replay(self._replay, place)
+            _remove_copies(self._directory, keep=self._places.targets())
+        except OSError as cause:
+            raise ReplayFileError(f"cannot write the replay to {self._directory}: {cause}") from cause
+        self._saved_at = time.monotonic()
+        return True
+
+
+def _remove_copies(directory: Path, *, keep: Set[str]) -> None:
+    """Remove copies, and nothing that somebody else has put beside them."""
+    for path in directory.iterdir():
+        if path.name.isdecimal() and path.name not in keep and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)

@@ -1,8 +1,9 @@
-"""The memory of a replay: a ring of slots in one contiguous block, and how rows are gathered from it.
+"""The memory of a replay: a ring of slots in one contiguous block, and whether it fits this host.
 
 One slot holds one fragment and one is always free, the next to be written. What the replay does not need of
-a fragment may lie behind its last needed field (``ReplayRing.tail``): the slots then overlap, the end of one
-is the start of the next, and such fields take no memory. Only what follows the free slot has to be vacant.
+a fragment may lie behind its last needed field (``ReplayRing.tail``): the slots then overlap, the end of
+one is the start of the next, and such fields take no memory. Only what follows the free slot has to be
+vacant.
 """
 
 from __future__ import annotations
@@ -13,16 +14,140 @@ import mmap
 import os
 import tempfile
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.roles.buffer.replay.memory_limits import ReplayMemoryError, in_units
+from tianji_cli.errors import TianjiError
 from tianji_cli.wire.blocks import aligned
 from tianji_cli.wire.fragment import HEADER, FragmentLayout
+
+USABLE: Final = 0.9
+"""Part of the available memory that a replay may take: processes and page tables need some, too."""
+
+PROC: Final = Path("/proc")
+CGROUPS: Final = Path("/sys/fs/cgroup")
+
+
+class ReplayMemoryError(TianjiError):
+    """The memory of a replay cannot be had; the message says what would be right."""
+
+
+def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
+    """Memory that a new array could fill without swapping, within the limits of the process's control groups.
+
+    Args:
+        proc: where the kernel tells about memory and processes.
+        cgroups: where it tells about control groups, of version 2 or 1.
+    """
+    meminfo = _numbers(proc / "meminfo")
+    available = [meminfo.get("MemAvailable:", meminfo.get("MemFree:", 0)) * 1024]
+    for line in _lines(proc / "self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            available += _left(cgroups, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            available += _left(cgroups / "memory", path, *names)
+    return max(0, min(available))
+
+
+def place_for(
+    memory: str, in_ram: int, in_file: int, capacity: int, directory: Path | None, replays: int = 1
+) -> Path | None:
+    """Decide where a replay's fragments lie.
+
+    Args:
+        memory: ``ram``, ``mmap``, or ``auto``: RAM if it suffices.
+        in_ram: bytes it takes if all of it lies in RAM.
+        in_file: how many of them may lie in a file instead.
+        capacity: env steps it holds, for the message.
+        directory: where the file would lie, if there is a place.
+        replays: how many replays take so much together.
+
+    Returns:
+        The directory for the file, or None: RAM.
+
+    Raises:
+        ReplayMemoryError: it fits nowhere.
+    """
+    ram, bookkeeping = int(available_bytes() * USABLE), in_ram - in_file
+    if memory == "mmap" and directory is None:
+        raise ReplayMemoryError('memory = "mmap" needs a directory for the replay\'s file')
+    if memory != "mmap" and in_ram <= ram:
+        return None
+    what = f"a replay of {capacity} env steps takes"
+    if replays > 1:
+        what = f"{replays} replays of {capacity} env steps take"
+    if memory == "ram" or directory is None:
+        otherwise = ', or memory = "mmap",' if memory == "ram" else ""
+        raise _too_large(what, capacity, in_ram, ram, "of memory are", otherwise)
+    if bookkeeping > ram:
+        raise _too_large(what, capacity, bookkeeping, ram, "of memory are")
+    disk = _disk_room(directory)
+    if in_file > disk:
+        raise _too_large(what, capacity, in_file, disk, f"on the disk of {directory} are")
+    return directory
+
+
+def in_units(nbytes: int) -> str:
+    """A size for people: MB or GB, of 1e6 and 1e9 bytes."""
+    return f"{nbytes / 1e9:.1f} GB" if nbytes >= 1e9 else f"{nbytes / 1e6:.1f} MB"
+
+
+def _too_large(
+    what: str, capacity: int, needed: int, there: int, where: str, otherwise: str = ""
+) -> ReplayMemoryError:
+    return ReplayMemoryError(
+        f"distribution.buffer.capacity: {what} {in_units(needed)}, but {in_units(there)} {where} free: "
+        f"a capacity of at most {int(capacity * there / needed)}{otherwise} would do"
+    )
+
+
+def _disk_room(directory: Path) -> int:
+    try:
+        disk = os.statvfs(directory)
+    except OSError as cause:
+        raise ReplayMemoryError(
+            f"there is no directory {directory} for the replay's file: {cause.strerror}"
+        ) from cause
+    return disk.f_bavail * disk.f_frsize
+
+
+def _left(root: Path, path: str, limit: str, usage: str, reclaimable: str) -> list[int]:
+    """What a group and each of those around it leave; one that sets no limit says nothing."""
+    groups = [root / path.strip("/")]
+    while groups[-1] != root and groups[-1] != groups[-1].parent:
+        groups.append(groups[-1].parent)
+    left = []
+    for group in groups:
+        most, used = _number(group / limit), _number(group / usage)
+        if most is not None and used is not None:
+            # Pages of files that nobody has used lately are counted as used, but given up at once.
+            left.append(most - used + _numbers(group / "memory.stat").get(reclaimable, 0))
+    return left
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _number(path: Path) -> int | None:
+    lines = _lines(path)
+    return int(lines[0]) if lines and lines[0].strip().isdecimal() else None
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    rows = (line.split() for line in _lines(path))
+    return {row[0]: int(row[1]) for row in rows if len(row) >= 2 and row[1].isdecimal()}
+
 
 Bytes = npt.NDArray[np.uint8]
 Indices = npt.NDArray[np.intp]
@@ -202,3 +327,91 @@ def _mapped(nbytes: int, directory: Path) -> Bytes:
     with contextlib.suppress(OSError):
         mapped.madvise(mmap.MADV_RANDOM)  # Samples lie anywhere: what is read ahead is read in vain.
     return np.frombuffer(mapped, np.uint8)
+
+
+NONE: Final = -1
+
+
+@dataclass(frozen=True)
+class _Latest:
+    """What came last from an actor."""
+
+    incarnation: int
+    sequence: int
+    birth: int
+
+    def is_followed_by(self, incarnation: int, sequence: int, oldest: int) -> bool:
+        """Say whether that fragment goes on where this one, if it is still held, ends."""
+        return (incarnation, sequence - 1) == (self.incarnation, self.sequence) and self.birth >= oldest
+
+
+class Links:
+    """Links each fragment to the one before it and the one after it.
+
+    Args:
+        memory: the fragments.
+
+    Attributes:
+        successor: slot of the fragment that goes on where a slot's fragment ends; it means something only
+            where there is one.
+        predecessor: birth of the fragment that a slot's fragment goes on from, or ``NONE``.
+    """
+
+    def __init__(self, memory: ReplayMemory) -> None:
+        self.successor = np.zeros(memory.ring.slots, np.intp)
+        self.predecessor = np.full(memory.ring.slots, NONE, np.int64)
+        self._ring, self._headers = memory.ring, memory.headers
+        self._latest: dict[int, _Latest] = {}
+
+    @staticmethod
+    def bookkeeping_bytes(slots: int) -> int:
+        """Size of what is kept beside so many fragments."""
+        return slots * 16
+
+    @property
+    def nbytes(self) -> int:
+        """Size of what is kept beside the fragments."""
+        return self.successor.nbytes + self.predecessor.nbytes
+
+    def accept(self, birth: int) -> int:
+        """Link a fragment to the one that it goes on from; returns that one's birth, or ``NONE``."""
+        slot = self._ring.slot(birth)
+        header = self._headers[slot]
+        actor, incarnation, sequence = (int(header[name]) for name in ("actor", "incarnation", "sequence"))
+        before = self._latest.get(actor)
+        self._latest[actor] = _Latest(incarnation, sequence, birth)
+        self.predecessor[slot] = NONE
+        if before is None or not before.is_followed_by(incarnation, sequence, self._ring.oldest):
+            return NONE
+        self.successor[self._ring.slot(before.birth)] = slot
+        self.predecessor[slot] = before.birth
+        return before.birth
+
+    def restore(self, oldest: int, predecessors: npt.NDArray[np.int64]) -> None:
+        """Link fragments from birth ``oldest`` on to those that they go on from.
+
+        Args:
+            oldest: birth of the first.
+            predecessors: what each goes on from, counted from ``oldest``, or ``NONE``.
+
+        Raises:
+            ValueError: one goes on from a fragment that is not older, or that another goes on from.
+        """
+        links = np.flatnonzero(predecessors != NONE)
+        earlier = predecessors[links]
+        if ((earlier < 0) | (earlier >= links)).any() or np.unique(earlier).size < earlier.size:
+            raise ValueError("fragments go on from fragments that are not before them")
+        slots = (oldest + np.arange(len(predecessors))) % self._ring.slots
+        self.predecessor[slots[links]] = oldest + earlier
+        self.successor[slots[earlier]] = slots[links]
+
+    def chains(self, slots: Indices, hops: int) -> Indices:
+        """List the slots after each of ``slots [B]``, itself first: ``[hops + 1, B]``.
+
+        What follows the last fragment of a chain is the slot of any.
+        """
+        chains = np.empty((hops + 1, slots.size), np.intp)
+        chains[0] = slots
+        for hop in range(hops):
+            self.successor.take(chains[hop], out=chains[hop + 1], mode="clip")
+        return chains

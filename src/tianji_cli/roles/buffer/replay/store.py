@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tianji_cli.roles.buffer.admission import Admission
 from tianji_cli.roles.buffer.rate_limiter import Balance
 from tianji_cli.roles.buffer.replay.replay import Replay
+from tianji_cli.roles.buffer.rollout import Admission
 from tianji_cli.wire.arrival import Arrival
 from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.wire.fragment import Fragment, FragmentLayout

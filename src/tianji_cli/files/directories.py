@@ -1,12 +1,21 @@
-"""Directories that appear whole or not at all, and links that lead to the newest of them."""
+"""Directories that appear whole or not at all, are locked while a process writes to them, and are cleaned up.
+
+Names in shared directories may be anybody's: what is not a plain entry of this user's is left alone, and
+what cannot be looked at or removed is no reason to fail.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import os
 import shutil
+import stat
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 
 class LinkedDirectories:
@@ -76,3 +85,62 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextlib.contextmanager
+def occupied(directory: Path) -> Iterator[None]:
+    """Mark a directory as written to; the kernel takes the mark away with the process, however it ends."""
+    directory.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(directory, OPEN)
+    try:
+        # Some network file systems have no locks; then nobody can be kept out.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_occupied(directory: Path) -> bool:
+    """Say whether a living process has marked the directory."""
+    try:
+        descriptor = os.open(directory, OPEN)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as cause:
+        return cause.errno == errno.EWOULDBLOCK
+    finally:
+        os.close(descriptor)
+    return False
+
+
+HOST_DIRECTORY: Final = "tianji-host-"
+"""Begins the name of the temporary directory of a host that has joined a job."""
+
+
+def remove_stale() -> list[str]:
+    """Remove shared memory and directories of this user's jobs whose processes are all dead.
+
+    Returns:
+        What was removed, by name.
+    """
+    # Of the engine only what names its files: a broken engine must not keep anybody from cleaning up.
+    from tianji_transports.shm_page import remove_stale as remove_stale_shared_memory  # noqa: PLC0415
+
+    return [*_remove_host_directories(), *remove_stale_shared_memory()]
+
+
+def _remove_host_directories() -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for place in Path(tempfile.gettempdir()).glob(f"{HOST_DIRECTORY}*"):
+            with contextlib.suppress(OSError):
+                status = place.lstat()
+                own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+                if own and not is_occupied(place):
+                    shutil.rmtree(place)
+                    yield str(place)

@@ -1,7 +1,8 @@
-"""Stops production once what is under way suffices for ``stop.env_steps``, and resumes it if that is lost.
+"""What ends training in the root's view, and how much actors may still produce before that.
 
-A run is over when its learners have *received* so many env steps. Without this, actors would go on until then
-and what they have in flight would come on top: with 200 actors, most of another run.
+A run is over when its learners have *received* ``stop.env_steps``. If actors went on until then, what they
+have in flight would come on top: with 200 actors, most of another run. So production stops once what is
+under way suffices, and resumes if some of it is lost.
 """
 
 from __future__ import annotations
@@ -13,10 +14,45 @@ from typing import Final
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.plan.plan import Plan
-from tianji_cli.root.overview import Overview
+from tianji_cli.root.job_view import Overview
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Allow
 from tianji_cli.wire.reports import Reception, Source
+
+
+class StopRules:
+    """Says when a job has had enough; learners mind the mean return, and a single one minds its steps.
+
+    Args:
+        config: the job.
+        overview: what is known of everybody.
+    """
+
+    def __init__(self, config: JobConfig, overview: Overview) -> None:
+        self._stop = config.experiment.stop
+        self._several = config.distribution.groups > 1
+        self._overview = overview
+
+    def steps_reached(self) -> str | None:
+        """Say whether the steps are made, or None; asked at every report of a learner."""
+        if not self._several or self._stop.env_steps is None:
+            return None
+        # Each counts its own, over all sessions.
+        env_steps = sum(int(said["env_steps"]) for said in self._overview.learners().values())
+        goal = self._stop.env_steps
+        return f"{goal} environment steps" if env_steps >= goal else None
+
+    def time_reached(self) -> str | None:
+        """Say whether the time is up, or None; reads the production pages of all actors."""
+        limit_s = self._stop.wall_s
+        if limit_s is None or self._overview.session_train_s < limit_s:
+            return None
+        return f"{limit_s:g} s of training"
+
+    def attributed(self, reason: str, group: int) -> str:
+        """Say of a learner's reason to stop whose it is."""
+        return f"{reason} in group {group}" if self._several else reason
+
 
 NEAR_S: Final = 0.02
 """How often the counters are looked at when the goal may be reached any moment."""

@@ -1,0 +1,338 @@
+"""What a run has saved, read without torch: where checkpoints lie, counters, sums, ``state.json``.
+
+``SHA256SUMS`` says what the files of a checkpoint were when they were written, as ``sha256sum -c`` reads
+it. SHA-256 goes at about 1 GB/s, which a checkpoint's tensors are worth; the arrays of a replay have a CRC
+each, three times as fast, in a document that is summed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final, Self
+
+from tianji_cli.config.schema import Stop
+from tianji_cli.errors import TianjiError, UsageError
+from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_regular
+from tianji_cli.quantities import number
+
+BEST: Final = "best"
+LAST: Final = "last"
+
+
+def checkpoints_of(checkpoints: Path, group: int) -> Path:
+    """Find the directory in which a group keeps its checkpoints.
+
+    Args:
+        checkpoints: ``checkpoints/`` of the run, which is group 0's.
+        group: whose.
+    """
+    return checkpoints if group == 0 else checkpoints / f"group-{group}"
+
+
+def point_best_at(checkpoints: Path, group: int) -> None:
+    """Let ``best`` lead to the best policy of another group, or again to that of group 0.
+
+    It leads to the group's own link, which its writer replaces in one step: it never leads nowhere.
+
+    Args:
+        checkpoints: ``checkpoints/`` of the run.
+        group: whose policy is the best; one that has no checkpoint here is passed over.
+
+    Raises:
+        OSError: the link cannot be written.
+    """
+    if group:
+        place = checkpoints_of(checkpoints, group) / BEST
+        if (place / "model.safetensors").is_file():
+            _lead(checkpoints, place.relative_to(checkpoints))
+    elif _is_lent(checkpoints):
+        own = sorted(checkpoints.glob(f"{BEST}-*"))
+        if own:
+            _lead(checkpoints, Path(own[-1].name))
+
+
+def _is_lent(checkpoints: Path) -> bool:
+    link = checkpoints / BEST
+    return link.is_symlink() and len(Path(os.readlink(link)).parts) > 1
+
+
+def _lead(checkpoints: Path, to: Path) -> None:
+    temporary = checkpoints / f".{BEST}.{os.getpid()}"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(to, target_is_directory=True)
+    temporary.replace(checkpoints / BEST)
+
+
+@dataclass
+class Progress:
+    """Counters of a learner, over all sessions of a run.
+
+    Attributes:
+        env_steps: samples received from the actors.
+        consumed: sample uses in updates.
+        updates: gradient updates.
+        version: of the newest published policy.
+        train_s: seconds since the first environment step, less the pauses between sessions.
+        sessions: how often the run was resumed.
+    """
+
+    env_steps: int = 0
+    consumed: int = 0
+    updates: int = 0
+    version: int = 0
+    train_s: float = 0.0
+    sessions: int = 0
+
+    @classmethod
+    def checked(cls, saved: Any) -> Self:
+        """Read counters that were saved.
+
+        Raises:
+            ValueError: one is unknown, negative or no number.
+            TypeError: they are no table.
+        """
+        if not isinstance(saved, Mapping):
+            raise TypeError("the counters are no table")
+        wanted = {field.name: field.type for field in fields(cls)}
+        if unknown := saved.keys() - wanted.keys():
+            raise ValueError(f"there is no counter {min(unknown)!r}")
+        for name, value in saved.items():
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            number = whole or (wanted[name] == "float" and isinstance(value, float) and math.isfinite(value))
+            if not number or value < 0:
+                raise ValueError(f"{name} is {value!r}")
+        return cls(**saved)
+
+
+SUMS: Final = "SHA256SUMS"
+_LINE: Final = re.compile(r"([0-9a-f]{64})  ([^/\n]+)")
+
+
+class CheckpointError(TianjiError):
+    """A checkpoint cannot be read or written; the message names the file."""
+
+
+def seal(directory: Path, names: Sequence[str]) -> None:
+    """Write the sums of files in a directory.
+
+    Raises:
+        OSError: a file cannot be read, or the disk does not take it.
+    """
+    lines = []
+    for name in names:
+        with (directory / name).open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}\n")
+    (directory / SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def read_sealed(directory: Path, name: str) -> bytes:
+    """Read a file as it was when its directory was sealed, also while another takes the directory's place.
+
+    Raises:
+        CheckpointError: it cannot be read, or is another one now; says which older checkpoint is whole.
+    """
+    while True:
+        before = _identity(directory)
+        try:
+            return _read_sealed(directory, name)
+        except (CheckpointError, OSError):
+            if _identity(directory) == before:
+                raise
+            # The file was of the former one, or is gone with it: its writer has replaced it meanwhile.
+
+
+def _identity(directory: Path) -> tuple[int, int, int] | None:
+    """Say which directory a path or a link leads to; None if there is none."""
+    try:
+        status = directory.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def _read_sealed(directory: Path, name: str) -> bytes:
+    try:
+        content, expected = _read(directory / name), _sums(directory).get(name)
+    except FileNotFoundError as cause:
+        if Path(cause.filename) == directory / SUMS:
+            raise CheckpointError(_unsealed(directory)) from cause
+        raise CheckpointError(f"cannot read {directory / name}: {cause.strerror}") from cause
+    except OSError as cause:
+        raise CheckpointError(f"cannot read {directory / name}: {cause.strerror}") from cause
+    if hashlib.sha256(content).hexdigest() != expected:
+        what = f"its SHA-256 is not the one in {SUMS}" if expected else f"{SUMS} does not name it"
+        raise CheckpointError(f"{directory / name} is damaged: {what}\n{_way_out(directory)}")
+    return content
+
+
+def is_whole(directory: Path) -> bool:
+    """Say whether every file of a sealed directory is as it was."""
+    try:
+        sums = _sums(directory).items()
+        return bool(sums) and all(
+            hashlib.sha256(_read(directory / name)).hexdigest() == expected for name, expected in sums
+        )
+    except OSError:
+        return False
+
+
+def _read(path: Path) -> bytes:
+    with open(open_regular(path), "rb") as file:
+        return file.read()
+
+
+def _sums(directory: Path) -> dict[str, str]:
+    text = read_regular(directory / SUMS, MOST_DOCUMENT_BYTES).decode("utf-8", "replace")
+    return {found[2]: found[1] for line in text.splitlines() if (found := _LINE.fullmatch(line))}
+
+
+def _unsealed(directory: Path) -> str:
+    place = shlex.quote(str(directory))
+    names = " ".join(sorted(shlex.quote(path.name) for path in directory.iterdir()))
+    return (
+        f"{directory} has no {SUMS}: it is not whole, or an earlier version of tianji has written it\n"
+        f"if you know it to be good: (cd {place} && sha256sum {names} > {SUMS})"
+    )
+
+
+def _way_out(directory: Path) -> str:
+    """Name the newest other checkpoint beside one that is damaged."""
+    damaged = directory.resolve()
+    beside = sorted((path for path in directory.parent.iterdir() if path.name.isdecimal()), reverse=True)
+    for path in beside:
+        if path != damaged and path.resolve() != damaged and is_whole(path):
+            in_its_place = (
+                f"ln -sfn {path.name} {shlex.quote(str(directory))}" if directory.is_symlink() else ""
+            )
+            return f"{path.name} beside it is whole" + (in_its_place and f", to go on with: {in_its_place}")
+    return "no other checkpoint beside it is whole"
+
+
+SCHEMA: Final = 1
+MODEL: Final = "model.safetensors"
+TRAINING: Final = "training.safetensors"
+STATE: Final = "state.json"
+
+
+def load_state(directory: Path) -> dict[str, Any]:
+    """Read the ``state.json`` of a checkpoint to go on from.
+
+    Raises:
+        CheckpointError: it is not there, damaged, of another schema, or has values that cannot be.
+    """
+    document, path = load_document(directory), directory / STATE
+    try:
+        Progress.checked(document["progress"])
+        _check_episodes(document["episodes"])
+        if not isinstance(document["embryo"], dict):
+            raise TypeError("embryo is no table")
+    except (ValueError, TypeError, KeyError) as cause:
+        raise CheckpointError(f"{path} has what cannot be: {cause}") from cause
+    return document
+
+
+def load_document(directory: Path) -> dict[str, Any]:
+    """Read a ``state.json``, which says of what schema a checkpoint is, that of the best policy included.
+
+    Raises:
+        CheckpointError: it is not there, damaged, or of another schema.
+    """
+    path = directory / STATE
+    try:
+        document = json.loads(read_sealed(directory, STATE))
+    except (ValueError, RecursionError) as cause:
+        raise CheckpointError(f"{path} is no JSON: {cause}") from cause
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise CheckpointError(f"{path} is not of schema {SCHEMA}, which this version reads")
+    return document
+
+
+def _check_episodes(episodes: Any) -> None:
+    best = episodes["best_mean"]
+    if best is not None and not math.isfinite(best):
+        raise ValueError(f"best_mean is {best}")
+    if not 0 <= (episodes.get("best_win_rate") or 0.0) <= 1:
+        raise ValueError(f"best_win_rate is {episodes['best_win_rate']}")
+    for threshold, seconds in episodes["time_to"]:
+        if not math.isfinite(threshold) or not 0 <= (seconds or 0.0) < math.inf:
+            raise ValueError(f"time_to says {seconds} for {threshold}")
+
+
+def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
+    """Read the counters that a session goes on from, by group. Needs no torch.
+
+    Args:
+        checkpoints: of the run.
+        groups: of the session.
+
+    Raises:
+        UsageError: there is no checkpoint that can be read.
+    """
+    first = _saved(checkpoints)
+    found = [first]
+    for group in range(1, groups):
+        place = checkpoints_of(checkpoints, group)
+        of_group = _saved(place) if (place / LAST).exists() else None
+        # One that the last session did not have begins with what group 0 has learned, and counts from 0.
+        goes_on = of_group is not None and of_group.sessions == first.sessions
+        found.append(of_group if of_group is not None and goes_on else Progress(sessions=first.sessions))
+    return tuple(replace(progress, sessions=progress.sessions + 1) for progress in found)
+
+
+def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
+    """Say which stop rules hold already of what a run has saved, over all its sessions.
+
+    ``wall_s`` is none of them: it is a limit of each session, which begins anew.
+
+    Args:
+        checkpoints: of the run.
+        stop: the rules.
+        groups: of the session that would go on.
+
+    Returns:
+        Where the run is, in words, by the name of the rule.
+
+    Raises:
+        UsageError: there is no checkpoint that can be read.
+    """
+    progress = saved_progress(checkpoints, groups)
+    places = [checkpoints_of(checkpoints, group) for group in range(groups)]
+    episodes = [load_state(place / LAST)["episodes"] for place in places if (place / LAST).exists()]
+    means, win_rates = (
+        [float(of_group[key]) for of_group in episodes if of_group.get(key) is not None]
+        for key in ("best_mean", "best_win_rate")
+    )
+    env_steps = sum(of_group.env_steps for of_group in progress)
+    reached = {}
+    if stop.env_steps is not None and env_steps >= stop.env_steps:
+        reached["env_steps"] = f"{env_steps} environment steps"
+    if stop.mean_return is not None and max(means, default=-math.inf) >= stop.mean_return:
+        reached["mean_return"] = f"the best mean return of 100 episodes was {number(max(means))}"
+    if stop.win_rate is not None and max(win_rates, default=0.0) >= stop.win_rate:
+        reached["win_rate"] = f"{100 * max(win_rates):.0f} % of 100 episodes were won"
+    return reached
+
+
+def _saved(place: Path) -> Progress:
+    return Progress.checked(_state(place)["progress"])
+
+
+def _state(place: Path) -> dict[str, Any]:
+    """Read the state of the last checkpoint, all of which has to be as it was written, and the best, too."""
+    try:
+        for name in (MODEL, TRAINING):
+            read_sealed(place / LAST, name)
+        state = load_state(place / LAST)
+        if state["episodes"]["best_mean"] is not None:
+            read_sealed(place / BEST, MODEL)
+    except CheckpointError as cause:
+        raise UsageError(f"{place.parent} has no readable checkpoint to go on from: {cause}") from cause
+    return state

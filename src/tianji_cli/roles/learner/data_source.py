@@ -1,0 +1,486 @@
+"""Where a learner's batches come from: rollouts, the replay beside it, or one in another process.
+
+Batches of another process come in over a channel, and the new priorities of their samples go back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.batch import Batch, SequenceBatch
+from tianji_algos.core import ReplayEmbryo, RolloutEmbryo
+from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
+from tianji_cli.roles.buffer.replay.store import ReplayStore
+from tianji_cli.roles.buffer.rollout import Rollout, RolloutStore, StoredFragment
+from tianji_cli.roles.learner.parallel.dealing import Deal, Dealer
+from tianji_cli.roles.role import rejected_by
+from tianji_cli.wire import priority_update
+from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView
+from tianji_cli.wire.reports import Distribution, Refusals
+from tianji_transports.core import Claim, Full, Transport
+
+
+class Feed(ABC):
+    """Hands a learner what it updates on, and tells it of everything that was received."""
+
+    @abstractmethod
+    def arrivals(self) -> Sequence[Arrival]:
+        """Say what came since the last call, in the order it is to be counted."""
+
+    def deal(self, env_steps: int, *, synchronise: bool) -> bool:  # noqa: ARG002 - for those with followers
+        """Deal the next updates out to the followers, and to this learner.
+
+        Args:
+            env_steps: seen so far, for what is scheduled over training.
+            synchronise: the followers' parameters have to be replaced first.
+
+        Returns:
+            False if there is nothing to deal yet, or no room for it.
+        """
+        return True
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether something that was dealt to the followers is not used up here."""
+        return False
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the followers need nothing more of the transport to learn from what they were dealt."""
+        return True
+
+    @abstractmethod
+    def batch(self) -> Any | None:
+        """Hand out the next batch for the embryo, valid until the next call; None if it is not there yet."""
+
+    def used(self) -> None:  # noqa: B027 - rollouts want to know nothing
+        """Take note that the embryo has made its update on the last batch."""
+
+    @property
+    @abstractmethod
+    def round_is_done(self) -> bool:
+        """Whether it is time to publish the policy."""
+
+    @abstractmethod
+    def advance(self, version: int) -> None:
+        """Take note that this version was published: a new round begins."""
+
+    @abstractmethod
+    def wind_down(self) -> None:
+        """No more batches are wanted; arrivals are, to the end."""
+
+    @abstractmethod
+    def report(self) -> dict[str, Any]:
+        """What the root is told: ``rho`` (uses of each sample in serial training), and what was measured."""
+
+
+class RolloutFeed(Feed):
+    """Takes rollouts from the store beside it.
+
+    What was received is counted when a learner begins with it, in the order of the rollout, so that a run in
+    step repeats itself.
+
+    Args:
+        embryo: cuts rollouts into minibatches.
+        store: where rollouts come from.
+        dealer: deals each rollout out to this learner and its followers; None: there are none.
+    """
+
+    def __init__(self, embryo: RolloutEmbryo, store: RolloutStore, dealer: Dealer | None = None) -> None:
+        self._embryo = embryo
+        self._store = store
+        self._dealer = dealer
+        self._learners = 1 if dealer is None else dealer.learners
+        self._staleness = Distribution()
+        self._version = 0
+        self._rollout: Rollout | None = None
+        self._minibatches: Iterator[Any] | None = None
+        self._round_is_done = False
+        self._is_dealt = False
+        self._winding_down = False
+
+    def arrivals(self) -> Sequence[Arrival]:
+        """Count the next rollout when the last is used up."""
+        if self._winding_down:
+            remaining = self._store.remaining()
+            arrived = _arrivals(remaining.arrived)
+            self._store.release(remaining)
+            return arrived
+        if self._rollout is not None or self._minibatches is not None:
+            return ()
+        self._rollout = self._store.rollout()
+        return () if self._rollout is None else _arrivals(self._rollout.arrived)
+
+    def deal(self, env_steps: int, *, synchronise: bool) -> bool:
+        """Copy the followers' fragments to them: every one that is not this learner's."""
+        assert self._dealer is not None
+        if self._rollout is None:
+            return False
+        hands = self._dealer.hands()
+        if hands is None:
+            return False
+        for follower, hand in enumerate(hands, start=1):
+            for memory, stored in zip(hand, self._rollout.drawn[follower :: self._learners], strict=True):
+                memory[:] = stored.fragment.memory
+        self._dealer.push(Deal(env_steps, self._version, self._dealer.shares, synchronise, publishes=True))
+        self._is_dealt = True
+        return True
+
+    @property
+    def unfinished(self) -> bool:
+        """A rollout was dealt, and not all of this learner's minibatches are used."""
+        return self._is_dealt
+
+    @property
+    def is_claimed(self) -> bool:
+        """The followers have their fragments."""
+        return self._dealer is None or self._dealer.is_claimed
+
+    def batch(self) -> Any | None:
+        """Hand out the next minibatch of the rollout."""
+        if self._minibatches is None:
+            if self._rollout is None:
+                return None
+            drawn = self._rollout.drawn
+            for stored in drawn:
+                self._staleness.record(self._version - stored.version, stored.samples)
+            own = drawn[:: self._learners]
+            self._minibatches = self._embryo.minibatches([stored.fields for stored in own])
+        minibatch = next(self._minibatches, None)
+        self._release()
+        if minibatch is None:
+            self._minibatches = None
+            self._is_dealt = False
+            self._round_is_done = True
+        return minibatch
+
+    @property
+    def round_is_done(self) -> bool:
+        """All minibatches of a rollout were used."""
+        return self._round_is_done
+
+    def advance(self, version: int) -> None:
+        """Begin a round with this version."""
+        self._round_is_done = False
+        self._version = version
+        self._store.advance(version)
+
+    def wind_down(self) -> None:
+        """Give up the rest of the round."""
+        self._winding_down = True
+        self._is_dealt = False
+        self._minibatches = None
+        self._release()
+        if self._dealer is not None:
+            self._dealer.abandon()
+
+    def report(self) -> dict[str, Any]:
+        """Replay ratio of serial training, and the lag so far."""
+        lag = self._staleness.summary()
+        return {"rho": self._embryo.uses_per_sample, "lag": None if lag is None else asdict(lag)}
+
+    def _release(self) -> None:
+        """Once a first minibatch was made, everything needed of the fragments is copied."""
+        if self._rollout is not None:
+            self._store.release(self._rollout)
+            self._rollout = None
+
+
+def _arrivals(fragments: Sequence[StoredFragment]) -> list[Arrival]:
+    return [Arrival.of(stored.fragment, stored.started_ns) for stored in fragments]
+
+
+class BatchSource(ABC):
+    """Where batches are drawn."""
+
+    @abstractmethod
+    def arrivals(self) -> Sequence[Arrival]:
+        """Say what came since the last call."""
+
+    def deal(self, deal: Deal) -> bool:  # noqa: ARG002 - for those who have somebody to deal to
+        """Draw a batch and deal a share of it to each learner; False while it cannot be done."""
+        return True
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether everybody has the share that was dealt."""
+        return True
+
+    @abstractmethod
+    def draw(self) -> BatchView | None:
+        """Hand out a batch, valid until the next call; None while there is none, or production is behind."""
+
+    @abstractmethod
+    def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
+        """Take the priorities of the last batch."""
+
+    @abstractmethod
+    def wind_down(self) -> None:
+        """No more batches are wanted."""
+
+    def report(self) -> dict[str, Any]:
+        """What the root is told of it."""
+        return {}
+
+
+class ReplayFeed(Feed):
+    """Hands out batches and measures how old their samples are.
+
+    Args:
+        source: where they are drawn.
+        rho: uses of each sample in serial training.
+        publish_every: updates between two published policies.
+        prioritised: learns from them, and changes their priorities; None: they have none.
+        age_bin: width of the bins that ages are counted in, in env steps.
+    """
+
+    def __init__(
+        self,
+        source: BatchSource,
+        *,
+        rho: float,
+        publish_every: int,
+        prioritised: ReplayEmbryo | None,
+        age_bin: int,
+    ) -> None:
+        self._source = source
+        self._rho = rho
+        self._publish_every = publish_every
+        self._prioritised = prioritised
+        self._lags = Distribution()
+        self._ages = Distribution(age_bin)
+        self._version = 0
+        self._updates_in_round = 0
+
+    def arrivals(self) -> Sequence[Arrival]:
+        """Say what came since the last call."""
+        return self._source.arrivals()
+
+    def deal(self, env_steps: int, *, synchronise: bool) -> bool:
+        """Deal out one batch."""
+        publishes = self._updates_in_round + 1 >= self._publish_every
+        return self._source.deal(Deal(env_steps, self._version, 1, synchronise, publishes))
+
+    @property
+    def is_claimed(self) -> bool:
+        """The followers have their shares."""
+        return self._source.is_claimed
+
+    def batch(self) -> Batch | SequenceBatch | None:
+        """Hand out the next batch, unless the policy wants to be published first or production is behind."""
+        if self.round_is_done:
+            return None
+        arrays = self._source.draw()
+        if arrays is None:
+            return None
+        lags = self._version - arrays.version
+        # A replay that was saved after the learner's last checkpoint holds samples of versions yet to come.
+        self._lags.record_all(np.maximum(lags, 0, out=lags))
+        self._ages.record_all(arrays.age)
+        return arrays.batch
+
+    def used(self) -> None:
+        """Pass on the new priorities."""
+        self._updates_in_round += 1
+        if self._prioritised is not None:
+            self._source.give_priorities(self._prioritised.priorities)
+
+    @property
+    def round_is_done(self) -> bool:
+        """As many updates were made as there are to be between two versions."""
+        return self._updates_in_round >= self._publish_every
+
+    def advance(self, version: int) -> None:
+        """Begin to count updates anew."""
+        self._updates_in_round = 0
+        self._version = version
+
+    def wind_down(self) -> None:
+        """No more batches are wanted."""
+        self._source.wind_down()
+
+    def report(self) -> dict[str, Any]:
+        """Replay ratio as it is to be, and how old samples are when they are used."""
+        lag, age = self._lags.summary(), self._ages.summary()
+        return {
+            "rho": self._rho,
+            "lag": None if lag is None else asdict(lag),
+            "age": None if age is None else asdict(age),
+            **self._source.report(),
+        }
+
+
+class LocalReplay(BatchSource):
+    """Draws into one batch's memory, over and over.
+
+    Args:
+        store: the buffer's.
+        arrays: memory of a batch.
+    """
+
+    def __init__(self, store: ReplayStore, arrays: BatchArrays) -> None:
+        self._store = store
+        self._arrays = arrays
+
+    def arrivals(self) -> Sequence[Arrival]:
+        """Say what the buffer received since the last call."""
+        return self._store.arrivals()
+
+    def draw(self) -> BatchArrays | None:
+        """Draw a batch if the balance allows it."""
+        if not self._store.may_draw(self._arrays.layout.most_steps):
+            return None
+        self._store.draw(self._arrays)
+        return self._arrays
+
+    def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
+        """Let them take effect at once."""
+        self._store.replay.update_priorities(self._arrays.handle, priorities)
+
+    def wind_down(self) -> None:
+        """Nothing was begun that would have to end."""
+
+
+class BatchInbox:
+    """Opens batches one at a time: read where they are if the engine lends, copied otherwise.
+
+    Args:
+        transport: the endpoint of this process.
+        job: the job's number, which every batch carries.
+        batches: how a batch is laid out.
+    """
+
+    def __init__(self, transport: Transport, job: int, batches: BatchLayout) -> None:
+        self._job = job
+        self._batches = batches
+        self._own = None if transport.capabilities.lends else BatchArrays(batches)
+        self._claim: Claim | None = None
+
+    def open(self, claim: Claim) -> BatchArrays | str:
+        """Read a batch, valid until ``release``; a text says why it is none, and it is given back."""
+        if claim.nbytes != self._batches.nbytes:
+            claim.release()
+            return f"it has {claim.nbytes} bytes, not {self._batches.nbytes}"
+        if self._own is None:
+            self._claim, arrays = claim, BatchArrays(self._batches, claim.view())
+        else:
+            arrays = self._own
+            claim.take(arrays.memory)
+        if (refusal := arrays.refusal(self._job)) is not None:
+            self.release()
+            return refusal
+        return arrays
+
+    def release(self) -> None:
+        """Give the memory of the last batch back, if it is lent."""
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
+
+
+class PriorityOutbox:
+    """Sends priorities as soon as there is room; nobody waits for it.
+
+    Args:
+        transport: the endpoint of this process.
+        dest: rank that has the replay.
+    """
+
+    def __init__(self, transport: Transport, dest: int) -> None:
+        self._transport = transport
+        self._dest = dest
+        self._unsent: deque[bytearray] = deque()
+
+    def send(self, handles: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
+        """Send the priorities of one batch's samples."""
+        message = bytearray(priority_update.nbytes(len(priorities)))
+        priority_update.write(memoryview(message), handles, priorities)
+        self._unsent.append(message)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what had no room before, as far as there is some now."""
+        while self._unsent:
+            loan = self._transport.loan(self._dest, PRIORITIES, len(self._unsent[0]))
+            if isinstance(loan, Full):
+                return
+            loan.memory[:] = self._unsent.popleft()
+            self._transport.push(loan)
+
+
+NOBODY: Final = -1
+"""Handle of no sample."""
+
+
+class RemoteReplay(BatchSource):
+    """Claims assembled batches; the next one is on its way while the learner updates.
+
+    Args:
+        transport: the endpoint of the learner's process.
+        buffer: rank of the buffer.
+        job: the job's number, which every batch carries.
+        batches: how a batch is laid out.
+    """
+
+    def __init__(self, transport: Transport, buffer: int, job: int, batches: BatchLayout) -> None:
+        self._transport = transport
+        self._inbox = BatchInbox(transport, job, batches)
+        self._outbox = PriorityOutbox(transport, buffer)
+        self._handles: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)
+        self._winding_down = False
+        self._refusals = Refusals()
+
+    def arrivals(self) -> Sequence[Arrival]:
+        """Hear what the buffer received."""
+        if self._winding_down:
+            self._discard_batches()
+        arrived = []
+        while (claim := self._transport.probe(ARRIVALS)) is not None:
+            arrival = Arrival.read(claim.view())
+            claim.release()
+            if arrival is None:
+                self._refusals.add(claim, "it is no arrival")
+                continue
+            arrived.append(arrival)
+        return arrived
+
+    def draw(self) -> BatchArrays | None:
+        """Claim the next batch, and read it where it is if the engine lends."""
+        self._outbox.flush()
+        self._inbox.release()
+        while (claim := self._transport.probe(BATCHES)) is not None:
+            arrays = self._inbox.open(claim)
+            if isinstance(arrays, BatchArrays):
+                np.copyto(self._handles, arrays.handle)
+                return arrays
+            self._refusals.add(claim, arrays)
+            # In step, the buffer waits for an answer to every batch.
+            self._handles[:] = NOBODY
+            self.give_priorities(np.zeros(len(self._handles), np.float32))
+        return None
+
+    def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
+        """Send them as soon as there is room; the learner does not wait for it."""
+        self._outbox.send(self._handles, priorities)
+
+    def wind_down(self) -> None:
+        """Give the last batch back, and then those that were on their way: their sender waits for it."""
+        self._winding_down = True
+        self._inbox.release()
+
+    def report(self) -> dict[str, Any]:
+        """Messages that were refused: how many, and why the first."""
+        batches = [self._refusals.count, self._refusals.first]
+        return {"rejected": {"batches": batches, "endpoint": rejected_by(self._transport)}}
+
+    def _discard_batches(self) -> None:
+        while (claim := self._transport.probe(BATCHES)) is not None:
+            claim.release()
