@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from tianji_cli.telemetry.metrics import read_metrics
-from tianji_lab.bench.environment import busy_share
-from tianji_lab.bench.training import read_summary, train_once
+from tianji_lab.environment import busy_share
+from tianji_lab.training import read_summary, train_once
 from tianji_lab.scaling.measure import settled_rates
 
 MOST = 0.10

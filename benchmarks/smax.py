@@ -30,7 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxmarl.environments.smax import HeuristicEnemySMAX, map_name_to_scenario
 
-from tianji_envs.smax import SMAXFactory
+from tianji_envs.teams.smax import SMAXFactory
 
 ROUND: Final = 200
 """Steps of each battle between two looks at the clock."""

@@ -146,17 +146,17 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             contract="ActorCritic",
         ),
         ("model", "team_actor_critic"): _BuiltIn(
-            target="tianji_algos.models.team_actor_critic:TeamActorCritic",
+            target="tianji_algos.models.teams.actor_critic:TeamActorCritic",
             settings="tianji_algos.mappo.settings:TeamActorCriticSettings",
             contract="TeamActorCritic",
         ),
         ("model", "team_deterministic"): _BuiltIn(
-            target="tianji_algos.models.team_deterministic:TeamDeterministic",
+            target="tianji_algos.models.teams.deterministic:TeamDeterministic",
             settings="tianji_algos.maddpg.settings:TeamDeterministicSettings",
             contract="TeamDeterministic",
         ),
         ("model", "team_q"): _BuiltIn(
-            target="tianji_algos.models.team_q:TeamQ",
+            target="tianji_algos.models.teams.q_network:TeamQ",
             settings="tianji_algos.qmix.settings:TeamQSettings",
             contract="TeamQ",
         ),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from tianji_envs.atari_games import find_game
+from tianji_envs.atari.games import find_game
 from tianji_envs.core import (
     Array,
     EnvironmentFactory,

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 GROUP: Final = "tianji.environments"
 
 BUILT_IN: Final[Mapping[str, str]] = {
-    "atari": "tianji_envs.atari:AtariFactory",
+    "atari": "tianji_envs.atari.environment:AtariFactory",
     "gym": "tianji_envs.gym:GymFactory",
-    "matrix_game": "tianji_envs.matrix_game:MatrixGameFactory",
-    "mpe": "tianji_envs.mpe:MPEFactory",
-    "pettingzoo": "tianji_envs.pettingzoo:PettingZooFactory",
-    "smac": "tianji_envs.smac:SMACFactory",
-    "smax": "tianji_envs.smax:SMAXFactory",
+    "matrix_game": "tianji_envs.teams.matrix_game:MatrixGameFactory",
+    "mpe": "tianji_envs.teams.mpe:MPEFactory",
+    "pettingzoo": "tianji_envs.teams.pettingzoo:PettingZooFactory",
+    "smac": "tianji_envs.teams.smac:SMACFactory",
+    "smax": "tianji_envs.teams.smax:SMAXFactory",
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.flat import flatten_parameters
+from tianji_algos.optim.flat import flatten_parameters
 from tianji_algos.models.actor_critic import ActorCritic
 
 Floats = npt.NDArray[np.float32]

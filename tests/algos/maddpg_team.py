@@ -16,7 +16,7 @@ from tianji_algos.core import Spaces, build_model
 from tianji_algos.maddpg.agent import MADDPGAgent
 from tianji_algos.maddpg.embryo import MADDPGEmbryo
 from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings, TeamDeterministicSettings
-from tianji_algos.models.team_deterministic import TeamDeterministic
+from tianji_algos.models.teams.deterministic import TeamDeterministic
 from tianji_algos.team import Records
 from tianji_envs.core import VectorEnvironment
 

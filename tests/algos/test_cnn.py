@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
-from tianji_algos.flat import flatten_parameters
+from tianji_algos.optim.flat import flatten_parameters
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.cnn import CNNQ, CNNActorCritic
 from tianji_algos.models.q_network import QNetwork

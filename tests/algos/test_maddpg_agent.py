@@ -19,7 +19,7 @@ from tianji_algos.maddpg.embryo import MADDPGEmbryo
 from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings
 from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.settings import MLPQSettings
-from tianji_algos.models.team_deterministic import TeamDeterministic
+from tianji_algos.models.teams.deterministic import TeamDeterministic
 
 Array = npt.NDArray[Any]
 

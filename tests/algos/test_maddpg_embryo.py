@@ -18,7 +18,7 @@ from tianji_algos.core import Spaces
 from tianji_algos.errors import DivergedError, StateMismatchError
 from tianji_algos.maddpg.embryo import MADDPGEmbryo
 from tianji_algos.maddpg.settings import MADDPGSettings
-from tianji_algos.models.team_deterministic import TeamDeterministic
+from tianji_algos.models.teams.deterministic import TeamDeterministic
 
 Floats = npt.NDArray[np.float32]
 

@@ -12,7 +12,7 @@ from algos.maddpg_team import Play
 
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
-from tianji_envs.matrix_game import MatrixGameFactory
+from tianji_envs.teams.matrix_game import MatrixGameFactory
 from tianji_envs.team import TeamSpace
 
 Array = npt.NDArray[Any]

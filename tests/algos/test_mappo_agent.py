@@ -16,7 +16,7 @@ from tianji_algos.mappo.embryo import MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.models.team_actor_critic import TeamActorCritic
+from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.models.through_torch import TorchExecutor
 from tianji_algos.team import Records
 

@@ -17,7 +17,7 @@ from tianji_algos.core import Spaces, build_model
 from tianji_algos.mappo.agent import MAPPOAgent
 from tianji_algos.mappo.embryo import MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
-from tianji_algos.models.team_actor_critic import IMPOSSIBLE, TeamActorCritic
+from tianji_algos.models.teams.actor_critic import IMPOSSIBLE, TeamActorCritic
 from tianji_algos.peers import Peers
 
 Floats = npt.NDArray[np.float32]

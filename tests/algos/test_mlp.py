@@ -11,7 +11,7 @@ import torch
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.flat import flatten_parameters
+from tianji_algos.optim.flat import flatten_parameters
 from tianji_algos.models.mlp import MLPActorCritic, MLPBackprop
 from tianji_algos.models.observation_encoder import ObservationEncoder
 from tianji_algos.models.settings import MLPActorCriticSettings

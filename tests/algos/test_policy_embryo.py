@@ -18,7 +18,7 @@ from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.policy_embryo import PolicyEmbryo
+from tianji_algos.on_policy.embryo import PolicyEmbryo
 from tianji_algos.ppo.embryo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOSettings
 

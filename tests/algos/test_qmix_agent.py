@@ -14,7 +14,7 @@ from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.settings import MLPQSettings
-from tianji_algos.models.team_q import AgentInputs, TeamQ
+from tianji_algos.models.teams.q_network import AgentInputs, TeamQ
 from tianji_algos.qmix.agent import QMIXAgent
 from tianji_algos.qmix.packing import PackedEpisodes
 from tianji_algos.qmix.settings import QMIXAgentSettings, TeamQSettings

@@ -11,7 +11,7 @@ from algos.training import parameters
 
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import build_model
-from tianji_algos.models.team_q import TeamQ
+from tianji_algos.models.teams.q_network import TeamQ
 from tianji_algos.qmix.agent import QMIXAgent
 from tianji_algos.qmix.embryo import QMIXEmbryo
 from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings, TeamQSettings

@@ -113,7 +113,7 @@ def test_ucx_shows_its_version_its_variables_and_what_it_can_use(monkeypatch: py
 
 
 def test_a_missing_ucx_is_answered_with_the_pip_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tianji_transports.ucx_library", None)
+    monkeypatch.setitem(sys.modules, "tianji_transports.ucx.library", None)
     (finding,) = doctor.ucx()
     assert "pip install 'tianji[ucx]'" in finding.found
 

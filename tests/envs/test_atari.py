@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tianji_envs import registry
-from tianji_envs.atari import AtariFactory
-from tianji_envs.atari_games import GAMES, WITHOUT_FIRE, find_game, title
+from tianji_envs.atari.environment import AtariFactory
+from tianji_envs.atari.games import GAMES, WITHOUT_FIRE, find_game, title
 from tianji_envs.errors import MissingExtraError, UnknownEnvironmentError, WrongOptionError
 
 
@@ -134,7 +134,7 @@ import numpy as np
 if "ALE_ROMS_DIR" in os.environ:
     import ale_py.roms
     os.environ["ALE_ROMS_DIR"] = os.path.dirname(ale_py.roms.__file__)
-from tianji_envs.atari import AtariFactory
+from tianji_envs.atari.environment import AtariFactory
 vector = AtariFactory().make("Pong", 1)
 frame = np.zeros((1, 84, 84), np.uint8)
 vector.reset(0, frame)

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tianji_envs import atari
-from tianji_envs.atari import AtariFactory
+from tianji_envs.atari import environment as atari
+from tianji_envs.atari.environment import AtariFactory
 from tianji_envs.core import VectorEnvironment
 
 BACKENDS = ["ale", "envpool"]

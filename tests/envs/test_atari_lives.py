@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tianji_envs.atari_options import AtariOptions
-from tianji_envs.atari_vector import AtariVectorEnvironment, Turn
+from tianji_envs.atari.options import AtariOptions
+from tianji_envs.atari.vector import AtariVectorEnvironment, Turn
 
 Step = tuple[float, int, str]
 """Reward, lives afterwards, and "over" or "cut" where the game ended with the step."""

@@ -17,7 +17,7 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.utils.env_match import check_environments_match
 from gymnasium.wrappers import AtariPreprocessing, Autoreset
 
-from tianji_envs.atari import AtariFactory
+from tianji_envs.atari.environment import AtariFactory
 from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_envs.gym import GymFactory
 from tianji_envs.registry import find

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError, WrongOptionError
-from tianji_envs.matrix_game import IDS, MatrixGameFactory
+from tianji_envs.teams.matrix_game import IDS, MatrixGameFactory
 
 Roll = Callable[..., Any]
 

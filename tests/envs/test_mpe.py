@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from tianji_envs import registry
 from tianji_envs.errors import MissingExtraError, UnknownEnvironmentError, WrongOptionError
-from tianji_envs.mpe import find_world, installed_worlds
+from tianji_envs.teams.mpe import find_world, installed_worlds
 
 Roll = Callable[..., Any]
 

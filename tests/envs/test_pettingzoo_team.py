@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tianji_envs.errors import BrokenEnvironmentError, UnsupportedSpaceError
-from tianji_envs.pettingzoo_team import ParallelEnv, PettingZooTeam
+from tianji_envs.teams.pettingzoo_team import ParallelEnv, PettingZooTeam
 from tianji_envs.serial import SerialVectorEnvironment
 
 Roll = Callable[..., Any]

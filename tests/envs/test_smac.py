@@ -24,7 +24,7 @@ from tianji_envs.errors import (
     UnknownEnvironmentError,
     WrongOptionError,
 )
-from tianji_envs.smac import SMACFactory
+from tianji_envs.teams.smac import SMACFactory
 from tianji_envs.team import TeamSpace
 
 Roll = Callable[..., Any]

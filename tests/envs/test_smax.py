@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tianji_envs import smax
+from tianji_envs.teams import smax
 from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_envs.errors import MissingExtraError, UnknownEnvironmentError, WrongOptionError
-from tianji_envs.smax import SMAXFactory
-from tianji_envs.smax_options import SMAXOptions
+from tianji_envs.teams.smax import SMAXFactory
+from tianji_envs.teams.smax_options import SMAXOptions
 from tianji_envs.team import TeamSpace
 
 N, M, STOP, EAST, LIMIT = 8, 3, 4, 1, 40
@@ -219,7 +219,7 @@ def test_without_jaxmarl_the_message_is_the_command(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'tianji\[smax\]'"):
         SMAXFactory().check_options("3m", {})
-    monkeypatch.delitem(sys.modules, "tianji_envs.smax_vector", raising=False)
+    monkeypatch.delitem(sys.modules, "tianji_envs.teams.smax_vector", raising=False)
     monkeypatch.setitem(sys.modules, "jaxmarl", None)
     monkeypatch.setitem(sys.modules, "jaxmarl.environments.smax", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'tianji\[smax\]'"):
@@ -228,7 +228,7 @@ def test_without_jaxmarl_the_message_is_the_command(monkeypatch: pytest.MonkeyPa
 
 def test_making_one_prints_nothing_and_keeps_the_streams() -> None:
     program = (
-        "import sys; from tianji_envs.smax import SMAXFactory; "
+        "import sys; from tianji_envs.teams.smax import SMAXFactory; "
         "before = sys.stdout, sys.stderr, sys.__stdout__; SMAXFactory().make('3m', 1); "
         "print(before == (sys.stdout, sys.stderr, sys.__stdout__))"
     )

@@ -7,10 +7,10 @@ from tianji_transports.composite import CompositeTransport, edge_capabilities, o
 from tianji_transports.core import FULL, Capabilities, Transport
 from tianji_transports.errors import PeerLostError, TransportError, UnknownTransportError
 from tianji_transports.inproc import InprocTransport
-from tianji_transports.shm import ShmTransport
+from tianji_transports.shm.transport import ShmTransport
 from tianji_transports.testing import Job, Peer, verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
-from tianji_transports.zmq import ZmqTransport
+from tianji_transports.zmq.transport import ZmqTransport
 
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
 PAIR = "tianji_transports.testing.arrangements:HostsOfTwo"

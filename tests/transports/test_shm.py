@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from tianji_transports.errors import TransportError, TransportMemoryError
-from tianji_transports.shm import ShmTransport, remove_stale
-from tianji_transports.shm_page import SHM, job_stem
+from tianji_transports.shm.transport import ShmTransport, remove_stale
+from tianji_transports.shm.page import SHM, job_stem
 from tianji_transports.testing import Job, verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 RANKS = """
 import sys
-from tianji_transports.shm import ShmTransport
+from tianji_transports.shm.transport import ShmTransport
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
 wiring = Wiring(sys.argv[1], (Channel("f", 0, (0,), 100_000),), (Slot("p", 0, (0,), 1000),))

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tianji_transports.errors import TransportError
 from tianji_transports.testing import Job, verbs
 from tianji_transports.testing.channels import introduce
-from tianji_transports.ucx import UcxTransport
-from tianji_transports.ucx_frames import (
+from tianji_transports.ucx.transport import UcxTransport
+from tianji_transports.ucx.frames import (
     KIND_AT,
     NUMBER,
     RANK_BITS,
@@ -23,7 +23,7 @@ from tianji_transports.ucx_frames import (
     tag_of,
     tag_parts,
 )
-from tianji_transports.ucx_port import Port, Tag, address_text, parse_address
+from tianji_transports.ucx.port import Port, Tag, address_text, parse_address
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 CHANNELS = (Channel("f", 0, (1, 2), 100_000),)
@@ -161,7 +161,7 @@ def test_two_lives_in_a_row_have_different_sessions() -> None:
 @pytest.mark.parametrize(("variable", "expected"), [(None, "inf"), ("4096", "4K")])
 def test_the_environment_stays_the_users(variable: str | None, expected: str) -> None:
     code = (
-        "import os; before = dict(os.environ); from tianji_transports import ucx_library; "
+        "import os; before = dict(os.environ); from tianji_transports.ucx import library as ucx_library; "
         "assert dict(os.environ) == before, set(os.environ) - set(before); "
         "print(ucx_library.new_context().config['RNDV_THRESH'])"
     )
@@ -177,7 +177,7 @@ def test_the_environment_stays_the_users(variable: str | None, expected: str) ->
 
 def test_settings_that_ucx_refuses_are_an_error_with_its_cause() -> None:
     code = (
-        "from tianji_transports import ucx_library\n"
+        "from tianji_transports.ucx import library as ucx_library\n"
         "from tianji_transports.errors import TransportError\n"
         "try: ucx_library.new_context()\n"
         "except TransportError as error: print(error, type(error.__cause__))\n"

@@ -18,8 +18,8 @@ from tianji_cli.wire.keys import JobKey
 from tianji_transports.core import FULL, EngineOptions
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
-from tianji_transports.zmq import ZmqTransport
-from tianji_transports.zmq_door import SPARE, Curve, Door, Password, all_shut
+from tianji_transports.zmq.transport import ZmqTransport
+from tianji_transports.zmq.door import SPARE, Curve, Door, Password, all_shut
 
 Socket = zmq.Socket[bytes]
 
@@ -154,7 +154,7 @@ def test_a_closed_endpoint_has_no_door_to_shut(monkeypatch: pytest.MonkeyPatch) 
         with endpoint.undisturbed():
             pass
     touched: list[int] = []
-    monkeypatch.setattr("tianji_transports.zmq_door.keep_out", touched.append)
+    monkeypatch.setattr("tianji_transports.zmq.door.keep_out", touched.append)
     with endpoint.undisturbed():
         assert touched == [], "these numbers may be another file's by now"
 

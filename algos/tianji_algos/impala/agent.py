@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tianji_algos.impala.settings import IMPALAAgentSettings
-from tianji_algos.policy_agent import PolicyAgent
+from tianji_algos.on_policy.agent import PolicyAgent
 
 
 class IMPALAAgent(PolicyAgent):

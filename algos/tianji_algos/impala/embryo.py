@@ -9,7 +9,7 @@ from tianji_algos.impala.loss import DIAGNOSTICS, IMPALALoss
 from tianji_algos.impala.rollout import IMPALARollout
 from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.impala.vtrace import VTrace
-from tianji_algos.policy_embryo import PolicyEmbryo
+from tianji_algos.on_policy.embryo import PolicyEmbryo
 from tianji_algos.rollout_observations import Observations
 
 

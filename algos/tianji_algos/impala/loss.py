@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from tianji_algos.distributions import Distribution
 from tianji_algos.impala.vtrace import VTrace
-from tianji_algos.policy_rollout import PolicyMinibatch
+from tianji_algos.on_policy.rollout import PolicyMinibatch
 
 Floats = npt.NDArray[np.float32]
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tianji_algos.core import Fields
 from tianji_algos.impala.loss import IMPALAMinibatch
 from tianji_algos.impala.settings import IMPALASettings
-from tianji_algos.policy_rollout import PolicyRollout
+from tianji_algos.on_policy.rollout import PolicyRollout
 from tianji_algos.rollout_observations import Observations
 from tianji_algos.sequences import Columns, Indices
 

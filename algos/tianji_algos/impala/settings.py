@@ -6,7 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tianji_algos.policy_settings import PolicySettings
+from tianji_algos.on_policy.settings import PolicySettings
 from tianji_algos.settings import Settings
 
 

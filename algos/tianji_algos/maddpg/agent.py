@@ -14,7 +14,7 @@ from tianji_algos.exploration import falling
 from tianji_algos.fields import FieldSpec
 from tianji_algos.maddpg.actions import ActionBounds, gumbel
 from tianji_algos.maddpg.settings import MADDPGAgentSettings
-from tianji_algos.models.team_deterministic import TeamDeterministic
+from tianji_algos.models.teams.deterministic import TeamDeterministic
 from tianji_algos.team import UNAVAILABLE, Records, Team
 
 Array = npt.NDArray[Any]

@@ -9,7 +9,7 @@ import torch
 from tianji_algos.core import Spaces
 from tianji_algos.mappo.distribution import TeamDistribution
 from tianji_algos.mappo.settings import MAPPOAgentSettings
-from tianji_algos.models.team_actor_critic import TeamActorCritic
+from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.ppo.agent import PPOAgent
 
 

@@ -14,8 +14,8 @@ from tianji_algos.core import Spaces
 from tianji_algos.mappo.distribution import TeamDistribution
 from tianji_algos.mappo.rollout import TeamMinibatch, TeamRollout
 from tianji_algos.mappo.settings import MAPPOSettings
-from tianji_algos.models.team_actor_critic import TeamActorCritic
-from tianji_algos.policy_rollout import PolicyMinibatch
+from tianji_algos.models.teams.actor_critic import TeamActorCritic
+from tianji_algos.on_policy.rollout import PolicyMinibatch
 from tianji_algos.ppo.embryo import PPOEmbryo
 from tianji_algos.rollout_observations import Observations
 

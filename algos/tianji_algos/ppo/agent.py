@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tianji_algos.core import Fields, Spaces
 from tianji_algos.fields import FieldSpec
-from tianji_algos.policy_agent import PolicyAgent
+from tianji_algos.on_policy.agent import PolicyAgent
 from tianji_algos.ppo.settings import PPOAgentSettings
 
 

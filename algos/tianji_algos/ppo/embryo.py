@@ -9,7 +9,7 @@ import torch
 
 from tianji_algos.core import Fields
 from tianji_algos.distributions import Distribution
-from tianji_algos.policy_embryo import PolicyEmbryo
+from tianji_algos.on_policy.embryo import PolicyEmbryo
 from tianji_algos.ppo.loss import DIAGNOSTICS, PPOLoss, PPOMinibatch
 from tianji_algos.ppo.rollout import PPORollout, SampleRollout
 from tianji_algos.ppo.sequence_rollout import SequenceRollout

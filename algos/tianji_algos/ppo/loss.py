@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.distributions import Distribution
-from tianji_algos.policy_rollout import PolicyMinibatch
+from tianji_algos.on_policy.rollout import PolicyMinibatch
 
 Floats = npt.NDArray[np.float32]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Fields
-from tianji_algos.policy_rollout import PolicyRollout
+from tianji_algos.on_policy.rollout import PolicyRollout
 from tianji_algos.ppo.advantage import estimate_advantages
 from tianji_algos.ppo.loss import PPOMinibatch
 from tianji_algos.ppo.settings import PPOSettings

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from tianji_algos.core import Agent, Fields, Spaces, require_model
 from tianji_algos.exploration import falling
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.team_q import TeamQ, team_that_chooses
+from tianji_algos.models.teams.q_network import TeamQ, team_that_chooses
 from tianji_algos.qmix.settings import QMIXAgentSettings
 from tianji_algos.team import UNAVAILABLE, Records
 

@@ -12,16 +12,16 @@ import torch
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import SequenceEmbryo, Spaces, require_model
 from tianji_algos.device import Exchange
-from tianji_algos.flat import flatten_parameters
-from tianji_algos.means import Means
-from tianji_algos.models.team_q import AgentInputs, TeamQ, team_that_chooses
-from tianji_algos.one_optimizer import OneOptimizer
-from tianji_algos.optimizer_choice import build_optimizer
+from tianji_algos.optim.flat import flatten_parameters
+from tianji_algos.optim.means import Means
+from tianji_algos.models.teams.q_network import AgentInputs, TeamQ, team_that_chooses
+from tianji_algos.optim.one_optimizer import OneOptimizer
+from tianji_algos.optim.optimizer_choice import build_optimizer
 from tianji_algos.qmix.packing import PackedEpisodes
 from tianji_algos.qmix.settings import QMIXSettings
 from tianji_algos.qmix.targets import best_values, lambda_targets, value_of
-from tianji_algos.state import tensors_of
-from tianji_algos.target_network import TargetNetwork
+from tianji_algos.optim.state import tensors_of
+from tianji_algos.optim.target_network import TargetNetwork
 
 Counts = npt.NDArray[np.bool_]
 

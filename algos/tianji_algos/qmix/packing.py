@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.batch import SequenceBatch
-from tianji_algos.models.team_q import NO_ACTION
+from tianji_algos.models.teams.q_network import NO_ACTION
 from tianji_algos.team import Records
 
 Floats = npt.NDArray[np.float32]

@@ -20,10 +20,10 @@ from tianji_cli.telemetry.report import write_json
 from tianji_cli.wire.interfaces import link_mb_per_s
 from tianji_lab.bench.case import Request, default_backends, message_bytes
 from tianji_lab.bench.ensemble import Ensemble, local_ensemble, mpi_ensemble
-from tianji_lab.bench.environment import busy_share, describe, warnings
+from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.bench.figures import FIGURE_KB, Figure, figure_named
 from tianji_lab.bench.partner import take_part
-from tianji_lab.bench.progress import Progress
+from tianji_lab.progress import Progress
 from tianji_lab.bench.raw.memcpy import memcpy_mb_per_s
 from tianji_lab.bench.record import KB, Experiment, Record, Store, Work
 from tianji_lab.bench.report import document, print_header, print_records, write_all

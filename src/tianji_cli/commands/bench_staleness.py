@@ -12,7 +12,7 @@ import typer
 from tianji_cli.commands.bench_options import Config, Json, Out, Override, Quiet, Threshold
 
 if TYPE_CHECKING:
-    from tianji_lab.bench.staleness import Comparison
+    from tianji_lab.staleness.study import Comparison
 
 
 class FigureName(enum.StrEnum):
@@ -46,7 +46,7 @@ def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its para
     quiet: Quiet = False,
 ) -> None:
     """What stale samples cost a training that learns from rollouts: the paper's Figures 12(a) and 6(d)."""
-    from tianji_lab.bench.staleness import plan_comparison  # noqa: PLC0415
+    from tianji_lab.staleness.study import plan_comparison  # noqa: PLC0415
 
     comparison = plan_comparison(
         config,
@@ -68,10 +68,10 @@ def _compare(comparison: Comparison, *, out: Path | None, json_to: str | None, q
     """
     from tianji_cli.commands.bench import check_places  # noqa: PLC0415
     from tianji_cli.telemetry.report import write_json  # noqa: PLC0415
-    from tianji_lab.bench import staleness_report as report  # noqa: PLC0415
-    from tianji_lab.bench.environment import busy_share, describe, warnings  # noqa: PLC0415
+    from tianji_lab.staleness import report
+    from tianji_lab.environment import busy_share, describe, warnings  # noqa: PLC0415
     from tianji_lab.bench.report import print_header  # noqa: PLC0415
-    from tianji_lab.bench.staleness import measure  # noqa: PLC0415
+    from tianji_lab.staleness.study import measure  # noqa: PLC0415
 
     check_places(out, json_to)
     busy = busy_share()

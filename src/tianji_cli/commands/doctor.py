@@ -243,7 +243,7 @@ def ucx() -> Iterator[Finding]:
     """What UCX found on this machine, and what the environment tells it."""
     settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("UCX_"))
     try:
-        from tianji_transports.ucx_library import describe  # noqa: PLC0415 - an extra, and takes 0.3 s
+        from tianji_transports.ucx.library import describe  # noqa: PLC0415 - an extra, and takes 0.3 s
 
         found = describe()
     except ImportError as error:

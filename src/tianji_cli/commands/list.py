@@ -161,7 +161,7 @@ def _gymnasium_ids() -> Iterator[Entry]:
 
 
 def _atari_ids() -> Iterator[Entry]:
-    from tianji_envs.atari_games import GAMES, title  # noqa: PLC0415 - only this list needs it
+    from tianji_envs.atari.games import GAMES, title  # noqa: PLC0415 - only this list needs it
 
     missing = (
         "" if any(map(importlib.util.find_spec, ("ale_py", "envpool"))) else "pip install 'tianji[atari]'"
@@ -171,14 +171,14 @@ def _atari_ids() -> Iterator[Entry]:
 
 
 def _matrix_games() -> Iterator[Entry]:
-    from tianji_envs.matrix_game import IDS  # noqa: PLC0415 - only this list needs it
+    from tianji_envs.teams.matrix_game import IDS  # noqa: PLC0415 - only this list needs it
 
     for game in IDS:
         yield Entry("matrix_game", game, "", "tianji")
 
 
 def _particle_worlds() -> Iterator[Entry]:
-    from tianji_envs.mpe import installed_worlds  # noqa: PLC0415 - only this list needs it
+    from tianji_envs.teams.mpe import installed_worlds  # noqa: PLC0415 - only this list needs it
 
     usual = ("simple_adversary", "simple_speaker_listener", "simple_spread", "simple_tag")
     for world in installed_worlds() or usual:
@@ -192,7 +192,7 @@ def _parallel_environments() -> Iterator[Entry]:
 
 def _smac_maps() -> Iterator[Entry]:
     from tianji_envs.errors import MissingExtraError  # noqa: PLC0415 - only this list needs it
-    from tianji_envs.smac import PACKAGES, SMACFactory  # noqa: PLC0415
+    from tianji_envs.teams.smac import PACKAGES, SMACFactory  # noqa: PLC0415
 
     for package in PACKAGES:
         try:
@@ -205,7 +205,7 @@ def _smac_maps() -> Iterator[Entry]:
 
 
 def _smax_scenarios() -> Iterator[Entry]:
-    from tianji_envs.smax import SCENARIOS  # noqa: PLC0415 - only this list needs it
+    from tianji_envs.teams.smax import SCENARIOS  # noqa: PLC0415 - only this list needs it
 
     for scenario in SCENARIOS:
         yield Entry("smax", scenario, "", "jaxmarl", _lacking("jaxmarl", "smax"))

@@ -20,8 +20,8 @@ from tianji_cli.files.rundir import write_whole
 from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import several
 from tianji_cli.telemetry.report import write_json
-from tianji_lab.bench.environment import describe
-from tianji_lab.bench.progress import Progress
+from tianji_lab.environment import describe
+from tianji_lab.progress import Progress
 from tianji_lab.profile import rewrite
 from tianji_lab.profile.document import Earlier, document, read_earlier
 from tianji_lab.profile.findings import Findings, MeasuredJob, find

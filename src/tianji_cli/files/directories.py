@@ -130,7 +130,7 @@ def remove_stale() -> list[str]:
         What was removed, by name.
     """
     # Of the engine only what names its files: a broken engine must not keep anybody from cleaning up.
-    from tianji_transports.shm_page import remove_stale as remove_stale_shared_memory  # noqa: PLC0415
+    from tianji_transports.shm.page import remove_stale as remove_stale_shared_memory  # noqa: PLC0415
 
     return [*_remove_host_directories(), *remove_stale_shared_memory()]
 

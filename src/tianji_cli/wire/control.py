@@ -27,7 +27,7 @@ from tianji_cli.wire.messages import (
     decode_to_root,
     encode,
 )
-from tianji_transports.zmq_door import Curve, Door, all_shut
+from tianji_transports.zmq.door import Curve, Door, all_shut
 
 MAX_MESSAGE_BYTES: Final = 16 << 20
 """Larger control messages are refused by the socket: reports are a few kilobytes."""

@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import size
 from tianji_cli.telemetry.plots import GREY, STYLE
-from tianji_lab.bench.curves import (
+from tianji_lab.curves import (
     BLACK,
     collection_bars,
     collection_s,

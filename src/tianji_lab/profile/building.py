@@ -11,10 +11,10 @@ from typing import Final
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
-from tianji_lab.profile.crew import Crew
+from tianji_lab.profile.probe.crew import Crew
 from tianji_lab.profile.phases import LEARNER, Part
-from tianji_lab.profile.probe_settings import measuring_settings
-from tianji_lab.profile.protocol import Prepare, Prepared
+from tianji_lab.profile.probe.settings import measuring_settings
+from tianji_lab.profile.probe.protocol import Prepare, Prepared
 
 PREPARE_S: Final = 120.0
 """How long a probe may take to start and to build one side of a job."""

@@ -31,7 +31,7 @@ from tianji_lab.profile.measurements import SCHEMA as MEASUREMENTS_SCHEMA
 from tianji_lab.profile.measurements import Measurements
 from tianji_lab.profile.search import Candidate
 from tianji_lab.profile.settings import fingerprint
-from tianji_lab.profile.simulation import Simulation
+from tianji_lab.model.simulation import Simulation
 from tianji_lab.profile.verify import Verified
 
 SCHEMA: Final = 1

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from tianji_lab.profile.measurements import ActorFigures, LearnerFigures, Repeated, SharingFigures
 from tianji_lab.profile.phases import Phase
-from tianji_lab.profile.protocol import Acted, ActedWindow, Learned, LearnedWindow
+from tianji_lab.profile.probe.protocol import Acted, ActedWindow, Learned, LearnedWindow
 
 _W = TypeVar("_W")
 

@@ -16,7 +16,7 @@ from tianji_lab.profile.measurements import Measurements
 from tianji_lab.profile.scaling import Cluster, MeasuredCosts
 from tianji_lab.profile.search import Candidate, Search
 from tianji_lab.profile.settings import averaging_of, remote_engine, split_of, workload_of
-from tianji_lab.profile.simulation import Simulation, simulate
+from tianji_lab.model.simulation import Simulation, simulate
 
 
 @dataclass(frozen=True, kw_only=True)

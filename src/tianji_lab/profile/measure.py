@@ -15,11 +15,11 @@ from typing import Final
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.quantities import number
-from tianji_lab.bench.environment import busy_share
-from tianji_lab.bench.progress import Progress
+from tianji_lab.environment import busy_share
+from tianji_lab.progress import Progress
 from tianji_lab.model.split import powers_of_two
 from tianji_lab.profile.building import Builder, Built, Subject
-from tianji_lab.profile.crew import Crew, start_crew
+from tianji_lab.profile.probe.crew import Crew, start_crew
 from tianji_lab.profile.measurements import (
     AveragingFigures,
     Measurements,
@@ -28,7 +28,7 @@ from tianji_lab.profile.measurements import (
     WeightsFigures,
 )
 from tianji_lab.profile.phases import SHARES, Room, all_phases
-from tianji_lab.profile.protocol import Average, Averaged
+from tianji_lab.profile.probe.protocol import Average, Averaged
 from tianji_lab.profile.rounds import LEAST_ROUNDS, Rounds
 from tianji_lab.profile.settings import fingerprint
 from tianji_lab.profile.transport_terms import measure_messages, measure_policy

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tianji_cli.quantities import several, share
-from tianji_lab.bench.environment import NOISY
-from tianji_lab.bench.environment import warnings as warnings_of_load
+from tianji_lab.environment import NOISY
+from tianji_lab.environment import warnings as warnings_of_load
 from tianji_lab.profile.measurements import LearnerFigures, Measurements, Repeated
 from tianji_lab.profile.phases import Phase
 

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from tianji_cli.quantities import several
 from tianji_lab.model.split import powers_of_two
-from tianji_lab.profile.crew import MOST_PROBES
+from tianji_lab.profile.probe.crew import MOST_PROBES
 
 SHARES: Final = (2, 4)
 """L: learners among whom a batch is divided, besides one."""

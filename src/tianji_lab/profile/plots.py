@@ -23,7 +23,7 @@ from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import count, several
 from tianji_cli.telemetry.bottleneck import BALANCED
 from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, STYLE
-from tianji_lab.bench.curves import AMBER, BLACK, WIDTH
+from tianji_lab.curves import AMBER, BLACK, WIDTH
 from tianji_lab.model.prediction import Prediction
 from tianji_lab.profile.findings import Findings
 from tianji_lab.profile.report_measured import consumption, production

@@ -23,7 +23,7 @@ from tianji_lab.profile.findings import Findings
 from tianji_lab.profile.report_measured import measured_facts
 from tianji_lab.profile.search import SHOWN, Candidate
 from tianji_lab.profile.settings import GROUPS
-from tianji_lab.profile.simulation import JITTER, Simulation
+from tianji_lab.model.simulation import JITTER, Simulation
 from tianji_lab.profile.verify import Verified
 
 WIDTH: Final = 80

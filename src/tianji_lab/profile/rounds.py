@@ -17,12 +17,12 @@ from statistics import median
 from typing import Final, NamedTuple
 
 from tianji_cli.quantities import duration, rate
-from tianji_lab.bench.progress import Progress
+from tianji_lab.progress import Progress
 from tianji_lab.profile.building import Builder
-from tianji_lab.profile.crew import ProbeFailed
+from tianji_lab.profile.probe.crew import ProbeFailed
 from tianji_lab.profile.figures import Notebook
 from tianji_lab.profile.phases import LEARNER, Part, Phase, Place, Room
-from tianji_lab.profile.protocol import Acted, Answer, Learned, Run
+from tianji_lab.profile.probe.protocol import Acted, Answer, Learned, Run
 
 ROUGHLY: Final = "roughly"
 FIRST: Final = "round 1"

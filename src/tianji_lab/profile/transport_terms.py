@@ -14,7 +14,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.launch.children import python_command, run_child
 from tianji_lab.bench.contents import LEAST_BYTES, WORD
 from tianji_lab.bench.record import KB, Experiment, Store
-from tianji_lab.profile.crew import ProbeFailed
+from tianji_lab.profile.probe.crew import ProbeFailed
 from tianji_lab.profile.measurements import TransportFigures, WeightsFigures
 from tianji_transports import registry
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import UsageError
 from tianji_cli.quantities import several
-from tianji_lab.bench.environment import describe
-from tianji_lab.bench.progress import Progress
+from tianji_lab.environment import describe
+from tianji_lab.progress import Progress
 from tianji_lab.model.prediction import predict
 from tianji_lab.model.split import Split
 from tianji_lab.profile.document import Earlier, read_earlier
@@ -26,7 +26,7 @@ from tianji_lab.profile.measure import measure
 from tianji_lab.profile.noise import warnings
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.settings import as_settings, host_values
-from tianji_lab.profile.simulation import Simulation, simulate
+from tianji_lab.model.simulation import Simulation, simulate
 from tianji_lab.scaling.study import Study
 
 NODES: Final = 8

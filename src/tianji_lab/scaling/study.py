@@ -20,7 +20,7 @@ from tianji_cli.config.update_rules import OnPolicySettings
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.launch.mpi import launched
 from tianji_cli.plan.plan import expected_hosts, make_plan
-from tianji_lab.bench.training import threshold_of
+from tianji_lab.training import threshold_of
 from tianji_lab.model.split import Split, powers_of_two
 from tianji_lab.profile.settings import (
     ACTORS,

@@ -9,10 +9,10 @@ from tianji_lab.bench.comm import SAMPLES
 from tianji_lab.bench.contents import CLOCK, WORD
 from tianji_lab.bench.trial import LEAD
 from tianji_transports.core import Full, Loan, Transport
-from tianji_transports.mpi import MpiTransport
-from tianji_transports.shm import ShmTransport
-from tianji_transports.ucx import UcxTransport
-from tianji_transports.zmq import ZmqTransport
+from tianji_transports.mpi.transport import MpiTransport
+from tianji_transports.shm.transport import ShmTransport
+from tianji_transports.ucx.transport import UcxTransport
+from tianji_transports.zmq.transport import ZmqTransport
 
 DAMAGED = 14
 """Number, from 0, of the message or version that is spoilt: neither first nor last of a window."""

@@ -13,7 +13,7 @@ import pytest
 import zmq
 from cli.bench.made_up import record
 
-from tianji_lab.bench.environment import busy_share, cpu_model, describe, warnings
+from tianji_lab.environment import busy_share, cpu_model, describe, warnings
 
 
 def test_the_conditions_name_versions_cores_and_load() -> None:
@@ -38,7 +38,7 @@ def test_only_libraries_of_the_engines_asked_for_are_named(engine: str, named: s
 
 def test_libraries_of_mpi_and_ucx_are_named_without_starting_mpi() -> None:
     code = (
-        "from tianji_lab.bench.environment import describe; found = describe(['mpi', 'ucx'], ['a'], None, 0);"
+        "from tianji_lab.environment import describe; found = describe(['mpi', 'ucx'], ['a'], None, 0);"
         "from mpi4py import MPI; assert not MPI.Is_initialized();"
         "print(found['mpi4py']); print(found['UCX'])"
     )
@@ -115,7 +115,7 @@ def test_the_three_noisiest_are_named_and_others_counted() -> None:
 
 def test_neither_matplotlib_nor_torch_is_imported_by_what_heads_and_prints_results() -> None:
     code = (
-        "import sys, tianji_lab.bench.environment, tianji_lab.bench.report, tianji_lab.bench.progress;"
+        "import sys, tianji_lab.environment, tianji_lab.bench.report, tianji_lab.progress;"
         "assert not {'matplotlib', 'torch', 'zmq', 'mpi4py', 'ucxx'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

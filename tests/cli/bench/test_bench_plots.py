@@ -9,7 +9,7 @@ import pytest
 from cli.bench.made_up import record, sweep
 from PIL import Image
 
-from tianji_lab.bench.curves import (
+from tianji_lab.curves import (
     ENGINES,
     collection_bars,
     engine_styles,

@@ -26,7 +26,7 @@ from tianji_lab.bench.raw.sockets import SocketEnd
 from tianji_lab.bench.slots import RING_BYTES, Slots
 from tianji_lab.bench.trial import Trial
 from tianji_transports.core import EngineOptions
-from tianji_transports.shm_page import SHM, job_stem, remove_stale
+from tianji_transports.shm.page import SHM, job_stem, remove_stale
 
 ENDS: dict[str, type[RawEnd]] = {"shm": IceoryxEnd, "zmq": SocketEnd}
 SIZES = (64, 512 * 1024)

@@ -22,7 +22,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.main import main
-from tianji_lab.bench.staleness import oversubscribed
+from tianji_lab.staleness.study import oversubscribed
 
 
 @pytest.fixture

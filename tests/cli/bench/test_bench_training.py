@@ -11,8 +11,8 @@ import pytest
 from cli.bench.trainings import left_run
 
 from tianji_cli.errors import RunFailed
-from tianji_lab.bench import training
-from tianji_lab.bench.training import Curve, read_training, train_once
+from tianji_lab import training
+from tianji_lab.training import Curve, read_training, train_once
 
 
 def test_a_training_that_cannot_start_says_why(config: str, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tianji_cli.files.directories import occupied, remove_stale
-from tianji_transports.shm_page import SHM, user_prefix
+from tianji_transports.shm.page import SHM, user_prefix
 
 STRANGER = 54_321
 AS_STRANGER = f"import os, sys; os.setgid({STRANGER}); os.setuid({STRANGER}); exec(sys.argv[1])"
@@ -127,7 +127,7 @@ def test_what_a_dead_job_of_this_user_has_left_goes(stem: Path) -> None:
 def test_a_name_that_is_no_job_s_removes_no_living_job(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
 ) -> None:
-    monkeypatch.setattr("tianji_transports.shm_page.SHM", tmp_path)
+    monkeypatch.setattr("tianji_transports.shm.page.SHM", tmp_path)
     page = tmp_path / f"{user_prefix()}0123456789ab.page"
     for path in (page, page.with_suffix(".bell-1"), tmp_path / f"{user_prefix()}{name}"):
         path.touch()

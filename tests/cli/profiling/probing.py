@@ -12,9 +12,9 @@ import tomli_w
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.launch.children import python_command
-from tianji_lab.profile.crew import PROBE
-from tianji_lab.profile.probe_settings import measuring_settings
-from tianji_lab.profile.protocol import (
+from tianji_lab.profile.probe.crew import PROBE
+from tianji_lab.profile.probe.settings import measuring_settings
+from tianji_lab.profile.probe.protocol import (
     ANSWER,
     Acted,
     ActedWindow,

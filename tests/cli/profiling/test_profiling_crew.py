@@ -15,8 +15,8 @@ import pytest
 from cli.profiling.probing import COMMAND, PPO, SLOW, preparation, run, write_config
 from cli.sessions import PATIENCE_S
 
-from tianji_lab.profile.crew import Crew, ProbeFailed, start_crew
-from tianji_lab.profile.protocol import Acted, Average, Averaged, Prepared
+from tianji_lab.profile.probe.crew import Crew, ProbeFailed, start_crew
+from tianji_lab.profile.probe.protocol import Acted, Average, Averaged, Prepared
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_probe.py")))
 
@@ -138,8 +138,8 @@ with open({str(fifo)!r}, "w") as fifo:
 PARENT = """
 import sys
 from tianji_cli.signals import Interruption, raise_signals
-from tianji_lab.profile.crew import start_crew
-from tianji_lab.profile.protocol import STEP
+from tianji_lab.profile.probe.crew import start_crew
+from tianji_lab.profile.probe.protocol import STEP
 raise_signals()
 steps = [STEP.validate_json(line) for line in sys.argv[1].splitlines()]
 try:

@@ -8,7 +8,7 @@ import pytest
 
 from tianji_lab.profile.figures import Notebook
 from tianji_lab.profile.phases import Phase
-from tianji_lab.profile.protocol import Acted, ActedWindow, Learned, LearnedWindow
+from tianji_lab.profile.probe.protocol import Acted, ActedWindow, Learned, LearnedWindow
 
 
 def acted(fragments: int, busy_s: float) -> ActedWindow:

@@ -11,12 +11,12 @@ import pytest
 from cli.profiling.probing import PPO, write_config
 
 from tianji_cli.config.loader import load_config
-from tianji_lab.bench.progress import Progress
+from tianji_lab.progress import Progress
 from tianji_lab.profile import building, rounds
 from tianji_lab.profile.building import Builder, Subject
-from tianji_lab.profile.crew import Crew, ProbeFailed
+from tianji_lab.profile.probe.crew import Crew, ProbeFailed
 from tianji_lab.profile.phases import Phase, Room, all_phases
-from tianji_lab.profile.protocol import (
+from tianji_lab.profile.probe.protocol import (
     Acted,
     ActedWindow,
     Answer,

@@ -15,7 +15,7 @@ from cli.boom import BOOM
 from cli.profiling.probing import COMMAND, DQN, PPO, SLOW, Asked, preparation, run, write_config
 from cli.sessions import PATIENCE_S
 
-from tianji_lab.profile.protocol import Failed
+from tianji_lab.profile.probe.protocol import Failed
 
 
 @pytest.fixture(scope="module")

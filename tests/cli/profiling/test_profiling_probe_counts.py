@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cli.profiling.probing import DQN, PPO, Asked, write_config
 
-from tianji_lab.profile.protocol import Average, Averaged, Failed, LearnedWindow, Prepared
+from tianji_lab.profile.probe.protocol import Average, Averaged, Failed, LearnedWindow, Prepared
 
 FRESH = {"capacity": 5000, "sampler": "fresh", "save_with_checkpoint": True}
 PRIORITISED: dict[str, Any] = {"capacity": 5000, "sampler": "prioritised", "priority_updates": "sync"}

@@ -10,8 +10,8 @@ from cli.profiling.probing import DQN, PPO, write_config
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError
-from tianji_lab.profile.probe_settings import REPLAY_BYTES, measuring_settings, replay_settings
-from tianji_lab.profile.timed_assembly import ACTOR, TimedAssembly, job_of
+from tianji_lab.profile.probe.settings import REPLAY_BYTES, measuring_settings, replay_settings
+from tianji_lab.profile.probe.timed_assembly import ACTOR, TimedAssembly, job_of
 
 OF_SEQUENCES = """
 from pydantic import BaseModel

@@ -15,7 +15,7 @@ from tianji_lab.model.costs import ActorCosts, BufferCosts, Cost, Costs, Exchang
 from tianji_lab.model.prediction import predict
 from tianji_lab.model.split import Split
 from tianji_lab.model.workload import Workload
-from tianji_lab.profile.simulation import EVENTS, simulate
+from tianji_lab.model.simulation import EVENTS, simulate
 
 STEPS = 32 * 32
 """T x N of every fragment here."""

@@ -14,7 +14,7 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.metrics import read_metrics
-from tianji_lab.bench.progress import Progress
+from tianji_lab.progress import Progress
 from tianji_lab.model.prediction import Prediction
 from tianji_lab.model.split import Split
 from tianji_lab.profile import verify as verify_module

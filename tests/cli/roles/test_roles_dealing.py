@@ -9,8 +9,8 @@ import pytest
 from tianji_cli.plan.graph import DEALS, SHARES
 from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Deal, Dealer
 from tianji_transports.core import Transport
-from tianji_transports.shm import ShmTransport
-from tianji_transports.ucx import UcxTransport
+from tianji_transports.shm.transport import ShmTransport
+from tianji_transports.ucx.transport import UcxTransport
 from tianji_transports.wiring import Channel, Wiring
 
 LEARNER, ONE, OTHER = 0, 1, 2

@@ -15,7 +15,7 @@ from tianji_cli.wire.fragment import job_number
 from tianji_cli.wire.keys import JobKey
 from tianji_transports.core import EngineOptions, Full
 from tianji_transports.wiring import Channel, Slot, Wiring
-from tianji_transports.zmq import ZmqTransport
+from tianji_transports.zmq.transport import ZmqTransport
 
 VALUES = 4
 WIRING = Wiring(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tianji_lab.bench.training import Curve
+from tianji_lab.training import Curve
 from tianji_lab.model.split import Split
 from tianji_lab.scaling.measure import Failed, Outcome, Trained
 from tianji_lab.scaling.simulation import Machines

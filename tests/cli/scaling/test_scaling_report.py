@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from tianji_cli.errors import RunFailed
 from tianji_cli.files.rundir import RunDirectory
 from tianji_lab.model.split import Split
-from tianji_lab.profile.simulation import Simulation
+from tianji_lab.model.simulation import Simulation
 from tianji_lab.scaling.measure import Outcome, read_trained, settled_rates
 from tianji_lab.scaling.plots import draw_into
 from tianji_lab.scaling.report import Range, cautions, document, rows_of, write_all

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from tianji_transports.composite import CompositeTransport, both
 from tianji_transports.core import Capabilities, EngineOptions
-from tianji_transports.shm import ShmTransport
+from tianji_transports.shm.transport import ShmTransport
 from tianji_transports.wiring import Wiring
-from tianji_transports.zmq import ZmqTransport
+from tianji_transports.zmq.transport import ZmqTransport
 
 RANKS = 64
 

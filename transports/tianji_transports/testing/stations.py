@@ -14,7 +14,7 @@ import signal
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
-from tianji_transports.mpi_world import finalise, initialise
+from tianji_transports.mpi.world import finalise, initialise
 from tianji_transports.testing.job import STATIONS, serve
 
 IDLE = "the station is idle"

@@ -16,8 +16,8 @@ from tianji_lab.bench.raw.end import RawEnd, fill, wiring
 from tianji_lab.bench.trial import LEAD, Trial
 from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
-from tianji_transports.shm_page import LINE, Page
-from tianji_transports.shm_ports import Ports
+from tianji_transports.shm.page import LINE, Page
+from tianji_transports.shm.ports import Ports
 
 
 class IceoryxEnd(RawEnd):

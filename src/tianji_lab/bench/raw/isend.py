@@ -10,9 +10,9 @@ from collections import deque
 from tianji_lab.bench.raw.end import RawEnd, fill, wiring
 from tianji_lab.bench.trial import Trial
 from tianji_transports.core import EngineOptions
-from tianji_transports.mpi_ends import pages
-from tianji_transports.mpi_tags import Tags, format_address, parse_address
-from tianji_transports.mpi_world import MPI, initialise, largest_tag, leave
+from tianji_transports.mpi.ends import pages
+from tianji_transports.mpi.tags import Tags, format_address, parse_address
+from tianji_transports.mpi.world import MPI, initialise, largest_tag, leave
 
 
 class IsendEnd(RawEnd):

@@ -11,7 +11,7 @@ from tianji_lab.bench.raw.end import WAIT_S, RawEnd, fill
 from tianji_lab.bench.trial import LEAD, Trial
 from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
-from tianji_transports.zmq_sockets import keep_freed_memory
+from tianji_transports.zmq.sockets import keep_freed_memory
 
 
 class SocketEnd(RawEnd):

@@ -16,8 +16,8 @@ from tianji_lab.bench.raw.end import RawEnd, fill
 from tianji_lab.bench.trial import LEAD, Trial
 from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
-from tianji_transports.ucx_library import Array, libucxx, new_context, translated
-from tianji_transports.ucx_port import SEAL, Lane, sealed
+from tianji_transports.ucx.library import Array, libucxx, new_context, translated
+from tianji_transports.ucx.port import SEAL, Lane, sealed
 
 MESSAGE: Final = libucxx.UCXXTag(1)
 ACK: Final = libucxx.UCXXTag(2)

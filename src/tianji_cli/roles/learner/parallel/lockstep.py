@@ -21,7 +21,7 @@ from torch import distributed
 
 from tianji_algos.peers import Peers
 from tianji_cli.errors import TianjiError
-from tianji_transports.listening import keep_out, listening
+from tianji_transports.zmq.listening import keep_out, listening
 
 LOOPBACK: Final = "127.0.0.1"
 FIRST: Final = 0

@@ -1,0 +1,129 @@
+"""Actors that see what their agents see, and critics that see everything (Lowe et al., 2017, section 4.1)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.core import Executor, Model, Spaces
+from tianji_algos.maddpg.settings import TeamDeterministicSettings
+from tianji_algos.models.batched_layers import BatchedLayers, NumpyBatchedLayers
+from tianji_algos.models.layers import flat_views
+from tianji_algos.models.teams.rows import AgentRows, append_identity
+from tianji_algos.team import Records, Team
+
+Floats = npt.NDArray[np.float32]
+
+_ACTOR_GAIN: Final = 0.01
+"""Initial policies are nearly uniform, or in the middle between the bounds."""
+
+
+class TeamDeterministic(Model):
+    """A policy for each agent, and critics of what all of them do together.
+
+    Networks of all agents are computed as one. The actors' parameters come first in the flat array: acting
+    needs no others.
+
+    Args:
+        spaces: of an environment with a team.
+        settings: widths, activation, what is shared, what is valued.
+
+    Attributes:
+        team: sizes of what the team sees and does.
+        actors: from what agents see to logits, or to numbers whose tanh is the action.
+        critics: from the state and all actions to values.
+
+    Raises:
+        UnsupportedSpaceError: the environment has no team.
+    """
+
+    settings_type: ClassVar[type[TeamDeterministicSettings]] = TeamDeterministicSettings
+
+    def __init__(self, spaces: Spaces, settings: TeamDeterministicSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.team = team = Team.of(spaces)
+        self.has_team_critic = settings.rewards == "team"
+        named = team.agents if settings.share_parameters else 0
+        self.actors = BatchedLayers(
+            1 if settings.share_parameters else team.agents,
+            team.observation + named,
+            settings.hidden,
+            team.most_actions,
+            settings.activation,
+            _ACTOR_GAIN,
+        )
+        self.critics = BatchedLayers(
+            1 if settings.share_parameters or self.has_team_critic else team.agents,
+            team.state + team.agents * team.most_actions + (0 if self.has_team_critic else named),
+            settings.critic_hidden,
+            1,
+            settings.activation,
+            1.0,
+        )
+
+    @property
+    def actor_parameter_count(self) -> int:
+        """How many values at the beginning of the flat array belong to the actors."""
+        return sum(parameter.numel() for parameter in self.actors.parameters())
+
+    def act(self, observation: torch.Tensor) -> torch.Tensor:
+        """Compute the actors' outputs ``[M, B, A]`` of what agents see, ``[M, B, O]``."""
+        agents, batch, _ = observation.shape
+        rows = append_identity(observation, 0) if self.settings.share_parameters else observation
+        outputs: torch.Tensor = self.actors(rows.reshape(self.actors.networks, -1, self.actors.inputs))
+        return outputs.reshape(agents, batch, -1)
+
+    def value(self, state: torch.Tensor, actions: torch.Tensor, *, frozen: bool = False) -> torch.Tensor:
+        """Compute what it is worth that all agents act so.
+
+        Args:
+            state: of all, ``[B, S]``.
+            actions: of all agents as the critics see them, ``[B, M * A]``; or ``[M, B, M * A]`` where each
+                agent's critic is to value others.
+            frozen: gradients reach the actions alone.
+
+        Returns:
+            A value for each agent ``[M, B]``; ``[1, B]`` if it is one for the team, of the same actions.
+        """
+        batch, size = actions.shape[-2:]
+        valued = actions.shape[0] if actions.ndim == 3 else (1 if self.has_team_critic else self.team.agents)
+        rows = torch.cat((state.expand(valued, batch, -1), actions.expand(valued, batch, size)), dim=2)
+        if self.settings.share_parameters and not self.has_team_critic:
+            rows = append_identity(rows, 0)
+        rows = rows.reshape(self.critics.networks, -1, self.critics.inputs)
+        values: torch.Tensor = self.critics(rows, frozen=frozen)
+        return values.reshape(valued, batch)
+
+    def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - it takes as many as come
+        """Act in numpy with a copy of the actors alone."""
+        return _NumpyActors(self)
+
+
+class _NumpyActors(Executor):
+    """All actors' forward pass over a flat array of their own.
+
+    Args:
+        model: whose actors.
+    """
+
+    def __init__(self, model: TeamDeterministic) -> None:
+        self._flat, arrays = flat_views(model.actors, "actors")
+        self._rows = AgentRows(model.team, identity=model.settings.share_parameters, state=False)
+        self._shares = model.actors.networks == 1
+        self._layers = NumpyBatchedLayers(arrays, "actors", model.settings.activation)
+
+    def adopt(self, parameters: Floats) -> None:
+        """Copy the actors' part of ``parameters [parameter_count]`` in."""
+        np.copyto(self._flat, parameters[: len(self._flat)])
+
+    def __call__(self, observation: Records) -> tuple[Floats, ...]:
+        """Give the actors' outputs ``[N, M, A]`` of records ``[N]``; they are reused by the next call."""
+        rows = self._rows(observation)
+        if self._shares:
+            outputs = self._layers(rows.reshape(1, -1, rows.shape[2]))
+            return (outputs.reshape(*rows.shape[:2], -1),)
+        return (self._layers(rows.transpose(1, 0, 2)).transpose(1, 0, 2),)

@@ -1,0 +1,184 @@
+"""Agents of a team that remember, the values of their actions, and the team's value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.core import Executor, Model, Spaces
+from tianji_algos.errors import UnsupportedSpaceError
+from tianji_algos.models.batched_gru import BatchedGRU, NumpyBatchedGRU
+from tianji_algos.models.batched_layers import BatchedLayers, NumpyBatchedLayers
+from tianji_algos.models.layers import flat_views
+from tianji_algos.models.teams.mixers import build_mixer
+from tianji_algos.qmix.settings import TeamQSettings
+from tianji_algos.team import Records, Team
+
+Floats = npt.NDArray[np.float32]
+
+NO_ACTION: Final = -1
+"""What an agent did before its first step."""
+
+
+class TeamQ(Model):
+    """A layer, a GRU and a layer for each agent (DRQN; Hausknecht & Stone, 2015), and a mixer.
+
+    Args:
+        spaces: of an environment with a team that chooses from single actions.
+        settings: widths, what agents are told, what is shared, how values are mixed.
+
+    Attributes:
+        team: sizes of what the team sees and does.
+        networks: G, how many networks there are: one, or one for each agent.
+
+    Raises:
+        UnsupportedSpaceError: the environment has no team, or actions are continuous.
+    """
+
+    settings_type: ClassVar[type[TeamQSettings]] = TeamQSettings
+
+    def __init__(self, spaces: Spaces, settings: TeamQSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.team = team = team_that_chooses(spaces)
+        self.networks = 1 if settings.share_parameters else team.agents
+        width = settings.width
+        inputs = AgentInputs(self).width
+        self.encoder = BatchedLayers(self.networks, inputs, (), width, "relu", math.sqrt(2.0))
+        self.core = BatchedGRU(self.networks, width, width)
+        self.head = BatchedLayers(self.networks, width, (), team.most_actions, "relu", 1.0)
+        self.mixer = build_mixer(team, settings)
+
+    def forward(self, inputs: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        """Compute the values of all actions along sequences that begin with nothing remembered.
+
+        Args:
+            inputs: ``[R, M, I]`` as ``AgentInputs`` writes them: first of all sequences at step 0, then at
+                step 1, and so on.
+            sizes: how many sequences have that step; those that end are the last.
+
+        Returns:
+            ``Q [R, M, A]``, also of actions that are not available.
+        """
+        rows, agents, width = inputs.shape
+        if self.networks == 1:
+            inputs, sizes = inputs.reshape(1, rows * agents, width), [agents * size for size in sizes]
+        else:
+            inputs = inputs.transpose(0, 1)
+        q: torch.Tensor = self.head(self.core(torch.relu(self.encoder(inputs)), sizes))
+        return q.view(rows, agents, -1) if self.networks == 1 else q.transpose(0, 1)
+
+    def executor(self, batch_size: int) -> TeamQExecutor:
+        """Act in numpy with a copy of the parameters."""
+        return TeamQExecutor(self, batch_size)
+
+
+class AgentInputs:
+    """Writes what agents' networks get: observations, last actions and which agent it is, as far as they do.
+
+    Args:
+        model: whose.
+
+    Attributes:
+        width: I, of one agent's.
+    """
+
+    def __init__(self, model: TeamQ) -> None:
+        team, settings = model.team, model.settings
+        self._agents, self._observation = team.agents, team.observation
+        self._numbers = np.arange(team.most_actions if settings.last_action else 0)
+        self._named = settings.agent_id and settings.share_parameters
+        self.width = team.observation + len(self._numbers) + self._named * team.agents
+        self._inputs = np.empty((0, team.agents, self.width), np.float32)
+
+    def __call__(self, observation: npt.NDArray[Any], last_action: npt.NDArray[np.int64]) -> Floats:
+        """Write ``[R, M, I]``, which the next call reuses.
+
+        Args:
+            observation: ``[R, M, O]``.
+            last_action: ``[R, M]``; ``NO_ACTION`` where there was none.
+        """
+        rows, begin = len(observation), self._observation
+        if rows > len(self._inputs):
+            self._inputs = np.empty((rows, self._agents, self.width), np.float32)
+            if self._named:
+                self._inputs[:, :, -self._agents :] = np.eye(self._agents)
+        inputs = self._inputs[:rows]
+        inputs[:, :, :begin] = observation
+        one_hot = inputs[:, :, begin : begin + len(self._numbers)]
+        np.equal(last_action[:, :, None], self._numbers, out=one_hot)
+        return inputs
+
+
+class TeamQExecutor(Executor):
+    """Agents' networks in numpy, over views of one flat array; remembers for them.
+
+    Args:
+        model: gives the layout of the flat array, and its first values.
+        num_envs: N.
+    """
+
+    def __init__(self, model: TeamQ, num_envs: int) -> None:
+        self._flat, arrays = flat_views(model)
+        self._networks, self._shape = model.networks, (num_envs, model.team.agents)
+        self._inputs = AgentInputs(model)
+        self._encoder = NumpyBatchedLayers(arrays, "encoder", "relu")
+        self._core = NumpyBatchedGRU(arrays, "core", num_envs * model.team.agents // model.networks)
+        self._head = NumpyBatchedLayers(arrays, "head", "relu")
+        self._last_action = np.full(self._shape, NO_ACTION, np.int64)
+
+    def adopt(self, parameters: Floats) -> None:
+        """Copy new parameters ``[parameter_count]`` in; what is remembered stays."""
+        np.copyto(self._flat, parameters)
+
+    def __call__(self, observation: Records) -> tuple[Floats, ...]:
+        """Give ``Q [N, M, A]`` of records ``[N]``, and move on by one step; reused by the next call."""
+        inputs = self._inputs(observation["observation"], self._last_action)
+        features = self._encoder(self._by_network(inputs))
+        np.maximum(features, np.float32(0.0), out=features)
+        q = self._head(self._core(features))
+        return (self._by_environment(q),)
+
+    def preview(self, observation: Records) -> tuple[Floats, ...]:
+        """Give ``Q [N, M, A]`` of records ``[N]``, and stay."""
+        state = self._core.state.copy()
+        q = self(observation)
+        self._core.state[...] = state
+        return q
+
+    def note(self, action: npt.NDArray[np.int64]) -> None:
+        """Remember what was done after the last call, ``[N, M]``."""
+        self._last_action[...] = action
+
+    def forget(self, where: npt.NDArray[np.bool_]) -> None:
+        """Forget what was seen and done in those environments, ``[N]``."""
+        self._last_action[where] = NO_ACTION
+        self._by_environment(self._core.state)[where] = 0.0
+
+    def _by_network(self, rows: Floats) -> Floats:
+        """View ``[N, M, ...]`` as ``[G, N * M / G, ...]``."""
+        return rows.reshape(1, -1, rows.shape[2]) if self._networks == 1 else rows.transpose(1, 0, 2)
+
+    def _by_environment(self, rows: Floats) -> Floats:
+        """View ``[G, N * M / G, ...]`` as ``[N, M, ...]``."""
+        return rows.reshape(*self._shape, -1) if self._networks == 1 else rows.transpose(1, 0, 2)
+
+
+def team_that_chooses(spaces: Spaces) -> Team:
+    """Read the sizes of a team whose agents have single actions.
+
+    Raises:
+        UnsupportedSpaceError: the environment has no team, or actions are continuous.
+    """
+    team = Team.of(spaces)
+    if not team.discrete:
+        raise UnsupportedSpaceError(
+            f"QMIX compares the values of single actions, so {spaces.action} is nothing that its agents can "
+            "choose from; discrete actions, or an agent for this space such as 'maddpg', would be right"
+        )
+    return team

@@ -1,0 +1,127 @@
+"""Environment type ``"smax"``: battles like those of StarCraft II, simulated by JaxMARL.
+
+A team of allies fights a team of enemies that a policy made by hand commands (Rutherford et al. 2024,
+section 4). All copies are stepped by one call that JAX has compiled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from tianji_envs.core import EnvironmentFactory
+from tianji_envs.errors import BrokenEnvironmentError, MissingExtraError, UnknownEnvironmentError
+from tianji_envs.teams.smax_options import read_options
+from tianji_envs.suggestions import nearest_or_all
+
+if TYPE_CHECKING:
+    from tianji_envs.core import VectorEnvironment
+
+SCENARIOS: Final = (
+    "3m",
+    "8m",
+    "25m",
+    "2s3z",
+    "3s5z",
+    "5m_vs_6m",
+    "10m_vs_11m",
+    "27m_vs_30m",
+    "3s5z_vs_3s6z",
+    "3s_vs_5z",
+    "6h_vs_8z",
+    "smacv2_5_units",
+    "smacv2_10_units",
+    "smacv2_20_units",
+)
+"""Those of JaxMARL; importing it to ask would take seconds."""
+
+MAX_STEPS: Final = 100
+"""Of a battle, unless a config says otherwise."""
+
+_ONE_THREAD: Final = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+
+
+class SMAXFactory(EnvironmentFactory):
+    """Makes battles of JaxMARL's ``HeuristicEnemySMAX``."""
+
+    wants_fresh_process: ClassVar[bool] = True
+    makes_teams: ClassVar[bool | None] = True
+
+    def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
+        """Look the scenario up."""
+        if id not in SCENARIOS:
+            raise UnknownEnvironmentError(f"SMAX has no scenario {id!r}{nearest_or_all(id, SCENARIOS)}")
+
+    def check_options(self, id: str, options: Mapping[str, Any]) -> None:  # noqa: A002, ARG002 - alike in all
+        """Check names and values, and look for JaxMARL without importing it."""
+        read_options(options)
+        if importlib.util.find_spec("jaxmarl") is None:
+            raise _missing("jaxmarl")
+
+    def make(
+        self,
+        id: str,  # noqa: A002 - the config's word for it
+        num_envs: int,
+        max_episode_steps: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        render: bool = False,  # noqa: ARG002 - positions are there anyway
+        *,
+        evaluation: bool = False,  # noqa: ARG002 - episodes are whole, and rewards the environment's own
+        threads: int = 1,
+    ) -> VectorEnvironment:
+        """Build N battles; ``SMAXOptions`` says what the options are."""
+        self.check_id(id)
+        limit = MAX_STEPS if max_episode_steps is None else max_episode_steps
+        # JaxMARL ends a battle on the step after its max_steps: its own default of 100 makes battles of 101.
+        keywords = asdict(read_options(options)) | {"max_steps": limit - 1}
+        _settle_jax(threads)
+        try:
+            battles = _import_battles()
+        except ModuleNotFoundError as cause:
+            raise _missing(cause.name) from cause
+        try:
+            vector: VectorEnvironment = battles.SMAXVectorEnvironment(id, num_envs, keywords)
+        except Exception as cause:
+            raise BrokenEnvironmentError(f"SMAX's {id} cannot be built with {keywords}: {cause}") from cause
+        return vector
+
+
+def _settle_jax(threads: int) -> None:
+    """Say where JAX computes, which it reads once, when it first does; a user's own word counts more.
+
+    Every actor has a core of its own: more threads than that would take turns on it.
+    """
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    if threads == 1:
+        os.environ.setdefault("XLA_FLAGS", _ONE_THREAD)
+
+
+def _import_battles() -> Any:
+    with _kept_streams():
+        return importlib.import_module("tianji_envs.teams.smax_vector")
+
+
+@contextlib.contextmanager
+def _kept_streams() -> Iterator[None]:
+    """Drop what is printed, and put the standard streams back.
+
+    While it is imported, JaxMARL prints which of its environments it lacks, and replaces ``sys.stdout`` and
+    ``sys.stderr`` by what they were when Python began.
+    """
+    kept = sys.stdout, sys.stderr, sys.__stdout__
+    sys.stdout = sys.__stdout__ = io.StringIO()  # type: ignore[misc, assignment]  # final to Python, not to JaxMARL
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr, sys.__stdout__ = kept  # type: ignore[misc]
+
+
+def _missing(module: str | None) -> MissingExtraError:
+    return MissingExtraError(f"SMAX needs {module!r}, which is not installed: pip install 'tianji[smax]'")

@@ -1,0 +1,169 @@
+"""The conditions of a measurement: what heads every result, and what makes one worth little."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from tianji_cli.quantities import ranges, share, size
+from tianji_lab.bench.record import KB, Record
+from tianji_transports.errors import TransportError
+
+LOOK_S: Final = 0.5
+"""How long it is watched what else this machine does."""
+BUSY: Final = 0.10
+"""More than this share of the cores at work with something else disturbs a measurement."""
+NOISY: Final = 0.25
+"""Repeated runs that lie further apart than this share of their median say little."""
+MAX_NAMED: Final = 3
+GIB: Final = 1 << 30
+CPU_INFO: Final = Path("/proc/cpuinfo")
+SETTINGS: Final = re.compile(r"(UCX|MPICH|OMPI|MPIR_CVAR|FI)_.+|SLURM_JOB_ID|SLURM_NNODES")
+"""Variables that decide how the libraries below the engines send."""
+
+
+def describe(
+    backends: Sequence[str], hosts: Sequence[str], clock_error_us: float | None, busy: float
+) -> dict[str, str]:
+    """Describe this machine, the libraries and their settings.
+
+    Args:
+        backends: engines that were asked for, or two of them: ``shm+zmq``.
+        hosts: that take part; names may come several times.
+        clock_error_us: how exactly the clocks of other hosts are known; None without any.
+        busy: ``busy_share`` before the first run.
+
+    Returns:
+        Descriptions by subject, in the order to be shown.
+    """
+    usable = sorted(os.sched_getaffinity(0))
+    memory = psutil.virtual_memory()
+    described = {
+        "tianji": metadata.version("tianji"),
+        "python": platform.python_version(),
+        "kernel": platform.platform(),
+        "CPU": cpu_model(),
+        "cores": f"{len(usable)} usable of {os.cpu_count()} (affinity {ranges(usable)})",
+        "memory": f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}",
+        "load": f"{share(busy)} of the cores at work with something else before the first run, "
+        f"load average {os.getloadavg()[0]:.2f} after the last",
+    }
+    engines = {engine for backend in backends for engine in backend.split("+")}
+    for engine in sorted(engines & _LIBRARIES.keys()):
+        described |= dict(_LIBRARIES[engine]())
+    described["settings"] = _settings() or "none"
+    names = list(dict.fromkeys(hosts))
+    described["hosts"] = f"{len(names)}: {', '.join(names)}" if len(names) > 1 else "1"
+    if clock_error_us is not None:
+        described["clocks"] = f"offset measured and removed, +- {clock_error_us:.0f} us"
+    return described
+
+
+def busy_share() -> float:
+    """Measure the share of the usable cores that is at work: nothing of ours is yet.
+
+    Takes half a second.
+    """
+    percents = psutil.cpu_percent(interval=LOOK_S, percpu=True)
+    # Containers may count their own cores from 0 and still name the affinity by the machine's.
+    usable = [percents[core] for core in os.sched_getaffinity(0) if core < len(percents)] or percents
+    return float(sum(usable) / len(usable) / 100)
+
+
+def warnings(busy: float, records: Sequence[Record]) -> list[str]:
+    """Say what speaks against the figures.
+
+    Args:
+        busy: ``busy_share`` before the first run.
+        records: what was measured.
+    """
+    said = []
+    if busy > BUSY:
+        said.append(
+            f"this machine is too busy to measure: {share(busy)} of its cores were at work "
+            "with something else"
+        )
+    noisy = sorted((record for record in records if record.spread > NOISY), key=lambda record: -record.spread)
+    said += [
+        f"too noisy: repeated runs of {_case(record)} lay {share(record.spread)} apart"
+        for record in noisy[:MAX_NAMED]
+    ]
+    if len(noisy) > MAX_NAMED:
+        more = len(noisy) - MAX_NAMED
+        said.append(f"too noisy: {more} more {'case' if more == 1 else 'cases'}, each above {share(NOISY)}")
+    return said
+
+
+def cpu_model(info: Path = CPU_INFO) -> str:
+    """Name the processor, or its architecture where Linux knows no more (ARM).
+
+    Args:
+        info: the kernel's description of the cores.
+    """
+    try:
+        found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
+    except OSError:
+        found = None
+    return found.group(1).strip() if found else platform.machine()
+
+
+def _case(record: Record) -> str:
+    actors = f"{record.actors} actor" + ("s" if record.actors > 1 else "")
+    time = f", sample time {record.sample_time_s:g} s" if record.sample_time_s else ""
+    return f"{record.backend} at {size(record.msg_kb * KB)}, {actors}{time}"
+
+
+def _settings() -> str:
+    return " ".join(
+        f"{name}={value}" for name, value in sorted(os.environ.items()) if SETTINGS.fullmatch(name)
+    )
+
+
+def _iceoryx2() -> Iterator[tuple[str, str]]:
+    yield "iceoryx2", metadata.version("iceoryx2")
+
+
+def _zmq() -> Iterator[tuple[str, str]]:
+    import zmq  # noqa: PLC0415 - only where it is measured
+
+    yield "pyzmq", f"{zmq.__version__}, libzmq {zmq.zmq_version()}"
+
+
+def _mpi() -> Iterator[tuple[str, str]]:
+    from tianji_transports.mpi.world import MPI  # noqa: PLC0415 - an extra
+
+    library = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
+    yield "mpi4py", f"{metadata.version('mpi4py')}, {' '.join(library.split())}"
+
+
+def _ucx() -> Iterator[tuple[str, str]]:
+    from tianji_transports.ucx.library import describe as describe_ucx  # noqa: PLC0415 - an extra
+
+    try:
+        found = describe_ucx()
+    except TransportError as error:
+        yield "UCX", str(error)
+        return
+    yield "UCX", f"{found.version}, ucxx {_first_version('ucxx-cu12', 'ucxx-cu13', 'ucxx')}"
+    yield "UCX inside a host", ", ".join(found.local) or "nothing but TCP"
+    yield "UCX between hosts", ", ".join(found.remote) or "nothing"
+
+
+def _first_version(*names: str) -> str:
+    """Find the version of the one of several distributions that is installed."""
+    for name in names:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return "of unknown version"
+
+
+_LIBRARIES: Final = {"shm": _iceoryx2, "zmq": _zmq, "mpi": _mpi, "ucx": _ucx}

@@ -1,0 +1,205 @@
+"""What stale samples and a poor mapping cost: the trainings of the paper's Figures 12(a) and 6(d).
+
+A buffer that holds k rollouts hands out samples of which one in k is new (D.1): 1 is called New, k is Lagk.
+Each setting is trained with the same seeds, and the settings take turns, so that what disturbs the machine
+disturbs all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tianji_cli.config.loader import load_config
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.update_rules import OnPolicySettings
+from tianji_cli.errors import UsageError
+from tianji_cli.launch.mpi import launched
+from tianji_cli.quantities import duration
+from tianji_lab.progress import Progress
+from tianji_lab.training import Training, read_training, threshold_of, train_once
+
+LAGS: Final[Mapping[str, tuple[int, ...]]] = {"12a": (1, 2, 4, 8), "6d": (1, 8)}
+"""Lags of a figure, unless the user names others. 6(d) has 1:1 and 1:8 (4.3.2)."""
+MIN_SEEDS: Final = 2
+OVERSUBSCRIBED: Final = 4
+"""Actors on each core, in the poor mapping that is taken unless the user names one."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One of the settings that are compared.
+
+    Attributes:
+        mapping: "recommended" (the config's) or "poor".
+        lag: rollouts that the buffer holds.
+        overrides: ``SECTION.KEY=VALUE`` settings beside those of all.
+    """
+
+    mapping: str
+    lag: int
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def samples(self) -> str:
+        """The paper's name of the lag."""
+        return "New" if self.lag == 1 else f"Lag{self.lag}"
+
+    @property
+    def name(self) -> str:
+        """Of the experiment, and so of a directory."""
+        return (
+            self.samples.lower()
+            if self.mapping == "recommended"
+            else f"{self.mapping}-{self.samples.lower()}"
+        )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is to be trained, checked so far as it can be before.
+
+    Attributes:
+        figure: of the paper, one of ``LAGS``.
+        config: path or name of the config.
+        job: the config as it is loaded.
+        overrides: the user's, of all settings.
+        settings: that are compared; the first is what the others are held against.
+        seeds: of the trainings of each.
+        threshold: mean return of 100 episodes whose first time is measured.
+    """
+
+    figure: str
+    config: str
+    job: JobConfig
+    overrides: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    seeds: tuple[int, ...]
+    threshold: float
+
+    def overrides_of(self, setting: Setting, seed: int) -> list[str]:
+        """Say what differs from the config in one training."""
+        thresholds = sorted({*self.job.experiment.thresholds, self.threshold})
+        return [
+            "experiment.eval_episodes=0",
+            "experiment.plots=false",
+            *self.overrides,
+            *setting.overrides,
+            f"experiment.thresholds={json.dumps(thresholds)}",
+            f"experiment.seed={seed}",
+            f"distribution.buffer.rollouts={setting.lag}",
+        ]
+
+
+def plan_comparison(
+    config: str,
+    *,
+    figure: str,
+    lags: Sequence[int],
+    seeds: int,
+    threshold: float | None,
+    overrides: Sequence[str],
+    poor: Sequence[str],
+) -> Comparison:
+    """Decide what is trained, and make sure that all of it can be.
+
+    Args:
+        config: path or name of the config.
+        figure: of the paper, one of ``LAGS``.
+        lags: () for the figure's.
+        seeds: how many; the first is the config's.
+        threshold: None for the first of the config's.
+        overrides: ``SECTION.KEY=VALUE`` settings of all trainings.
+        poor: such settings of the poor mapping; () for oversubscribed actors.
+
+    Raises:
+        UsageError: it does not fit together; ConfigError: one of the settings cannot be trained.
+    """
+    if figure == "12a" and poor:
+        raise UsageError("--poor is a mapping of figure 6d; --figure 6d compares it")
+    if seeds < MIN_SEEDS:
+        raise UsageError(f"--seeds {seeds} has no interval: at least {MIN_SEEDS} are needed, 5 are usual")
+    lags = tuple(dict.fromkeys(lags)) or LAGS[figure]
+    if min(lags) < 1:
+        raise UsageError(f"--lag {min(lags)}: a buffer holds at least 1 rollout")
+    job = load_config(config, overrides)
+    threshold = threshold_of(config, job, threshold)
+    _check(job, threshold)
+    settings = [Setting("recommended", lag) for lag in lags]
+    if figure == "6d":
+        mapping = tuple(poor) or oversubscribed(job, len(os.sched_getaffinity(0)))
+        settings += [Setting("poor", lag, mapping) for lag in lags]
+    first = job.experiment.seed
+    every = tuple(range(first, first + seeds))
+    comparison = Comparison(figure, config, job, tuple(overrides), tuple(settings), every, threshold)
+    for setting in settings:
+        load_config(config, comparison.overrides_of(setting, every[-1]))
+    return comparison
+
+
+def oversubscribed(job: JobConfig, cores: int) -> tuple[str, ...]:
+    """Make a poor mapping of a config: several actors on each core, with its environments shared out.
+
+    Args:
+        job: the config.
+        cores: that can be used.
+    """
+    actor, training = job.distribution.actor, job.training.settings
+    num = OVERSUBSCRIBED * max(cores, actor.num)
+    most = max(1, actor.num * job.environment.num_envs // num)
+    rollout = training.rollout_steps if isinstance(training, OnPolicySettings) else 0
+    unit = actor.send_size * (num if job.distribution.mode == "sync" else 1)
+    # Nothing that divides the rollout: then the config's own check says what would.
+    num_envs = next((count for count in range(most, 0, -1) if rollout % (unit * count) == 0), most)
+    return (f"distribution.actor.num={num}", f"environment.num_envs={num_envs}")
+
+
+def measure(comparison: Comparison, place: Path, *, quiet: bool) -> dict[Setting, list[Training]]:
+    """Train every setting with every seed, the settings in turns.
+
+    Args:
+        comparison: what is compared.
+        place: where the run directories are made.
+        quiet: show no progress.
+
+    Raises:
+        RunFailed: a training failed, so there are no figures.
+    """
+    found: dict[Setting, list[Training]] = {setting: [] for setting in comparison.settings}
+    with Progress(len(comparison.settings) * len(comparison.seeds), quiet) as progress:
+        for seed in comparison.seeds:
+            for setting in comparison.settings:
+                progress.begin(f"{setting.name}, seed {seed}")
+                overrides = comparison.overrides_of(setting, seed)
+                run = train_once(comparison.config, overrides, name=setting.name, place=place)
+                training = read_training(run, seed, comparison.threshold)
+                found[setting].append(training)
+                progress.done(_outcome(training, comparison.threshold))
+    return found
+
+
+def _outcome(training: Training, threshold: float) -> str:
+    if training.reached:
+        return f"{threshold:g} after {duration(training.time_to_s, 2)}"
+    return f"{threshold:g} not reached in {duration(training.train_s, 2)}"
+
+
+def _check(job: JobConfig, threshold: float) -> None:
+    """Refuse what no training of the comparison could do."""
+    launch = launched()
+    if (launch is not None and launch.size > 1) or job.distribution.hosts > 1:
+        raise UsageError("bench staleness trains on one host: start it once, with distribution.hosts = 1")
+    if not isinstance(job.training.settings, OnPolicySettings):
+        raise UsageError(
+            f"bench staleness varies the rollouts that a buffer holds, and {job.training.type!r} learns "
+            'from a replay: a config with type = "ppo" would be right'
+        )
+    end = job.experiment.stop.mean_return
+    if end is not None and end < threshold:
+        raise UsageError(
+            f"experiment.stop.mean_return = {end:g} ends a training before {threshold:g} is reached"
+        )

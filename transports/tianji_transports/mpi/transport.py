@@ -1,0 +1,365 @@
+"""The engine for MPI jobs: synchronous sends, matched probes, and MPI moving the bytes into place.
+
+A push is an ``Issend``, which is over when the receiver has matched it and begun to receive: that is the
+claim. A probe matches (``Improbe``), and taking the claim receives straight into the caller's memory.
+Messages carry no header; ``mpi_tags`` says how streams are told apart, ``mpi_slots`` how values travel.
+
+MPI rings no bell and has no descriptor, so ``wait`` looks, naps, and naps longer while nothing comes.
+How MPI begins and ends is in ``mpi_world``. MPI trusts the fabric: so does this engine.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from tianji_transports.core import Capabilities, EngineOptions
+from tianji_transports.endpoint import Endpoint
+from tianji_transports.ends import HeldClaim, HeldLoan, Inbox
+from tianji_transports.errors import TransportError
+from tianji_transports.mpi.ends import NO_CLAIM, NOWHERE, Buffer, MpiClaim, MpiInlet, MpiOutlet, Port, lost
+from tianji_transports.mpi.slots import MpiSlotHead, MpiSlotView, Reader
+from tianji_transports.mpi.tags import FRAME_BYTES, Frame, Kind, Tags, format_address, parse_address
+from tianji_transports.mpi.world import MPI, discard, initialise, largest_tag, leave, reap
+from tianji_transports.wiring import Channel, Slot, Wiring
+
+FIRST_NAP_S, LAST_NAP_S, NAP_GROWTH = 50e-6, 5e-3, 1.3
+"""A nap is at most a quarter of the time that nothing has come for."""
+SELECTABLE = 1024
+"""``select`` takes descriptors below this; it alone sleeps for less than a millisecond."""
+BYTE, ANY_SOURCE = MPI.BYTE, MPI.ANY_SOURCE
+LOOKS = 8
+"""How often to look before saying that nothing is there. A look that finds nothing has MPI move what is under
+way, which the next one may find; and it costs a fraction of the way here and back."""
+TEND_EVERY = 16
+"""Every so many probes and loans the slots of this endpoint are looked after, too."""
+
+
+class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
+    """An endpoint of the MPI engine; its address is its process's rank in the MPI job."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        cross_host=True, lends=False, max_borrowed=0, peer_restart=False, max_bytes=1 << 40, progresses=False
+    )
+    spin_s = 200e-6
+
+    def __init__(
+        self, wiring: Wiring, rank: int, incarnation: int = 0, options: EngineOptions | None = None
+    ) -> None:
+        super().__init__(wiring, rank, incarnation, options)
+        self._world = initialise()
+        self._process, self._processes = self._world.Get_rank(), self._world.Get_size()
+        ranks = {channel.receiver for channel in wiring.channels}.union(
+            *(channel.senders for channel in wiring.channels),
+            *({slot.writer, *slot.readers} for slot in wiring.slots),
+        )
+        if self._processes == 1 and len(ranks) > 1:
+            raise TransportError(
+                f"the job has {len(ranks)} ranks and MPI has one process: start it under mpiexec or srun "
+                "(`tianji train` does that by itself)"
+            )
+        reap()
+        self._tags = Tags(wiring, largest_tag())
+        self._status = MPI.Status()
+        self._improbe = self._world.Improbe
+        self._ports: dict[str, Port] = {}
+        self._heads: dict[str, MpiSlotHead] = {}
+        self._slots = any(slot.writer == rank for slot in wiring.slots)
+        self._fresh = NO_CLAIM
+        self._nap_s = FIRST_NAP_S
+        self._untended = 0
+        self._open()
+        for slot in self._written.values():
+            index = wiring.slots.index(slot)
+            readers = {reader: Reader(self._tags.value[index, reader]) for reader in slot.readers}
+            self._heads[slot.name] = MpiSlotHead(slot, self._tags.join[index], readers)
+        self.connect({rank: self.address})
+
+    @property
+    def address(self) -> str:
+        """Where peers reach this endpoint."""
+        return format_address(self._process)
+
+    def connect(self, addresses: Mapping[int, str]) -> None:
+        """Learn where peers are, and have those who send or write know where this endpoint is."""
+        if self._report is not None:
+            raise self._refusal("connect")
+        for rank, address in addresses.items():
+            process = parse_address(address, self._processes)
+            for inbox in self._inboxes.values():
+                inlet = inbox.by_source.get(rank)
+                if inlet is None or inlet.process == process:
+                    continue
+                if process in inlet.port.by_process:
+                    other = inlet.port.by_process[process].source
+                    raise TransportError(
+                        f"ranks {other} and {rank} both send {inbox.channel.name!r} from process {process} "
+                        "of the MPI job: they cannot be told apart"
+                    )
+                inlet.process = process
+                inlet.port.by_process[process] = inlet
+                self._tell(process, inlet.back, Kind.WELCOME)
+            for view in self._read.values():
+                if view.slot.writer == rank and view.process != process:
+                    view.process = process
+                    self._tell(process, view.join, Kind.WELCOME)
+
+    # -- opening ---------------------------------------------------------------------------------------
+
+    def _make_outlet(self, channel: Channel) -> MpiOutlet:
+        index = self.wiring.channels.index(channel)
+        tags = self._tags
+        return MpiOutlet(channel.receiver, channel, tag=tags.data[index], back=tags.back[index, self.rank])
+
+    def _make_inlet(self, channel: Channel, source: int) -> MpiInlet:
+        index = self.wiring.channels.index(channel)
+        port = self._ports.get(channel.name)
+        if port is None:
+            port = self._ports[channel.name] = Port(self._tags.data[index], channel.max_bytes)
+        return MpiInlet(source, channel, port=port, back=self._tags.back[index, source])
+
+    def _make_slot_view(self, slot: Slot) -> MpiSlotView:
+        index = self.wiring.slots.index(slot)
+        return MpiSlotView(slot, tag=self._tags.value[index, self.rank], join=self._tags.join[index])
+
+    # -- frames ----------------------------------------------------------------------------------------
+
+    def _tell(self, process: int, tag: int, kind: Kind, number: int = 0) -> None:
+        frame = self._tags.frame(kind, self.rank, number)
+        reap()
+        # Synchronous, too: MPI cannot end with a frame on its way, and only so is it known when none is.
+        leave(self._world.Issend([frame, MPI.BYTE], process, tag), frame)
+
+    def _hear(self, tag: int) -> tuple[int, Frame] | None:
+        """Receive the next frame of a tag and say which process it came from; malformed ones are dropped."""
+        status = self._status
+        while (message := self._improbe(ANY_SOURCE, tag, status)) is not None:
+            nbytes, process = status.Get_count(BYTE), status.Get_source()
+            memory = bytearray(max(nbytes, FRAME_BYTES))
+            message.Recv([memory, MPI.BYTE])
+            frame = self._tags.read_frame(memory, nbytes)
+            if frame is not None:
+                return process, frame
+            self.counters.reject(f"{nbytes} bytes of process {process} are no frame of this job")
+        return None
+
+    # -- sending ---------------------------------------------------------------------------------------
+
+    def _refresh(self, outlet: MpiOutlet) -> None:
+        if self._slots or self._fresh.message is not None:
+            self._tend()
+        try:
+            flying = outlet.flying
+            while flying and flying[0].test():
+                outlet.free.append(flying.popleft())
+                outlet.confirmed += outlet.present
+            if outlet.pushed - outlet.confirmed + outlet.loaned >= outlet.window or not outlet.present:
+                self._insist(outlet)
+        except MPI.Exception as error:
+            raise lost(error, f"send {outlet.channel.name!r} to rank {outlet.dest}") from error
+
+    def _insist(self, outlet: MpiOutlet) -> None:
+        """Look for a credit again and again for a moment, which is much cheaper than ``wait``."""
+        flying = outlet.flying
+        if flying and outlet.present:
+            test = flying[0].test
+            for _ in range(LOOKS):
+                if test():
+                    outlet.free.append(flying.popleft())
+                    outlet.confirmed += 1
+                    return
+        self._heed(outlet)
+
+    def _heed(self, outlet: MpiOutlet) -> None:
+        """Hear what the receiver of a channel has to say."""
+        while (heard := self._hear(outlet.back)) is not None:
+            process, frame = heard
+            if frame.rank != outlet.dest or frame.kind not in (Kind.WELCOME, Kind.BYE):
+                self.counters.reject(f"rank {frame.rank} does not receive {outlet.channel.name!r}")
+            elif frame.kind == Kind.WELCOME:
+                outlet.write_off()
+                outlet.before = outlet.pushed
+                outlet.process, outlet.present = process, not outlet.lost
+            else:
+                # The receiver threw away the rest, which MPI reports like what it claimed.
+                outlet.present, outlet.confirmed = False, outlet.before + frame.number
+                outlet.strand()
+
+    def _allocate(self, outlet: MpiOutlet, nbytes: int) -> HeldLoan[MpiOutlet]:
+        buffer = outlet.free.pop() if outlet.free else Buffer(outlet.max_bytes)
+        if buffer.nbytes != nbytes:
+            buffer.resize(nbytes, outlet.process, outlet.tag)
+        return HeldLoan(outlet, buffer.payload, buffer)
+
+    def _send(self, loan: HeldLoan[MpiOutlet]) -> None:
+        if self._fresh.message is not None:
+            self._fresh.fetch()
+        buffer = loan.handle
+        loan.outlet.flying.append(buffer)
+        try:
+            buffer.start()
+        except MPI.Exception as error:
+            outlet = loan.outlet
+            raise lost(error, f"send {outlet.channel.name!r} to rank {outlet.dest}") from error
+
+    # -- receiving -------------------------------------------------------------------------------------
+
+    def _claim(self, inlet: MpiInlet) -> HeldClaim | None:
+        if self._slots or self._fresh.message is not None:
+            self._tend()
+        while not inlet.queue:
+            found = self._match(inlet.port)
+            if found is None:
+                return None
+            found.inlet.keep(found)
+        return self._hand_out(inlet.next())
+
+    def _claim_any(self, inbox: Inbox[MpiInlet]) -> HeldClaim | None:
+        """Claim what was matched first; what nobody asked for yet comes from all senders in turn."""
+        if self._slots or self._fresh.message is not None:
+            self._tend()
+        inlets = inbox.inlets
+        port = inlets[0].port
+        if not port.matched:
+            claim = self._match(port)
+            if claim is not None:
+                claim.inlet.claimed += 1
+                self._fresh = claim
+            return claim
+        count = len(inlets)
+        index = next(i for step in range(count) if inlets[i := (inbox.turn + step) % count].queue)
+        inbox.turn = index + 1
+        return self._hand_out(inlets[index].next())
+
+    def _match(self, port: Port) -> MpiClaim | None:
+        """Match the next message of a channel, for a claim that is still to be handed out."""
+        status = self._status
+        try:
+            message = self._improbe(ANY_SOURCE, port.tag, status) or self._probe_again(port.tag)
+            while message is not None:
+                nbytes = status.Get_count(BYTE)
+                inlet = port.by_process.get(status.Get_source())
+                if inlet is not None and nbytes <= port.max_bytes:
+                    inlet.arrived += 1
+                    return MpiClaim(inlet, message, nbytes)
+                discard(message, nbytes)
+                self.counters.reject(
+                    f"process {status.Get_source()} does not send this channel"
+                    if inlet is None
+                    else f"{nbytes} bytes of rank {inlet.source}; {port.max_bytes} is the limit"
+                )
+                message = self._probe_again(port.tag)
+        except MPI.Exception as error:
+            raise lost(error, "receive") from error
+        return None
+
+    def _probe_again(self, tag: int) -> MPI.Message | None:
+        """Probe again and again for a moment."""
+        for _ in range(LOOKS):
+            message = self._improbe(ANY_SOURCE, tag, self._status)
+            if message is not None:
+                return message
+        return None
+
+    def _hand_out(self, claim: MpiClaim) -> MpiClaim:
+        claim.inlet.claimed += 1
+        self._fresh = claim
+        return claim
+
+    # -- slots -----------------------------------------------------------------------------------------
+
+    def _publish(self, slot: Slot, payload: memoryview, version: int) -> None:
+        head = self._heads[slot.name]
+        try:
+            self._serve(head)
+            head.publish(payload, version, self._tags)
+        except MPI.Exception as error:
+            raise lost(error, f"publish slot {slot.name!r}") from error
+
+    def _serve(self, head: MpiSlotHead) -> None:
+        """Hear which readers came and went, and send the newest value to those who lack it."""
+        while (heard := self._hear(head.join)) is not None:
+            process, frame = heard
+            reader = head.readers.get(frame.rank)
+            if reader is None or frame.kind not in (Kind.WELCOME, Kind.BYE):
+                self.counters.reject(f"rank {frame.rank} does not read slot {head.slot.name!r}")
+            else:
+                reader.process = process if frame.kind == Kind.WELCOME else NOWHERE
+        head.serve()
+
+    def _newest(self, view: MpiSlotView, newer_than: int) -> HeldClaim | None:
+        self._update(view)
+        return view.claim() if view.version > newer_than else None
+
+    def _update(self, view: MpiSlotView) -> None:
+        if self._slots or self._fresh.message is not None:
+            self._tend()
+        try:
+            view.update(self._tags, self._status, self.counters)
+        except MPI.Exception as error:
+            raise lost(error, f"receive slot {view.slot.name!r}") from error
+
+    def _tend(self, *, now: bool = False) -> None:
+        """Receive a claim that is kept: its sender has to learn of it. Look after the slots now and then."""
+        self._fresh.fetch()
+        self._untended += 1
+        if now or self._untended >= TEND_EVERY:
+            self._untended = 0
+            for head in self._heads.values():
+                self._serve(head)
+
+    # -- waiting ---------------------------------------------------------------------------------------
+
+    def wait(self, timeout_s: float, also: Sequence[int] = ()) -> bool:
+        """Look, and nap longer and longer while nothing comes; see ``Transport.wait``."""
+        if self._moved:
+            self._nap_s = FIRST_NAP_S
+        return super().wait(timeout_s, also)
+
+    def _look(self) -> None:
+        self._tend(now=True)
+        for outlet in self._outlets.values():
+            self._refresh(outlet)
+            self._heed(outlet)
+        for port in self._ports.values():
+            while (found := self._match(port)) is not None:
+                found.inlet.keep(found)
+        for view in self._read.values():
+            self._update(view)
+
+    def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
+        nap_s = min(timeout_s, self._nap_s)
+        self._nap_s = min(LAST_NAP_S, NAP_GROWTH * self._nap_s)
+        if nap_s > 0 and not also:
+            time.sleep(nap_s)
+            return False
+        if max(also, default=0) < SELECTABLE:
+            return bool(select.select(also, (), (), nap_s)[0])
+        poller = select.poll()
+        for descriptor in also:
+            poller.register(descriptor, select.POLLIN)
+        return bool(poller.poll(1000 * nap_s))
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def _free(self) -> None:
+        try:
+            self._fresh.fetch()
+            for inbox in self._inboxes.values():
+                for inlet in inbox.inlets:
+                    if inlet.process != NOWHERE:
+                        self._tell(inlet.process, inlet.back, Kind.BYE, inlet.claimed)
+                    inlet.close()
+            for outlet in self._outlets.values():
+                outlet.close()
+            for view in self._read.values():
+                if view.process != NOWHERE:
+                    self._tell(view.process, view.join, Kind.BYE)
+                view.close(self._status)
+            for head in self._heads.values():
+                head.close()
+            reap()
+        except MPI.Exception as error:
+            raise lost(error, f"close the endpoint of rank {self.rank}") from error

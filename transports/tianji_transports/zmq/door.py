@@ -1,0 +1,293 @@
+"""Who gets into the listening sockets of a ZMQ context, and how much those hold who do not.
+
+libzmq accepts every connection, keeps one that says nothing for half a minute, and stops at nothing but the
+process's last descriptor, which a checkpoint then lacks. A ``Door`` says who may stay: whoever has the job's
+key, or inside a host a password made from what only the job's processes know. Everybody else is a stranger,
+and the stranger who has waited longest is put out when descriptors run short.
+
+libzmq stops accepting while its ``EVENTS`` are not taken in: between two looks it lets in a thousand
+connections at most. Where there are no thousand descriptors to spare, files are opened behind a shut door;
+since all doors draw on the same descriptors, a door that shuts looks at the thread's others meanwhile,
+and the root shuts all of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import socket
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import zmq
+from zmq.utils import z85
+
+from tianji_transports.zmq.listening import borrowed, keep_out, let_in
+from tianji_transports.waiting import readable
+
+NOBLOCK, POLLIN = int(zmq.NOBLOCK), int(zmq.POLLIN)
+"""As plain integers: an operation on pyzmq's flags costs more than the call they are for."""
+ZAP_ADDRESS: Final = "inproc://zeromq.zap.01"
+"""Where libzmq asks whether a peer's credentials are welcome (ZeroMQ RFC 27)."""
+MEMBER: Final = b"member"
+"""The user name that goes with a password."""
+MOST_AT_ONCE: Final = 1000
+"""Questions and events that one look takes: strangers must not keep an endpoint from the rest of its work."""
+STRANGERS_SHARE: Final = 4
+"""Strangers may hold this part of the process's descriptors: members, too, are strangers at first."""
+MOST_STRANGERS: Final = 4096
+"""Connections that may wait to be let in, however many descriptors there are: each takes memory, too."""
+BACKLOG: Final = 4096
+"""Connections that the kernel keeps until libzmq takes them: all workers of a job may come at once."""
+GREETING, WELCOME, ERROR = 64, 170, 12
+"""Bytes that libzmq sends to a peer that it does not let in: greeting, CURVE's WELCOME, ERROR, at most."""
+BYTES_SENT: Final = 200
+"""Offset of ``tcpi_bytes_sent`` in Linux's ``struct tcp_info``, with ``tcpi_bytes_retrans`` after it."""
+# Who hangs up first when two do not speak alike is chance, and decides which event it is.
+FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+ACCEPTED, LISTENING = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_LISTENING)
+EVENTS: Final = FAILED | ACCEPTED | LISTENING | int(zmq.EVENT_DISCONNECTED)
+SPARE: Final = 32
+"""Descriptors that are free before the door counts as shut: a checkpoint needs a handful."""
+SHUT_LIMIT_S: Final = 5.0
+"""How long it may take until they are, in seconds: a busy machine needs two for five thousand strangers, who
+cannot prolong it. A learner that is told to stop saves first, and has twice as long."""
+
+KEYLESS: Final = "without the job's key"
+SPEECHLESS: Final = "that did not come as far as to show a key"
+
+ByteSocket = zmq.Socket[bytes]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A job's CURVE key pair (Z85): who has it is a member, and what is sent is encrypted."""
+
+    public: str
+    secret: str
+    most_to_strangers: ClassVar[int] = GREETING + WELCOME + ERROR
+
+    def guard(self, listening: ByteSocket) -> None:
+        """Have a listening socket admit members only."""
+        listening.curve_server = True
+        listening.curve_publickey, listening.curve_secretkey = self.public.encode(), self.secret.encode()
+
+    def show(self, connecting: ByteSocket) -> None:
+        """Have a socket show it to those that it connects to."""
+        connecting.curve_serverkey = self.public.encode()
+        connecting.curve_publickey, connecting.curve_secretkey = self.public.encode(), self.secret.encode()
+
+    def opens(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
+        """Say whether these are the credentials of a member."""
+        return mechanism == b"CURVE" and list(credentials) == [z85.decode(self.public)]
+
+
+@dataclass(frozen=True)
+class Password:
+    """A password, for sockets inside a host: it keeps strangers out and encrypts nothing."""
+
+    word: str
+    most_to_strangers: ClassVar[int] = GREETING + ERROR
+
+    def guard(self, listening: ByteSocket) -> None:
+        """Have a listening socket admit members only."""
+        listening.plain_server = True
+
+    def show(self, connecting: ByteSocket) -> None:
+        """Have a socket show it to those that it connects to."""
+        connecting.plain_username, connecting.plain_password = MEMBER, self.word.encode()
+
+    def opens(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
+        """Say whether these are the credentials of a member."""
+        return mechanism == b"PLAIN" and list(credentials) == [MEMBER, self.word.encode()]
+
+
+class Door:
+    """Answers who may connect, for all listening sockets of a context; owned by the thread of its sockets.
+
+    Args:
+        context: of the sockets.
+        key: what a member has.
+
+    Attributes:
+        key: may be replaced until the first look.
+        sockets: readable when ``look`` has something to do.
+    """
+
+    def __init__(self, context: zmq.Context[ByteSocket], key: Curve | Password) -> None:
+        self.key = key
+        # libzmq asks here at every handshake, and goes on without an answer meanwhile: no thread is needed.
+        self._gate = context.socket(zmq.REP)
+        self._gate.linger = 0
+        self._gate.bind(ZAP_ADDRESS)
+        self.sockets = [self._gate]
+        self._listening: list[int] = []
+        self._waiting: dict[tuple[int, int], None] = {}
+        self._refusals: list[str] = []
+        self._times_shut = 0
+        _made().add(self)
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        few = limit != resource.RLIM_INFINITY
+        self._allowed = min(MOST_STRANGERS, limit // STRANGERS_SHARE) if few else MOST_STRANGERS
+
+    def guard(self, listening: ByteSocket) -> None:
+        """Let only members into a socket; to be called before it is bound."""
+        self.key.guard(listening)
+        listening.backlog = BACKLOG
+        address = f"inproc://door-{len(self.sockets)}"
+        listening.monitor(address, EVENTS)
+        monitor = listening.context.socket(zmq.PAIR)
+        monitor.linger, monitor.rcvhwm = 0, 1
+        monitor.connect(address)
+        self.sockets.append(monitor)
+
+    def look(self) -> list[str]:
+        """Answer who may connect, and put strangers out if there are too many.
+
+        Returns:
+            What was wrong with each connection that was refused, or ended before it was let in.
+        """
+        ready = {found for found, _ in zmq.zmq_poll([(found, POLLIN) for found in self.sockets], 0)}
+        if self._gate in ready:
+            self._answer()
+        for monitor in self.sockets[1:]:
+            if monitor in ready:
+                self._hear(monitor)
+        refusals, self._refusals = self._refusals, []
+        return refusals
+
+    def look_again(self) -> None:
+        """Look, and keep what there is to say for the next ``look``."""
+        self._refusals = self.look()
+
+    def keep_out(self) -> None:
+        """Let no connection in until ``let_in`` has been called as often as this."""
+        self.look_again()  # It says which sockets listen, too.
+        self._times_shut += 1
+        for descriptor in self._listening:
+            keep_out(descriptor)
+
+    def let_in(self) -> None:
+        """End what one ``keep_out`` began."""
+        self._times_shut -= 1
+        if not self._times_shut:
+            for descriptor in self._listening:
+                let_in(descriptor)
+
+    @property
+    def has_callers(self) -> bool:
+        """Connections are there that libzmq has not accepted yet."""
+        return bool(readable(self._listening, 0.0))
+
+    def shut(self) -> contextlib.AbstractContextManager[None]:
+        """Let no connection in for a moment, and begin it with descriptors to spare.
+
+        Members and strangers that connect meanwhile are heard a second later, when TCP tries again.
+        """
+        return _shut([self])
+
+    def _answer(self) -> None:
+        for _ in range(MOST_AT_ONCE):
+            try:
+                version, request, _, _, _, mechanism, *credentials = self._gate.recv_multipart(NOBLOCK)
+            except zmq.Again:
+                return
+            welcome = self.key.opens(mechanism, credentials)
+            verdict = (b"200", b"OK") if welcome else (b"400", b"not a member of this job")
+            self._gate.send_multipart([version, request, *verdict, b"", b""], NOBLOCK)
+            if not welcome:
+                self._refusals.append(KEYLESS)
+
+    def _hear(self, monitor: ByteSocket) -> None:
+        for _ in range(MOST_AT_ONCE):
+            try:
+                said, endpoint = monitor.recv_multipart(NOBLOCK)
+            except zmq.Again:
+                return
+            event, value = struct.unpack("=hi", said)
+            if event & FAILED:
+                self._refusals.append(SPEECHLESS)
+                continue
+            if event == LISTENING:
+                self._listening.append(value)
+                continue
+            # A number that is used again may be heard of here before its end is at another monitor.
+            connection = value, int(endpoint.rpartition(b":")[2])
+            self._waiting.pop(connection, None)
+            if event == ACCEPTED:
+                self._waiting[connection] = None
+                while len(self._waiting) > self._allowed:
+                    longest = next(iter(self._waiting))
+                    del self._waiting[longest]
+                    self._put_out(*longest)
+
+    def _put_out(self, descriptor: int, port: int) -> None:
+        """Shut a connection of libzmq's down, unless it is a member's; libzmq then closes it.
+
+        Since libzmq's thread closes connections without waiting for us, the descriptor may be another file's
+        by now: only a connection to the port, whose peer was sent no more than strangers are, is touched.
+        """
+        with contextlib.suppress(OSError, struct.error), borrowed(descriptor) as connection:
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, BYTES_SENT + 16)
+            sent, again = struct.unpack_from("=QQ", info, BYTES_SENT)
+            if connection.getsockname()[1] == port and sent - again <= self.key.most_to_strangers:
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+def all_shut() -> contextlib.AbstractContextManager[None]:
+    """Shut all doors of this thread, so that strangers at none of them take what the others have to spare."""
+    return _shut(_doors_of_thread())
+
+
+@contextlib.contextmanager
+def _shut(doors: Sequence[Door]) -> Iterator[None]:
+    looked_at = _doors_of_thread()
+    sockets = [(found, POLLIN) for door in looked_at for found in door.sockets]
+    for door in doors:
+        door.keep_out()
+    deadline = time.monotonic() + SHUT_LIMIT_S
+    try:
+        while not _are_quiet(doors) and time.monotonic() < deadline:
+            zmq.zmq_poll(sockets, 1)
+            for door in looked_at:
+                door.look_again()
+        yield
+    finally:
+        for door in doors:
+            door.let_in()
+
+
+def _are_quiet(doors: Sequence[Door]) -> bool:
+    """Say whether libzmq has accepted all connections, and has closed enough of those that were put out."""
+    if any(door.has_callers for door in doors):
+        return False
+    free: list[int] = []
+    try:
+        free.extend(os.dup(0) for _ in range(SPARE))
+    except OSError:
+        return False
+    finally:
+        for descriptor in free:
+            os.close(descriptor)
+    return True
+
+
+_here = threading.local()
+
+
+def _doors_of_thread() -> list[Door]:
+    """All doors that this thread has made and not closed."""
+    return [door for door in _made() if not door._gate.closed]
+
+
+def _made() -> weakref.WeakSet[Door]:
+    if not hasattr(_here, "doors"):
+        _here.doors = weakref.WeakSet()
+    found: weakref.WeakSet[Door] = _here.doors
+    return found

@@ -1,0 +1,205 @@
+"""What a ``zmq`` endpoint keeps for each channel that it sends or receives, and each slot that it reads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import zmq
+
+from tianji_transports.ends import Inlet, Outlet, SlotView
+from tianji_transports.zmq.frames import LINE, Header, Kind
+
+SHARED_BYTES: Final = 64 * 1024
+"""Frames from this size on are sent without a copy; a copy of a smaller one costs less than the counting."""
+JOIN_FIRST_S: Final = 0.02
+"""Pause after the first JOIN, doubled each time: a subscription takes effect unseen."""
+MOST_LIVES: Final = 8
+"""Lives of one sender that a receiver remembers: whoever says HELLO again and again gets no memory for it."""
+
+
+@dataclass(eq=False)
+class Buffer:
+    """Memory for a header and a payload, and the ZMQ frame over as much of it as was sent last.
+
+    A frame that is sent again only counts one reference more. A new one for every message would have
+    pyzmq's collector thread woken for every message.
+
+    Views are kept for the size that was asked for last: to slice memory anew costs as much as to send it.
+    """
+
+    memory: memoryview
+    nbytes: int = -1
+    payload: memoryview = field(init=False)
+    framed: memoryview = field(init=False)
+    frame: zmq.Frame | None = None
+
+    def size(self, nbytes: int) -> None:
+        """Make the views fit a payload of so many bytes."""
+        self.nbytes = nbytes
+        self.payload = self.memory[LINE : LINE + nbytes]
+        self.framed = self.memory[: LINE + nbytes]
+        self.frame = None
+
+    def shared(self) -> zmq.Frame:
+        """Header and payload, to be sent without a copy."""
+        if self.frame is None:
+            self.frame = zmq.Frame(self.framed, copy=False)
+        return self.frame
+
+
+@dataclass(eq=False)
+class ZmqOutlet(Outlet):
+    """The sender's end.
+
+    Attributes:
+        index: of the channel in the wiring.
+        free: memory for loans.
+        flying: memory that ZMQ may still read, with the number of its push.
+        session: the receiver's life that answered HELLO, 0 before.
+        hello_at: when to say HELLO next, while nobody answers.
+    """
+
+    index: int = field(kw_only=True)
+    free: list[Buffer] = field(default_factory=list)
+    flying: deque[tuple[int, Buffer]] = field(default_factory=deque)
+    session: int = 0
+    hello_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Say how many pushes may pass between two looks for credit, while some of the window is left."""
+        super().__post_init__()
+        self.stride = max(1, self.channel.window // 8)
+
+    def take_back(self, handle: Buffer) -> None:
+        """Return an unsent message's memory."""
+        self.free.append(handle)
+
+    def hear(self, kind: int, session: int, number: int) -> bool:
+        """Take in an answer of the receiver; False if it makes no sense."""
+        if kind == Kind.WELCOME:
+            self._welcome(session)
+        elif session != self.session:
+            return False
+        elif kind == Kind.BYE:
+            self.present = False
+        elif kind == Kind.CREDIT and number <= self.pushed:
+            self._credit(number)
+        else:
+            return False
+        return True
+
+    def _credit(self, number: int) -> None:
+        """Every push up to ``number`` was claimed: its memory is ours again."""
+        self.confirmed = max(self.confirmed, number)
+        while self.flying and self.flying[0][0] <= number:
+            self.free.append(self.flying.popleft()[1])
+
+    def _welcome(self, session: int) -> None:
+        if self.session != session:
+            self.write_off()
+            # ZMQ may still hold what went to the earlier life: that memory is not used again.
+            self.flying.clear()
+            self.session = session
+        self.present = True
+        self.lost = False
+
+
+@dataclass(eq=False)
+class Life:
+    """One life of a sender, as its receiver sees it.
+
+    Attributes:
+        identity: of its connection.
+        session: random number of the life.
+        arrived: number of the last push that arrived.
+        queued: pushes that arrived and are not claimed.
+        claimed: number of the last push that was claimed.
+        owed: claims that the sender does not know of.
+    """
+
+    identity: bytes
+    session: int
+    arrived: int
+    queued: int = 0
+    claimed: int = 0
+    owed: int = 0
+
+    def hear_of(self, number: int, window: int) -> bool:
+        """Count a push that arrived; False if a sender that keeps to its window could not have sent it."""
+        if self.queued >= window or not self.arrived < number <= self.arrived + window:
+            return False
+        self.arrived = number
+        self.queued += 1
+        return True
+
+
+@dataclass(eq=False)
+class ZmqInlet(Inlet):
+    """The receiver's end.
+
+    Attributes:
+        index: of the channel in the wiring.
+        queue: what arrived: whose, its number, its frame.
+        lives: of the sender, by identity, the oldest first.
+        owing: the life that is owed a credit.
+    """
+
+    index: int = field(kw_only=True)
+    queue: deque[tuple[Life, int, memoryview]] = field(default_factory=deque)
+    lives: dict[bytes, Life] = field(default_factory=dict)
+    owing: Life | None = None
+
+    def __post_init__(self) -> None:
+        """Keep what every message reads one attribute away. Half a window always keeps its sender going."""
+        super().__post_init__()
+        self.max_bytes = self.channel.max_bytes
+        self.window = self.channel.window
+        self.batch = max(1, self.channel.window // 2)
+
+    def begin(self, identity: bytes, session: int, number: int, reachable: Callable[[bytes], bool]) -> bool:
+        """Learn that a life of the sender begins after push ``number``, or begins again after BYE.
+
+        Args:
+            identity: of its connection.
+            session: of the life.
+            number: of its last push before.
+            reachable: tells whether a connection is still there.
+
+        Returns:
+            False if it makes no sense, or too many lives of the sender are there.
+        """
+        life = self.lives.get(identity)
+        if life is not None:
+            if life.session != session or number < life.arrived:
+                return False
+            life.arrived = number
+            return True
+        if len(self.lives) >= MOST_LIVES:
+            gone = (life for life in self.lives.values() if not reachable(life.identity))
+            silent = (life for life in self.lives.values() if not (life.claimed or life.queued))
+            forgotten = next(gone, None) or next(silent, None)
+            if forgotten is None:
+                return False
+            del self.lives[forgotten.identity]
+        self.lives[identity] = Life(identity, session, number)
+        return True
+
+
+@dataclass(eq=False)
+class ZmqSlotView(SlotView):
+    """The reading end of a slot: its newest value, and when to ask next whether that is so."""
+
+    index: int = field(kw_only=True)
+    value: memoryview | None = None
+    pause_s: float = JOIN_FIRST_S
+    join_at: float = 0.0
+
+    def shows(self, header: Header) -> bool:
+        """Say whether a frame is a value of this slot."""
+        slot = self.slot
+        return (header.kind, header.stream, header.rank) == (Kind.VALUE, self.index, slot.writer) and (
+            header.nbytes <= slot.max_bytes
+        )

@@ -1,0 +1,399 @@
+"""The engine for several hosts: ZMQ over TCP, zero-copy frames, CURVE off loopback.
+
+An endpoint has one ROUTER that everybody who sends to it connects to, one DEALER for each rank that it sends
+to or reads slots of, and one PUB or SUB for each of its slots. Frames are described in ``zmq_frames``.
+The memory of a loan is ZMQ's until the receiver's credit says that it has claimed what was in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import mmap
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import zmq
+
+from tianji_transports.core import Capabilities, EngineOptions
+from tianji_transports.endpoint import Endpoint
+from tianji_transports.ends import HeldClaim, HeldLoan, Inbox
+from tianji_transports.errors import TransportError
+from tianji_transports.wiring import Channel, Slot, Wiring
+from tianji_transports.zmq.door import NOBLOCK
+from tianji_transports.zmq.ends import JOIN_FIRST_S, SHARED_BYTES, Buffer, ZmqInlet, ZmqOutlet, ZmqSlotView
+from tianji_transports.zmq.frames import (
+    LINE,
+    Header,
+    Kind,
+    control_frame,
+    digest,
+    read_fields,
+    read_header,
+    write_header,
+)
+from tianji_transports.zmq.sockets import MORE, RCVMORE, Sockets, readable
+
+AGAIN_S = 1.0
+"""Pause between two HELLOs or JOINs in the long run: a reconnection may have swallowed one, or its answer."""
+MOST_AT_ONCE = 1000
+"""Frames taken in by one look: whoever floods an endpoint must not keep it from the rest of its work."""
+DATA = int(Kind.DATA)
+"""As a plain integer: it is compared and packed for every message."""
+OTHER_JOB = "it is malformed, or of another job or wiring"
+
+
+class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
+    """An endpoint of the ZMQ engine."""
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        cross_host=True, lends=True, max_borrowed=0, peer_restart=True, max_bytes=1 << 32
+    )
+
+    def __init__(
+        self, wiring: Wiring, rank: int, incarnation: int = 0, options: EngineOptions | None = None
+    ) -> None:
+        super().__init__(wiring, rank, incarnation, options)
+        self._digest = digest(wiring)
+        self._session = secrets.randbits(63) + 1
+        self._inlets: dict[tuple[int, int], ZmqInlet] = {}
+        received = (channel.max_bytes for channel in wiring.channels if channel.receiver == rank)
+        # ZMQ's own frame costs more than a small copy.
+        self._copies = max(received, default=0) < SHARED_BYTES
+        self._values: dict[int, bytearray] = {}
+        self._again_at: dict[int, float] = {}
+        written = [index for index, slot in enumerate(wiring.slots) if slot.writer == rank]
+        self._sockets = Sockets(wiring, rank, self._session, self.options, written)
+        try:
+            self._open()
+            self.connect({rank: self.address})  # It may send to itself.
+        except BaseException:
+            self._sockets.close()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Where peers reach this endpoint: its ROUTER, then the PUB of each slot that it writes."""
+        return self._sockets.address
+
+    def connect(self, addresses: Mapping[int, str]) -> None:
+        """Learn where peers are; a new address of a known rank means that it was restarted."""
+        if self._report is not None:
+            raise self._refusal("connect")
+        for rank, address in addresses.items():
+            outlets = [outlet for outlet in self._outlets.values() if outlet.dest == rank]
+            views = [view for view in self._read.values() if view.slot.writer == rank]
+            if not (outlets or views) or self._sockets.knows(rank, address):
+                continue
+            self._sockets.connect(rank, address, [view.index for view in views])
+            for outlet in outlets:
+                outlet.present, outlet.hello_at = False, 0.0
+                self._refresh(outlet)
+            for view in views:
+                view.pause_s, view.join_at = JOIN_FIRST_S, 0.0
+
+    # -- opening ---------------------------------------------------------------------------------------
+
+    def _make_outlet(self, channel: Channel) -> ZmqOutlet:
+        return ZmqOutlet(channel.receiver, channel, index=self.wiring.channels.index(channel))
+
+    def _make_inlet(self, channel: Channel, source: int) -> ZmqInlet:
+        inlet = ZmqInlet(source, channel, index=self.wiring.channels.index(channel))
+        self._inlets[inlet.index, source] = inlet
+        return inlet
+
+    def _make_slot_view(self, slot: Slot) -> ZmqSlotView:
+        return ZmqSlotView(slot, index=self.wiring.slots.index(slot))
+
+    # -- sending ---------------------------------------------------------------------------------------
+
+    def _control(self, kind: Kind, index: int, number: int) -> bytes:
+        return control_frame(Header(self._digest, kind, index, self.rank, self._session, number, 0))
+
+    def _tell(self, rank: int, kind: Kind, index: int, number: int) -> None:
+        with contextlib.suppress(zmq.Again):  # It is said again after a while.
+            self._sockets.dealers[rank].send(self._control(kind, index, number), NOBLOCK)
+
+    def unconfirmed(self, dest: int, channel: str) -> int:
+        """Count the pushes to a receiver that it has not claimed, as of all that it has said."""
+        self._hear(dest)
+        return super().unconfirmed(dest, channel)
+
+    def peer_lost(self, rank: int) -> None:
+        """Be told that a peer is dead; what it had said before is heard first."""
+        self._hear(rank)
+        super().peer_lost(rank)
+
+    def _settled(self) -> bool:
+        self._hear_receivers()
+        return super()._settled()
+
+    def _refresh(self, outlet: ZmqOutlet) -> None:
+        if outlet.present and not outlet.lost:
+            # While half a window is left, what the receiver says can wait; then a look now and again will do.
+            used = outlet.pushed - outlet.confirmed + outlet.loaned
+            if used >= outlet.window or (2 * used >= outlet.window and outlet.pushed % outlet.stride == 0):
+                self._hear(outlet.dest)
+            return
+        self._hear(outlet.dest)
+        if not outlet.present and outlet.dest in self._sockets.dealers:
+            now = time.monotonic()
+            if now >= outlet.hello_at:
+                outlet.hello_at = now + AGAIN_S
+                self._tell(outlet.dest, Kind.HELLO, outlet.index, outlet.pushed)
+
+    def _hear_receivers(self) -> None:
+        for rank in self._sockets.dealers:
+            self._hear(rank)
+
+    def _hear(self, rank: int) -> None:
+        """Take in what a receiver has said."""
+        dealer = self._sockets.dealers.get(rank)
+        if dealer is None or self._report is not None:
+            return
+        self._admit()
+        for _ in range(MOST_AT_ONCE):
+            if not readable(dealer):
+                return
+            header = read_header(dealer.recv(NOBLOCK), self._digest)
+            refusal = OTHER_JOB if header is None else self._answered(rank, header)
+            if refusal is not None:
+                self.counters.reject(f"of an answer of rank {rank}: {refusal}")
+
+    def _answered(self, rank: int, header: Header) -> str | None:
+        """Take in one answer of a receiver; say what was wrong with it, if anything."""
+        channels = self.wiring.channels
+        name = channels[header.stream].name if header.stream < len(channels) else ""
+        outlet = self._outlets.get((rank, name))
+        if outlet is None or outlet.index != header.stream or header.rank != rank:
+            return "nothing is sent there"
+        if not outlet.hear(header.kind, header.session, header.number):
+            return f"no {name!r} was sent to that life of it that it could be about"
+        return None
+
+    def _allocate(self, outlet: ZmqOutlet, nbytes: int) -> HeldLoan[ZmqOutlet]:
+        new = not outlet.free
+        buffer = Buffer(memoryview(mmap.mmap(-1, LINE + outlet.max_bytes))) if new else outlet.free.pop()
+        if buffer.nbytes != nbytes:
+            buffer.size(nbytes)
+        return HeldLoan(outlet, buffer.payload, buffer)
+
+    def _send(self, loan: HeldLoan[ZmqOutlet]) -> None:
+        outlet, buffer, nbytes = loan.outlet, loan.handle, loan.memory.nbytes
+        number = outlet.pushed
+        write_header(
+            buffer.memory,
+            (self._digest, DATA, outlet.index, self.rank, self._session, number, nbytes),
+        )
+        dealer = self._sockets.dealers[outlet.dest]
+        try:
+            if nbytes < SHARED_BYTES:
+                dealer.send(buffer.framed, NOBLOCK)
+                outlet.free.append(buffer)
+            else:
+                outlet.flying.append((number, buffer))
+                dealer.send(buffer.shared(), NOBLOCK, copy=False)
+        except zmq.ZMQError as error:
+            raise TransportError(f"ZMQ cannot send to rank {outlet.dest}: {error}") from error
+
+    # -- receiving -------------------------------------------------------------------------------------
+
+    def _claim(self, inlet: ZmqInlet) -> HeldClaim | None:
+        if not inlet.queue:
+            self._receive()
+        return self._next(inlet) if inlet.queue else None
+
+    def _claim_any(self, inbox: Inbox[ZmqInlet]) -> HeldClaim | None:
+        inlets, count = inbox.inlets, len(inbox.inlets)
+        if count == 1:
+            return self._claim(inlets[0])
+        if not any(inlet.queue for inlet in inlets):
+            self._receive()  # One look serves every sender.
+        for step in range(inbox.turn, inbox.turn + count):
+            inlet = inlets[step % count]
+            if inlet.queue:
+                inbox.turn = step % count + 1
+                return self._next(inlet)
+        return None
+
+    def _next(self, inlet: ZmqInlet) -> HeldClaim:
+        """Claim what is first in the queue of a sender, and let it know in time."""
+        queue = inlet.queue
+        life, number, frame = queue.popleft()
+        inlet.claimed += 1
+        life.queued -= 1
+        life.claimed = number
+        life.owed += 1
+        inlet.owing = life
+        # While more of its messages wait here, one credit tells it of half a window's claims.
+        if life.owed >= inlet.batch or not queue:
+            self._pay(inlet)
+        return HeldClaim(inlet, None, frame[LINE:], inlet.source)
+
+    def _pay(self, inlet: ZmqInlet) -> None:
+        """Send the credit that is owed."""
+        life, inlet.owing = inlet.owing, None
+        if life is not None:
+            life.owed = 0
+            self._reply(life.identity, Kind.CREDIT, inlet.index, life.claimed)
+
+    def _reply(self, identity: bytes, kind: Kind, index: int, number: int) -> bool:
+        """Answer a sender; False if it is gone, and needs no answer."""
+        try:
+            self._sockets.router.send(identity, MORE | NOBLOCK)
+            self._sockets.router.send(self._control(kind, index, number), NOBLOCK)
+        except zmq.ZMQError:
+            return False
+        return True
+
+    def _receive(self) -> None:
+        """Take in what the ROUTER has."""
+        self._admit()
+        router = self._sockets.router
+        if not readable(router):
+            return
+        recv, copies = router.recv, self._copies
+        with contextlib.suppress(zmq.Again):  # Asking before every message costs more than the one miss.
+            for _ in range(MOST_AT_ONCE):
+                identity = recv(NOBLOCK)
+                if copies:
+                    memory, more = memoryview(recv(NOBLOCK)), router.get(RCVMORE)
+                else:
+                    frame = recv(NOBLOCK, copy=False)
+                    memory, more = frame.buffer, frame.more
+                if more:
+                    router.recv_multipart(NOBLOCK, copy=False)
+                    refusal: str | None = OTHER_JOB
+                else:
+                    refusal = self._accept(identity, memory)
+                if refusal is not None:
+                    self.counters.reject(refusal)
+
+    def _accept(self, identity: bytes, frame: memoryview) -> str | None:
+        """Take in one frame of a sender or reader; say what was wrong with it, if anything."""
+        fields = read_fields(frame, self._digest)
+        if fields is None:
+            return OTHER_JOB
+        _, kind, stream, rank, session, number, nbytes = fields
+        if kind != DATA:
+            return self._asked(identity, Header._make(fields))
+        inlet = self._inlets.get((stream, rank))
+        life = inlet.lives.get(identity) if inlet is not None else None
+        if inlet is None or life is None or life.session != session:
+            return "no sender on that channel, or an earlier life of one, sent it"
+        if nbytes > inlet.max_bytes or not life.hear_of(number, inlet.window):
+            return f"rank {inlet.source} may not send that much on {inlet.channel.name!r}, or not this again"
+        inlet.arrived += 1
+        inlet.queue.append((life, number, frame))
+        return None
+
+    def _asked(self, identity: bytes, header: Header) -> str | None:
+        """Answer a sender that says HELLO or a reader that says JOIN."""
+        if header.kind == Kind.JOIN:
+            return self._joined(header)
+        inlet = self._inlets.get((header.stream, header.rank))
+        if inlet is None or header.kind != Kind.HELLO:
+            return "it is nothing that its rank may say here"
+
+        def greet(whom: bytes) -> bool:
+            return self._reply(whom, Kind.WELCOME, inlet.index, header.number)
+
+        if not inlet.begin(identity, header.session, header.number, greet):
+            return f"rank {inlet.source} began too often, or before what it had sent"
+        greet(identity)
+        return None
+
+    # -- slots -----------------------------------------------------------------------------------------
+
+    def _publish(self, slot: Slot, payload: memoryview, version: int) -> None:
+        index = self.wiring.slots.index(slot)
+        value = self._values.setdefault(index, bytearray())
+        if len(value) != LINE + payload.nbytes:
+            value = self._values[index] = bytearray(LINE + payload.nbytes)
+        nbytes = payload.nbytes
+        write_header(value, (self._digest, Kind.VALUE, index, self.rank, self._session, version + 1, nbytes))
+        value[LINE:] = payload
+        self._sockets.publishers[index].send(value, NOBLOCK)
+
+    def _joined(self, header: Header) -> str | None:
+        """Publish a value again if a reader lacks it; say what was wrong with the request, if anything."""
+        index = header.stream
+        publisher = self._sockets.publishers.get(index)
+        if publisher is None or header.rank not in self.wiring.slots[index].readers:
+            return "nobody of that rank reads anything there"
+        value, now = self._values.get(index), time.monotonic()
+        if value is None or self._versions[self.wiring.slots[index].name] < header.number:
+            return None
+        # All readers get it at once; one that still lacks it asks again.
+        if now >= self._again_at.get(index, 0.0):
+            self._again_at[index] = now + JOIN_FIRST_S / 2
+            publisher.send(value, NOBLOCK)
+        return None
+
+    def _newest(self, view: ZmqSlotView, newer_than: int) -> HeldClaim | None:
+        self._update(view)
+        if view.value is None or view.version <= newer_than:
+            return None
+        return HeldClaim(view, None, view.value[LINE:], view.slot.writer, view.version)
+
+    def _update(self, view: ZmqSlotView) -> None:
+        """Take in what the SUB has; ask for the value if it may have been missed."""
+        subscriber = self._sockets.subscribers.get(view.index)
+        if subscriber is None:
+            return
+        while readable(subscriber):
+            frame = subscriber.recv(NOBLOCK, copy=False).buffer
+            header = read_header(frame, self._digest)
+            if header is None or not view.shows(header):
+                self.counters.reject(f"of what came as slot {view.slot.name!r}: {OTHER_JOB}")
+            elif header.number - 1 > view.version:
+                view.version, view.value = header.number - 1, frame
+        now = time.monotonic()
+        if now >= view.join_at:
+            view.join_at = now + view.pause_s
+            view.pause_s = min(2 * view.pause_s, AGAIN_S)
+            self._tell(view.slot.writer, Kind.JOIN, view.index, view.version + 1)
+
+    # -- waiting ---------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._hear_receivers()
+        for outlet in self._outlets.values():
+            self._refresh(outlet)
+        self._receive()
+        for inbox in self._inboxes.values():
+            for inlet in inbox.inlets:
+                self._pay(inlet)
+        for view in self._read.values():
+            self._update(view)
+
+    def _admit(self) -> None:
+        """Answer who may connect, and count who was refused; endpoints that never wait do so, too."""
+        for refusal in self._sockets.refusals():
+            self.counters.reject(f"of a connection {refusal}")
+
+    def undisturbed(self) -> contextlib.AbstractContextManager[None]:
+        """Have no stranger take descriptors; see ``Transport.undisturbed``."""
+        return contextlib.nullcontext() if self._report is not None else self._sockets.door.shut()
+
+    def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
+        sockets = self._sockets
+        calls = [view.join_at for view in self._read.values() if view.index in sockets.subscribers]
+        calls += [
+            outlet.hello_at
+            for outlet in self._outlets.values()
+            if not outlet.present and outlet.dest in sockets.dealers
+        ]
+        until_call = max(0.0, min(calls, default=math.inf) - time.monotonic())
+        return sockets.sleep(min(timeout_s, until_call), also)
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def _free(self) -> None:
+        for inbox in self._inboxes.values():
+            for inlet in inbox.inlets:
+                for life in inlet.lives.values():
+                    self._reply(life.identity, Kind.BYE, inlet.index, 0)
+        self._sockets.close()
