@@ -39,8 +39,7 @@ from tianji_cli.roles.actor.actor import Actor
 from tianji_cli.wire.published import PublishedPolicy, nbytes
 from tianji_cli.worker.assembly import Assembly
 from tianji_cli.worker.parts import Job
-from tianji_envs.atari.games import find_game
-from tianji_envs.atari.options import read_options
+from tianji_envs.atari.games import find_game, read_options
 from tianji_transports.core import EngineOptions
 
 Loop = Callable[[int], None]

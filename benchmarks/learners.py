@@ -26,8 +26,7 @@ import numpy.typing as npt
 from tianji_cli.config.loader import load_config
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_lab.environment import busy_share
-from tianji_lab.statistics import Estimate, estimate
-from tianji_lab.training import Curve, read_curve, read_summary, train_once
+from tianji_lab.training import Curve, Estimate, estimate, read_curve, read_summary, train_once
 
 HERE = Path(__file__).resolve().parent
 RESAMPLES = 10_000

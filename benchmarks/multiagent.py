@@ -35,11 +35,9 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import python_command, run_child
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.plots import GREY
-from tianji_lab.curves import BLACK
+from tianji_lab.curves import BLACK, COLORS, draw_curve, write_figure
 from tianji_lab.environment import busy_share
-from tianji_lab.learning_plots import COLORS, draw_curve, write_figure
-from tianji_lab.statistics import estimate
-from tianji_lab.training import END_S, Curve, read_summary, refuse_cut_off, train_once
+from tianji_lab.training import END_S, Curve, estimate, read_summary, refuse_cut_off, train_once
 
 HEIGHT: Final = 2.6
 """Of the figure, in inches."""

@@ -14,7 +14,7 @@ from typing import Any
 from cli.warm import Tianji
 
 from tianji_algos.models.settings import CNNActorCriticSettings, RecurrentActorCriticSettings
-from tianji_envs.atari.options import AtariOptions, read_options
+from tianji_envs.atari.games import AtariOptions, read_options
 
 DOCS = Path(__file__).parents[1] / "docs"
 EXAMPLES = DOCS / "examples"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import gymnasium as gym
 import numpy as np
@@ -20,7 +20,6 @@ from pydantic import BaseModel
 from tianji_algos.batch import Batch, SequenceBatch
 from tianji_algos.errors import AlgorithmError, UnsuitableModelError
 from tianji_algos.fields import FieldSpec
-from tianji_algos.peers import Peers
 
 Fields = Mapping[str, npt.NDArray[Any]]
 """The fields of one fragment by name, ``[rows, N, ...]`` each; ``FieldSpec`` says how many rows."""
@@ -349,3 +348,39 @@ def require_model(model: object, contract: type[torch.nn.Module], algorithm: str
     if not isinstance(model, contract):
         what = f"{type(model).__name__} is no {contract.__name__}, which {algorithm} works with"
         raise UnsuitableModelError(f"{what}; the model {example!r} would be right")
+
+
+class Peers(ABC):
+    """Learners in lockstep: all of them call the same methods, in the same order.
+
+    Attributes:
+        number: how many there are.
+        index: which of them this one is, from 0.
+    """
+
+    number: int
+    index: int
+
+    @abstractmethod
+    def add_up(self, values: torch.Tensor) -> None:
+        """Replace ``values``, in place, by their sum over all learners: the same bits for each of them."""
+
+    def compare(self, own: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Tell the other learners this one's counts ``[K]`` and hear theirs: ``[learners, K]``."""
+        counts = np.zeros((self.number, len(own)), np.int64)
+        counts[self.index] = own
+        self.add_up(torch.from_numpy(counts))
+        return counts
+
+
+class Alone(Peers):
+    """One learner by itself."""
+
+    number = 1
+    index = 0
+
+    def add_up(self, values: torch.Tensor) -> None:
+        """Leave the values: nobody adds anything."""
+
+
+ALONE: Final = Alone()

@@ -6,10 +6,13 @@ An environment's own vectorised implementation is used where there is one and it
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import importlib
-from collections.abc import Mapping
-from typing import Any, ClassVar
+import importlib.util
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import Distribution, distributions
+from typing import Any, ClassVar, Final
 
 import gymnasium
 import numpy as np
@@ -18,21 +21,10 @@ from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from tianji_envs.atari.games import find_game
-from tianji_envs.core import (
-    Array,
-    EnvironmentFactory,
-    VectorEnvironment,
-    check_spaces,
-    derive_seed,
-)
-from tianji_envs.errors import (
-    BrokenEnvironmentError,
-    EnvironmentFailure,
-    UnknownEnvironmentError,
-)
-from tianji_envs.other_packages import how_to_install, registered_elsewhere, well_known
+from tianji_envs.core import Array, EnvironmentFactory, VectorEnvironment, check_spaces, derive_seed
+from tianji_envs.errors import BrokenEnvironmentError, EnvironmentFailure, UnknownEnvironmentError
+from tianji_envs.options import nearest
 from tianji_envs.serial import MISSING, GymnasiumEnv, SerialVectorEnvironment, missing, not_five
-from tianji_envs.suggestions import nearest
 
 
 def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
@@ -182,3 +174,66 @@ class OwnVectorEnvironment(VectorEnvironment):
     def close(self) -> None:
         """Close the vector."""
         self._vector.close()
+
+
+_KNOWN: Final[Mapping[str, tuple[str, str]]] = {
+    "AdroitHand": ("gymnasium_robotics", "gymnasium-robotics"),
+    "AntMaze": ("gymnasium_robotics", "gymnasium-robotics"),
+    "BabyAI-": ("minigrid", "minigrid"),
+    "Fetch": ("gymnasium_robotics", "gymnasium-robotics"),
+    "FrankaKitchen": ("gymnasium_robotics", "gymnasium-robotics"),
+    "HandManipulate": ("gymnasium_robotics", "gymnasium-robotics"),
+    "Meta-World/": ("metaworld", "metaworld"),
+    "MiniGrid-": ("minigrid", "minigrid"),
+    "MiniWorld-": ("miniworld", "miniworld"),
+    "Panda": ("panda_gym", "panda-gym"),
+    "PointMaze": ("gymnasium_robotics", "gymnasium-robotics"),
+    "highway-": ("highway_env", "highway-env"),
+}
+"""Module and distribution of well-known environments, by how their ids begin."""
+
+
+def well_known(name: str) -> str:
+    """Say which package has ids that begin so, as the end of a sentence; empty if none is known."""
+    module, distribution = next(
+        (known for prefix, known in _KNOWN.items() if name.startswith(prefix)), ("", "")
+    )
+    if not module:
+        return ""
+    if importlib.util.find_spec(module) is None:
+        return f'; {distribution} has such ones: pip install {distribution}, then id = "{module}:{name}"'
+    return f'; {distribution} is installed and has such ones: id = "{module}:{name}" imports it'
+
+
+def registered_elsewhere(name: str) -> str:
+    """Say which installed package registers an id, as the end of a sentence; empty if none does."""
+    module = next(_registering(name), None) if name else None
+    return "" if module is None else f'; {module} is installed and has it: id = "{module}:{name}" imports it'
+
+
+def how_to_install(module: str) -> str:
+    """Say how to install a module, as the end of a sentence; empty if that is not known."""
+    found = next((distribution for known, distribution in _KNOWN.values() if known == module), None)
+    return f"; pip install {found}" if found else ""
+
+
+def _registering(name: str) -> Iterator[str]:
+    """Find modules of installed packages whose sources register an id with gymnasium."""
+    call = re.compile(rb"""\bregister\(\s*(?:id\s*=\s*)?["']%b["']""" % re.escape(name.encode()))
+    for distribution in distributions():
+        for source, module in _sources(distribution) if _needs_gymnasium(distribution) else ():
+            if b"gymnasium" in source and call.search(source):
+                yield module
+
+
+def _needs_gymnasium(distribution: Distribution) -> bool:
+    needed = any(re.match(r"gymnasium\b", required) for required in distribution.requires or ())
+    return needed and distribution.name != "gymnasium"  # Its extras need itself.
+
+
+def _sources(distribution: Distribution) -> Iterator[tuple[bytes, str]]:
+    """Read the source files of a distribution, each with the name of the module that it is in or of."""
+    for file in distribution.files or ():
+        if file.suffix == ".py":
+            with contextlib.suppress(OSError):  # It is listed, and gone.
+                yield file.read_binary(), file.parts[0].removesuffix(".py")

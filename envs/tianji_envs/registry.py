@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError
-from tianji_envs.suggestions import nearest
+from tianji_envs.options import nearest
 
 if TYPE_CHECKING:
     from tianji_envs.core import EnvironmentFactory

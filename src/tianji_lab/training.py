@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
@@ -218,3 +219,61 @@ def read_curve(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) ->
             points.append((row["train_s"], row["env_steps"], row["mean_100"]))
     train_s, env_steps, mean_100 = zip(*points, last, strict=True)
     return Curve(train_s, env_steps, mean_100)
+
+
+RESAMPLES: Final = 10_000
+CONFIDENCE: Final = 0.95
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Interquartile means of some quantities, with the bounds of their intervals; one shape.
+
+    Attributes:
+        iqm: interquartile means.
+        low: lower bounds.
+        high: upper bounds.
+    """
+
+    iqm: Array
+    low: Array
+    high: Array
+
+
+def interquartile_mean(values: npt.NDArray[Any], axis: int = 0) -> Array:
+    """Average the middle half of the values: the lowest and the highest quarter, rounded down, are left out.
+
+    Args:
+        values: at least one along ``axis``.
+        axis: of the runs.
+
+    Returns:
+        The means, without that axis.
+    """
+    ordered = np.sort(values, axis)
+    runs = values.shape[axis]
+    middle = np.arange(runs // 4, runs - runs // 4)
+    return np.asarray(np.take(ordered, middle, axis).mean(axis), np.float64)
+
+
+def estimate(values: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMPLES) -> Estimate:
+    """Estimate interquartile means and their 95 % intervals by the percentile bootstrap.
+
+    Runs are drawn with replacement within one setting, which makes each setting a stratum; a run is drawn as
+    a whole, with all its quantities.
+
+    Args:
+        values: ``[runs, ...]`` of one setting.
+        seed: of the bootstrap.
+        resamples: how many.
+
+    Returns:
+        An estimate of shape ``[...]``.
+    """
+    runs = len(values)
+    draws = np.random.default_rng(seed).integers(runs, size=(resamples, runs))
+    means = interquartile_mean(values[draws], axis=1)
+    tail = 100 * (1 - CONFIDENCE) / 2
+    low, high = np.percentile(means, (tail, 100 - tail), axis=0)
+    return Estimate(interquartile_mean(values), np.asarray(low), np.asarray(high))

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.optim.flat import flatten_parameters
 from tianji_algos.models.actor_critic import ActorCritic
+from tianji_algos.optim.state import flatten_parameters
 
 Floats = npt.NDArray[np.float32]
 

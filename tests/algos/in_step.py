@@ -14,8 +14,7 @@ import torch
 from algos.fragments import Fragment
 from algos.training import parameters
 
-from tianji_algos.core import RolloutEmbryo
-from tianji_algos.peers import Peers
+from tianji_algos.core import Peers, RolloutEmbryo
 
 Floats = npt.NDArray[np.float32]
 T = TypeVar("T")

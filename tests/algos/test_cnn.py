@@ -15,10 +15,10 @@ from torch.nn import functional
 
 from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
-from tianji_algos.optim.flat import flatten_parameters
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.cnn import CNNQ, CNNActorCritic
 from tianji_algos.models.q_network import QNetwork
+from tianji_algos.optim.state import flatten_parameters
 
 Floats = npt.NDArray[np.float32]
 

@@ -12,9 +12,8 @@ from algos.maddpg_team import CONTINUOUS, DISCRETE, MODELS, build_embryo, make_b
 from algos.training import parameters
 
 from tianji_algos.batch import Batch
-from tianji_algos.core import Spaces
+from tianji_algos.core import Peers, Spaces
 from tianji_algos.maddpg.embryo import MADDPGEmbryo
-from tianji_algos.peers import Peers
 
 ROWS = 12
 BOTH = pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])

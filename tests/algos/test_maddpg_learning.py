@@ -12,8 +12,8 @@ from algos.maddpg_team import Play
 
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
-from tianji_envs.teams.matrix_game import MatrixGameFactory
 from tianji_envs.team import TeamSpace
+from tianji_envs.teams.matrix_game import MatrixGameFactory
 
 Array = npt.NDArray[Any]
 

@@ -13,12 +13,11 @@ from algos.in_step import train as train_one
 from algos.teams import bury, random_team_fragment, random_team_rollout, team_spaces
 from algos.training import parameters, train
 
-from tianji_algos.core import Spaces, build_model
+from tianji_algos.core import Peers, Spaces, build_model
 from tianji_algos.mappo.agent import MAPPOAgent
 from tianji_algos.mappo.embryo import MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import IMPOSSIBLE, TeamActorCritic
-from tianji_algos.peers import Peers
 
 Floats = npt.NDArray[np.float32]
 

@@ -6,12 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from tianji_algos.optim.adam import Adam
 from tianji_algos.errors import DivergedError
-from tianji_algos.optim.optimizer import Optimizer
-from tianji_algos.optim.optimizer_choice import build_optimizer
+from tianji_algos.optim.optimizers import Adam, Optimizer, RMSProp, build_optimizer
 from tianji_algos.ppo.settings import PPOSettings
-from tianji_algos.optim.rmsprop import RMSProp
 
 SCALES = (0.1, 10.0, 1.0)
 """Of three gradients of 100 numbers: the second is clipped at a norm of 5."""

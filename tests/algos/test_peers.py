@@ -17,7 +17,7 @@ from algos.tiny_gru import TinyGRU
 from algos.training import parameters
 
 from tianji_algos.batch import Batch
-from tianji_algos.core import Embryo, ReplayEmbryo, RolloutEmbryo, Spaces, build_model
+from tianji_algos.core import ALONE, Embryo, Peers, ReplayEmbryo, RolloutEmbryo, Spaces, build_model
 from tianji_algos.dqn.embryo import DQNEmbryo
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.errors import AlgorithmError
@@ -27,7 +27,6 @@ from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
-from tianji_algos.peers import ALONE, Peers
 from tianji_algos.ppo.embryo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOSettings
 

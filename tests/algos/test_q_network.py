@@ -12,11 +12,11 @@ from torch import nn
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.optim.flat import flatten_parameters
 from tianji_algos.models.mlp_q import MLPQ, MLPQBackprop
 from tianji_algos.models.q_network import LossGradient, QNetwork, count_actions
 from tianji_algos.models.settings import MLPQSettings
 from tianji_algos.models.through_torch import TorchBackprop, TorchExecutor, TorchForward
+from tianji_algos.optim.state import flatten_parameters
 from tianji_algos.settings import NoSettings
 
 Floats = npt.NDArray[np.float32]

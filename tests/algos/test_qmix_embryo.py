@@ -15,7 +15,7 @@ from algos.teams import bury
 from algos.training import flat_of, parameters
 
 from tianji_algos.batch import SequenceBatch
-from tianji_algos.core import Spaces, build_model
+from tianji_algos.core import Peers, Spaces, build_model
 from tianji_algos.errors import (
     DivergedError,
     StateMismatchError,
@@ -25,7 +25,6 @@ from tianji_algos.errors import (
 from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.settings import MLPQSettings
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ
-from tianji_algos.peers import Peers
 from tianji_algos.qmix.embryo import QMIXEmbryo
 from tianji_algos.qmix.settings import QMIXSettings, TeamQSettings
 

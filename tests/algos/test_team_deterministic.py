@@ -11,7 +11,7 @@ from algos.training import flat_of
 
 from tianji_algos.core import Spaces
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.models.batched_layers import BatchedLayers
+from tianji_algos.models.batched import BatchedLayers
 from tianji_algos.models.teams.deterministic import TeamDeterministic
 
 ROWS = 9

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tianji_algos.impala.vtrace import VTrace
+from tianji_algos.impala.loss import VTrace
 from tianji_algos.ppo.advantage import estimate_advantages
 
 Doubles = npt.NDArray[np.float64]

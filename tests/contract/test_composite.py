@@ -1,6 +1,6 @@
 from tianji_transports.testing import TransportContract
 
-ARRANGEMENTS = "tianji_transports.testing.arrangements"
+ARRANGEMENTS = "tianji_transports.testing.job"
 
 
 class TestManyHosts(TransportContract):

@@ -24,4 +24,4 @@ class TestMpi(SoakContract):
 
 
 class TestHostsOfTwo(SoakContract, DeathSoakContract):
-    engine = "tianji_transports.testing.arrangements:HostsOfTwo"
+    engine = "tianji_transports.testing.job:HostsOfTwo"

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tianji_envs.atari.options import AtariOptions
+from tianji_envs.atari.games import AtariOptions
 from tianji_envs.atari.vector import AtariVectorEnvironment, Turn
 
 Step = tuple[float, int, str]

@@ -10,7 +10,8 @@ from typing import Any
 import gymnasium
 import pytest
 
-from tianji_envs import other_packages, registry
+from tianji_envs import gym as other_packages
+from tianji_envs import registry
 from tianji_envs.errors import UnknownEnvironmentError
 
 REGISTERS = """

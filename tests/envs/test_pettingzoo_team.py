@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tianji_envs.errors import BrokenEnvironmentError, UnsupportedSpaceError
-from tianji_envs.teams.pettingzoo_team import ParallelEnv, PettingZooTeam
 from tianji_envs.serial import SerialVectorEnvironment
+from tianji_envs.teams.pettingzoo import ParallelEnv, PettingZooTeam
 
 Roll = Callable[..., Any]
 STAYS: Leaving = (99, "dies")

@@ -24,8 +24,8 @@ from tianji_envs.errors import (
     UnknownEnvironmentError,
     WrongOptionError,
 )
-from tianji_envs.teams.smac import SMACFactory
 from tianji_envs.team import TeamSpace
+from tianji_envs.teams.smac import SMACFactory
 
 Roll = Callable[..., Any]
 

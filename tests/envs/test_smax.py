@@ -16,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tianji_envs.teams import smax
 from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_envs.errors import MissingExtraError, UnknownEnvironmentError, WrongOptionError
-from tianji_envs.teams.smax import SMAXFactory
-from tianji_envs.teams.smax_options import SMAXOptions
 from tianji_envs.team import TeamSpace
+from tianji_envs.teams import smax
+from tianji_envs.teams.smax import SMAXFactory, SMAXOptions
 
 N, M, STOP, EAST, LIMIT = 8, 3, 4, 1, 40
 Roll = Callable[..., Any]

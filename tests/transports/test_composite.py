@@ -13,7 +13,7 @@ from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq.transport import ZmqTransport
 
 HOSTS = {0: "a", 1: "a", 2: "b", 3: "b"}
-PAIR = "tianji_transports.testing.arrangements:HostsOfTwo"
+PAIR = "tianji_transports.testing.job:HostsOfTwo"
 STREAM = (Channel("f", 0, (1, 2), 1000, window=4, borrow=3),)
 
 

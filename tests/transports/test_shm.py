@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tianji_transports.errors import TransportError, TransportMemoryError
-from tianji_transports.shm.transport import ShmTransport, remove_stale
 from tianji_transports.shm.page import SHM, job_stem
+from tianji_transports.shm.transport import ShmTransport, remove_stale
 from tianji_transports.testing import Job, verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tianji_transports.errors import TransportError
 from tianji_transports.testing import Job, verbs
 from tianji_transports.testing.channels import introduce
-from tianji_transports.ucx.transport import UcxTransport
 from tianji_transports.ucx.frames import (
     KIND_AT,
     NUMBER,
@@ -24,6 +23,7 @@ from tianji_transports.ucx.frames import (
     tag_parts,
 )
 from tianji_transports.ucx.port import Port, Tag, address_text, parse_address
+from tianji_transports.ucx.transport import UcxTransport
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 CHANNELS = (Channel("f", 0, (1, 2), 100_000),)

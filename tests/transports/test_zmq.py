@@ -8,10 +8,10 @@ import zmq
 from tianji_transports.core import FULL, EngineOptions
 from tianji_transports.errors import TransportError
 from tianji_transports.testing import Job, TransportContract, verbs
-from tianji_transports.wiring import Channel, Slot, Wiring
-from tianji_transports.zmq.transport import ZmqTransport
+from tianji_transports.wiring import Channel, Slot, Wiring, digest
 from tianji_transports.zmq.door import MEMBER
-from tianji_transports.zmq.frames import Header, Kind, control_frame, digest, password
+from tianji_transports.zmq.frames import Header, Kind, control_frame, password
+from tianji_transports.zmq.transport import ZmqTransport
 
 CHANNELS = (Channel("f", 0, (1,), 100_000),)
 SLOTS = (Slot("p", 0, (1,), 1000),)

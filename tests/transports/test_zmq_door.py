@@ -18,8 +18,8 @@ from tianji_cli.wire.keys import JobKey
 from tianji_transports.core import FULL, EngineOptions
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
-from tianji_transports.zmq.transport import ZmqTransport
 from tianji_transports.zmq.door import SPARE, Curve, Door, Password, all_shut
+from tianji_transports.zmq.transport import ZmqTransport
 
 Socket = zmq.Socket[bytes]
 

@@ -13,10 +13,10 @@ import zmq
 
 from tianji_transports.core import FULL, EngineOptions
 from tianji_transports.testing import Job, verbs
-from tianji_transports.wiring import Channel, Slot, Wiring
-from tianji_transports.zmq.transport import ZmqTransport
+from tianji_transports.wiring import Channel, Slot, Wiring, digest
 from tianji_transports.zmq.door import MEMBER, Door, Password
-from tianji_transports.zmq.frames import LINE, Header, Kind, control_frame, digest, password
+from tianji_transports.zmq.frames import LINE, Header, Kind, control_frame, password
+from tianji_transports.zmq.transport import ZmqTransport
 
 Socket = zmq.Socket[bytes]
 Connect = Callable[..., Socket]

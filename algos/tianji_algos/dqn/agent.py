@@ -11,9 +11,9 @@ import numpy.typing as npt
 from tianji_algos.core import Agent, Fields, Spaces, require_model
 from tianji_algos.dqn.loss import pick
 from tianji_algos.dqn.settings import DQNAgentSettings
-from tianji_algos.exploration import falling
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
+from tianji_algos.settings import falling
 
 Floats = npt.NDArray[np.float32]
 

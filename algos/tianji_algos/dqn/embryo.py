@@ -8,17 +8,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.optim.adam import Adam
 from tianji_algos.batch import Batch
 from tianji_algos.core import ReplayEmbryo, Spaces, require_model
 from tianji_algos.device import uploads_to
 from tianji_algos.dqn.loss import DIAGNOSTICS, DQNLoss, bootstrap
 from tianji_algos.dqn.settings import DQNSettings
-from tianji_algos.optim.flat import flatten_parameters
-from tianji_algos.optim.means import Means
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.optim.one_optimizer import OneOptimizer
-from tianji_algos.optim.state import tensors_of
+from tianji_algos.optim.optimizers import Adam
+from tianji_algos.optim.state import Means, flatten_parameters, tensors_of
 from tianji_algos.optim.target_network import TargetNetwork
 
 Floats = npt.NDArray[np.float32]

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 from tianji_algos.distributions import Distribution
-from tianji_algos.impala.loss import DIAGNOSTICS, IMPALALoss
+from tianji_algos.impala.loss import DIAGNOSTICS, IMPALALoss, VTrace
 from tianji_algos.impala.rollout import IMPALARollout
 from tianji_algos.impala.settings import IMPALASettings
-from tianji_algos.impala.vtrace import VTrace
 from tianji_algos.on_policy.embryo import PolicyEmbryo
 from tianji_algos.rollout_observations import Observations
 

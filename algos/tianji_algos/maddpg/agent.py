@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.core import Agent, Fields, Spaces, require_model
-from tianji_algos.exploration import falling
 from tianji_algos.fields import FieldSpec
 from tianji_algos.maddpg.actions import ActionBounds, gumbel
 from tianji_algos.maddpg.settings import MADDPGAgentSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
+from tianji_algos.settings import falling
 from tianji_algos.team import UNAVAILABLE, Records, Team
 
 Array = npt.NDArray[Any]

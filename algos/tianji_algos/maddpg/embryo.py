@@ -10,17 +10,21 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.optim.adam import Adam
 from tianji_algos.batch import Batch
-from tianji_algos.core import ReplayEmbryo, Spaces, require_model
+from tianji_algos.core import ALONE, Peers, ReplayEmbryo, Spaces, require_model
 from tianji_algos.device import Exchange
-from tianji_algos.optim.flat import flatten_parameters
 from tianji_algos.maddpg.actions import team_actions
 from tianji_algos.maddpg.settings import MADDPGSettings
-from tianji_algos.optim.means import Means
 from tianji_algos.models.teams.deterministic import TeamDeterministic
-from tianji_algos.peers import ALONE, Peers
-from tianji_algos.optim.state import check_algorithm, copy_tensors, restore_tensors, tensors_of
+from tianji_algos.optim.optimizers import Adam
+from tianji_algos.optim.state import (
+    Means,
+    check_algorithm,
+    copy_tensors,
+    flatten_parameters,
+    restore_tensors,
+    tensors_of,
+)
 from tianji_algos.optim.target_network import TargetNetwork
 from tianji_algos.team import Records
 

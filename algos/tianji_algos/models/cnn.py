@@ -8,8 +8,7 @@ import torch
 
 from tianji_algos.core import Spaces
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.models.encoders import ImageEncoder
-from tianji_algos.models.heads import PolicyValueHead
+from tianji_algos.models.encoders import ImageEncoder, PolicyValueHead
 from tianji_algos.models.layers import build_layers
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.models.settings import CNNActorCriticSettings, CNNQSettings

@@ -10,19 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.core import Fields, RolloutEmbryo, Spaces, require_model
+from tianji_algos.core import Fields, Peers, RolloutEmbryo, Spaces, require_model
 from tianji_algos.distributions import Distribution, distribution_for
-from tianji_algos.optim.flat import flatten_parameters
-from tianji_algos.optim.means import Means
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.through_time import RecurrentActorCritic
-from tianji_algos.optim.one_optimizer import OneOptimizer
-from tianji_algos.optim.optimizer_choice import build_optimizer
-from tianji_algos.peers import Peers
 from tianji_algos.on_policy.rollout import PolicyMinibatch, PolicyRollout
 from tianji_algos.on_policy.settings import PolicySettings
+from tianji_algos.optim.one_optimizer import OneOptimizer
+from tianji_algos.optim.optimizers import build_optimizer
+from tianji_algos.optim.state import Means, flatten_parameters, tensors_of
 from tianji_algos.rollout_observations import Observations
-from tianji_algos.optim.state import tensors_of
 
 Floats = npt.NDArray[np.float32]
 

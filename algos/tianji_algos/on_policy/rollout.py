@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.core import Fields
-from tianji_algos.peers import ALONE, Peers
+from tianji_algos.core import ALONE, Fields, Peers
 from tianji_algos.rollout_observations import Observations
 
 

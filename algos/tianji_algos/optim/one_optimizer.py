@@ -8,12 +8,10 @@ from typing import Any, ClassVar
 
 import torch
 
-from tianji_algos.core import Embryo
-from tianji_algos.optim.means import Means
-from tianji_algos.optim.optimizer import Optimizer
+from tianji_algos.core import ALONE, Embryo, Peers
+from tianji_algos.optim.optimizers import Optimizer
 from tianji_algos.optim.settings import OptimizerSettings
-from tianji_algos.peers import ALONE, Peers
-from tianji_algos.optim.state import check_algorithm, copy_tensors, restore_tensors
+from tianji_algos.optim.state import Means, check_algorithm, copy_tensors, restore_tensors
 
 
 class OneOptimizer(Embryo):

@@ -1,14 +1,38 @@
-"""The tensors of an update rule's state, saved and restored by name."""
+"""All parameters of a model in one tensor, so that an optimizer's step is one operation."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from tianji_algos.errors import StateMismatchError
+
+
+def flatten_parameters(model: nn.Module) -> nn.Parameter:
+    """Move a model's parameters and gradients into one tensor each; the model keeps views of them.
+
+    Args:
+        model: on its final device; all its parameters are float32.
+
+    Returns:
+        The parameters as one flat parameter ``[P]``, whose ``grad [P]`` is the gradients.
+    """
+    parameters = list(model.parameters())
+    flat = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
+    flat.grad = torch.zeros_like(flat)
+    start = 0
+    for parameter in parameters:
+        stop = start + parameter.numel()
+        parameter.data = flat.detach()[start:stop].view_as(parameter)
+        parameter.grad = flat.grad[start:stop].view_as(parameter)
+        start = stop
+    return flat
+
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -49,3 +73,31 @@ def restore_tensors(own: Tensors, saved: Tensors) -> None:
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(saved[name])
+
+
+class Means:
+    """Adds up a few numbers with every update.
+
+    Args:
+        names: of the numbers, in their order.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._sums = np.zeros(len(names), np.float64)
+        self._updates = 0
+
+    def add(self, values: npt.NDArray[np.float32] | Sequence[float], last: float) -> None:
+        """Add the numbers of an update: all but the last, and the last."""
+        self._sums[:-1] += values
+        self._sums[-1] += last
+        self._updates += 1
+
+    def take(self) -> dict[str, float]:
+        """Give the means since the last call, and begin anew; empty if there was no update."""
+        if self._updates == 0:
+            return {}
+        means = dict(zip(self._names, (self._sums / self._updates).tolist(), strict=True))
+        self._sums[:] = 0.0
+        self._updates = 0
+        return means

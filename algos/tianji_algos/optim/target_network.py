@@ -8,8 +8,8 @@ from typing import Generic, TypeVar
 import torch
 
 from tianji_algos.core import Model
-from tianji_algos.optim.flat import flatten_parameters
-from tianji_algos.optim.target_settings import TargetSettings
+from tianji_algos.optim.settings import TargetSettings
+from tianji_algos.optim.state import flatten_parameters
 
 AnyModel = TypeVar("AnyModel", bound=Model)
 

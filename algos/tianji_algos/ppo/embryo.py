@@ -11,8 +11,7 @@ from tianji_algos.core import Fields
 from tianji_algos.distributions import Distribution
 from tianji_algos.on_policy.embryo import PolicyEmbryo
 from tianji_algos.ppo.loss import DIAGNOSTICS, PPOLoss, PPOMinibatch
-from tianji_algos.ppo.rollout import PPORollout, SampleRollout
-from tianji_algos.ppo.sequence_rollout import SequenceRollout
+from tianji_algos.ppo.rollout import PPORollout, SampleRollout, SequenceRollout
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_algos.rollout_observations import Observations
 

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.core import Agent, Fields, Spaces, require_model
-from tianji_algos.exploration import falling
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.teams.q_network import TeamQ, team_that_chooses
 from tianji_algos.qmix.settings import QMIXAgentSettings
+from tianji_algos.settings import falling
 from tianji_algos.team import UNAVAILABLE, Records
 
 Actions = npt.NDArray[np.int64]

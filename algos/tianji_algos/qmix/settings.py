@@ -6,9 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from tianji_algos.optim.settings import AnyOptimizerSettings
+from tianji_algos.optim.settings import AnyOptimizerSettings, TargetSettings
 from tianji_algos.settings import Settings
-from tianji_algos.optim.target_settings import TargetSettings
 
 
 class QMIXAgentSettings(Settings):

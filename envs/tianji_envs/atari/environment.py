@@ -7,8 +7,7 @@ import importlib.util
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
-from tianji_envs.atari.games import find_game, title
-from tianji_envs.atari.options import AtariOptions, read_options
+from tianji_envs.atari.games import AtariOptions, find_game, read_options, title
 from tianji_envs.atari.vector import AtariVectorEnvironment, Emulators
 from tianji_envs.core import EnvironmentFactory, VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError, MissingExtraError
@@ -63,10 +62,10 @@ class AtariFactory(EnvironmentFactory):
 
 def _emulators(game: str, num_envs: int, limit: int, options: AtariOptions, threads: int) -> Emulators:
     if options.backend == "ale":
-        from tianji_envs.atari.ale import AleEmulators  # noqa: PLC0415 - an extra
+        from tianji_envs.atari.emulators import AleEmulators  # noqa: PLC0415 - an extra
 
         return AleEmulators(game, num_envs, limit, options, threads)
-    from tianji_envs.atari.envpool import EnvPoolEmulators  # noqa: PLC0415 - an extra, and takes 1.5 s
+    from tianji_envs.atari.emulators import EnvPoolEmulators  # noqa: PLC0415 - an extra, and takes 1.5 s
 
     return EnvPoolEmulators(game, num_envs, limit, options, threads)
 

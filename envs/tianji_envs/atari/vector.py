@@ -12,8 +12,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from tianji_envs.atari.games import WITHOUT_FIRE
-from tianji_envs.atari.options import AtariOptions
+from tianji_envs.atari.games import WITHOUT_FIRE, AtariOptions
 from tianji_envs.core import Array, Games, VectorEnvironment, derive_seed
 
 NOOP, FIRE = 0, 1

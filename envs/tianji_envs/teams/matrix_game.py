@@ -12,9 +12,8 @@ from gymnasium.spaces import MultiDiscrete
 
 from tianji_envs.core import Array, EnvironmentFactory, VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError, WrongOptionError
-from tianji_envs.suggestions import nearest_or_all
+from tianji_envs.options import nearest_or_all, read_typed
 from tianji_envs.team import ALIVE, AVAILABLE, OBSERVATION, REWARD, STATE, TeamSpace
-from tianji_envs.typed_options import read_typed
 
 IDS: Final = ("climbing", "penalty", "prisoners_dilemma", "two_step")
 

@@ -1,18 +1,24 @@
-"""Environment type ``"smac"``: battles of StarCraft II by ``smac``, or without the game by ``smaclite``.
-
-Both packages are installed from their repositories: no extra of TianJi's can bring them.
-"""
+"""One battle of StarCraft II, as ``smac`` and ``smaclite`` give it; either is imported when one is built."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import importlib.util
 import os
-from collections.abc import Mapping
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
-from tianji_envs.core import EnvironmentFactory, VectorEnvironment
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from tianji_envs import team
+from tianji_envs.core import Array, EnvironmentFactory, VectorEnvironment, derive_seed
 from tianji_envs.errors import (
     BrokenEnvironmentError,
     EnvironmentFailure,
@@ -20,8 +26,222 @@ from tianji_envs.errors import (
     UnknownEnvironmentError,
     WrongOptionError,
 )
-from tianji_envs.teams.smac_battles import Battle, LiteBattle, StarCraftBattle
-from tianji_envs.teams.smac_vector import SMACVectorEnvironment
+
+LITE_LIMIT: Final = 120
+"""Steps that a battle of ``smaclite`` may take, which sets no limit itself; on most of its maps SMAC's."""
+
+
+class Sizes(NamedTuple):
+    """Of one battle.
+
+    Attributes:
+        agents: M.
+        observation: O, of each agent.
+        actions: A, of each agent.
+        state: S.
+    """
+
+    agents: int
+    observation: int
+    actions: int
+    state: int
+
+
+class Outcome(NamedTuple):
+    """What a step led to.
+
+    Attributes:
+        reward: the team's.
+        terminated: a side is beaten.
+        truncated: the time is up, or the game was lost.
+        won: the enemies are beaten.
+    """
+
+    reward: float
+    terminated: bool
+    truncated: bool
+    won: bool
+
+
+class Battle(ABC):
+    """One battle; both packages show it alike.
+
+    Args:
+        name: of the map.
+        limit: steps that it may take; None: as the package says.
+        keywords: of the package's environment.
+    """
+
+    sizes: Sizes
+    _env: Any
+    """The package's environment."""
+
+    @abstractmethod
+    def __init__(self, name: str, limit: int | None, keywords: Mapping[str, Any]) -> None: ...
+
+    @abstractmethod
+    def begin(self, seed: int | None) -> None:
+        """Begin an episode; with a seed, a random stream, too."""
+
+    @abstractmethod
+    def step(self, actions: list[int]) -> Outcome:
+        """Act once; the dead do nothing, which is action 0 and theirs alone."""
+
+    def observations(self) -> Any:
+        """Give what each agent sees, ``[M, O]``; zeros where it is dead."""
+        return self._env.get_obs()
+
+    def state(self) -> npt.NDArray[Any]:
+        """Give the state ``[S]``."""
+        return np.asarray(self._env.get_state())
+
+    def available(self) -> Any:
+        """Give 1 for each action that is available, ``[M, A]``."""
+        return self._env.get_avail_actions()
+
+    def close(self) -> None:
+        """End the game. Harmless when repeated."""
+        self._env.close()
+
+
+class StarCraftBattle(Battle):
+    """A battle of ``smac.env.StarCraft2Env``, which starts the game when the first episode begins."""
+
+    def __init__(self, name: str, limit: int | None, keywords: Mapping[str, Any]) -> None:
+        self._build = importlib.import_module("smac.env").StarCraft2Env
+        # Told of the limit, it ends a battle itself; left in the middle of one, it would start another game.
+        self._limit = limit
+        self._keywords = {"map_name": name, "continuing_episode": True, **keywords}
+        self._env = self._built(seed=None)
+        info = self._env.get_env_info()
+        self.sizes = Sizes(info["n_agents"], info["obs_shape"], info["n_actions"], info["state_shape"])
+
+    def _built(self, seed: int | None) -> Any:
+        try:
+            env = self._build(seed=seed, **self._keywords)
+        except KeyError as cause:
+            raise UnknownEnvironmentError(
+                f"smac has no map {cause}; `python -m smac.bin.map_list` names those it has"
+            ) from cause
+        if self._limit is not None:
+            env.episode_limit = self._limit
+        return env
+
+    def begin(self, seed: int | None) -> None:
+        """Begin an episode; the game takes a seed only when it starts, so that it starts again with one."""
+        if seed is not None:
+            self._env.close()
+            self._env = self._built(seed)
+        self._env.reset()
+
+    def step(self, actions: list[int]) -> Outcome:
+        """Act once."""
+        reward, ended, info = self._env.step(actions)
+        # A game that was lost and restarted says that the battle has ended, and nothing else.
+        cut = ended and (info.get("episode_limit", False) or "battle_won" not in info)
+        return Outcome(reward, ended and not cut, cut, ended and info.get("battle_won", False))
+
+
+class LiteBattle(Battle):
+    """A battle of ``smaclite``, which gymnasium makes."""
+
+    def __init__(self, name: str, limit: int | None, keywords: Mapping[str, Any]) -> None:
+        importlib.import_module("smaclite")  # It registers its maps.
+        try:
+            with contextlib.redirect_stdout(sys.stderr):  # It tells which collision avoidance it has.
+                made = gymnasium.make(f"smaclite/{name}-v0", disable_env_checker=True, **keywords)
+        except gymnasium.error.UnregisteredEnv as cause:
+            raise UnknownEnvironmentError(f"smaclite has no map {name!r}: {cause}") from cause
+        self._limit = LITE_LIMIT if limit is None else limit
+        self._steps = 0
+        self._env = cast("Any", made.unwrapped)
+        env = self._env
+        self.sizes = Sizes(env.n_agents, env.obs_size, env.n_actions, env.state_size)
+
+    def begin(self, seed: int | None) -> None:
+        """Begin an episode."""
+        self._env.reset(seed=seed)
+        self._steps = 0
+
+    def step(self, actions: list[int]) -> Outcome:
+        """Act once."""
+        _, reward, ended, _, info = self._env.step(actions)
+        self._steps += 1
+        return Outcome(reward, ended, not ended and self._steps >= self._limit, info["battle_won"])
+
+
+NOOP: Final = 0
+"""What the dead do, and they alone."""
+
+
+class SMACVectorEnvironment(VectorEnvironment):
+    """N battles.
+
+    Args:
+        create: builds one.
+        num_envs: N.
+    """
+
+    won: npt.NDArray[np.bool_]
+
+    def __init__(self, create: Callable[[], Battle], num_envs: int) -> None:
+        self._battles = [create() for _ in range(num_envs)]
+        sizes = self._battles[0].sizes
+        self.num_envs = num_envs
+        self.agents = tuple(f"ally_{i}" for i in range(sizes.agents))
+        self.observation_space = team.TeamSpace(*sizes)
+        self.action_space = gymnasium.spaces.MultiDiscrete([sizes.actions] * sizes.agents)
+        self.won = np.zeros(num_envs, np.bool_)
+        self._alive = np.zeros((num_envs, sizes.agents), np.bool_)
+        self._ended = [False] * num_envs
+
+    def reset(self, seed: int, observation: Array) -> None:
+        """Begin a battle in every environment."""
+        for i, battle in enumerate(self._battles):
+            battle.begin(derive_seed(seed, i))
+            self._ended[i] = False
+            self._show(i, observation, 0.0)
+
+    def step(
+        self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
+    ) -> None:
+        """Act in, or begin anew, one battle after the other."""
+        chosen = np.where(self._alive, actions, NOOP).tolist()
+        for i, battle in enumerate(self._battles):
+            if self._ended[i]:
+                battle.begin(None)
+                gained = 0.0
+                terminated[i] = truncated[i] = self.won[i] = self._ended[i] = False
+            else:
+                gained, terminated[i], truncated[i], self.won[i] = battle.step(chosen[i])
+                self._ended[i] = bool(terminated[i] or truncated[i])
+            reward[i] = gained
+            self._show(i, observation, gained)
+
+    def _show(self, i: int, observation: Array, reward: float) -> None:
+        battle = self._battles[i]
+        available = np.asarray(battle.available(), np.bool_)
+        self._alive[i] = ~available[:, NOOP]
+        observation[team.OBSERVATION][i] = battle.observations()
+        observation[team.STATE][i] = battle.state()
+        observation[team.REWARD][i] = reward
+        observation[team.AVAILABLE][i] = available
+        observation[team.ALIVE][i] = self._alive[i]
+
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Refuse.
+
+        Raises:
+            BrokenEnvironmentError: always.
+        """
+        raise BrokenEnvironmentError("battles of SMAC cannot be drawn; smac's own save_replay() films them")
+
+    def close(self) -> None:
+        """End every game."""
+        battles, self._battles = self._battles, []
+        for battle in battles:
+            battle.close()
+
 
 PACKAGES: Final[Mapping[str, type[Battle]]] = {"smac": StarCraftBattle, "smaclite": LiteBattle}
 

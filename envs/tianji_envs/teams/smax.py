@@ -13,16 +13,16 @@ import io
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from tianji_envs.core import EnvironmentFactory
 from tianji_envs.errors import BrokenEnvironmentError, MissingExtraError, UnknownEnvironmentError
-from tianji_envs.teams.smax_options import read_options
-from tianji_envs.suggestions import nearest_or_all
+from tianji_envs.options import nearest_or_all, read_typed
 
 if TYPE_CHECKING:
     from tianji_envs.core import VectorEnvironment
+
 
 SCENARIOS: Final = (
     "3m",
@@ -125,3 +125,57 @@ def _kept_streams() -> Iterator[None]:
 
 def _missing(module: str | None) -> MissingExtraError:
     return MissingExtraError(f"SMAX needs {module!r}, which is not installed: pip install 'tianji[smax]'")
+
+
+_CHOICES: Final = {"attack_mode": ("closest", "random"), "observation_type": ("unit_list", "conic")}
+
+_POSITIVE: Final = ("map_width", "map_height", "world_steps_per_env_step", "time_per_step")
+
+
+@dataclass(frozen=True)
+class SMAXOptions:
+    """Names and defaults are those of ``jaxmarl.environments.smax``.
+
+    Attributes:
+        enemy_shoots: the enemies attack.
+        attack_mode: whom they attack of those in range: "closest" or "random".
+        see_enemy_actions: a unit sees what enemies in sight did last.
+        walls_cause_death: a unit that touches the edge of the map dies.
+        won_battle_bonus: reward for winning, beside 1 for all the damage that can be done.
+        use_self_play_reward: no reward for damage, and the bonus is lost with the battle.
+        observation_type: "unit_list", a place for each other unit, or "conic", a place for what is seen in
+            each direction.
+        map_width: in units of length; a marine shoots over 5.
+        map_height: the same.
+        world_steps_per_env_step: steps of the simulation that one step takes.
+        time_per_step: of the simulation, in seconds.
+    """
+
+    enemy_shoots: bool = True
+    attack_mode: str = "closest"
+    see_enemy_actions: bool = True
+    walls_cause_death: bool = True
+    won_battle_bonus: float = 1.0
+    use_self_play_reward: bool = False
+    observation_type: str = "unit_list"
+    map_width: int = 32
+    map_height: int = 32
+    world_steps_per_env_step: int = 8
+    time_per_step: float = 1 / 16
+
+
+def read_options(options: Mapping[str, Any] | None) -> SMAXOptions:
+    """Check options and complete them.
+
+    Raises:
+        WrongOptionError: an option that does not exist, or a value that does not fit it.
+    """
+    return read_typed(SMAXOptions, options, "SMAX", _wanted)
+
+
+def _wanted(name: str, value: Any) -> str:
+    if value not in _CHOICES.get(name, (value,)):
+        return " or ".join(f'"{choice}"' for choice in _CHOICES[name])
+    if name in _POSITIVE and value <= 0:
+        return "greater than 0"
+    return ""

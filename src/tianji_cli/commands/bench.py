@@ -18,18 +18,17 @@ from tianji_cli.quantities import size
 from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.telemetry.report import write_json
 from tianji_cli.wire.interfaces import link_mb_per_s
-from tianji_lab.bench.case import Request, default_backends, message_bytes
 from tianji_lab.bench.ensemble import Ensemble, local_ensemble, mpi_ensemble
-from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.bench.figures import FIGURE_KB, Figure, figure_named
 from tianji_lab.bench.partner import take_part
-from tianji_lab.progress import Progress
-from tianji_lab.bench.raw.memcpy import memcpy_mb_per_s
-from tianji_lab.bench.record import KB, Experiment, Record, Store, Work
+from tianji_lab.bench.raw.loop import memcpy_mb_per_s
+from tianji_lab.bench.record import KB, ExperimentName, Record, Store, Work
 from tianji_lab.bench.report import document, print_header, print_records, write_all
-from tianji_lab.bench.sweep import Sweep
+from tianji_lab.bench.sweep import Request, Sweep, default_backends, message_bytes
+from tianji_lab.environment import busy_share, describe, warnings
+from tianji_lab.progress import Progress
 
-SIZES_KB: Final[Mapping[Experiment, Sequence[float]]] = {
+SIZES_KB: Final[Mapping[ExperimentName, Sequence[float]]] = {
     "comm": (FIGURE_KB,),
     "latency": (0.0625, 0.25, 1, 4, 16, 64, 256, 1024),
     "bandwidth": (0.0625, 0.25, 1, 4, 16, 64, 256, 1024, 4096),
@@ -58,7 +57,7 @@ class Options:
         link_mb_per_s: what the link between two hosts carries; None asks its driver.
     """
 
-    experiment: Experiment
+    experiment: ExperimentName
     backends: Sequence[str] = ()
     sizes_kb: Sequence[float] = ()
     actors: Sequence[int] = ()
@@ -107,7 +106,7 @@ class Options:
         return request
 
 
-def _counts(experiment: Experiment, most: int | None) -> Sequence[int]:
+def _counts(experiment: ExperimentName, most: int | None) -> Sequence[int]:
     """How many partners take part unless the user says so: all that a launcher has started, where it has."""
     if experiment in {"latency", "bandwidth"}:
         return (1,)

@@ -171,11 +171,11 @@ def _compare(
     """
     from tianji_cli.commands.bench import check_places  # noqa: PLC0415
     from tianji_cli.telemetry.report import write_json  # noqa: PLC0415
-    from tianji_lab.environment import busy_share, describe, warnings  # noqa: PLC0415
     from tianji_lab.bench.report import print_header  # noqa: PLC0415
+    from tianji_lab.environment import busy_share, describe, warnings  # noqa: PLC0415
     from tianji_lab.scaling import report  # noqa: PLC0415
     from tianji_lab.scaling.measure import measure  # noqa: PLC0415
-    from tianji_lab.scaling.tables import print_all  # noqa: PLC0415
+    from tianji_lab.scaling.report import print_all  # noqa: PLC0415
 
     check_places(out, json_to)
     busy = busy_share()

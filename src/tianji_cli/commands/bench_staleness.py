@@ -68,9 +68,9 @@ def _compare(comparison: Comparison, *, out: Path | None, json_to: str | None, q
     """
     from tianji_cli.commands.bench import check_places  # noqa: PLC0415
     from tianji_cli.telemetry.report import write_json  # noqa: PLC0415
-    from tianji_lab.staleness import report
-    from tianji_lab.environment import busy_share, describe, warnings  # noqa: PLC0415
     from tianji_lab.bench.report import print_header  # noqa: PLC0415
+    from tianji_lab.environment import busy_share, describe, warnings  # noqa: PLC0415
+    from tianji_lab.staleness import report  # noqa: PLC0415
     from tianji_lab.staleness.study import measure  # noqa: PLC0415
 
     check_places(out, json_to)

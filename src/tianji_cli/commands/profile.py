@@ -21,17 +21,17 @@ from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import several
 from tianji_cli.telemetry.report import write_json
 from tianji_lab.environment import describe
-from tianji_lab.progress import Progress
 from tianji_lab.profile import rewrite
 from tianji_lab.profile.document import Earlier, document, read_earlier
 from tianji_lab.profile.findings import Findings, MeasuredJob, find
 from tianji_lab.profile.measure import measure
-from tianji_lab.profile.noise import warnings
+from tianji_lab.profile.measurements import warnings
 from tianji_lab.profile.report import print_findings, print_to_try, print_verified, print_written
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.search import Candidate, check_gpus
 from tianji_lab.profile.settings import num_envs_options
 from tianji_lab.profile.verify import ROUNDS, Verified, verify
+from tianji_lab.progress import Progress
 
 MB: Final = 1e6
 NAME: Final = "profile"

@@ -259,14 +259,14 @@ class World:
             reason: shown on stderr.
             status: that the launcher exits with.
         """
-        from tianji_transports.mpi import world as mpi_world
+        from tianji_transports.mpi import world as mpi_world  # noqa: PLC0415
 
         mpi_world.abort(status, reason)
 
 
 def _begin_mpi() -> Any:
     try:
-        from tianji_transports.mpi import world as mpi_world
+        from tianji_transports.mpi import world as mpi_world  # noqa: PLC0415
     except (ImportError, RuntimeError) as cause:
         raise UsageError(
             f"an MPI launcher has started this, and mpi4py does not load ({cause}): pip install 'tianji[mpi]'"

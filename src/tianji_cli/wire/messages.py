@@ -268,7 +268,7 @@ class Begin(Message):
 
 
 class Ask(Message):
-    """Do a step of a benchmark (``tianji_lab.bench.trial``), the ``number``-th that is asked for."""
+    """Do a step of a benchmark (``tianji_lab.bench.experiment``), the ``number``-th that is asked for."""
 
     kind: Literal["ask"] = "ask"
     number: Natural

@@ -17,8 +17,7 @@ import numpy as np
 
 from tianji_lab.bench.contents import LEAST_BYTES, StampInspector, stamp, write
 from tianji_lab.bench.exchange import ANSWER_WINDOW, Exchange, Receiver, RunEnded, sent_by_all
-from tianji_lab.bench.experiment import Outcome, Told, Watch
-from tianji_lab.bench.trial import LEAD, Run, Sent, Trial
+from tianji_lab.bench.experiment import LEAD, Outcome, Run, Sent, Told, Trial, Watch
 from tianji_transports.core import Transport
 from tianji_transports.wiring import Channel, Wiring
 

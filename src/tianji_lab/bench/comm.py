@@ -13,10 +13,20 @@ from typing import Final
 
 import numpy as np
 
-from tianji_lab.bench.contents import CLOCK, LEAST_BYTES, Inspector, StampInspector, stamp, write
-from tianji_lab.bench.experiment import PATIENCE_S, Deadline, Outcome, Told, TrialFailed, Watch, rest
-from tianji_lab.bench.slots import Slots
-from tianji_lab.bench.trial import LEAD, Run, Sent, Trial
+from tianji_lab.bench.contents import CLOCK, LEAST_BYTES, Inspector, Slots, StampInspector, stamp, write
+from tianji_lab.bench.experiment import (
+    LEAD,
+    PATIENCE_S,
+    Deadline,
+    Outcome,
+    Run,
+    Sent,
+    Told,
+    Trial,
+    TrialFailed,
+    Watch,
+    rest,
+)
 from tianji_transports.core import Loan, Transport
 from tianji_transports.wiring import Channel, Wiring
 

@@ -9,10 +9,8 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Self, TypeVar
 
-from tianji_lab.bench.contents import LEAST_BYTES, StampInspector
-from tianji_lab.bench.experiment import Deadline, Told, Watch, rest
-from tianji_lab.bench.slots import Slots
-from tianji_lab.bench.trial import Run, Sent, Trial
+from tianji_lab.bench.contents import LEAST_BYTES, Slots, StampInspector
+from tianji_lab.bench.experiment import Deadline, Run, Sent, Told, Trial, Watch, rest
 from tianji_transports.core import ANY, Claim, Full, Loan, Transport
 
 ANSWER_WINDOW: Final = 2

@@ -19,6 +19,7 @@ from matplotlib.lines import Line2D
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import size
 from tianji_cli.telemetry.plots import GREY, STYLE
+from tianji_lab.bench.record import KB, Record
 from tianji_lab.curves import (
     BLACK,
     collection_bars,
@@ -38,7 +39,6 @@ from tianji_lab.curves import (
     size_axis,
     up_to_p95,
 )
-from tianji_lab.bench.record import KB, Record
 
 PERCENTILES: Final = "median, bars to 95th percentile"
 

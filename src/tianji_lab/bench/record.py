@@ -13,7 +13,7 @@ KB: Final = 1024
 MB: Final = 1e6
 """Bytes in the MB of a throughput."""
 
-Experiment = Literal["comm", "latency", "bandwidth", "weights"]
+ExperimentName = Literal["comm", "latency", "bandwidth", "weights"]
 Work = Literal["sleep", "busy"]
 Store = Literal["copy", "inplace"]
 
@@ -58,7 +58,7 @@ class Record:
         raw_ratio: ``msgs_per_s`` over that, where there is one such actor, too.
     """
 
-    experiment: Experiment
+    experiment: ExperimentName
     backend: str
     msg_kb: float
     actors: int

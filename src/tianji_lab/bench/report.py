@@ -20,10 +20,10 @@ from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import number, share, size
 from tianji_cli.telemetry.table import print_table
-from tianji_lab.bench.record import KB, Experiment, Record
+from tianji_lab.bench.record import KB, ExperimentName, Record
 
 SCHEMA: Final = 1
-TITLES: Final[Mapping[Experiment, str]] = {
+TITLES: Final[Mapping[ExperimentName, str]] = {
     "comm": "virtual communication experiment",
     "latency": "half a round trip",
     "bandwidth": "bandwidth, windowed and acknowledged",
@@ -208,7 +208,7 @@ _PERCENTILES: Final = tuple(Column(f"p{share} us", _value(f"p{share}_us")) for s
 _CPU: Final = Column("CPU s", _value("cpu_s"))
 _RAW: Final = (Column("raw msgs/s", _value("raw_msgs_per_s")), Column("of raw", _ratio))
 
-COLUMNS: Final[Mapping[Experiment, Sequence[Column]]] = {
+COLUMNS: Final[Mapping[ExperimentName, Sequence[Column]]] = {
     "comm": (
         BACKEND,
         Column("KB", lambda record: f"{record.msg_kb:g}"),

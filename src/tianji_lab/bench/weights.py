@@ -23,8 +23,7 @@ from tianji_lab.bench.contents import (
     write,
 )
 from tianji_lab.bench.exchange import ANSWER_WINDOW, Exchange, RunEnded, sent_by_all
-from tianji_lab.bench.experiment import Outcome, Told, Watch
-from tianji_lab.bench.trial import LEAD, Run, Sent, Trial
+from tianji_lab.bench.experiment import LEAD, Outcome, Run, Sent, Told, Trial, Watch
 from tianji_transports.core import Transport
 from tianji_transports.wiring import Channel, Slot, Wiring
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from tianji_lab.model.costs import Costs
-from tianji_lab.model.split import Split
-from tianji_lab.model.workload import Workload
+from tianji_lab.model.costs import Costs, Split, Workload
 
 
 class PerRole(NamedTuple):
@@ -81,3 +80,195 @@ def _consumption(workload: Workload, costs: Costs, crowd: float) -> float:
 
 def _per_second(amount: float, seconds: float) -> float:
     return amount / seconds if seconds else math.inf
+
+
+NOBODY = PerRole(0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Seats:
+    """Cores of a split's roles, over all groups.
+
+    Attributes:
+        there: cores in all.
+        cores: that each role keeps at work while it works.
+        of_one: of them those of one actor, one buffer, one learner.
+        pace: share of the cores they want that the actors have, where they share them with no other role.
+        turns: of ``cores`` those of roles that share them with other roles.
+        shared: cores that these have together.
+        at_once: actors wait for the learner at the same time, and go on at the same time. Else one of them
+            goes on when another begins to wait, and shared cores are never idle as long as there is work.
+    """
+
+    there: float
+    cores: PerRole
+    of_one: PerRole
+    pace: float = 1.0
+    turns: PerRole = NOBODY
+    shared: float = 0.0
+    at_once: bool = False
+
+    def crowd(self, busy: PerRole) -> PerRole:
+        """Say which share of the other cores is at work, as one actor, one buffer and one learner find it.
+
+        Args:
+            busy: share of the time that each role works.
+        """
+        at_work = min(sum(share * cores for share, cores in zip(busy, self.cores, strict=True)), self.there)
+        crowd = PerRole(
+            *(
+                min(max(at_work - share * own, 0.0) / (self.there - own), 1.0) if self.there > own else 0.0
+                for share, own in zip(busy, self.of_one, strict=True)
+            )
+        )
+        # A buffer without cores of its own is where its learner is.
+        return crowd if self.cores.buffers else crowd._replace(buffers=crowd.learners)
+
+    def speed(self, cores: float) -> float:
+        """Say how fast roles go that share cores, as a share of how fast they go on cores of their own.
+
+        Args:
+            cores: that those of them which are at work would keep at work.
+        """
+        return min(self.shared / cores, 1.0) if cores else 1.0
+
+    def together_s(self, needs_s: PerRole) -> float:
+        """Reckon how long roles that share cores take for a piece of work of each.
+
+        What is at work has the same share of the cores. Where all of it begins at once, the roles that need
+        least end first, and what is left then may be too little for all cores.
+
+        >>> cores, of_one, needs_s = PerRole(2, 0, 1), PerRole(1, 0, 1), PerRole(2.0, 0.0, 3.0)
+        >>> Seats(2, cores, of_one, turns=cores, shared=2).together_s(needs_s)  # (2 x 2 + 3) / 2
+        3.5
+        >>> Seats(2, cores, of_one, turns=cores, shared=2, at_once=True).together_s(needs_s)  # 3, then 1
+        4.0
+
+        Args:
+            needs_s: seconds of each role with all of its cores to itself.
+        """
+        if not self.at_once:
+            core_s = sum(need_s * cores for need_s, cores in zip(needs_s, self.turns, strict=True))
+            return core_s / self.shared if self.shared else 0.0
+        took_s = done_s = 0.0
+        at_work = sum(self.turns)
+        for need_s, cores in sorted(zip(needs_s, self.turns, strict=True)):
+            if cores:
+                took_s += (need_s - done_s) / self.speed(at_work)
+                done_s, at_work = need_s, at_work - cores
+        return took_s
+
+
+def seats_of(split: Split, workload: Workload, cores: int | None) -> Seats:
+    """Seat the roles of a split as the plan of a job does: learners first, then buffers, then actors.
+
+    Without pins the scheduler deals cores out, and all roles share them if they want more than there are.
+
+    Args:
+        split: the split.
+        workload: says which roles have processes of their own.
+        cores: that there are; None for as many as the split wants.
+    """
+    groups = split.groups
+    if workload.one_process:  # A thread has all roles of a group, whatever cores they are given.
+        wanted = PerRole(groups * split.actors, 0.0, groups)
+        return Seats(groups, wanted, PerRole(1.0, 0.0, 1.0), turns=wanted, shared=groups)
+    of_one = PerRole(
+        split.actor_cores, 0.0 if workload.beside_learner else split.buffer_cores, split.learner_cores
+    )
+    wanted = PerRole(
+        split.cores_of_actors, groups * of_one.buffers, groups * split.learners * split.learner_cores
+    )
+    there = sum(wanted) if cores is None else min(sum(wanted), cores)
+    beside_learners = there - wanted.learners
+    of_actors = beside_learners - wanted.buffers
+    if of_actors >= wanted.actors:
+        return Seats(there, wanted, of_one)
+    is_released_whole = workload.rollout_steps is not None
+    at_once = is_released_whole and split.actors <= workload.fragments_per_rollout(split.num_envs)
+    if not split.pinned or beside_learners <= 0:
+        return Seats(there, wanted, of_one, turns=wanted, shared=there, at_once=at_once)
+    if of_actors <= 0:
+        return Seats(there, wanted, of_one, turns=wanted._replace(learners=0.0), shared=beside_learners)
+    return Seats(there, wanted._replace(actors=of_actors), of_one, pace=of_actors / wanted.actors)
+
+
+_CLOSE: Final = 1e-12
+_ROUNDS: Final = 60
+
+
+@dataclass(frozen=True)
+class Crowding:
+    """Work of roles that crowd one another.
+
+    Attributes:
+        seats: who has which cores.
+        alone_s: t, seconds of a sample use with nobody else at work.
+        more_s: d, seconds more with everybody else at work; not negative.
+    """
+
+    seats: Seats
+    alone_s: PerRole
+    more_s: PerRole
+
+    def settled(self, most: float) -> PerRole:
+        """Find the crowd in which each role ends up.
+
+        Args:
+            most: what other limits leave of the throughput, in uses a second; may be infinite.
+        """
+        # The time of a buffer beside its learner is in the learner's.
+        own_s = self.alone_s if self.seats.cores.buffers else self.alone_s._replace(buffers=0.0)
+        throughput = min(most, 1 / self._busiest(own_s))
+        busy = self._busy(throughput)
+        if self._busiest(busy) <= 1:
+            return self.seats.crowd(busy)
+        low, high, slope = 0.0, throughput, 0.0
+        could = throughput / self._busiest(busy)
+        for _ in range(_ROUNDS):
+            # What roles could do in the crowd of this throughput: less, the higher it is. So the two have the
+            # one that settles between them, and a line through the last two pairs says where. All in
+            # logarithms: crowds may make work dearer by orders of magnitude.
+            if abs(could - throughput) <= _CLOSE * throughput:
+                break
+            low, high = max(low, min(throughput, could)), min(high, max(throughput, could))
+            guess = throughput * (could / throughput) ** (1 / (1 - slope))
+            before, could_before = throughput, could
+            throughput = guess if low < guess < high else math.sqrt(low * high)
+            busy = self._busy(throughput)
+            could = throughput / self._busiest(busy)
+            if change := math.log(throughput / before):
+                slope = min(math.log(could / could_before) / change, 0.0)
+        return self.seats.crowd(busy)
+
+    def _busiest(self, busy: PerRole) -> float:
+        """The largest share: of a role, or of those together that share cores."""
+        return max(*busy, self.seats.together_s(busy))
+
+    def _busy(self, throughput: float) -> PerRole:
+        """The share of time that each role would need for a throughput."""
+        seats = self.seats
+        in_none, per_core, in_full = [], [], []
+        for t, d, cores, own in zip(self.alone_s, self.more_s, seats.cores, seats.of_one, strict=True):
+            dearer = d / (seats.there - own) if seats.there > own else 0.0
+            # u = T (t + dearer (B - own u)), solved for u but for B; a role without cores has none of it.
+            scale = throughput / (1 + throughput * dearer * own) if cores else 0.0
+            in_none.append(scale * t)
+            per_core.append(scale * dearer)
+            in_full.append(throughput * (t + d) if cores else 0.0)
+        # Who shares cores leaves others more than those beside its own while it waits, but no crowd is more
+        # than full. Each round finds at least one role more whose crowd is not, until there is none.
+        at_work = sum(cores * full for cores, full in zip(seats.cores, in_full, strict=True))
+        for _ in seats.cores:
+            numerator, denominator = 0.0, 1.0
+            for cores, none, more, full in zip(seats.cores, in_none, per_core, in_full, strict=True):
+                is_full = none + more * at_work >= full
+                numerator += cores * (full if is_full else none)
+                denominator -= 0.0 if is_full else cores * more
+            at_work = numerator / denominator
+        return PerRole(
+            *(
+                min(none + more * at_work, full)
+                for none, more, full in zip(in_none, per_core, in_full, strict=True)
+            )
+        )

@@ -10,8 +10,7 @@ import simpy
 
 from tianji_cli.config.update_rules import least_tolerance
 from tianji_cli.roles.buffer.rate_limiter import Balance
-from tianji_lab.model.split import Split
-from tianji_lab.model.workload import Workload
+from tianji_lab.model.costs import Split, Workload
 
 
 class Chance:

@@ -1,31 +1,319 @@
-"""A discrete-event simulation of the pipeline whose throughput ``throughput.prediction`` reckons.
-
-The prediction is a minimum of rates: it knows no queue and no moment. Here every fragment is made, waits, is
-received and used, after the rules of ``roles`` and ``data``: an actor begins a fragment with the newest
-policy once its window has room, a store of rollouts claims ahead no more than the windows leave missing, a
-replay keeps its balance, a buffer beside the learner takes turns with it. So the simulation says how far the
-minimum is from what comes of the rules, and what no minimum can say: how old the policies are that samples
-were made with.
-
-Work never takes the same time twice, and near balance that alone makes one side wait for the other now and
-then: no minimum of mean rates has that. So times vary here, by ``JITTER``.
-
-One group is simulated, since all groups are alike; what they share, the root, serves them all. Roles that
-share cores have equal parts of them while they are at work, as the kernel's scheduler gives them.
-"""
+"""One group in a simulation: its actors, its buffer, its learners, and the root that serves all groups."""
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from tianji_lab.model.costs import Costs
-from tianji_lab.model.rates import PerRole
-from tianji_lab.model.seats import NOBODY, seats_of
-from tianji_lab.model.split import Split
-from tianji_lab.model.workload import Workload
-from tianji_lab.model.simulated_group import Seconds, SimulatedGroup
-from tianji_lab.model.simulated_rules import Chance
+import simpy
+
+from tianji_cli.config.update_rules import BATCHES_AHEAD
+from tianji_lab.model.costs import Costs, Split, Workload
+from tianji_lab.model.rates import NOBODY, PerRole, Seats, seats_of
+from tianji_lab.model.simulated_rules import Chance, SharedCores, SimulatedActor, Sleeper, actors_of, store_of
+
+WARM_UP: Final = 0.25
+"""Share of the events that is left out: the pipeline has to fill."""
+
+LEAST_MARKS: Final = 5
+"""Moments to measure between, at least; where the events do not suffice for them, the simulation goes on."""
+
+Waits = Generator[simpy.Event, Any, None]
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """How long each piece of work takes, where the other cores are as busy as they are.
+
+    Attributes:
+        fragment: an actor, to make a fragment and push it.
+        transfer: the link of the learner's host, to carry it; 0 where there is none.
+        receive: the buffer, to receive and store it.
+        deal: the buffer, to draw a batch and hand it over.
+        take: the learner, to receive a batch from a buffer in another process.
+        update: a learner.
+        gradients: the learners of a group, to average gradients.
+        publish: the learner, for each version.
+        hand_in: a group, for each averaging of parameters over groups.
+        average: the root, for each of these of each group.
+    """
+
+    fragment: float
+    transfer: float
+    receive: float
+    deal: float
+    take: float
+    update: float
+    gradients: float
+    publish: float
+    hand_in: float
+    average: float
+
+    @classmethod
+    def of(cls, costs: Costs, crowd: PerRole) -> Seconds:
+        """Read them from the costs of a split.
+
+        Args:
+            costs: of the split.
+            crowd: share of the other cores that is at work, as each role finds it.
+        """
+        buffer, learner, exchange = costs.buffer, costs.learner, costs.exchange
+        link = exchange.link_bytes_per_s
+        return cls(
+            fragment=costs.actor.sample.at(crowd.actors) + costs.actor.send_s,
+            transfer=0.0 if link is None else exchange.crossing * exchange.fragment_bytes / link,
+            receive=buffer.receive_s + buffer.store.at(crowd.buffers),
+            deal=buffer.draw.at(crowd.buffers) + buffer.hand_over_s,
+            take=learner.take_s,
+            update=learner.update.at(crowd.learners),
+            gradients=exchange.gradients_s,
+            publish=learner.publish.at(crowd.learners),
+            hand_in=exchange.group_s,
+            average=exchange.root_s,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How much there was when a version was published; where groups are averaged, when the root was asked.
+
+    Attributes:
+        at_s: when.
+        pushed: fragments that the actors made.
+        received: fragments that the buffer received.
+        updates: that the learners made.
+        used: fragments that the learners had begun to use.
+        aged: how often a fragment that was not used yet became one version older.
+    """
+
+    at_s: float
+    pushed: int
+    received: int
+    updates: int
+    used: int
+    aged: int
+
+
+class SimulatedRoot:
+    """Averages the parameters of one group after another.
+
+    Args:
+        env: the simulation.
+        seconds: for each group.
+    """
+
+    def __init__(self, env: simpy.Environment, seconds: float) -> None:
+        self._env = env
+        self._seconds = seconds
+        self._free_at = 0.0
+
+    def average(self) -> float:
+        """Queue a group's parameters; say when they will have been averaged."""
+        self._free_at = max(self._env.now, self._free_at) + self._seconds
+        return self._free_at
+
+
+class SimulatedGroup:
+    """The actors, the buffer and the learners of one group.
+
+    Args:
+        split: who gets how many cores.
+        workload: what the algorithm asks.
+        costs: of the split.
+        seconds: the same where the other cores are as busy as they are.
+        seats: which roles share cores; of all groups, which have equal parts of them.
+        chance: draws what is not certain.
+
+    Attributes:
+        marks: moments to measure between.
+    """
+
+    def __init__(
+        self,
+        split: Split,
+        workload: Workload,
+        costs: Costs,
+        seconds: Seconds,
+        seats: Seats,
+        chance: Chance,
+    ) -> None:
+        self.marks: list[Mark] = []
+        self._env = simpy.Environment()
+        self._seats = seats
+        shared = seats.shared or seats.pace * split.cores_of_actors
+        self._cores = SharedCores(self._env, shared / split.groups)
+        self._split, self._workload, self._seconds, self._chance = split, workload, seconds, chance
+        self._sync_interval, self._waits = costs.exchange.sync_interval, costs.exchange.waits
+        self._updates_per_version = max(1, round(workload.updates_per_version))
+        self._store = store_of(split, workload, costs.actor.samples)
+        self._actors = actors_of(split, workload, self._env)
+        self._learner, self._buffer = Sleeper(self._env), Sleeper(self._env)
+        self._root = SimulatedRoot(self._env, seconds.average)
+        self._arrived: deque[SimulatedActor] = deque()
+        self._link_free_at = 0.0
+        self._begun = self._pushed = self._received = self._updates = self._batches = 0
+        self._version = self._aged = 0
+        self._averaged_at = 0.0
+        self._phases_of_others = [chance.share() for _ in range(split.groups - 1)]
+        self._begin()
+
+    def run(self, events: int) -> int:
+        """Simulate so many events, or a few more; returns how many."""
+        simulated, warm_up = 0, int(events * WARM_UP)
+        while simulated < events or len(self.marks) < LEAST_MARKS:
+            self._env.step()
+            simulated += 1
+            if simulated == warm_up:
+                self.marks.clear()
+        return simulated
+
+    def _begin(self) -> None:
+        processes = [self._act(actor) for actor in self._actors]
+        if self._workload.colocated:
+            processes.append(self._buffer_and_learner_in_turns())
+        else:
+            processes += [self._deal(), self._learn()]
+        for process in processes:
+            self._env.process(process)
+
+    def _acting(self, seconds: float) -> simpy.Event:
+        if self._seats.turns.actors or self._seats.pace < 1:
+            return self._cores.work(seconds, self._seats.of_one.actors)
+        return self._env.timeout(seconds)
+
+    def _buffering(self, seconds: float) -> simpy.Event:
+        """Work of a buffer with cores of its own, or of the learner that it takes turns with."""
+        if not self._seats.of_one.buffers:
+            return self._learning(seconds)
+        if self._seats.turns.buffers:
+            return self._cores.work(seconds, self._seats.of_one.buffers)
+        return self._env.timeout(seconds)
+
+    def _learning(self, seconds: float) -> simpy.Event:
+        if self._seats.turns.learners:
+            return self._cores.work(seconds, self._seats.of_one.learners * self._split.learners)
+        return self._env.timeout(seconds)
+
+    # Actors.
+
+    def _act(self, actor: SimulatedActor) -> Waits:
+        seconds = self._seconds.fragment
+        yield self._env.timeout(self._chance.share() * seconds)
+        while True:
+            while not actor.begins(self._version):
+                yield actor.sleep()
+            self._begun += 1
+            yield self._acting(self._chance.about(seconds))
+            self._push(actor)
+
+    def _push(self, actor: SimulatedActor) -> None:
+        self._pushed += 1
+        actor.unclaimed += 1
+        if self._seconds.transfer > 0:
+            self._env.process(self._carry(actor))
+        else:
+            self._arrive(actor)
+
+    def _carry(self, actor: SimulatedActor) -> Waits:
+        """Send a fragment over the link of the learner's host, after those before it."""
+        self._link_free_at = max(self._env.now, self._link_free_at) + self._seconds.transfer
+        yield self._env.timeout(self._link_free_at - self._env.now)
+        self._arrive(actor)
+
+    def _arrive(self, actor: SimulatedActor) -> None:
+        self._arrived.append(actor)
+        (self._learner if self._workload.colocated else self._buffer).wake()
+
+    # Buffer and learner.
+
+    def _buffer_and_learner_in_turns(self) -> Waits:
+        while True:
+            yield from self._receive()
+            if self._store.draws():
+                yield from self._update(self._seconds.deal)
+            elif not self._can_receive:
+                yield self._learner.sleep()
+
+    @property
+    def _can_receive(self) -> bool:
+        return bool(self._arrived) and not self._store.full
+
+    def _receive(self) -> Waits:
+        while self._can_receive:
+            actor = self._arrived.popleft()
+            yield self._buffering(self._seconds.receive)
+            self._store.admit()
+            self._received += 1
+            actor.unclaimed -= 1
+            actor.wake()
+
+    def _update(self, before_s: float) -> Waits:
+        """Make one update, all learners in lockstep, and what follows now and then."""
+        seconds, workload = self._seconds, self._workload
+        update_s = self._chance.slowest(self._split.learners, seconds.update)
+        yield self._learning(before_s + update_s + seconds.gradients)
+        self._updates += 1
+        if self._updates % self._updates_per_version == 0:
+            yield self._learning(seconds.publish)
+            self._version += 1
+            self._aged += self._begun - self._store.used
+            if workload.in_step:
+                for actor in self._actors:
+                    actor.wake()
+        syncs = seconds.hand_in + seconds.average > 0
+        if syncs and self._updates % self._sync_interval == 0:
+            yield from self._sync()
+        if self._updates % (self._sync_interval if syncs else self._updates_per_version) == 0:
+            self._mark()
+
+    def _deal(self) -> Waits:
+        """A buffer with cores of its own: receives, and assembles batches ahead of the learner."""
+        seconds = self._seconds
+        while True:
+            yield from self._receive()
+            if self._batches < BATCHES_AHEAD and self._store.draws():
+                yield self._buffering(seconds.deal)
+                self._batches += 1
+                self._learner.wake()
+            elif not self._can_receive:
+                yield self._buffer.sleep()
+
+    def _learn(self) -> Waits:
+        while True:
+            while self._batches == 0:
+                yield self._learner.sleep()
+            self._batches -= 1
+            self._buffer.wake()
+            yield from self._update(self._seconds.take)
+
+    def _mark(self) -> None:
+        self.marks.append(
+            Mark(self._env.now, self._pushed, self._received, self._updates, self._store.used, self._aged)
+        )
+
+    # The root.
+
+    def _sync(self) -> Waits:
+        """Hand the group's parameters to the root, once it has done with the last ones.
+
+        A group that does not wait for that hands them in another time.
+        """
+        env = self._env
+        if not self._waits and self._averaged_at > env.now:
+            return
+        yield env.timeout(self._seconds.hand_in)
+        yield env.timeout(max(0.0, self._averaged_at - env.now))
+        self._averaged_at = self._root.average()
+        # The other groups do what this one does, in another phase of whatever repeats itself.
+        repeats = min(self._updates / self._sync_interval, max(1, self._version), max(1, self._received))
+        for phase in self._phases_of_others:
+            env.timeout(phase * env.now / repeats).callbacks.append(self._sync_of_another)
+
+    def _sync_of_another(self, _: simpy.Event) -> None:
+        self._root.average()
+
 
 EVENTS: Final = 200_000
 """Of a simulation, if nothing else is wanted: half a second of reckoning."""

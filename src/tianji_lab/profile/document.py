@@ -23,15 +23,14 @@ from pydantic import ValidationError
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
-from tianji_lab.model.costs import CostTable
+from tianji_lab.model.costs import CostTable, Split
 from tianji_lab.model.prediction import Prediction
-from tianji_lab.model.split import Split
+from tianji_lab.model.simulation import Simulation
 from tianji_lab.profile.findings import Findings
 from tianji_lab.profile.measurements import SCHEMA as MEASUREMENTS_SCHEMA
 from tianji_lab.profile.measurements import Measurements
 from tianji_lab.profile.search import Candidate
 from tianji_lab.profile.settings import fingerprint
-from tianji_lab.model.simulation import Simulation
 from tianji_lab.profile.verify import Verified
 
 SCHEMA: Final = 1

@@ -26,7 +26,7 @@ from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, STYLE
 from tianji_lab.curves import AMBER, BLACK, WIDTH
 from tianji_lab.model.prediction import Prediction
 from tianji_lab.profile.findings import Findings
-from tianji_lab.profile.report_measured import consumption, production
+from tianji_lab.profile.report import consumption, production
 from tianji_lab.profile.verify import Verified
 
 HEIGHT: Final = 2.9

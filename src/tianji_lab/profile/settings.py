@@ -12,8 +12,7 @@ from tianji_cli.config.checks import crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
-from tianji_lab.model.split import Split
-from tianji_lab.model.workload import Workload
+from tianji_lab.model.costs import Split, Workload
 from tianji_lab.profile.scaling import GroupAveraging
 
 GROUPS: Final = "distribution.groups"

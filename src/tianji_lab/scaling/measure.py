@@ -12,9 +12,9 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.quantities import duration, exact, rate
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_lab.progress import Progress
-from tianji_lab.training import Curve, read_curve, read_summary, train_once
 from tianji_lab.scaling.hosts import train_over_hosts
 from tianji_lab.scaling.study import Setting, Study
+from tianji_lab.training import Curve, read_curve, read_summary, train_once
 
 SETTLES: Final = 0.25
 """Share of a training's time, from its first update on, that its throughput is not taken of: the pipeline has

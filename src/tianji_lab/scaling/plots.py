@@ -17,8 +17,7 @@ from matplotlib.lines import Line2D
 
 from tianji_cli.quantities import exact
 from tianji_cli.telemetry.plots import BLUE, GREEN, GREY
-from tianji_lab.curves import AMBER, BLACK, logarithmic, powers_axis
-from tianji_lab.learning_plots import COLORS, draw_curve, write_figure
+from tianji_lab.curves import AMBER, BLACK, COLORS, draw_curve, logarithmic, powers_axis, write_figure
 from tianji_lab.scaling.report import Range, Row
 from tianji_lab.scaling.simulation import Simulated, Simulations
 from tianji_lab.scaling.study import Study

@@ -17,16 +17,16 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.errors import UsageError
 from tianji_cli.quantities import several
 from tianji_lab.environment import describe
-from tianji_lab.progress import Progress
+from tianji_lab.model.costs import Split
 from tianji_lab.model.prediction import predict
-from tianji_lab.model.split import Split
+from tianji_lab.model.simulation import Simulation, simulate
 from tianji_lab.profile.document import Earlier, read_earlier
 from tianji_lab.profile.findings import MeasuredJob
 from tianji_lab.profile.measure import measure
-from tianji_lab.profile.noise import warnings
+from tianji_lab.profile.measurements import warnings
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.settings import as_settings, host_values
-from tianji_lab.model.simulation import Simulation, simulate
+from tianji_lab.progress import Progress
 from tianji_lab.scaling.study import Study
 
 NODES: Final = 8

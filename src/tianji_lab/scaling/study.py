@@ -20,8 +20,7 @@ from tianji_cli.config.update_rules import OnPolicySettings
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.launch.mpi import launched
 from tianji_cli.plan.plan import expected_hosts, make_plan
-from tianji_lab.training import threshold_of
-from tianji_lab.model.split import Split, powers_of_two
+from tianji_lab.model.costs import Split, powers_of_two
 from tianji_lab.profile.settings import (
     ACTORS,
     GROUPS,
@@ -33,6 +32,7 @@ from tianji_lab.profile.settings import (
     split_values,
 )
 from tianji_lab.scaling.hosts import Others
+from tianji_lab.training import threshold_of
 
 MOST_ACTORS: Final = 8
 """That are tried on any machine; more where there are cores for them."""

@@ -12,10 +12,9 @@ from matplotlib.ticker import EngFormatter
 
 from tianji_cli.quantities import exact
 from tianji_cli.telemetry.plots import GREY
-from tianji_lab.curves import LINES
-from tianji_lab.learning_plots import COLORS, draw_curve, write_figure
-from tianji_lab.staleness.study import Setting
+from tianji_lab.curves import COLORS, LINES, draw_curve, write_figure
 from tianji_lab.staleness.report import Row
+from tianji_lab.staleness.study import Setting
 from tianji_lab.training import Training
 
 PANELS_HIGH: Final = (1.8, 1.8, 1.0)

@@ -21,8 +21,7 @@ from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import count, number
 from tianji_cli.telemetry.table import print_table
 from tianji_lab.staleness.study import Comparison, Setting
-from tianji_lab.statistics import estimate
-from tianji_lab.training import Training
+from tianji_lab.training import Training, estimate
 
 SCHEMA: Final = 1
 VERDICT_SEEDS: Final = 5

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tianji_lab.bench.comm import SAMPLES
 from tianji_lab.bench.contents import CLOCK, WORD
-from tianji_lab.bench.trial import LEAD
+from tianji_lab.bench.experiment import LEAD
 from tianji_transports.core import Full, Loan, Transport
 from tianji_transports.mpi.transport import MpiTransport
 from tianji_transports.shm.transport import ShmTransport

@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from tianji_lab.bench import ensemble as ensembles
-from tianji_lab.bench.ensemble import Ensemble
-from tianji_lab.bench.experiment import WAIT_S, TrialFailed, rest
-from tianji_lab.bench.side import Side
-from tianji_lab.bench.stage import Stage
-from tianji_lab.bench.trial import Sent, Trial
+from tianji_lab.bench.ensemble import Ensemble, Stage
+from tianji_lab.bench.experiment import WAIT_S, Sent, Trial, TrialFailed, rest
+from tianji_lab.bench.partner import Side
 from tianji_transports.core import EngineOptions, Transport
 from tianji_transports.waiting import readable
 

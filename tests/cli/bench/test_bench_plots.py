@@ -9,6 +9,8 @@ import pytest
 from cli.bench.made_up import record, sweep
 from PIL import Image
 
+from tianji_lab.bench.plots import draw
+from tianji_lab.bench.record import Record
 from tianji_lab.curves import (
     ENGINES,
     collection_bars,
@@ -18,8 +20,6 @@ from tianji_lab.curves import (
     plot_throughput,
     throughput_bars,
 )
-from tianji_lab.bench.plots import draw
-from tianji_lab.bench.record import Record
 
 SHM, ZMQ = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
 

@@ -16,15 +16,13 @@ import pytest
 from cli.bench.stages import called_off, opened, trial_of
 
 from tianji_cli.errors import UsageError
-from tianji_lab.bench.contents import explain, stamp
+from tianji_lab.bench.contents import RING_BYTES, Slots, explain, stamp
 from tianji_lab.bench.ensemble import Ensemble, local_ensemble
-from tianji_lab.bench.experiment import TrialFailed
+from tianji_lab.bench.experiment import Trial, TrialFailed
 from tianji_lab.bench.raw.end import RawEnd, open_end
 from tianji_lab.bench.raw.iceoryx import IceoryxEnd
-from tianji_lab.bench.raw.memcpy import memcpy_mb_per_s
+from tianji_lab.bench.raw.loop import memcpy_mb_per_s
 from tianji_lab.bench.raw.sockets import SocketEnd
-from tianji_lab.bench.slots import RING_BYTES, Slots
-from tianji_lab.bench.trial import Trial
 from tianji_transports.core import EngineOptions
 from tianji_transports.shm.page import SHM, job_stem, remove_stale
 
@@ -131,7 +129,7 @@ def test_what_a_killed_raw_loop_leaves_is_found_and_removed() -> None:
     code = """
 import os, signal, sys
 from tianji_lab.bench.raw.end import open_end
-from tianji_lab.bench.trial import Trial
+from tianji_lab.bench.experiment import Trial
 from tianji_transports.core import EngineOptions
 end = open_end("shm", Trial.model_validate_json(sys.argv[1]), 0, EngineOptions())
 os.kill(os.getpid(), signal.SIGKILL)

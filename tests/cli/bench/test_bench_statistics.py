@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from rliable import library, metrics
 
-from tianji_lab.statistics import estimate, interquartile_mean
+from tianji_lab.training import estimate, interquartile_mean
 
 finite = st.floats(-1e6, 1e6)
 

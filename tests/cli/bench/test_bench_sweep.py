@@ -9,13 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tianji_cli.errors import UsageError
-from tianji_lab.bench.case import Request, message_bytes
 from tianji_lab.bench.ensemble import local_ensemble
-from tianji_lab.bench.experiment import TrialFailed
+from tianji_lab.bench.experiment import ReadClock, TrialFailed
 from tianji_lab.bench.figures import FIGURES, figure_named
-from tianji_lab.bench.sweep import Sweep
-from tianji_lab.bench.trial import ReadClock
-from tianji_lab.model.equation import Terms
+from tianji_lab.bench.sweep import Request, Sweep, message_bytes
+from tianji_lab.model.prediction import Terms
 
 SMALL = Request("comm", ["shm", "zmq"], [4.0], [1, 2], 100, repeats=2, raw=True)
 seconds = st.floats(1e-6, 1.0)

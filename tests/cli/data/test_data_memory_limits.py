@@ -1,8 +1,8 @@
 from pathlib import Path
 
 import pytest
-from tianji_cli.roles.buffer.replay import memory as memory_limits
 
+from tianji_cli.roles.buffer.replay import memory as memory_limits
 from tianji_cli.roles.buffer.replay.memory import (
     ReplayMemoryError,
     available_bytes,

@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli.data.replays import ScriptedActor, batch_of, fragment_layout, open_replay
-from tianji_cli.roles.buffer.replay import file as replay_keeper
 
+from tianji_cli.roles.buffer.replay import file as replay_keeper
 from tianji_cli.roles.buffer.replay.file import ReplayFileError, ReplayKeeper
 from tianji_cli.roles.buffer.replay.replay import Replay
 

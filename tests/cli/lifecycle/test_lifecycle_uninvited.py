@@ -21,7 +21,7 @@ from ports import free_ports
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.main import main
 from tianji_cli.root import session
-from tianji_transports.zmq.listening import borrowed, listening
+from tianji_transports.zmq.door import borrowed, listening
 
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
 

@@ -13,7 +13,7 @@ from cli.profiling.made_up_measurements import PPO, Job, made_up
 from tianji_cli.config.loader import load_config
 from tianji_lab.profile.document import document
 from tianji_lab.profile.findings import Findings, MeasuredJob, find
-from tianji_lab.profile.noise import warnings
+from tianji_lab.profile.measurements import warnings
 from tianji_lab.profile.scaling import Cluster
 
 Find = Callable[..., Findings]

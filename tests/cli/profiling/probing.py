@@ -13,7 +13,6 @@ import tomli_w
 from tianji_cli.config.loader import load_config
 from tianji_cli.launch.children import python_command
 from tianji_lab.profile.probe.crew import PROBE
-from tianji_lab.profile.probe.settings import measuring_settings
 from tianji_lab.profile.probe.protocol import (
     ANSWER,
     Acted,
@@ -26,6 +25,7 @@ from tianji_lab.profile.probe.protocol import (
     Run,
     Step,
 )
+from tianji_lab.profile.probe.settings import measuring_settings
 
 COMMAND = tuple(python_command(PROBE))
 

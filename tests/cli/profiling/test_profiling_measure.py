@@ -10,11 +10,11 @@ from cli.profiling.probing import DQN, PPO, write_config
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.wire.published import nbytes
-from tianji_lab.progress import Progress
 from tianji_lab.profile import rounds
 from tianji_lab.profile.measure import measure
 from tianji_lab.profile.measurements import Measurements
 from tianji_lab.profile.settings import fingerprint
+from tianji_lab.progress import Progress
 
 
 @pytest.fixture(autouse=True)

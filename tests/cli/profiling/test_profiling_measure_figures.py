@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tianji_lab.profile.figures import Notebook
-from tianji_lab.profile.phases import Phase
+from tianji_lab.profile.building import Phase
 from tianji_lab.profile.probe.protocol import Acted, ActedWindow, Learned, LearnedWindow
+from tianji_lab.profile.rounds import Notebook
 
 
 def acted(fragments: int, busy_s: float) -> ActedWindow:

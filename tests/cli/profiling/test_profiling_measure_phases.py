@@ -6,7 +6,7 @@ import pytest
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_lab.profile.phases import Part, Phase, Place, Room, all_phases
+from tianji_lab.profile.building import Part, Phase, Place, Room, all_phases
 
 
 def room(cores: int, actor_cores: int = 1) -> Room:

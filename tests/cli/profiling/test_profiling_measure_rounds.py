@@ -11,11 +11,9 @@ import pytest
 from cli.profiling.probing import PPO, write_config
 
 from tianji_cli.config.loader import load_config
-from tianji_lab.progress import Progress
 from tianji_lab.profile import building, rounds
-from tianji_lab.profile.building import Builder, Subject
+from tianji_lab.profile.building import Builder, Phase, Room, Subject, all_phases
 from tianji_lab.profile.probe.crew import Crew, ProbeFailed
-from tianji_lab.profile.phases import Phase, Room, all_phases
 from tianji_lab.profile.probe.protocol import (
     Acted,
     ActedWindow,
@@ -28,6 +26,7 @@ from tianji_lab.profile.probe.protocol import (
     Step,
 )
 from tianji_lab.profile.rounds import ENOUGH_S, LONGEST_S, MOST_PAUSE_S, SHORTEST_S, WINDOWS, Rounds
+from tianji_lab.progress import Progress
 
 TWO = Room((0, 1))
 FEW = all_phases(TWO, 8, [], [])

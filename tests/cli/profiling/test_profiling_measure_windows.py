@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from cli.profiling.probing import run
 
-from tianji_lab.profile.probe import windows
-from tianji_lab.profile.probe.windows import SCHEDSTAT, Stopwatch, Windows, waited_s
+from tianji_lab.profile.probe import roles as windows
+from tianji_lab.profile.probe.roles import SCHEDSTAT, Stopwatch, Windows, waited_s
 
 
 class Clock:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from cli.profiling.made_up_measurements import made_up, repeated
 
-from tianji_lab.profile.measurements import Measurements, Repeated
-from tianji_lab.profile.noise import middle_half, warnings
+from tianji_lab.profile.measurements import Measurements, Repeated, middle_half, warnings
 
 WILD = Repeated(values=(1.0, 2.0, 1.0, 2.0, 1.0, 2.0))
 

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from tianji_cli.telemetry.bottleneck import bottleneck
+from tianji_lab.model.costs import Split
 from tianji_lab.model.prediction import Prediction
-from tianji_lab.model.split import Split
 from tianji_lab.profile.plots import (
     COLORS,
     Point,

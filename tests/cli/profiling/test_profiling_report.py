@@ -15,8 +15,7 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.quantities import count
 from tianji_lab.model.prediction import Prediction
 from tianji_lab.profile.findings import Findings
-from tianji_lab.profile.report import print_findings, print_verified, print_written
-from tianji_lab.profile.report_measured import measured_facts
+from tianji_lab.profile.report import measured_facts, print_findings, print_verified, print_written
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.settings import split_of
 from tianji_lab.profile.verify import Verified

@@ -18,7 +18,7 @@ from tianji_cli.config.problems import shipped_configs
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.source import read
 from tianji_cli.errors import UsageError
-from tianji_lab.model.split import Split
+from tianji_lab.model.costs import Split
 from tianji_lab.profile.rewrite import check_place, write
 from tianji_lab.profile.settings import ACTORS, PINNED, as_settings, split_of, split_values
 

@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_lab.model.costs import Cost, Costs
-from tianji_lab.model.split import Split
-from tianji_lab.profile.fits import Line, line
+from tianji_lab.model.costs import Cost, Costs, Split
 from tianji_lab.profile.measurements import (
     ActorFigures,
     AveragingFigures,
@@ -21,7 +19,7 @@ from tianji_lab.profile.measurements import (
     SharingFigures,
     TransportFigures,
 )
-from tianji_lab.profile.scaling import Cluster, GroupAveraging, MeasuredCosts
+from tianji_lab.profile.scaling import Cluster, GroupAveraging, Line, MeasuredCosts, line
 
 N = 8
 SAMPLES = 80.0

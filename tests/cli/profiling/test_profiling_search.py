@@ -13,13 +13,11 @@ from hypothesis import strategies as st
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import UsageError
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_lab.model.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
+from tianji_lab.model.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts, Split
 from tianji_lab.model.prediction import Prediction
-from tianji_lab.model.split import Split
 from tianji_lab.profile.scaling import Cluster
-from tianji_lab.profile.search import TIE, Ranking, Search, check_gpus
+from tianji_lab.profile.search import TIE, Ranking, Search, Splits, check_gpus
 from tianji_lab.profile.settings import num_envs_options, split_of, split_values, workload_of
-from tianji_lab.profile.splits import Splits
 
 APEX = "configs/dqn_cartpole_apex.toml"
 DQN = "configs/dqn_cartpole.toml"

@@ -11,10 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tianji_lab.model.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
+from tianji_lab.model.costs import (
+    ActorCosts,
+    BufferCosts,
+    Cost,
+    Costs,
+    ExchangeCosts,
+    LearnerCosts,
+    Split,
+    Workload,
+)
 from tianji_lab.model.prediction import predict
-from tianji_lab.model.split import Split
-from tianji_lab.model.workload import Workload
 from tianji_lab.model.simulation import EVENTS, simulate
 
 STEPS = 32 * 32

@@ -11,14 +11,14 @@ from cli.profiling.probing import PPO, write_config
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_lab.bench.record import KB
-from tianji_lab.profile import transport_terms
-from tianji_lab.profile.probe.crew import ProbeFailed
-from tianji_lab.profile.transport_terms import (
+from tianji_lab.profile import measure as transport_terms
+from tianji_lab.profile.measure import (
     measure_messages,
     measure_policy,
     measured_engines,
     message_bytes,
 )
+from tianji_lab.profile.probe.crew import ProbeFailed
 
 
 def job(*transport: str, config: str = "ppo_cartpole") -> JobConfig:
@@ -51,7 +51,9 @@ def test_a_users_engine_beside_its_config_is_measured_wherever_one_works(
     for directory in (here, theirs):
         directory.mkdir()
         (directory / "queue.py").write_text("raise SystemExit('a queue of somebody else')")
-    (theirs / "own_engine.py").write_text("from tianji_transports.zmq.transport import ZmqTransport as Engine")
+    (theirs / "own_engine.py").write_text(
+        "from tianji_transports.zmq.transport import ZmqTransport as Engine"
+    )
     config = write_config(theirs / "own.toml", PPO, distribution={"transport": "own_engine:Engine"})
     monkeypatch.chdir(here)
     monkeypatch.setattr(sys, "path", [*sys.path])

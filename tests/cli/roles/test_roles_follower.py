@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from cli.roles.learner_crew import BATCH, DQN, Crew
-from tianji_cli.roles.learner.parallel import lockstep as lockstep_module
 
 from tianji_cli.files.checkpoint import load_parameters
 from tianji_cli.plan.graph import DEALS, SHARES
+from tianji_cli.roles.learner.parallel import lockstep as lockstep_module
 from tianji_cli.roles.learner.parallel.lockstep import DivergedLearnersError, LostPeerError
 
 engines = pytest.mark.parametrize("engine", ["shm", "zmq"])

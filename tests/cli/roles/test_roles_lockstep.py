@@ -14,7 +14,7 @@ import torch
 from cli.roles.learner_crew import FORK, PATIENCE_S, received
 
 from tianji_cli.roles.learner.parallel.lockstep import DivergedLearnersError, Lockstep, LostPeerError, _Digest
-from tianji_transports.zmq.listening import borrowed, listening
+from tianji_transports.zmq.door import borrowed, listening
 
 
 def in_step(store: Path, number: int, act: Callable[[Lockstep], Any]) -> list[Any]:

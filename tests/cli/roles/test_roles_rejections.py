@@ -21,9 +21,9 @@ from tianji_cli.wire.fragment import FragmentLayout, common_fields
 from tianji_cli.wire.messages import Report, decode_to_root, encode
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Wiring
-from tianji_transports.zmq.transport import ZmqTransport
 from tianji_transports.zmq.door import Password
 from tianji_transports.zmq.frames import password
+from tianji_transports.zmq.transport import ZmqTransport
 
 LAYOUT = FragmentLayout(4, 1, common_fields(spaces.Box(-1, 1, (3,))))
 LEARNER, ACTOR = 1, 2

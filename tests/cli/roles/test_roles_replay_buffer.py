@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
-from tianji_cli.roles.buffer.replay import file as replay_keeper
 
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.replay import file as replay_keeper
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.wire import priority_update

@@ -17,14 +17,13 @@ from matplotlib.figure import Figure
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.files.rundir import RunDirectory
-from tianji_lab.model.split import Split
+from tianji_lab.model.costs import Split
 from tianji_lab.model.simulation import Simulation
 from tianji_lab.scaling.measure import Outcome, read_trained, settled_rates
 from tianji_lab.scaling.plots import draw_into
-from tianji_lab.scaling.report import Range, cautions, document, rows_of, write_all
+from tianji_lab.scaling.report import Range, cautions, document, print_all, rows_of, write_all
 from tianji_lab.scaling.simulation import Simulated, Simulations
 from tianji_lab.scaling.study import Setting
-from tianji_lab.scaling.tables import print_all
 
 ENVIRONMENT = {"cores": "2 usable of 2"}
 

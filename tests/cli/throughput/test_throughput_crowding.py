@@ -8,11 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_lab.model.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
+from tianji_lab.model.costs import (
+    ActorCosts,
+    BufferCosts,
+    Cost,
+    Costs,
+    ExchangeCosts,
+    LearnerCosts,
+    Split,
+    Workload,
+)
 from tianji_lab.model.prediction import predict
 from tianji_lab.model.rates import PerRole
-from tianji_lab.model.split import Split
-from tianji_lab.model.workload import Workload
 
 SECONDS = st.floats(1e-6, 1e-1)
 FACTORS = st.floats(1.0, 3.0) | st.floats(1.0, 1e4)

@@ -6,11 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from tianji_lab.model.costs import ActorCosts, BufferCosts, Cost, Costs, ExchangeCosts, LearnerCosts
-from tianji_lab.model.equation import Terms
-from tianji_lab.model.prediction import predict
-from tianji_lab.model.split import Split
-from tianji_lab.model.workload import Workload
+from tianji_lab.model.costs import (
+    ActorCosts,
+    BufferCosts,
+    Cost,
+    Costs,
+    ExchangeCosts,
+    LearnerCosts,
+    Split,
+    Workload,
+)
+from tianji_lab.model.prediction import Terms, predict
 
 SPLIT = Split(learners=1, learner_cores=1, actors=2, num_envs=4)
 WORKLOAD = Workload(rho=4.0, uses_per_update=80.0, updates_per_version=2.0, send_size=10, rollout_steps=40)

@@ -12,10 +12,8 @@ from statistics import mean
 
 import pytest
 
-from tianji_lab.model.costs import ActorCosts, BufferCosts, Cost, Costs, LearnerCosts
+from tianji_lab.model.costs import ActorCosts, BufferCosts, Cost, Costs, LearnerCosts, Split, Workload
 from tianji_lab.model.prediction import Prediction, predict
-from tianji_lab.model.split import Split
-from tianji_lab.model.workload import Workload
 
 FRAGMENT_STEPS = 16.0
 BATCH = 64.0

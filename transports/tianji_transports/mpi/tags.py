@@ -15,8 +15,7 @@ import struct
 from typing import NamedTuple
 
 from tianji_transports.errors import TransportError
-from tianji_transports.wiring import Wiring
-from tianji_transports.zmq.frames import digest
+from tianji_transports.wiring import Wiring, digest
 
 LINE = 64
 """Bytes before a slot's payload."""

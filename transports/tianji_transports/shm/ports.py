@@ -5,7 +5,10 @@ Knows iceoryx2's builders; knows nothing of credits, slots and claims.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
+from pathlib import Path
 from typing import Any
 
 import iceoryx2
@@ -72,3 +75,47 @@ class Ports:
     def close(self) -> None:
         """Drop the node; its ports were dropped before."""
         del self.node
+
+
+MOST_RINGS = 4096
+
+
+class Bells:
+    """The bell of one rank, and those that it has rung.
+
+    Attributes:
+        own: readable once somebody has rung.
+    """
+
+    def __init__(self, stem: str, rank: int) -> None:
+        self._stem = stem
+        self._opened: dict[int, int] = {}
+        self.own = self._open(rank)
+
+    def _open(self, rank: int) -> int:
+        path = Path(SHM, f"{self._stem}.bell-{rank}")
+        with contextlib.suppress(FileExistsError):
+            os.mkfifo(path, 0o600)
+        # For both ways: neither side then waits for the other, nor finds it gone.
+        descriptor = self._opened[rank] = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        return descriptor
+
+    def ring(self, rank: int) -> None:
+        """Wake a rank."""
+        descriptor = self._opened.get(rank)
+        if descriptor is None:
+            descriptor = self._open(rank)
+        # A full FIFO rings already.
+        with contextlib.suppress(BlockingIOError):
+            os.write(descriptor, b"!")
+
+    def silence(self) -> None:
+        """Take in every ring so far."""
+        with contextlib.suppress(BlockingIOError):
+            while len(os.read(self.own, MOST_RINGS)) == MOST_RINGS:
+                pass
+
+    def close(self) -> None:
+        """Close every bell."""
+        while self._opened:
+            os.close(self._opened.popitem()[1])

@@ -19,9 +19,8 @@ from tianji_transports.core import Capabilities, EngineOptions
 from tianji_transports.endpoint import Endpoint
 from tianji_transports.ends import HeldClaim, HeldLoan, Inlet, Outlet, SlotView
 from tianji_transports.errors import TransportError, TransportMemoryError
-from tianji_transports.shm.bells import Bells
 from tianji_transports.shm.page import LINE, Page, Pair, SlotArea, remove_stale
-from tianji_transports.shm.ports import Ports
+from tianji_transports.shm.ports import Bells, Ports
 from tianji_transports.waiting import readable
 from tianji_transports.wiring import Channel, Slot, Wiring
 

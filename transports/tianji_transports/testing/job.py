@@ -10,13 +10,16 @@ import uuid
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, Pipe
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 from tianji_transports import registry
-from tianji_transports.core import EngineOptions, Transport
+from tianji_transports.composite import CompositeTransport, both
+from tianji_transports.core import Capabilities, EngineOptions, Transport
 from tianji_transports.errors import TransportError
+from tianji_transports.shm.transport import ShmTransport
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Slot, Wiring
+from tianji_transports.zmq.transport import ZmqTransport
 
 PROCESSES = multiprocessing.get_context("forkserver")
 # Each peer would import its engine anew, which takes longer than most tests. What is missing is passed over.
@@ -245,3 +248,31 @@ class Job:
                 peer.kill()
         while self.endpoints:
             self.endpoints.pop().close()
+
+
+RANKS = 64
+
+
+class Arrangement(CompositeTransport):
+    """``shm`` inside hosts and ``zmq`` between them; ``per_host`` successive ranks share a host."""
+
+    capabilities: ClassVar[Capabilities] = both(ShmTransport.capabilities, ZmqTransport.capabilities)
+    per_host: ClassVar[int]
+
+    def __init__(
+        self, wiring: Wiring, rank: int, incarnation: int = 0, options: EngineOptions | None = None
+    ) -> None:
+        hosts: Mapping[int, str] = {other: f"host-{other // self.per_host}" for other in range(RANKS)}
+        super().__init__(ShmTransport, ZmqTransport, hosts, wiring, rank, incarnation, options)
+
+
+class ManyHosts(Arrangement):
+    """Every rank on a host of its own."""
+
+    per_host = 1
+
+
+class HostsOfTwo(Arrangement):
+    """Ranks 0 and 1 on a host, 2 and 3 on the next one, and so on."""
+
+    per_host = 2

@@ -13,8 +13,8 @@ from typing import ClassVar
 
 from tianji_transports.core import FULL, Claim, Transport
 from tianji_transports.testing import verbs
+from tianji_transports.testing.close import resident_bytes
 from tianji_transports.testing.job import Job, Peer
-from tianji_transports.testing.stops import resident_bytes
 from tianji_transports.wiring import Channel, Slot
 
 MINUTE_S = 60.0

@@ -14,6 +14,7 @@ and the root shuts all of its own.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import socket
@@ -28,7 +29,6 @@ from typing import ClassVar, Final
 import zmq
 from zmq.utils import z85
 
-from tianji_transports.zmq.listening import borrowed, keep_out, let_in
 from tianji_transports.waiting import readable
 
 NOBLOCK, POLLIN = int(zmq.NOBLOCK), int(zmq.POLLIN)
@@ -291,3 +291,45 @@ def _made() -> weakref.WeakSet[Door]:
         _here.doors = weakref.WeakSet()
     found: weakref.WeakSet[Door] = _here.doors
     return found
+
+
+SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
+_DROP: Final = ctypes.create_string_buffer(struct.pack("@HBBI", 0x06, 0, 0, 0))
+"""The program "return 0", which keeps nothing of any packet."""
+
+
+def listening() -> set[int]:
+    """Find the descriptors of this process's sockets that listen for connections over a network."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), borrowed(int(name)) as candidate:
+            if candidate.family in {socket.AF_INET, socket.AF_INET6} and candidate.getsockopt(
+                socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+            ):
+                found.add(int(name))
+    return found
+
+
+def keep_out(descriptor: int) -> None:
+    """Let nobody connect to a listening socket from now on. Does nothing on a system that cannot."""
+    _set(descriptor, SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(_DROP)))
+
+
+def let_in(descriptor: int) -> None:
+    """End what ``keep_out`` began."""
+    _set(descriptor, SO_DETACH_FILTER, struct.pack("@i", 0))
+
+
+def _set(descriptor: int, option: int, value: bytes) -> None:
+    with contextlib.suppress(OSError), borrowed(descriptor) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, option, value)
+
+
+@contextlib.contextmanager
+def borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """Speak of a descriptor as a socket, and leave it open."""
+    borrowed = socket.socket(fileno=descriptor)
+    try:
+        yield borrowed
+    finally:
+        borrowed.detach()

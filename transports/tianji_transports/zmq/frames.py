@@ -63,11 +63,6 @@ Fields = tuple[int, int, int, int, int, int, int]
 """A header's fields in their order, as a plain tuple: naming them costs more than reading them."""
 
 
-def digest(wiring: Wiring) -> int:
-    """What all endpoints of a job agree on."""
-    return int.from_bytes(hashlib.sha256(repr(wiring).encode()).digest()[:8], "little")
-
-
 def password(wiring: Wiring, address: str) -> str:
     """What opens the endpoint at an address to members inside a host, and no other endpoint.
 

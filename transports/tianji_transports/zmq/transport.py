@@ -21,7 +21,7 @@ from tianji_transports.core import Capabilities, EngineOptions
 from tianji_transports.endpoint import Endpoint
 from tianji_transports.ends import HeldClaim, HeldLoan, Inbox
 from tianji_transports.errors import TransportError
-from tianji_transports.wiring import Channel, Slot, Wiring
+from tianji_transports.wiring import Channel, Slot, Wiring, digest
 from tianji_transports.zmq.door import NOBLOCK
 from tianji_transports.zmq.ends import JOIN_FIRST_S, SHARED_BYTES, Buffer, ZmqInlet, ZmqOutlet, ZmqSlotView
 from tianji_transports.zmq.frames import (
@@ -29,7 +29,6 @@ from tianji_transports.zmq.frames import (
     Header,
     Kind,
     control_frame,
-    digest,
     read_fields,
     read_header,
     write_header,

@@ -19,8 +19,7 @@ from tianji_algos.device import device_of, torch_type
 from tianji_algos.mappo.settings import TeamActorCriticSettings
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
 from tianji_algos.models.layers import NumpyExecutor, build_layers, gradient_views, value_views
-from tianji_algos.models.teams.networks import AgentNetworks, CentralNetwork
-from tianji_algos.models.teams.rows import AgentRows, append_identity
+from tianji_algos.models.teams.networks import AgentNetworks, AgentRows, CentralNetwork, append_identity
 from tianji_algos.team import Records, Team
 
 Floats = npt.NDArray[np.float32]

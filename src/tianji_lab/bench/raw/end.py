@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, cast
 
 from tianji_cli.errors import UsageError
 from tianji_lab.bench.contents import CLOCK, write
-from tianji_lab.bench.trial import LEAD
+from tianji_lab.bench.experiment import LEAD
 from tianji_transports import registry
 from tianji_transports.wiring import Channel, Wiring
 
 if TYPE_CHECKING:
-    from tianji_lab.bench.trial import Trial
+    from tianji_lab.bench.experiment import Trial
     from tianji_transports.core import EngineOptions
 
 WAIT_S: Final = 0.05
@@ -29,8 +29,8 @@ SENDER: Final = 1
 LOOPS: Final[Mapping[str, str]] = {
     "shm": "tianji_lab.bench.raw.iceoryx:IceoryxEnd",
     "zmq": "tianji_lab.bench.raw.sockets:SocketEnd",
-    "ucx": "tianji_lab.bench.raw.tags:TagEnd",
-    "mpi": "tianji_lab.bench.raw.isend:IsendEnd",
+    "ucx": "tianji_lab.bench.raw.mpi:TagEnd",
+    "mpi": "tianji_lab.bench.raw.mpi:IsendEnd",
 }
 """The raw loop of each engine that has one."""
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import statistics
 import time
 from collections.abc import Mapping
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Final
 
 import numpy as np
 
-from tianji_lab.bench.contents import Inspector, stamp
-from tianji_lab.bench.experiment import Deadline, Outcome, Told, Watch
+from tianji_lab.bench.contents import MOST_SLOTS, Inspector, Slots, stamp
+from tianji_lab.bench.experiment import Deadline, Outcome, Run, Sent, Told, Trial, Watch
 from tianji_lab.bench.raw.end import SENDER, WAIT_S, RawEnd
-from tianji_lab.bench.slots import Slots
-from tianji_lab.bench.trial import Run, Sent, Trial
+from tianji_lab.bench.record import MB
 from tianji_transports.waiting import readable
 
 NO_LATENCIES: Final = np.zeros(0, np.int64)
@@ -96,3 +96,32 @@ def _send_later(end: RawEnd, word: int, told: Told) -> bool:
                 return False
             asked = now
     return True
+
+
+ROUNDS: Final = 5
+ROUND_S: Final = 0.05
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Copied between two looks at the clock."""
+
+
+def memcpy_mb_per_s(nbytes: int) -> float:
+    """Measure the median rate of several rounds, in MB of 1e6 bytes per second.
+
+    Every copy is a statement of Python's, as it is where a receiver stores a message: for small messages the
+    statement is what is measured.
+
+    Args:
+        nbytes: of a message.
+    """
+    source = memoryview(bytearray(nbytes))
+    store = Slots(nbytes, MOST_SLOTS).next
+    batch = range(max(1, BATCH_BYTES // nbytes))
+    rates = []
+    for _ in range(ROUNDS):
+        copied, began = 0, perf_counter()
+        while (seconds := perf_counter() - began) < ROUND_S:
+            for _ in batch:
+                store()[:] = source
+            copied += len(batch) * nbytes
+        rates.append(copied / seconds / MB)
+    return statistics.median(rates)

@@ -23,7 +23,7 @@ from tianji_cli.roles.loop import RoleError
 from tianji_lab.profile.probe.protocol import STEP, Answer, Failed
 
 if TYPE_CHECKING:
-    from tianji_lab.profile.probe.workbench import Workbench
+    from tianji_lab.profile.probe.server import Workbench
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     importlib.import_module("tianji_cli.worker.preload")
     # Only now may numpy and torch be imported.
-    workbench = importlib.import_module("tianji_lab.profile.probe.workbench").Workbench()
+    workbench = importlib.import_module("tianji_lab.profile.probe.server").Workbench()
     try:
         for line in steps:
             answers.write(_answer(workbench, line).model_dump_json().encode() + b"\n")

@@ -22,7 +22,7 @@ from tianji_cli.worker.assembly import Assembly
 from tianji_cli.worker.parts import Job
 from tianji_cli.worker.supply import Supply
 from tianji_envs.core import VectorEnvironment
-from tianji_lab.profile.probe.windows import Stopwatch
+from tianji_lab.profile.probe.roles import Stopwatch
 from tianji_transports.composite import open_endpoint
 from tianji_transports.core import EngineOptions, Transport
 

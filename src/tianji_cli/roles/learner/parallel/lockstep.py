@@ -19,9 +19,9 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from tianji_algos.peers import Peers
+from tianji_algos.core import Peers
 from tianji_cli.errors import TianjiError
-from tianji_transports.zmq.listening import keep_out, listening
+from tianji_transports.zmq.door import keep_out, listening
 
 LOOPBACK: Final = "127.0.0.1"
 FIRST: Final = 0

@@ -6,11 +6,12 @@ import contextlib
 import sys
 from typing import Any
 
+import envpool
 import numpy as np
 import numpy.typing as npt
 from ale_py.vector_env import AtariVectorEnv
 
-from tianji_envs.atari.options import AtariOptions
+from tianji_envs.atari.games import AtariOptions, title
 from tianji_envs.atari.vector import Turn
 
 
@@ -62,3 +63,53 @@ class AleEmulators:
     def close(self) -> None:
         """Free the emulators and their threads, as ALE does when nothing refers to a vector."""
         self._vector = None
+
+
+class EnvPoolEmulators:
+    """N emulators of one game.
+
+    A pool takes its seeds when it is made, so each reset makes a new one.
+
+    Args:
+        game: the ROM.
+        num_envs: N.
+        max_steps: of a game, not counting what it begins with.
+        options: of emulation.
+        threads: how many to step in.
+    """
+
+    def __init__(self, game: str, num_envs: int, max_steps: int, options: AtariOptions, threads: int) -> None:
+        self._task = f"{title(game)}-v5"
+        self._settings: dict[str, Any] = {
+            "num_envs": num_envs,
+            "num_threads": min(threads, num_envs),
+            "max_episode_steps": max_steps,
+            "repeat_action_probability": options.sticky,
+            "full_action_space": options.full_action_space,
+            "img_height": options.size,
+            "img_width": options.size,
+            "stack_num": 1,
+            "frame_skip": options.frame_skip,
+            "noop_max": max(1, options.noop_max),  # It draws from 1 to noop_max.
+            "episodic_life": False,
+            "reward_clip": False,
+            "use_fire_reset": options.fire_reset,
+        }
+        self._pool: Any = None
+        self.num_actions = int(envpool.make_spec(self._task, **self._settings).action_space.n)
+
+    def reset(self, seeds: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+        """Begin a game in every emulator."""
+        self.close()
+        self._pool = envpool.make_gymnasium(self._task, env_seed=seeds.tolist(), **self._settings)
+        frames, info = self._pool.reset()
+        return frames, info["lives"]
+
+    def step(self, actions: npt.NDArray[np.int32]) -> Turn:
+        """Act once in every emulator."""
+        frames, reward, terminated, truncated, info = self._pool.step(actions)
+        return Turn(frames, reward, terminated, truncated, info["lives"])
+
+    def close(self) -> None:
+        """Free the emulators and their threads, as EnvPool does when nothing refers to a pool."""
+        self._pool = None

@@ -1,7 +1,6 @@
-"""ucxx's synchronous core: tagged sends in a window, polling, an acknowledgement for every half window.
+"""mpi4py's Isend out of a ring of buffers, whose oldest is tested until it may be written; Improbe and Recv.
 
-Messages are eager, as the engine's are: that was two to four times as fast as ucxx's own setting, a
-rendezvous from 8 KiB on.
+There is no credit: MPI itself holds a sender up, or stores what it sends.
 """
 
 from __future__ import annotations
@@ -12,12 +11,68 @@ import time
 from collections import deque
 from typing import Any, Final
 
-from tianji_lab.bench.raw.end import RawEnd, fill
-from tianji_lab.bench.trial import LEAD, Trial
+from tianji_lab.bench.experiment import LEAD, Trial
+from tianji_lab.bench.raw.end import RawEnd, fill, wiring
 from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
+from tianji_transports.mpi.ends import pages
+from tianji_transports.mpi.tags import Tags, format_address, parse_address
+from tianji_transports.mpi.world import MPI, initialise, largest_tag, leave
 from tianji_transports.ucx.library import Array, libucxx, new_context, translated
 from tianji_transports.ucx.port import SEAL, Lane, sealed
+
+
+class IsendEnd(RawEnd):
+    """One end: a tag of the job's own in the communicator of all processes."""
+
+    def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None:
+        del rank, options
+        self._world = initialise()
+        self._isend, self._improbe = self._world.Isend, self._world.Improbe
+        self.address = format_address(self._world.Get_rank())
+        self._peer = MPI.PROC_NULL
+        self._tag = Tags(wiring(trial), largest_tag()).data[0]
+        self._free = [pages(trial.nbytes) for _ in range(trial.window)]
+        self._flying: deque[tuple[MPI.Request, memoryview]] = deque()
+        self._memory = pages(trial.nbytes)
+
+    def connect(self, peer: str) -> None:
+        """Note the peer's process."""
+        self._peer = parse_address(peer, self._world.Get_size())
+
+    def send(self, word: int) -> bool:
+        """Fill a buffer that MPI is done with, the oldest first."""
+        if self._free:
+            memory = self._free.pop()
+        else:
+            request, memory = self._flying[0]
+            if not request.Test():
+                return False
+            self._flying.popleft()
+        fill(memory, word)
+        self._flying.append((self._isend(memory, self._peer, self._tag), memory))
+        return True
+
+    def receive(self, into: memoryview | None) -> memoryview | None:
+        """Match a message and have MPI move it to where it shall be."""
+        message = self._improbe(self._peer, self._tag)
+        if message is None:
+            return None
+        memory = self._memory if into is None else into
+        message.Recv(memory)
+        return memory
+
+    def flush(self) -> bool:
+        """Test what is under way."""
+        while self._flying and self._flying[0][0].Test():
+            self._free.append(self._flying.popleft()[1])
+        return not self._flying
+
+    def close(self) -> None:
+        """Leave what is under way to MPI's own end."""
+        while self._flying:
+            leave(*self._flying.popleft())
+
 
 MESSAGE: Final = libucxx.UCXXTag(1)
 ACK: Final = libucxx.UCXXTag(2)
