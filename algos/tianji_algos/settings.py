@@ -1,4 +1,4 @@
-"""What all settings of algorithms have in common. Imports no torch."""
+"""What settings of algorithms have in common, and schedules of exploration. Imports no torch."""
 
 from __future__ import annotations
 

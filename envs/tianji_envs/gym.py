@@ -1,7 +1,10 @@
 """Environment type ``"gym"``: everything that gymnasium has registered.
 
 An environment's own vectorised implementation is used where there is one and it autoresets as
-``VectorEnvironment`` promises; all others are stepped one after the other.
+``VectorEnvironment`` promises; all others are stepped one after the other. gymnasium knows an environment
+once the module that registers it was imported, and ids that begin with that module's name
+(``"minigrid:MiniGrid-Empty-5x5-v0"``) have it imported; which module that is, the files of installed
+packages say, and none of them is imported for it.
 """
 
 from __future__ import annotations

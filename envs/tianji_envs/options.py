@@ -1,4 +1,4 @@
-"""The end of an error's sentence that says what was probably meant by a name that does not exist."""
+"""Options of an environment as a dataclass, checked by name, type and value, and what a wrong name meant."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""One training as a benchmark sees it: `tianji train` in a process of its own, and what it left behind."""
+"""One training as a benchmark sees it, in a process of its own, and what several of them say together.
+
+Interquartile means over runs and their bootstrap intervals are after Agarwal et al. (2021). A few runs of a
+training say little by their mean, which one outlier moves, and their median, which ignores most of them.
+The interquartile mean is over the middle half of the runs; its interval shows how far it may be from that
+of very many runs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""V-trace (Espeholt et al., 2018, section 4) over sequences with auto-reset steps."""
+"""IMPALA's loss (Espeholt et al., 2018, section 4.2), as the derivative that the update needs, with V-trace.
+
+The targets of V-trace are constants, so what is left is simple enough to differentiate by hand; what
+remains for the network is to carry two arrays backwards. Sequences may have auto-reset steps.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fully connected networks of the same widths, computed together: in torch, and to act in numpy."""
+"""Connected networks and GRUs of the same widths, computed together: in torch, and to act in numpy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Networks from an observation to features: convolutions for images, or fully connected layers."""
+"""Networks from an observation to features, and from features to a policy and a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fully connected network in numpy, forward and backward, over parameters that live elsewhere.
+"""Fully connected layers: as torch keeps them, and in numpy, forward and backward, over the same parameters.
 
 Torch's tanh on a CPU takes about ten times as long as numpy's, and at these sizes its autograd costs as
 much as the arithmetic. Activations are feature-major, ``[width, N]``: biases and their gradients then run

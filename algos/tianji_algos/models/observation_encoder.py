@@ -1,4 +1,4 @@
-"""Which observations are images, and how a convolutional network takes them."""
+"""Observations as networks take them: images for convolutions, or rows of numbers for connected layers."""
 
 from __future__ import annotations
 

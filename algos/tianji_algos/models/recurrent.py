@@ -1,4 +1,4 @@
-"""Recurrent networks over steps in which episodes begin."""
+"""An actor-critic that remembers: an encoder, an LSTM or a GRU, a policy and a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that may compute in bfloat16 between numbers in float32."""
+"""Acting and training through torch alone, in float32 or bfloat16, for models without a faster way."""
 
 from __future__ import annotations
 

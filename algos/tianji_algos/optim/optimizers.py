@@ -1,7 +1,7 @@
-"""What optimizers have in common: one flat tensor, a gradient that is clipped, a count of steps.
+"""Adam and RMSProp on one flat tensor, with a gradient that is clipped and a count of steps.
 
-``torch.optim`` imports torch's compiler with the first optimizer, which takes about a second at start-up, and
-its step costs more than the arithmetic on a small network.
+``torch.optim`` imports torch's compiler with the first optimizer, which takes about a second at start-up,
+and its step costs more than the arithmetic on a small network.
 """
 
 from __future__ import annotations

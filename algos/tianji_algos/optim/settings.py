@@ -1,4 +1,4 @@
-"""Settings of an optimizer, whatever it optimizes. Imports no torch."""
+"""Settings of optimizers and of target networks. Imports no torch."""
 
 from __future__ import annotations
 

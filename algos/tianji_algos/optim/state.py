@@ -1,4 +1,4 @@
-"""All parameters of a model in one tensor, so that an optimizer's step is one operation."""
+"""What update rules keep: parameters in one tensor, tensors that are saved by name, means of diagnostics."""
 
 from __future__ import annotations
 

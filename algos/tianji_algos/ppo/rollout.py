@@ -1,4 +1,7 @@
-"""A rollout: the fragments of one round of updates, as flat arrays of samples in memory that is kept."""
+"""A rollout: the fragments of one round of updates, as flat arrays of samples in memory that is kept.
+
+The minibatches of a network that remembers are whole sequences.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Episodes of different lengths, step by step and without what follows their ends."""
+"""QMIX's update rule (Rashid et al., 2018, section 4), and with other mixers VDN's and IQL's.
+
+Episodes have different lengths: they are packed step by step, without what follows their ends.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Emulators of ``ale_py``'s C++ vector environment: backend ``"ale"``."""
+"""The two emulators of Atari games: ``ale_py``'s C++ vector environment, and EnvPool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Atari games there are, and what a config may call them.
+"""Which Atari games there are, what a config may call them, and its ``environment.options``.
 
 The list stands here so that a config is checked without loading an emulator.
 """

@@ -1,4 +1,7 @@
-"""How the spaces of a team's agents become those of one record (``TeamSpace``) and one array of actions."""
+"""Environment type ``"pettingzoo"``: parallel environments as PettingZoo defines them, from any module.
+
+One such environment is a ``BaseEnv`` whose observations are a team's records.
+"""
 
 from __future__ import annotations
 

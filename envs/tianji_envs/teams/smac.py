@@ -1,4 +1,8 @@
-"""One battle of StarCraft II, as ``smac`` and ``smaclite`` give it; either is imported when one is built."""
+"""Environment type ``"smac"``: battles of StarCraft II by ``smac``, or without the game by ``smaclite``.
+
+Both packages are installed from their repositories: no extra of TianJi's can bring them. Either is imported
+when a battle is built.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An open trial: runs are made here, one after the other."""
+"""The processes of a benchmark: this one, which leads, and its partners, wherever they are.
+
+They stay for all trials: under an MPI launcher they are its ranks, otherwise children of this process.
+"""
 
 from __future__ import annotations
 

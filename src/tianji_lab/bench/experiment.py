@@ -1,6 +1,13 @@
-"""What the two sides of a measurement say to each other: the trial, and the steps a partner is asked to do.
+"""The two sides of an experiment: what they send each other, and what each may rely on.
 
-Plain data, sent as JSON over the control channel.
+An experiment is a module with three functions::
+
+    wiring(trial) -> Wiring                                   # which channels and slots it needs
+    lead(endpoint, trial, run, watch) -> Outcome              # at rank 0, which measures
+    follow(endpoint, trial, run, rank, told) -> Sent          # at every other rank
+
+Both sides are called once for each run, with endpoints that stay open between runs, and leave nothing
+unclaimed behind. A side that waits passes the descriptors of ``watch`` or ``told`` to ``Transport.wait``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""One process's end of a trial: the engine's endpoint and the experiment using it, or a raw loop's end."""
+"""A process that takes part in measurements: an actor, an echo, a reader of parameters.
+
+Started by ``ensemble`` as ``python -m tianji_lab.bench.partner NAME LIFELINE`` with the root's address as
+JSON on its standard input, or a rank of an MPI launcher. It does one step after another as the leading
+process asks, and stays for all trials of a benchmark.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""A setting to measure, as the user asks for it: what the figures of the paper vary."""
+"""Measures every case of a request: checked first, then repeated in turns with all others.
+
+A drifting machine is then fair to all, and the median of the repeats is what is reported. One failure ends
+the sweep: there are no figures of a machine on which a message was lost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A split of cores between learners and actors: what `tianji profile` chooses."""
+"""A split of cores, what an algorithm asks of the machine, and what the split's parts cost."""
 
 from __future__ import annotations
 

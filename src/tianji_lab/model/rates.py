@@ -1,4 +1,13 @@
-"""What actors, buffers and learners could each do if the others never held them back."""
+"""What actors, buffers and learners could each do, which of them share cores, and how they slow one another.
+
+The busier the others' cores, the dearer the work on one's own. A role that waits leaves cores idle, so
+throughput and crowds depend on each other. With a throughput ``T``, seconds ``t + d c`` that a role's work
+for a sample use takes in a crowd ``c``, and ``M`` cores of which one of the role has ``m``, the role is at
+work for a share ``u = T (t + d c)`` of the time and finds a crowd ``c = (B - m u) / (M - m)``, at most 1,
+where ``B`` is the sum of all roles' ``u`` times their cores. For a given ``T`` all of this is linear but
+for that most. What comes of it is the largest ``T`` with which no role's ``u`` is more than 1, nor the time
+that roles which share cores take together.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""One group in a simulation: its actors, its buffer, its learners, and the root that serves all groups."""
+"""A discrete-event simulation of the pipeline whose throughput ``model.prediction`` reckons.
+
+The prediction is a minimum of rates: it knows no queue and no moment. Here every fragment is made, waits,
+is received and used, after the rules of ``roles``: an actor begins a fragment with the newest policy once
+its window has room, a store of rollouts claims ahead no more than the windows leave missing, a replay keeps
+its balance, a buffer beside the learner takes turns with it. So the simulation says how far the minimum is
+from what comes of the rules, and what no minimum can say: how old the policies are that samples were made
+with.
+
+Work never takes the same time twice, and near balance that alone makes one side wait for the other now and
+then: no minimum of mean rates has that. So times vary here, by ``JITTER``.
+
+One group is simulated, since all groups are alike; what they share, the root, serves them all. Roles that
+share cores have equal parts of them while they are at work, as the kernel's scheduler gives them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Has probes build what they will run, and says what was built."""
+"""Has probes build what they will run; which of them run which roles at the same time, and on which cores."""
 
 from __future__ import annotations
 

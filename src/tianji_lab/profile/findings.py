@@ -1,4 +1,4 @@
-"""What ends the growth of a job: the assumptions of a prediction, and the size at which each no longer holds.
+"""What follows from what was measured: predictions, candidates, and where their assumptions end.
 
 A split for more cores than were measured takes for granted that what all actors, learners or groups share
 keeps up: the root, a buffer, a link, the averaging of gradients; and that samples are still young.

@@ -1,6 +1,9 @@
-"""What the job's transport takes for its messages: T_sd and T_rv of Equation 1, and the way of a policy.
+"""Measures the parts of a job on this machine: roles alone and side by side, and the transport between them.
 
-`tianji bench` measures it in a process of its own, since an engine may have to be started by its launcher.
+The budget of ``BUDGET_S`` goes first to starting; what is left, but for the transport and the averaging of
+gradients, is for the runs of ``rounds``. Those two come last: it is known then which sizes were measured.
+`tianji bench` measures the transport in a process of its own, since an engine may have to be started by its
+launcher.
 """
 
 from __future__ import annotations

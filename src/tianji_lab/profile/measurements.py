@@ -1,4 +1,4 @@
-"""What was measured: one record for each thing, with repeats, median and spread; JSON there and back."""
+"""What was measured: a record for each thing, with repeats, median and spread, and its doubts."""
 
 from __future__ import annotations
 

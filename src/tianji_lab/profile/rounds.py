@@ -1,4 +1,14 @@
-"""Turns what probes did in their windows into seconds of each piece of work."""
+"""Runs all phases in rounds, each a few hundred milliseconds, within a budget.
+
+A machine that gets slower or faster is fair to all phases then. There are up to four rounds; with many
+phases windows are so short that there are two. Before them roles that are in step are measured once, to
+know for how long they have to sleep.
+
+Windows hold whole fragments and whole versions. Of a slow job one takes seconds or more, and then a phase
+is left out for which time will not suffice; those that are needed most have come first. Only the two
+without which nothing is known, the configured actor and the configured learner, are measured whatever they
+take.
+"""
 
 from __future__ import annotations
 

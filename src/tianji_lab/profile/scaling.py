@@ -1,4 +1,4 @@
-"""Least squares with two coefficients, neither of which is ever negative: they are times."""
+"""What a split costs, from what was measured; where nothing was measured, how it was reckoned instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The splits that there are of a cluster's cores, M_L + M_A = M, and those next to one of them."""
+"""Looks for the split of a cluster's cores with the highest throughput (M_L + M_A = M in Equation 4)."""
 
 from __future__ import annotations
 

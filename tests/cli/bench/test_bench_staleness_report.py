@@ -10,9 +10,9 @@ import pytest
 from cli.bench.trainings import FOUND, LAG8, NEW, plan, trained
 from cli.quick import PNG
 
-from tianji_lab.staleness.study import Setting
 from tianji_lab.staleness.plots import draw
 from tianji_lab.staleness.report import cautions, document, judged, print_rows, rows_of
+from tianji_lab.staleness.study import Setting
 
 
 def test_rows_hold_interquartile_means_and_how_they_lie_to_the_first(

@@ -1,6 +1,8 @@
-"""What the ``shm`` engine has of iceoryx2: a node, its services and their ports.
+"""What the ``shm`` engine has of iceoryx2, and how its ranks wake one another: a FIFO for each rank.
 
-Knows iceoryx2's builders; knows nothing of credits, slots and claims.
+A rank that stored something for a rank that sleeps writes a byte to its FIFO, and the sleeper polls it
+together with any other descriptor. A FIFO outlives its reader, so a restarted rank hears those who opened
+it before. This module knows iceoryx2's builders; it knows nothing of credits, slots and claims.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What holds for the end: reports, drains, errors afterwards, and nothing left behind."""
+"""What holds for the end and while a peer is stopped: reports, drains, errors, nothing left behind."""
 
 from __future__ import annotations
 

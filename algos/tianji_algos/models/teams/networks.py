@@ -1,4 +1,4 @@
-"""What networks see of each agent of a team: its observation and, as asked, who it is, and the state."""
+"""The networks of a team in numpy, one for all agents or one for each, and what they see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the values of agents' actions become those of the team's."""
+"""Agents of a team that remember, the values of their actions, and how these become the team's value."""
 
 from __future__ import annotations
 

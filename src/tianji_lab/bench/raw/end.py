@@ -29,7 +29,7 @@ SENDER: Final = 1
 LOOPS: Final[Mapping[str, str]] = {
     "shm": "tianji_lab.bench.raw.iceoryx:IceoryxEnd",
     "zmq": "tianji_lab.bench.raw.sockets:SocketEnd",
-    "ucx": "tianji_lab.bench.raw.mpi:TagEnd",
+    "ucx": "tianji_lab.bench.raw.ucx:TagEnd",
     "mpi": "tianji_lab.bench.raw.mpi:IsendEnd",
 }
 """The raw loop of each engine that has one."""

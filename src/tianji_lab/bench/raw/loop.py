@@ -1,4 +1,8 @@
-"""The two sides of a raw loop's run: one sender, one receiver, as many messages as are wanted and no more."""
+"""The two sides of a raw loop's run, and what one core can move at most.
+
+There is one sender and one receiver, and as many messages as are wanted. A plain copy goes from a warm
+source into memory that is in no cache.
+"""
 
 from __future__ import annotations
 

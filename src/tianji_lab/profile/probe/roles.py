@@ -1,4 +1,8 @@
-"""Counts and times what roles do, in windows of the time that they run."""
+"""The roles at the other end of a probe's: they take what an actor sends, or send what a learner takes.
+
+What their turns cost is in no other role's ``busy_s``. What roles do is counted and timed in windows of the
+time that they run.
+"""
 
 from __future__ import annotations
 
