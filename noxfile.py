@@ -33,7 +33,7 @@ QUICK = (
     *("tests/cli/test_config_checks.py", "tests/cli/test_config_load.py", "tests/cli/test_config_roles.py"),
     "tests/cli/lifecycle/test_lifecycle_finish.py::test_each_kind_of_algorithm_trains_and_its_policy_plays",
 )
-PACKAGES = {"tianji_cli", "tianji_lab", "tianji_transports", "tianji_algos", "tianji_envs"}
+PACKAGES = {"tianji_cli", "tianji_lab", "tianji_plugins", "tianji_transports", "tianji_algos", "tianji_envs"}
 
 
 def install(session: nox.Session, *what: str) -> None:

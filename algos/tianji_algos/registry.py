@@ -7,23 +7,17 @@ settings are declared in modules without torch, so a config is validated before 
 
 from __future__ import annotations
 
-import difflib
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 from pydantic import BaseModel
 
 from tianji_algos.errors import BrokenExtensionError, UnknownNameError
+from tianji_plugins import Plugins
 
 Kind = Literal["agent", "embryo", "model"]
-
-_GROUPS: Final[Mapping[Kind, str]] = MappingProxyType(
-    {"agent": "tianji.agents", "embryo": "tianji.embryos", "model": "tianji.models"}
-)
 
 
 @dataclass(frozen=True)
@@ -164,6 +158,20 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
 )
 
 
+PLUGINS: Final[Mapping[Kind, Plugins]] = MappingProxyType(
+    {
+        kind: Plugins(
+            kind,
+            f"tianji.{kind}s",
+            UnknownNameError,
+            BrokenExtensionError,
+            {name: one.target for (of, name), one in _BUILT_IN.items() if of == kind},
+        )
+        for kind in get_args(Kind)
+    }
+)
+
+
 @dataclass(frozen=True)
 class AgentDefaults:
     """What an agent uses unless the config says otherwise: names of a model and of an embryo."""
@@ -174,8 +182,7 @@ class AgentDefaults:
 
 def names(kind: Kind) -> tuple[str, ...]:
     """List all names of a kind, built-in and from entry points, sorted."""
-    built_in = {name for (of_kind, name) in _BUILT_IN if of_kind == kind}
-    return tuple(sorted(built_in | {point.name for point in entry_points(group=_GROUPS[kind])}))
+    return tuple(PLUGINS[kind].names())
 
 
 def check(kind: Kind, name: str) -> None:
@@ -184,8 +191,7 @@ def check(kind: Kind, name: str) -> None:
     Raises:
         UnknownNameError: nothing of that kind has the name.
     """
-    if ":" not in name and name not in names(kind):
-        raise _unknown(kind, name)
+    PLUGINS[kind].target(name)
 
 
 def load(kind: Kind, name: str) -> type[Any]:
@@ -199,7 +205,7 @@ def load(kind: Kind, name: str) -> type[Any]:
         UnknownNameError: nothing of that kind has the name.
         BrokenExtensionError: it does not load, or it is no class of that kind.
     """
-    loaded = _import(kind, name, target(kind, name))
+    loaded = PLUGINS[kind].load(name)
     return cast("type[Any]", loaded) if (kind, name) in _BUILT_IN else _checked(kind, name, loaded)
 
 
@@ -209,14 +215,7 @@ def target(kind: Kind, name: str) -> str:
     Raises:
         UnknownNameError: nothing of that kind has the name.
     """
-    if (built_in := _BUILT_IN.get((kind, name))) is not None:
-        return built_in.target
-    if ":" in name:
-        return name
-    points = {point.name: point for point in entry_points(group=_GROUPS[kind])}
-    if name not in points:
-        raise _unknown(kind, name)
-    return points[name].value
+    return PLUGINS[kind].target(name)
 
 
 def settings_type(kind: Kind, name: str) -> type[BaseModel]:
@@ -227,7 +226,7 @@ def settings_type(kind: Kind, name: str) -> type[BaseModel]:
         BrokenExtensionError: the class does not load or declares no ``settings_type``.
     """
     if (built_in := _BUILT_IN.get((kind, name))) is not None:
-        return cast("type[BaseModel]", _import(kind, name, built_in.settings))
+        return cast("type[BaseModel]", PLUGINS[kind].load(name, built_in.settings))
     return cast("type[BaseModel]", load(kind, name).settings_type)
 
 
@@ -259,32 +258,6 @@ def plays_in_team(agent: str) -> bool | None:
 def built_in_names(kind: Kind, contract: str) -> list[str]:
     """List the built-in names of a kind that go with a contract."""
     return [name for (of, name), one in _BUILT_IN.items() if of == kind and one.contract == contract]
-
-
-def _unknown(kind: Kind, name: str) -> UnknownNameError:
-    known = names(kind)
-    nearest = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are: {', '.join(known)}"
-    return UnknownNameError(f"no {kind} is named {name!r}; {hint} (your own: 'module:Class')")
-
-
-def _import(kind: Kind, name: str, target: str) -> object:
-    module_name, _, attribute = target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as cause:
-        if cause.name is not None and module_name.startswith(cause.name):
-            raise UnknownNameError(
-                f"{kind} {name!r}: there is no module {module_name!r} (is its folder on PYTHONPATH?)"
-            ) from cause
-        raise BrokenExtensionError(f"{kind} {name!r} does not import: {cause}") from cause
-    except Exception as cause:
-        raise BrokenExtensionError(f"{kind} {name!r} does not import: {cause!r}") from cause
-    if not hasattr(module, attribute):
-        nearest = difflib.get_close_matches(attribute, dir(module), n=1)
-        hint = f"; did you mean {module_name}:{nearest[0]}?" if nearest else ""
-        raise UnknownNameError(f"{kind} {name!r}: module {module_name!r} has no {attribute!r}{hint}")
-    return getattr(module, attribute)
 
 
 def _checked(kind: Kind, name: str, loaded: object) -> type[Any]:

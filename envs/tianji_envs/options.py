@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
+import tianji_plugins
 from tianji_envs.errors import WrongOptionError
 
 
@@ -26,7 +26,7 @@ def nearest(name: str, known: Iterable[str], show: Callable[[str], str] = repr, 
         show: writes one of these; in quotes by default.
         most: how many are named.
     """
-    near = difflib.get_close_matches(name, list(known), n=most)
+    near = tianji_plugins.nearest(name, known, most)
     return f"; did you mean {' or '.join(map(show, near))}?" if near else ""
 
 

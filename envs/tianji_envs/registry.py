@@ -7,35 +7,35 @@ A type is a built-in's name, a name in the entry-point group ``tianji.environmen
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
-from types import ModuleType
 from typing import TYPE_CHECKING, Final
 
 from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError
-from tianji_envs.options import nearest
+from tianji_plugins import Plugins
 
 if TYPE_CHECKING:
     from tianji_envs.core import EnvironmentFactory
 
-GROUP: Final = "tianji.environments"
-
-BUILT_IN: Final[Mapping[str, str]] = {
-    "atari": "tianji_envs.atari.environment:AtariFactory",
-    "gym": "tianji_envs.gym:GymFactory",
-    "matrix_game": "tianji_envs.teams.matrix_game:MatrixGameFactory",
-    "mpe": "tianji_envs.teams.mpe:MPEFactory",
-    "pettingzoo": "tianji_envs.teams.pettingzoo:PettingZooFactory",
-    "smac": "tianji_envs.teams.smac:SMACFactory",
-    "smax": "tianji_envs.teams.smax:SMAXFactory",
-}
+TYPES: Final = Plugins(
+    kind="environment type",
+    group="tianji.environments",
+    unknown=UnknownEnvironmentError,
+    broken=BrokenEnvironmentError,
+    built_in={
+        "atari": "tianji_envs.atari.environment:AtariFactory",
+        "gym": "tianji_envs.gym:GymFactory",
+        "matrix_game": "tianji_envs.teams.matrix_game:MatrixGameFactory",
+        "mpe": "tianji_envs.teams.mpe:MPEFactory",
+        "pettingzoo": "tianji_envs.teams.pettingzoo:PettingZooFactory",
+        "smac": "tianji_envs.teams.smac:SMACFactory",
+        "smax": "tianji_envs.teams.smax:SMAXFactory",
+    },
+)
 
 
 def names() -> list[str]:
     """List the registered types in alphabetical order."""
-    return sorted({*BUILT_IN, *_entry_points()})
+    return TYPES.names()
 
 
 def find(type: str) -> EnvironmentFactory:  # noqa: A002 - the config's word for it
@@ -48,43 +48,7 @@ def find(type: str) -> EnvironmentFactory:  # noqa: A002 - the config's word for
         UnknownEnvironmentError: nothing is called that; names the nearest type or class.
         BrokenEnvironmentError: it is there, and does not import or is no environment.
     """
-    target = BUILT_IN.get(type, type)
-    if ":" not in target:
-        entries = _entry_points()
-        if target not in entries:
-            near = nearest(type, names())
-            raise UnknownEnvironmentError(
-                f"no environment type {type!r}{near} (one of your own is named 'my_module:MyEnv')"
-            )
-        target = entries[target].value
-    return _as_factory(type, _load(target))
-
-
-def _entry_points() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=GROUP)}
-
-
-def _load(target: str) -> object:
-    module_name, _, attribute = target.partition(":")
-    module = _import(module_name)
-    if not hasattr(module, attribute):
-        near = nearest(attribute, vars(module))
-        raise UnknownEnvironmentError(f"module {module_name!r} has no {attribute!r}{near}")
-    found: object = getattr(module, attribute)
-    return found
-
-
-def _import(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as cause:
-        if cause.name is not None and (name == cause.name or name.startswith(f"{cause.name}.")):
-            raise UnknownEnvironmentError(f"no module {name!r} on the Python path") from cause
-        raise BrokenEnvironmentError(f"module {name!r} does not import: {cause}") from cause
-    except Exception as cause:
-        raise BrokenEnvironmentError(
-            f"module {name!r} does not import: {cause.__class__.__name__}: {cause}"
-        ) from cause
+    return _as_factory(type, TYPES.load(type))
 
 
 def _as_factory(type: str, found: object) -> EnvironmentFactory:  # noqa: A002 - the config's word for it

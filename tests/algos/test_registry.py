@@ -74,7 +74,7 @@ def test_names_settings_and_defaults_need_no_torch() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("pp0", "did you mean 'ppo'"), ("zzzzz", "there are: dqn, impala, maddpg, mappo, ppo, qmix")],
+    [("pp0", "did you mean 'ppo'"), ("zzzzz", "the agents are: dqn, impala, maddpg, mappo, ppo, qmix")],
 )
 def test_an_unknown_name_is_answered_with_the_nearest_one(name: str, hint: str) -> None:
     for ask in (registry.check, registry.load, registry.settings_type):
@@ -90,7 +90,9 @@ def test_a_class_in_a_users_module_is_found(module: str) -> None:
 
 def test_an_entry_point_is_found_by_its_name(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("mine", f"{module}:Mine", "tianji.embryos")
-    monkeypatch.setattr(registry, "entry_points", lambda group: [point] if group == point.group else [])
+    monkeypatch.setattr(
+        "tianji_plugins._brought", lambda group: {"mine": point} if group == point.group else {}
+    )
     assert registry.names("embryo") == ("dqn", "impala", "maddpg", "mappo", "mine", "ppo", "qmix")
     assert registry.load("embryo", "mine").__name__ == "Mine"
     with pytest.raises(UnknownNameError, match="did you mean 'mine'"):

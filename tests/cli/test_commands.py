@@ -66,7 +66,7 @@ def test_without_arguments_the_help_is_shown() -> None:
             "--set: training.gama: unknown key",
         ),
         (("train", "configs/ppo_cartpole.toml", "--transport", "smh"), "did you mean 'shm'?"),
-        (("train", "configs/ppo_cartpole.toml", "--transport", 'a"b'), "no transport 'a\"b'"),
+        (("train", "configs/ppo_cartpole.toml", "--transport", 'a"b'), "no transport is named 'a\"b'"),
         (("train", "configs/ppo_cartpole.toml", "--device", "tpu"), "'tpu' is no device"),
         (("train", "configs/ppo_cartpole.toml", "--name", "a/b"), "'a/b' cannot name"),
         (("eval", "no-such-run"), "no run 'no-such-run'"),

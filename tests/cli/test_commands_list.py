@@ -5,14 +5,23 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 
+import tianji_plugins
 from tianji_cli.commands import list as listing
 from tianji_cli.telemetry.table import plain_table, print_table
-from tianji_transports import registry
+
+
+@pytest.fixture
+def new_packages() -> Iterator[None]:
+    """Packages that were installed since others were asked for are seen, and forgotten after the test."""
+    tianji_plugins._brought.cache_clear()
+    yield
+    tianji_plugins._brought.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -71,6 +80,7 @@ def test_an_environment_whose_library_is_missing_comes_with_the_pip_command(
     assert entries["CartPole-v1"].missing == ""
 
 
+@pytest.mark.usefixtures("new_packages")
 def test_an_installed_agent_is_listed_with_its_distribution(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +132,7 @@ def test_an_empty_plain_table_is_its_headings() -> None:
     assert plain_table(["name", "source"], []) == "name  source\n"
 
 
+@pytest.mark.usefixtures("new_packages")
 def test_an_engine_whose_library_is_missing_comes_with_the_pip_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,9 +142,7 @@ def test_an_engine_whose_library_is_missing_comes_with_the_pip_command(
     (package / "entry_points.txt").write_text("[tianji.transports]\nother = other_engines:Other\n")
     (tmp_path / "other_engines.py").write_text("import a_library_nobody_has\n")
     monkeypatch.syspath_prepend(tmp_path)
-    registry._registered.cache_clear()
     entries = {entry.name: entry for entry in listing.engines()}
-    registry._registered.cache_clear()
     assert "pip install 'a_library_nobody_has'" in entries["other"].missing
     assert entries["shm"].missing == ""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
+import tianji_plugins
 from tianji_cli.commands.list import list_things
 from tianji_cli.config import user_roles
 from tianji_cli.config.loader import dump_config, load_config, parse_config
@@ -167,7 +168,7 @@ def test_a_config_without_roles_says_nothing_of_them(place: Path) -> None:
         ('[roles.x]\ntype = "tape_roles:Broken"', "roles.x.type", "no `settings_type`"),
         ('[roles.x]\ntype = "broken_roles:Tape"', "roles.x.type", "ZeroDivisionError"),
         ('[roles.x]\ntype = "thirsty_roles:Tape"', "roles.x.type", "does not import: .*no_such_library_here"),
-        ('[roles.x]\ntype = "tapes"', "roles.x.type", "no role is named 'tapes'; no package brings any"),
+        ('[roles.x]\ntype = "tapes"', "roles.x.type", "no role is named 'tapes'; there are no roles"),
     ],
 )
 def test_a_role_that_cannot_be_is_refused_with_what_would_be_right(
@@ -197,8 +198,11 @@ def test_a_problem_of_a_role_names_the_file_that_set_the_key(place: Path) -> Non
 
 def test_a_name_of_an_installed_package_is_a_type(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sys.path.append(str(place))
-    point = EntryPoint("taper", "tape_roles:Tape", user_roles.GROUP)
-    monkeypatch.setattr(user_roles, "entry_points", lambda group: EntryPoints([point]).select(group=group))
+    point = EntryPoint("taper", "tape_roles:Tape", user_roles.ROLES.group)
+    before = tianji_plugins._brought
+    monkeypatch.setattr(
+        tianji_plugins, "_brought", lambda group: {"taper": point} if group == point.group else before(group)
+    )
     config = loaded(place, '[roles.tape]\ntype = "taper"\nmax_mb = 4')
     assert config.roles["tape"].settings.model_dump()["max_mb"] == 4
     assert find_user_role("taper") is find_user_role("tape_roles:Tape")
@@ -209,9 +213,9 @@ def test_a_name_of_an_installed_package_is_a_type(place: Path, monkeypatch: pyte
 def test_roles_of_installed_packages_are_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    point = EntryPoint("judge", "tianji_cli.roles.actor.evaluator:Evaluator", user_roles.GROUP)
+    point = EntryPoint("judge", "tianji_cli.roles.actor.evaluator:Evaluator", user_roles.ROLES.group)
     monkeypatch.setattr(
-        "tianji_cli.commands.list.entry_points", lambda group: EntryPoints([point]).select(group=group)
+        "tianji_plugins._brought", lambda group: {"judge": point} if group == point.group else {}
     )
     assert list_things("roles", json_to="-") == 0
     (entry,) = json.loads(capsys.readouterr().out)["roles"]

@@ -180,11 +180,12 @@ def test_a_gymnasium_class_of_ones_own_is_found(mine: str, roll: Callable[..., A
 
 def test_an_entry_point_leads_to_a_factory_and_is_listed(mine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [
-        EntryPoint("walk", f"{mine}:Walk", registry.GROUP),
-        EntryPoint("gym2", "tianji_envs.gym:GymFactory", registry.GROUP),
+        EntryPoint("walk", f"{mine}:Walk", registry.TYPES.group),
+        EntryPoint("gym2", "tianji_envs.gym:GymFactory", registry.TYPES.group),
     ]
-    monkeypatch.setattr(registry, "entry_points", lambda group: entries if group == registry.GROUP else [])
-    assert registry.names() == sorted({*registry.BUILT_IN, "gym2", "walk"})
+    brought = {entry.name: entry for entry in entries}
+    monkeypatch.setattr("tianji_plugins._brought", lambda group: brought if group == entries[0].group else {})
+    assert registry.names() == sorted({*registry.TYPES.built_in, "gym2", "walk"})
     assert isinstance(registry.find("gym2"), GymFactory)
     assert registry.find("walk").make("", 1).num_envs == 1
 
@@ -194,7 +195,7 @@ def test_an_entry_point_leads_to_a_factory_and_is_listed(mine: str, monkeypatch:
     [
         ("gymm", UnknownEnvironmentError, "did you mean 'gym'?"),
         ("no_such_module:Env", UnknownEnvironmentError, "no module 'no_such_module'"),
-        ("mine_envs:Wlak", UnknownEnvironmentError, "did you mean 'Walk'?"),
+        ("mine_envs:Wlak", UnknownEnvironmentError, "did you mean mine_envs:Walk?"),
         ("needs_more:Env", BrokenEnvironmentError, "a_library_that_is_not_there"),
         ("does_not_parse:Env", BrokenEnvironmentError, "SyntaxError"),
         ("mine_envs:not_an_environment", BrokenEnvironmentError, "subclass of BaseEnv"),

@@ -1,6 +1,5 @@
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -33,18 +32,11 @@ def test_a_name_like_no_other_is_answered_with_all() -> None:
         registry.load("carrier pigeon")
 
 
-def test_a_missing_library_is_answered_with_the_pip_command() -> None:
+def test_a_missing_library_is_answered_with_the_pip_command(folder: Path) -> None:
+    (folder / "engine_m.py").write_text("raise ModuleNotFoundError('no', name='mpi4py.MPI')\n")
     with pytest.raises(MissingExtraError, match=r"pip install 'tianji\[mpi\]'") as raised:
-        raise _missing("mpi4py")
+        registry.load("engine_m:Engine")
     assert isinstance(raised.value.__cause__, ModuleNotFoundError)
-
-
-def _missing(library: str) -> Exception:
-    entry = EntryPoint("mpi", "tianji_transports_absent:Engine", registry.GROUP)
-    cause = ModuleNotFoundError(f"No module named {library!r}", name=f"{library}.MPI")
-    error = registry.explain(entry, cause)
-    error.__cause__ = cause
-    return error
 
 
 def test_a_users_engine_with_a_missing_library_says_what_to_install(folder: Path) -> None:
@@ -62,9 +54,9 @@ def test_an_engine_that_does_not_load_keeps_the_cause(folder: Path) -> None:
 
 def test_a_module_without_that_class_is_broken(folder: Path) -> None:
     (folder / "engine_c.py").write_text("Engine = 3\n")
-    with pytest.raises(BrokenEngineError, match="no Transport"):
+    with pytest.raises(BrokenEngineError, match="not a subclass of Transport"):
         registry.load("engine_c:Engine")
-    with pytest.raises(BrokenEngineError, match="Motor"):
+    with pytest.raises(UnknownTransportError, match="Motor"):
         registry.load("engine_c:Motor")
 
 

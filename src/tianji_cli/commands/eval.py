@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.problems import cut, did_you_mean
+from tianji_cli.config.problems import cut
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
@@ -28,6 +28,7 @@ from tianji_cli.quantities import finite, number, several
 from tianji_cli.roles.actor.evaluator import BASELINES, Baseline, EvaluationLimits
 from tianji_cli.telemetry.evaluation import START_S, Evaluating, Evaluation
 from tianji_cli.telemetry.report import of_agents, print_lines, write_json
+from tianji_plugins import did_you_mean
 
 if TYPE_CHECKING:
     from tianji_cli.roles.actor.evaluator import Evaluator

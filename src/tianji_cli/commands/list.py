@@ -5,18 +5,17 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
-from importlib.metadata import entry_points
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from tianji_algos import registry as algorithms
 from tianji_cli.config import user_roles
-from tianji_cli.config.problems import did_you_mean
 from tianji_cli.errors import UsageError
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.telemetry.table import print_table
 from tianji_envs import registry as environments
+from tianji_plugins import Plugins, did_you_mean
 from tianji_transports import registry as transports
 
 _FAMILIES: Final[Mapping[str, tuple[str, str]]] = {
@@ -79,38 +78,33 @@ def list_things(kind: str, json_to: str | None) -> int:
 
 def agents() -> Iterator[Entry]:
     """List agents, built-in and installed."""
-    return _algorithms("agent", "tianji.agents")
+    return _named(algorithms.PLUGINS["agent"])
 
 
 def models() -> Iterator[Entry]:
     """List models, built-in and installed."""
-    return _algorithms("model", "tianji.models")
+    return _named(algorithms.PLUGINS["model"])
 
 
 def environment_types() -> Iterator[Entry]:
     """List environment types and their ids: of each of gymnasium's environments, the newest version's."""
-    sources = _sources(environments.GROUP)
-    for name in environments.names():
-        target, source = sources.get(name, (environments.BUILT_IN.get(name, ""), "tianji"))
-        yield Entry(name, "", _describe(target), source)
-        if name in _IDS:
-            yield from _IDS[name]()
+    for entry in _named(environments.TYPES):
+        yield entry
+        if entry.name in _IDS:
+            yield from _IDS[entry.name]()
 
 
 def roles() -> Iterator[Entry]:
     """List roles that installed packages bring for ``[roles.NAME]``; the built-in ones need no naming."""
-    for name, (target, source) in sorted(_sources(user_roles.GROUP).items()):
-        yield Entry(name, "", _describe(target), source)
+    return _named(user_roles.ROLES)
 
 
 def engines() -> Iterator[Entry]:
     """List transports, and why one cannot be used."""
-    sources = _sources(transports.GROUP)
-    for engine in transports.available():
-        target, source = sources[engine.name]
-        yield Entry(
-            engine.name, "", _describe(target), source, "" if engine.error is None else str(engine.error)
-        )
+    missing = {engine.name: engine.error for engine in transports.available()}
+    for entry in _named(transports.ENGINES):
+        error = missing[entry.name]
+        yield entry if error is None else replace(entry, missing=str(error))
 
 
 _LISTS: Final[Mapping[str, Callable[[], Iterable[Entry]]]] = {
@@ -122,19 +116,9 @@ _LISTS: Final[Mapping[str, Callable[[], Iterable[Entry]]]] = {
 }
 
 
-def _algorithms(kind: algorithms.Kind, group: str) -> Iterator[Entry]:
-    sources = _sources(group)
-    for name in algorithms.names(kind):
-        _, source = sources.get(name, ("", "tianji"))
-        yield Entry(name, "", _describe(algorithms.target(kind, name)), source)
-
-
-def _sources(group: str) -> dict[str, tuple[str, str]]:
-    """Map the names of an entry-point group to where they lead and the distribution they came with."""
-    return {
-        point.name: (point.value, point.dist.name if point.dist is not None else point.module)
-        for point in entry_points(group=group)
-    }
+def _named(plugins: Plugins) -> Iterator[Entry]:
+    for name in plugins.names():
+        yield Entry(name, "", _describe(plugins.target(name)), plugins.source(name))
 
 
 def _gymnasium_ids() -> Iterator[Entry]:

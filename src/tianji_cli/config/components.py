@@ -15,13 +15,14 @@ from pydantic_core import ErrorDetails, to_json
 from tianji_algos import registry as algorithms
 from tianji_algos.errors import AlgorithmError
 from tianji_cli.config import user_roles
-from tianji_cli.config.problems import KeyPath, did_you_mean, dotted, nearest
+from tianji_cli.config.problems import KeyPath, dotted
 from tianji_cli.config.schema import MAX_ROLES, Component, Distribution, JobConfig, UserRoleSection
 from tianji_cli.config.source import COMPONENTS, Tree, is_role
 from tianji_cli.config.user_roles import OWN_KEYS
 from tianji_cli.errors import UsageError
 from tianji_envs import registry as environments
 from tianji_envs.errors import EnvironmentFailure, WrongOptionError
+from tianji_plugins import did_you_mean, nearest
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
 
@@ -128,9 +129,8 @@ def _report(tree: Tree, at: KeyPath, model: type[BaseModel], error: ErrorDetails
 def _expectation(error: ErrorDetails) -> str:
     """Say what would be right in the words of TOML, or which word was probably meant."""
     words = re.findall(r"'(.+?)'", str(error.get("ctx", {}).get("expected", "")))
-    near = nearest(str(error["input"]), words)
-    if near is not None:
-        return f"did you mean {near!r}?"
+    if near := nearest(str(error["input"]), words):
+        return f"did you mean {near[0]!r}?"
     wanted = _WANTED.get(error["type"])
     if wanted is None:
         return error["msg"].replace("Input should", "it should")
@@ -170,9 +170,8 @@ def _known_key(path: KeyPath, model: type[BaseModel] | None, listed: set[str]) -
         known.append("type")
     elif is_role(path[:-1]):
         known.extend(OWN_KEYS)
-    near = nearest(path[-1], known)
-    if near is not None:
-        return f"did you mean {near!r}?"
+    if near := nearest(path[-1], known):
+        return f"did you mean {near[0]!r}?"
     elsewhere = [place for place in _all_paths(JobConfig) if place[-1] == path[-1]]
     if elsewhere:
         return f"did you mean {dotted(elsewhere[0])}?"
@@ -401,7 +400,7 @@ def _defaults(agent: str) -> dict[str, str]:
     except AlgorithmError:
         # The agent was reported already. What it goes with is judged as if the nearest name had been written.
         near = nearest(agent, algorithms.names("agent"))
-        return {} if near is None or near == agent else _defaults(near)
+        return {} if not near or near[0] == agent else _defaults(near[0])
     return {"model": defaults.model, "training": defaults.embryo}
 
 

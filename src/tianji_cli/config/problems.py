@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Final
 
 import tianji_cli
+from tianji_plugins import nearest
 
 LONGEST: Final = 200
 """Characters of a value in a message."""
@@ -60,33 +60,6 @@ def dotted(path: Iterable[str]) -> str:
     return ".".join(path)
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Find the known name that a misspelt one was probably meant to be, whatever its case.
-
-    >>> nearest("learning_rat", ["gamma", "learning_rate"])
-    'learning_rate'
-    >>> nearest("zzz", ["gamma"]) is None
-    True
-    """
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    matches = get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[matches[0]] if matches else None
-
-
-def did_you_mean(name: str, known: Sequence[str], kind: str) -> str:
-    """Say which known name was probably meant, or else which there are.
-
-    >>> did_you_mean("pppo", ["ppo", "dqn"], "agents")
-    "did you mean 'ppo'?"
-    >>> did_you_mean("zzz", ["ppo", "dqn"], "agents")
-    'the agents are: dqn, ppo'
-    """
-    near = nearest(name, known)
-    if near is not None:
-        return f"did you mean {near!r}?"
-    return f"the {kind} are: {', '.join(sorted(known))}" if known else f"there are no {kind}"
-
-
 def shipped_directory() -> Path | None:
     """Find where the configs lie: beside the code in a wheel, at the repository's root otherwise."""
     package = Path(tianji_cli.__file__).resolve().parent
@@ -133,7 +106,7 @@ def not_found(name: str, base: Path, where: str, key: str = "") -> Problem:
     beside = sorted(path.parent.glob("*.toml")) if os.path.isdir(path.parent) else []
     candidates = [str(Path(name).parent / found.name) for found in beside] + list(shipped_configs())
     by_stem = {Path(candidate).stem: candidate for candidate in reversed(candidates)}
-    stem = nearest(path.name.removesuffix(".toml"), by_stem)
+    stem = next(iter(nearest(path.name.removesuffix(".toml"), by_stem)), None)
     near = by_stem[stem] if stem is not None else None
     remedy = f"did you mean {near!r}?" if near else "`configs/NAME.toml` finds the ones that come with tianji"
     return Problem(where, key, "no such file" if where == name else f"no such file: {name}", remedy)

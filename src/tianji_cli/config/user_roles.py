@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import re
-from importlib.metadata import entry_points
 from typing import ClassVar, Final
 
 from pydantic import BaseModel
 
-from tianji_cli.config.problems import nearest
 from tianji_cli.errors import UsageError
+from tianji_plugins import Plugins
 
-GROUP: Final = "tianji.roles"
-"""Entry points of roles that packages bring."""
+ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
 
 BUILT_IN: Final = ("root", "actor", "buffer", "learner", "follower", "evaluator")
 """Names that are taken."""
@@ -45,7 +42,7 @@ def refusal_of_name(name: str) -> str | None:
 
 def names() -> list[str]:
     """List the roles that installed packages bring."""
-    return sorted(entry_points(group=GROUP).names)
+    return ROLES.names()
 
 
 def load(name: str) -> type[HasSettings]:
@@ -57,7 +54,7 @@ def load(name: str) -> type[HasSettings]:
     Raises:
         UsageError: there is none, it does not import, or it is no role with settings.
     """
-    found = _import(name, _target(name))
+    found = ROLES.load(name)
     if not (isinstance(found, type) and issubclass(found, HasSettings)):
         raise UsageError(f"role {name!r} is {found!r}, not a subclass of UserRole")
     settings = getattr(found, "settings_type", None)
@@ -66,36 +63,4 @@ def load(name: str) -> type[HasSettings]:
     taken = sorted({*settings.model_fields} & {*OWN_KEYS})
     if taken:
         raise UsageError(f"role {name!r} has a setting {taken[0]!r}, which every role has: call it otherwise")
-    return found
-
-
-def _target(name: str) -> str:
-    if ":" in name:
-        return name
-    points = {point.name: point.value for point in entry_points(group=GROUP)}
-    if name in points:
-        return points[name]
-    near = nearest(name, points)
-    known = f"there are: {', '.join(sorted(points))}" if points else "no package brings any"
-    hint = known if near is None else f"did you mean {near!r}?"
-    raise UsageError(f"no role is named {name!r}; {hint} (your own: 'module:Class')")
-
-
-def _import(name: str, target: str) -> object:
-    module_name, _, attribute = target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as cause:
-        if cause.name is not None and (module_name == cause.name or module_name.startswith(f"{cause.name}.")):
-            raise UsageError(
-                f"role {name!r}: there is no module {module_name!r} (is its folder on PYTHONPATH?)"
-            ) from cause
-        raise UsageError(f"role {name!r} does not import: {cause}") from cause
-    except Exception as cause:
-        raise UsageError(f"role {name!r} does not import: {cause!r}") from cause
-    if not hasattr(module, attribute):
-        near = nearest(attribute, vars(module))
-        hint = f"; did you mean {module_name}:{near}?" if near else ""
-        raise UsageError(f"role {name!r}: module {module_name!r} has no {attribute!r}{hint}")
-    found: object = getattr(module, attribute)
     return found

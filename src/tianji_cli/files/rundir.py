@@ -7,7 +7,6 @@ and how to write one whole; it does not know what is in them.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 from dataclasses import dataclass
 from itertools import count
@@ -19,6 +18,7 @@ from tianji_cli.errors import UsageError
 from tianji_cli.files.places import check_trusted
 from tianji_cli.files.regular import open_regular
 from tianji_cli.quantities import ranges
+from tianji_plugins import nearest
 
 DEFAULT_OUT: Final = Path("experiments")
 SUBDIRECTORIES: Final = ("logs", "checkpoints", "plots")
@@ -216,7 +216,7 @@ def _no_such_run(run: str, out: Path) -> str:
     existing = {name: runs for name, runs in existing.items() if runs}
     if not existing:
         return f"{named}: there are no runs in {out}{os.sep} (--out DIR looks elsewhere)"
-    near = difflib.get_close_matches(run.split("/", maxsplit=1)[0], existing, n=1)
+    near = nearest(run.split("/", maxsplit=1)[0], existing)
     hint = f" (did you mean {near[0]!r}?)" if near and near[0] != run else ""
     listed = [f"{name} ({ranges(runs)})" for name, runs in existing.items()]
     more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""

@@ -1,0 +1,136 @@
+"""Finds what a config names: built in, brought by an installed package, or a user's own ``module:attribute``.
+
+Engines, environments, agents, update rules, models and roles of users are all looked up here, so that a
+wrong name, a missing module and a module that does not import read alike. Each package keeps its own
+exceptions: a ``Plugins`` is told which to raise. Nothing is imported before it is loaded.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+
+
+def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
+    """Find the names that were probably meant, in whatever case, the nearest first; none if nothing is near.
+
+    >>> nearest("Clmbing", ["climbing", "penalty"])
+    ['climbing']
+    >>> nearest("zzz", ["climbing", "penalty"])
+    []
+    """
+    by_folded = {candidate.casefold(): candidate for candidate in known}
+    return [by_folded[found] for found in difflib.get_close_matches(name.casefold(), by_folded, n=most)]
+
+
+def did_you_mean(name: str, known: Iterable[str], kind: str) -> str:
+    """Ask for the nearest of what there is, or else list all of it.
+
+    >>> did_you_mean("pppo", ["ppo", "dqn"], "agents")
+    "did you mean 'ppo'?"
+    >>> did_you_mean("zzz", ["ppo", "dqn"], "agents")
+    'the agents are: dqn, ppo'
+
+    Args:
+        name: what does not exist.
+        known: what there is.
+        kind: what these are called, in the plural.
+    """
+    known = sorted(known)
+    if near := nearest(name, known):
+        return f"did you mean {near[0]!r}?"
+    return f"the {kind} are: {', '.join(known)}" if known else f"there are no {kind}"
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """All that a config may name of one kind.
+
+    Attributes:
+        kind: what messages call one of them.
+        group: of the entry points by which packages bring others.
+        unknown: raised, with a message, for what does not exist.
+        broken: raised for what exists and does not import.
+        built_in: where those are that come with tianji, ``module:attribute`` by name.
+        library: makes the error of a plug-in (its name) that lacks a library (its name); None for ``broken``.
+    """
+
+    kind: str
+    group: str
+    unknown: type[Exception]
+    broken: type[Exception]
+    built_in: Mapping[str, str] = field(default_factory=dict)
+    library: Callable[[str, str], Exception] | None = None
+
+    def names(self) -> list[str]:
+        """List all names in alphabetical order, without importing anything."""
+        return sorted({*self.built_in, *_brought(self.group)})
+
+    def target(self, name: str) -> str:
+        """Find where a name leads, as ``module:attribute``, without importing it.
+
+        Raises:
+            Exception: ``unknown``, if nothing has the name.
+        """
+        if name in self.built_in:
+            return self.built_in[name]
+        if ":" in name:
+            return name
+        brought = _brought(self.group)
+        if name in brought:
+            return brought[name].value
+        hint = did_you_mean(name, self.names(), f"{self.kind}s")
+        raise self.unknown(f"no {self.kind} is named {name!r}; {hint} (your own: 'module:Class')")
+
+    def source(self, name: str) -> str:
+        """Name the installed distribution that brings a name."""
+        brought = _brought(self.group).get(name)
+        if name in self.built_in or brought is None:
+            return "tianji"
+        return brought.dist.name if brought.dist is not None else brought.module
+
+    def load(self, name: str, target: str | None = None) -> object:
+        """Import what a name leads to.
+
+        Args:
+            name: of the plug-in.
+            target: another ``module:attribute`` of it, such as its settings.
+
+        Raises:
+            Exception: ``unknown`` or ``broken``, with the cause.
+        """
+        where, _, attribute = (target or self.target(name)).partition(":")
+        module = self._import(name, where)
+        if not hasattr(module, attribute):
+            near = nearest(attribute, vars(module))
+            hint = f"; did you mean {where}:{near[0]}?" if near else ""
+            raise self.unknown(f"{self.kind} {name!r}: module {where!r} has no {attribute!r}{hint}")
+        return getattr(module, attribute)
+
+    def _import(self, name: str, module: str) -> ModuleType:
+        try:
+            return importlib.import_module(module)
+        except ModuleNotFoundError as cause:
+            missing = cause.name or ""
+            if module == missing or module.startswith(f"{missing}."):
+                raise self.unknown(
+                    f"{self.kind} {name!r}: there is no module {module!r} (is its folder on PYTHONPATH?)"
+                ) from cause
+            if self.library is not None:
+                raise self.library(name, missing.partition(".")[0]) from cause
+            raise self.broken(f"{self.kind} {name!r} does not import: {cause}") from cause
+        except Exception as cause:
+            raise self.broken(
+                f"{self.kind} {name!r} does not import: {type(cause).__name__}: {cause}"
+            ) from cause
+
+
+@cache
+def _brought(group: str) -> Mapping[str, EntryPoint]:
+    """Ask all installed packages, which takes some 10 ms; processes that are forked later know the answer."""
+    return {entry.name: entry for entry in entry_points(group=group)}
