@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,16 +17,10 @@ from tianji_cli.plan.plan import Host, make_plan
 
 GOOD = 'extends = "configs/impala_cartpole.toml"\n'
 
-HANGS_S = 60.0
-"""Minutes were the defect; a machine of any speed takes seconds."""
-
-
 def problem(text: str, place: Path, overrides: Sequence[str] = ()) -> str:
     (place / "job.toml").write_text(text)
-    began = time.monotonic()
     with pytest.raises(ConfigError) as refused:
         load_config(str(place / "job.toml"), overrides)
-    assert time.monotonic() - began < HANGS_S
     (line,) = str(refused.value).splitlines()
     assert len(line) < LONGEST + 400
     return line.replace(f"{place}/", "")
@@ -161,7 +154,6 @@ def test_keys_of_a_section_are_listed_once_and_problems_without_end_are_counted(
 def test_a_plan_of_many_processes_is_summed_up_on_the_screen_and_whole_in_json(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    began = time.monotonic()
     wanted = ["distribution.actor.num=20000"]
     assert train("configs/impala_cartpole.toml", overrides=wanted, dry_run=True) == 0
     shown = capsys.readouterr().out
@@ -171,7 +163,6 @@ def test_a_plan_of_many_processes_is_summed_up_on_the_screen_and_whole_in_json(
     to = str(tmp_path / "plan.json")
     assert train("configs/impala_cartpole.toml", overrides=wanted, dry_run=True, json_to=to) == 0
     assert len(json.loads((tmp_path / "plan.json").read_text())["processes"]) == 20_003
-    assert time.monotonic() - began < HANGS_S
 
 
 def test_many_actors_are_spread_over_many_hosts_by_their_cores() -> None:

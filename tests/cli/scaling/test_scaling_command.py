@@ -79,7 +79,8 @@ def test_points_are_trained_in_turns_and_their_figures_written(
             run = RunDirectory(Path(training["run"]))
             ran = load_config(str(run.config))
             assert (ran.experiment.seed, ran.distribution.actor.num) == (training["seed"], row["actors"])
-            assert 2 <= training["train_s"] < 10
+            assert ran.experiment.stop.wall_s == 2
+            assert training["train_s"] > 0
             summary = json.loads(run.summary.read_text())
             unused = summary["received"] - summary["consumed"] / 2
             assert 0 <= unused <= ran.training.settings.model_dump()["rollout_steps"]
