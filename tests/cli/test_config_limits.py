@@ -17,6 +17,7 @@ from tianji_cli.plan.plan import Host, make_plan
 
 GOOD = 'extends = "configs/impala_cartpole.toml"\n'
 
+
 def problem(text: str, place: Path, overrides: Sequence[str] = ()) -> str:
     (place / "job.toml").write_text(text)
     with pytest.raises(ConfigError) as refused:
