@@ -351,7 +351,7 @@ def require_model(model: object, contract: type[torch.nn.Module], algorithm: str
 
 
 class Peers(ABC):
-    """Learners in lockstep: all of them call the same methods, in the same order.
+    """Learners in all_reduce: all of them call the same methods, in the same order.
 
     Attributes:
         number: how many there are.

@@ -133,9 +133,9 @@ def test_a_death_ends_an_agents_own_return_and_not_the_teams() -> None:
         )
         (batch,) = embryo.minibatches([fragment])
         found[rewards] = dict(zip(batch.log_prob.tolist(), batch.target.tolist(), strict=True))
-    (first, doomed), (second, _), (third, _) = fragment["log_prob"][:, 0].tolist()
-    assert found["team"] == {first: 17, doomed: 17, second: 6, third: 4}
-    assert found["individual"] == {first: 7, doomed: 10, second: 6, third: 4}
+    (first, must_abort), (second, _), (third, _) = fragment["log_prob"][:, 0].tolist()
+    assert found["team"] == {first: 17, must_abort: 17, second: 6, third: 4}
+    assert found["individual"] == {first: 7, must_abort: 10, second: 6, third: 4}
 
 
 def test_every_step_of_a_living_agent_is_seen_once_an_epoch_and_no_other(

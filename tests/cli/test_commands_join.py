@@ -42,9 +42,9 @@ def answered(join: Join, root: ControlServer, tmp_path: Path, *answers: FromRoot
     assert isinstance(arrival, Arrive)
     for answer in answers:
         if isinstance(answer, bytes):
-            root._router.send_multipart([root._identities[arrival.station], answer])
+            root._router.send_multipart([root._identities[arrival.node], answer])
         else:
-            root.send(arrival.station, answer)
+            root.send(arrival.node, answer)
     while host.poll() is None:
         root.wait(0.05)
         root.receive()

@@ -16,7 +16,7 @@ from cli.telemetry.conftest import build_snapshot, build_summary
 
 from tianji_cli.commands import watch as watching
 from tianji_cli.errors import RunFailed, TianjiError
-from tianji_cli.files.directories import occupied
+from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.rundir import NoSuchRunError, RunDirectory
 from tianji_cli.main import main
 from tianji_cli.plan.plan import this_host
@@ -208,7 +208,7 @@ def test_a_learner_that_still_saves_is_waited_for(
     run: RunDirectory, between: Callable[..., list[float]]
 ) -> None:
     Session(run, 1).die()
-    saving = occupied(run.checkpoints)
+    saving = directory_lock(run.checkpoints)
     saving.__enter__()
     waits = between(nothing, nothing, lambda: saving.__exit__(None, None, None))
     with pytest.raises(RunFailed, match="has ended without a result"):

@@ -16,7 +16,7 @@ from tianji_cli.config.problems import Problem
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.update_rules import least_tolerance
 from tianji_cli.errors import ConfigError
-from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.samples import LENGTH
 
 REPLAY = """
@@ -219,7 +219,7 @@ def test_within_the_least_tolerance_that_is_accepted_one_side_may_always_go_on(
     fragment: int, batch: int, rho: float, warmup: int, seed: int
 ) -> None:
     random = Random(seed)
-    balance = Balance(rho, batch + warmup, math.ceil(least_tolerance(fragment, batch, rho)))
+    balance = RateLimiter(rho, batch + warmup, math.ceil(least_tolerance(fragment, batch, rho)))
     for _ in range(500):
         may_receive, may_consume = balance.may_receive(fragment), balance.may_consume(batch)
         assert may_receive or may_consume

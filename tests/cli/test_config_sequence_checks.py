@@ -14,7 +14,7 @@ from tianji_cli.config.problems import Problem
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.config.update_rules import least_tolerance
 from tianji_cli.errors import ConfigError
-from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.samples import MOST_STEPS
 
 RULE = """
@@ -166,7 +166,7 @@ def test_the_checks_know_how_long_a_sequence_may_be() -> None:
 def test_within_the_least_tolerance_one_side_may_always_go_on(length: int) -> None:
     """Whatever batches really have, from one step a sequence to all that there may be."""
     fragment, batch, rho = 128, 32 * 25, 4.0
-    balance = Balance(rho, 0, math.ceil(least_tolerance(fragment, batch, rho)))
+    balance = RateLimiter(rho, 0, math.ceil(least_tolerance(fragment, batch, rho)))
     for _ in range(1000):
         if balance.may_consume(batch):
             balance.consumed += 32 * length

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from tianji_cli.errors import printable
-from tianji_cli.files.directories import HOST_DIRECTORY, occupied, remove_stale
+from tianji_cli.files.directories import HOST_DIRECTORY, directory_lock, remove_stale
 from tianji_cli.files.places import check_trusted
 from tianji_cli.launch.host import JoinedHost
 from tianji_cli.plan.plan import this_host
@@ -49,7 +49,7 @@ def join(address: str, key: Path, *, quiet: bool = False) -> int:
         say(warning)
     with (
         tempfile.TemporaryDirectory(prefix=HOST_DIRECTORY) as directory,
-        occupied(Path(directory)),
+        directory_lock(Path(directory)),
         StopSignals() as signals,
     ):
         interface = address_towards(root_host)

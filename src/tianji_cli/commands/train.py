@@ -134,7 +134,7 @@ def _exit_status(result: Result, world: World | None) -> int:
         RunFailed: the run did.
     """
     summary = result.summary
-    if result.doomed and world is not None:
+    if result.must_abort and world is not None:
         finished = summary.status == "finished"
         world.abort(*(("the evaluation was ended", 0) if finished else (summary.reason, 1)))
     if summary.status == "failed":

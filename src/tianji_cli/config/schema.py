@@ -211,7 +211,7 @@ class Learner(Section):
     """The processes that update the parameters.
 
     Attributes:
-        num: L, learners of a group: they divide each batch, average their gradients and update in lockstep.
+        num: L, learners of a group: they divide each batch, average their gradients and update in all_reduce.
         cores: cores, and threads, of each.
     """
 

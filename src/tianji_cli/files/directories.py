@@ -91,7 +91,7 @@ OPEN: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextlib.contextmanager
-def occupied(directory: Path) -> Iterator[None]:
+def directory_lock(directory: Path) -> Iterator[None]:
     """Mark a directory as written to; the kernel takes the mark away with the process, however it ends."""
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, OPEN)

@@ -80,7 +80,7 @@ class JoinedHost:
         self._directory = directory
         self._signals = signals
         self._say = say
-        self._station = f"host-{os.urandom(8).hex()}"
+        self._node = f"host-{os.urandom(8).hex()}"
         self._heard = self._told = time.monotonic()
         self._interruptions = 0
         self._job: JobSpec | None = None
@@ -134,7 +134,7 @@ class JoinedHost:
     def _arrive(self, control: ControlClient) -> Welcome:
         control.send(
             Arrive(
-                station=self._station,
+                node=self._node,
                 host=self._host.name,
                 cores=list(self._host.cores),
                 interface=self._interface,
@@ -224,7 +224,7 @@ class JoinedHost:
 
     def _present(self, launcher: LocalLauncher) -> Present:
         suspended = launcher.pid if launcher.stopped else None
-        return Present(station=self._station, reaches_run=self._reaches_run, suspended_server=suspended)
+        return Present(node=self._node, reaches_run=self._reaches_run, suspended_server=suspended)
 
     def _process(self, own: ProcessSpec) -> PlannedProcess:
         if self._job is None:
@@ -247,7 +247,7 @@ class JoinedHost:
         for number, worker in list(self._workers.items()):
             if worker.pid is not None and number not in self._announced:
                 self._announced.add(number)
-                control.send(Began(station=self._station, number=number, pid=worker.pid))
+                control.send(Began(node=self._node, number=number, pid=worker.pid))
             if worker.ended:
                 del self._workers[number]
                 process = self._process(worker.spec)
@@ -255,7 +255,7 @@ class JoinedHost:
                     self._pass_on(control, number, piece)
                 control.send(
                     Ended(
-                        station=self._station,
+                        node=self._node,
                         number=number,
                         status=worker.exit_status,
                         refusal=worker.refusal,
@@ -272,7 +272,7 @@ class JoinedHost:
     def _pass_on(self, control: ControlClient, number: int, output: bytes) -> None:
         """Send the root what a worker wrote, which this host will forget."""
         if output:
-            control.send(Wrote(station=self._station, number=number, output=output))
+            control.send(Wrote(node=self._node, number=number, output=output))
 
     def _pass_on_signals(self, control: ControlClient) -> None:
         """Tell the root: a signal to one host means the whole job. A second one means right now."""

@@ -53,12 +53,12 @@ class WorkerProcess:
 
     Args:
         spec: which process of the job it is.
-        departed: takes note of its end.
+        exited: takes note of its end.
     """
 
-    def __init__(self, spec: ProcessSpec, departed: list[WorkerProcess]) -> None:
+    def __init__(self, spec: ProcessSpec, exited: list[WorkerProcess]) -> None:
         self.spec = spec
-        self._departed = departed
+        self._exited = exited
         self.pid: int | None = None
         self.ended = False
         self.exit_status: int | None = None
@@ -68,7 +68,7 @@ class WorkerProcess:
     def end(self, status: int | None) -> None:
         """Note that it runs no more."""
         if not self.ended:
-            self._departed.append(self)
+            self._exited.append(self)
         self.ended, self.exit_status = True, status
 
     def send_kill(self) -> None:
@@ -87,7 +87,7 @@ class LocalLauncher:
     Attributes:
         lost: the fork server is gone. Workers live on; how they end is then not known any more.
         dismissed: it is gone because it was to start no more.
-        departed: workers that have ended, for the caller to take out.
+        exited: workers that have ended, for the caller to take out.
 
     Raises:
         OSError: the server cannot be started.
@@ -96,7 +96,7 @@ class LocalLauncher:
     def __init__(self) -> None:
         self.lost = False
         self.dismissed = False
-        self.departed: list[WorkerProcess] = []
+        self.exited: list[WorkerProcess] = []
         self._outgoing = bytearray()
         self._received = b""
         self._report: BuildReport | None = None
@@ -180,7 +180,7 @@ class LocalLauncher:
 
     def start(self, own: ProcessSpec) -> WorkerProcess:
         """Ask for a worker; returns at once."""
-        worker = WorkerProcess(own, self.departed)
+        worker = WorkerProcess(own, self.exited)
         self._workers.append(worker)
         if self.lost:
             worker.end(None)

@@ -1,7 +1,7 @@
 """Jobs under MPI: this command started anew under ``mpiexec`` where it has to be, and its ranks.
 
 Rank 0 is the root. It tells the others once, over MPI, where its control channel is; from then on they are
-stations like hosts that have joined, each for the one worker that it becomes. MPI itself then carries
+nodes like hosts that have joined, each for the one worker that it becomes. MPI itself then carries
 samples, if the plan's engine is ``mpi``.
 """
 
@@ -288,12 +288,12 @@ def serve(launch: Launch) -> int:
         return 0
     host, _ = parse_address(root.address)
     interface = LOOPBACK if host == LOOPBACK else address_towards(host)
-    station = f"rank-{world.rank}"
+    node = f"rank-{world.rank}"
     with ControlClient(root, watched=True) as control:
         here = this_host()
         control.send(
             Arrive(
-                station=station,
+                node=node,
                 host=here.name,
                 cores=list(here.cores),
                 interface=interface,
@@ -301,13 +301,13 @@ def serve(launch: Launch) -> int:
                 version=version("tianji"),
             )
         )
-        lost = _attend(control, station)
+        lost = _attend(control, node)
     if lost:
         world.abort("the root is gone")
     return 0
 
 
-def _attend(control: ControlClient, station: str) -> bool:
+def _attend(control: ControlClient, node: str) -> bool:
     """Do what the root says until it is over; True if the root was lost."""
     told = time.monotonic()
     severed = False
@@ -321,16 +321,16 @@ def _attend(control: ControlClient, station: str) -> bool:
                     job = JobSpec.from_json(message.job)
                 case Begin(number=number, rank=rank, incarnation=incarnation):
                     assert job is not None, "a root says what the job is before it asks for a worker"
-                    control.send(Began(station=station, number=number, pid=os.getpid()))
+                    control.send(Began(node=node, number=number, pid=os.getpid()))
                     status = _work(job, ProcessSpec(rank, incarnation))
-                    control.send(Ended(station=station, number=number, status=status))
+                    control.send(Ended(node=node, number=number, status=status))
                 case Dismiss():
                     return False
                 case _:
                     pass
         if time.monotonic() - told > PRESENT_EVERY_S:
             told = time.monotonic()
-            control.send(Present(station=station))
+            control.send(Present(node=node))
     return True
 
 

@@ -36,12 +36,12 @@ class Attendant(Protocol):
         """Hear and answer whatever there is; never waits. False ends the loop."""
 
 
-def run_in_turns(roles: Sequence[Role], attendant: Attendant, sleep: Callable[[float], object]) -> None:
+def run_in_turns(roles: Sequence[Role], handler: Attendant, sleep: Callable[[float], object]) -> None:
     """Let every role pull its triggers and take a turn, over and over.
 
     Args:
         roles: take their turns in this order.
-        attendant: is asked every ``ATTEND_EVERY_S``, and before each sleep.
+        handler: is asked every ``ATTEND_EVERY_S``, and before each sleep.
         sleep: sleeps for so many seconds at most, or until there may be something to do.
 
     Raises:
@@ -68,7 +68,7 @@ def run_in_turns(roles: Sequence[Role], attendant: Attendant, sleep: Callable[[f
         now = time.perf_counter()
         if not anyone_worked or now - attended > ATTEND_EVERY_S:
             attended = now
-            if not attendant.attend():
+            if not handler.attend():
                 return
         if not anyone_worked:
             sleep(SLEEP_S)

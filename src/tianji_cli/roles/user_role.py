@@ -21,7 +21,7 @@ from tianji_algos.settings import NoSettings
 from tianji_cli.config import user_roles
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
-from tianji_cli.roles.buffer.rollout import Admission
+from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.published import PublishedPolicy
@@ -111,7 +111,7 @@ class UserRole(Role, user_roles.HasSettings):
         self.name = surroundings.name
         self.surroundings = surroundings
         self.settings: Any = surroundings.settings
-        self._admission = Admission(surroundings.layout, surroundings.job, surroundings.actors)
+        self._validator = FragmentValidator(surroundings.layout, surroundings.job, surroundings.actors)
 
     @property
     def directory(self) -> Path:
@@ -122,7 +122,7 @@ class UserRole(Role, user_roles.HasSettings):
     @property
     def samples(self) -> int:
         """Env steps of experience in all fragments that were received."""
-        return sum(reception.samples for reception in self._admission.receptions.values())
+        return sum(reception.samples for reception in self._validator.receptions.values())
 
     def fragments(self, at_most: int | None = 8) -> Iterator[Fragment]:
         """Claim copies of fragments, those of one actor in their order.
@@ -151,9 +151,9 @@ class UserRole(Role, user_roles.HasSettings):
                 return
             claimed += 1
             try:
-                if self._admission.has_its_size(claim):
+                if self._validator.has_its_size(claim):
                     fragment = Fragment(around.layout, claim.view())
-                    reception = self._admission.admit(claim, fragment)
+                    reception = self._validator.admit(claim, fragment)
                     if reception is not None:
                         reception.samples += int(fragment.header["samples"])
                         yield fragment
@@ -180,7 +180,7 @@ class UserRole(Role, user_roles.HasSettings):
 
     def report(self) -> dict[str, Any]:
         """What it refused, which the root adds up; ``super().report() | {...}`` says more."""
-        refusals = self._admission.refusals
+        refusals = self._validator.refusals
         endpoint = rejected_by(self.surroundings.transport)
         return {"rejected": {self.name: [refusals.count, refusals.first], "endpoint": endpoint}}
 

@@ -41,7 +41,7 @@ class Account:
         return self.produced - self.received - self.in_flight - self.lost - self.dropped
 
 
-def settle(
+def reconcile(
     productions: Mapping[Source, Production],
     receptions: Mapping[Source, Reception],
     killed: Set[Source],

@@ -14,7 +14,7 @@ from tianji_cli.plan.plan import ROOT_RANK, Plan
 from tianji_cli.root.job_view import Overview
 from tianji_cli.wire.contribution import Average, Contribution, average_nbytes, values_in
 from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.reports import Refusals
+from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import Claim, EngineOptions, Transport
 from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Wiring
@@ -201,7 +201,7 @@ class Averager:
         self._contributors = 0
         self.rounds = 0
         self._version = 0
-        self._refusals = Refusals()
+        self._refusals = Rejected()
         self.deadline = float("inf")
 
     def turn(self) -> bool:

@@ -241,7 +241,7 @@ class WorkLog:
         self._marks: deque[_Mark] = deque()
         self._named: Bottleneck | None = None
         self._agreed_s = 0.0
-        self._held_back = HeldBack(plan)
+        self._held_back = BackPressure(plan)
         self.waits_for: Receiver | None = None
 
     def note(self, process: PlannedProcess, report: Report, produced: Mapping[int, int]) -> None:
@@ -393,7 +393,7 @@ class Receiver:
         return f"{self.name} (group {self.group})"
 
 
-class HeldBack:
+class BackPressure:
     """Owns how long actors have waited for whom.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from tianji_cli.plan.plan import Plan
-from tianji_cli.root.worker_pool import Crew
+from tianji_cli.root.worker_pool import WorkerPool
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Stop, WindDown
 
@@ -67,7 +67,7 @@ class Ending:
     Args:
         plan: of the job.
         control: the root's end of the control channel.
-        crew: the worker processes.
+        pool: the worker processes.
         saves_replay: buffers write gigabytes, perhaps.
         give_up: is told which processes it kills because they did not stop in time, other than actors.
         event: tells the user something.
@@ -83,7 +83,7 @@ class Ending:
         self,
         plan: Plan,
         control: ControlServer,
-        crew: Crew,
+        pool: WorkerPool,
         *,
         saves_replay: bool,
         give_up: Callable[[set[int]], None],
@@ -91,7 +91,7 @@ class Ending:
     ) -> None:
         self._plan = plan
         self._control = control
-        self._crew = crew
+        self._pool = pool
         self._give_up = give_up
         self._event = event
         self._order = StoppingOrder(plan)
@@ -114,20 +114,20 @@ class Ending:
 
     def actors_are_gone(self) -> bool:
         """Say whether all actors have stopped; kills them when none of them does any more."""
-        now, remaining = time.monotonic(), self._crew.ranks & self.actors
+        now, remaining = time.monotonic(), self._pool.ranks & self.actors
         if remaining != self._remaining:  # However many there are: each that stops gives the others time.
             self._remaining, self.deadline = remaining, now + WIND_DOWN_LIMIT_S
         elif remaining and now >= self.deadline:
             if late := remaining - self._killed:
                 self._event(f"{self._plan.titles(late)} did not stop within {WIND_DOWN_LIMIT_S:g} s: killed")
-            self._crew.kill(remaining)
+            self._pool.kill(remaining)
             self._killed |= late
             self.deadline = now + WIND_DOWN_LIMIT_S
         return not remaining
 
     def all_are_gone(self) -> bool:
         """Stop whose turn it is, and say whether none is left; kills each process when its time is up."""
-        now, running = time.monotonic(), self._crew.ranks
+        now, running = time.monotonic(), self._pool.ranks
         for rank in self._order.next(running, self.stopped):
             self._control.send(rank, Stop())
             self._deadlines[rank] = now + (SAVE_LIMIT_S if rank in self._savers else STOP_LIMIT_S)
@@ -136,7 +136,7 @@ class Ending:
         late = {rank for rank in running if self._deadlines.get(rank, float("inf")) <= now}
         if late:
             self._give_up(late)
-            self._crew.kill(late)
+            self._pool.kill(late)
             self._deadlines |= dict.fromkeys(late, now + STOP_LIMIT_S)
         if now >= self._announce_at:
             self._announce_at = float("inf")

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable, Mapping, Set
 
 from tianji_cli.plan.graph import RoleGraph
 from tianji_cli.plan.plan import Plan
-from tianji_cli.root.accounting import Account, settle
+from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.job_view import Overview
-from tianji_cli.root.worker_pool import Departure
+from tianji_cli.root.worker_pool import ProcessExit
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Addresses, Register
 from tianji_cli.wire.reports import Source
@@ -125,16 +125,16 @@ class GroupLosses:
             self._event(f"group {group} is lost: {cause}; the others go on")
         return True
 
-    def note(self, departure: Departure, *, in_order: bool) -> None:
+    def note(self, exit_: ProcessExit, *, in_order: bool) -> None:
         """Remember a process that has ended early, and what is lost with it.
 
         Args:
-            departure: of the process.
+            exit_: of the process.
             in_order: it had reported all that it had done before.
         """
-        rank = departure.rank
+        rank = exit_.rank
         process = self._plan.processes[rank]
-        self.killed.update((actor, departure.incarnation) for actor in process.actors)
+        self.killed.update((actor, exit_.incarnation) for actor in process.actors)
         if rank in self._buffers and not in_order:
             for other in self._plan.trainers:
                 if other.group == process.group:
@@ -143,7 +143,7 @@ class GroupLosses:
     def account(self, overview: Overview) -> Account:
         """Say where every sample went, after everything stopped."""
         overview.settle_unsure()
-        return settle(overview.productions(), overview.receptions(), self.killed, self.orphaned)
+        return reconcile(overview.productions(), overview.receptions(), self.killed, self.orphaned)
 
     def described(self, reason: str) -> str:
         """Add to the reason of a job's end which groups did not live to see it."""

@@ -25,7 +25,7 @@ from tianji_cli.root.ending import Ending
 from tianji_cli.root.goals import ProductionGoal, StopRules
 from tianji_cli.root.job_view import Overview, choose_best
 from tianji_cli.root.membership import GroupLosses, Membership, Rejections
-from tianji_cli.root.worker_pool import Crew, Departure, refuse_late
+from tianji_cli.root.worker_pool import ProcessExit, WorkerPool, refuse_late
 from tianji_cli.signals import StopSignals
 from tianji_cli.telemetry.evaluation import EvaluationWatch
 from tianji_cli.telemetry.snapshot import Status, Summary
@@ -64,7 +64,7 @@ class Root:
         config: the job.
         plan: its processes.
         control: the root's end of the control channel.
-        crew: the worker processes.
+        pool: the worker processes.
         production: the actors' pages.
         overview: what is known of everybody.
         signals: the user's wishes to stop.
@@ -81,7 +81,7 @@ class Root:
         plan: Plan,
         *,
         control: ControlServer,
-        crew: Crew,
+        pool: WorkerPool,
         production: ProductionFile,
         overview: Overview,
         signals: StopSignals,
@@ -94,7 +94,7 @@ class Root:
         self._config = config
         self._plan = plan
         self._control = control
-        self._crew = crew
+        self._pool = pool
         self._production = production
         self._overview = overview
         self._signals = signals
@@ -116,7 +116,7 @@ class Root:
         self._next_tick = self._began
         saves_replay = config.distribution.buffer.save_with_checkpoint
         self._ending = Ending(
-            plan, control, crew, saves_replay=saves_replay, give_up=self._give_up, event=telemetry.event
+            plan, control, pool, saves_replay=saves_replay, give_up=self._give_up, event=telemetry.event
         )
         self._interruptions = 0
         self._stop_requested = False
@@ -145,7 +145,7 @@ class Root:
     def _sleep(self) -> None:
         goal_at = self._goal.look_at if self._phase is Phase.TRAINING else float("inf")
         until = min(self._next_tick, self._ending.deadline, goal_at)
-        self._averaging.sleep(until, self._control, (self._signals.descriptor, *self._crew.descriptors))
+        self._averaging.sleep(until, self._control, (self._signals.descriptor, *self._pool.descriptors))
         self._signals.clear()
 
     def _mind_interruption(self) -> None:
@@ -156,7 +156,7 @@ class Root:
             self._request_stop(self._signals.last)
         else:
             self._telemetry.event(f"{self._signals.last} again: ending at once, without a last checkpoint")
-            self._crew.kill_all()
+            self._pool.kill_all()
 
     def _request_stop(self, what: str) -> None:
         """End the run in order; if training is over, what remains to be ended is the evaluation."""
@@ -168,7 +168,7 @@ class Root:
         elif self._outcome.status == "finished" and self._plan.carrying("evaluator"):
             self._outcome = Outcome("stopped", f"{self._outcome.reason}; no evaluation because of {what}")
             if self._phase is Phase.EVALUATING:
-                self._crew.kill_all()
+                self._pool.kill_all()
 
     def _hear(self, message: ToRoot) -> None:
         match message:
@@ -176,11 +176,11 @@ class Root:
                 self._telemetry.event(refuse_late(self._control, message))
             case Ended():
                 self._overview.note_pages(message.pages)
-                self._crew.hear(message)
+                self._pool.hear(message)
             case Wrote():
                 self._keep_output(message)
             case Began() | Present():
-                self._crew.hear(message)
+                self._pool.hear(message)
             case Register():
                 self._welcome(message)
             case Report():
@@ -235,7 +235,7 @@ class Root:
 
     def _keep_output(self, message: Wrote) -> None:
         """Keep what a worker on another host wrote: that host forgets it."""
-        if (rank := self._crew.hear(message)) is None:
+        if (rank := self._pool.hear(message)) is None:
             return
         try:
             with open(open_to_append(self._log(rank)), "ab") as log:
@@ -255,29 +255,29 @@ class Root:
         self._members.begin(rank, incarnation)
         self._said_last.discard(rank)
         self._ending.stopped.discard(rank)
-        self._crew.start(rank, incarnation)
+        self._pool.start(rank, incarnation)
         self._overview.workers[rank].state = "starting"
         self._announcements.begin(rank)
 
     def _mind_crew(self) -> None:
-        departures = self._crew.departures()
-        if self._crew.fork_server_lost is not None:
-            self._end("failed", self._crew.fork_server_lost)
+        exits = self._pool.exits()
+        if self._pool.fork_server_lost is not None:
+            self._end("failed", self._pool.fork_server_lost)
         elif self._phase in ENDING or self._has_evaluated:
-            self._crew.end_suspended_servers()
+            self._pool.end_suspended_servers()
         deadline = time.monotonic() + LAST_WORDS_S
-        for departure in departures:
-            self._take_leave(departure, deadline)
+        for exit_ in exits:
+            self._take_leave(exit_, deadline)
 
     @property
     def _has_evaluated(self) -> bool:
-        return self._phase is Phase.EVALUATING and self._crew.ranks <= self._ending.stopped
+        return self._phase is Phase.EVALUATING and self._pool.ranks <= self._ending.stopped
 
-    def _take_leave(self, departure: Departure, deadline: float) -> None:
-        rank, status = departure.rank, departure.exit_status
-        if self._crew.is_lost(rank):
+    def _take_leave(self, exit_: ProcessExit, deadline: float) -> None:
+        rank, status = exit_.rank, exit_.exit_status
+        if self._pool.is_lost(rank):
             self._overview.unsure.add(rank)
-        elif departure.pid is not None and not departure.killed and (status is None or status >= 0):
+        elif exit_.pid is not None and not exit_.killed and (status is None or status >= 0):
             self._await_last_words(rank, deadline)
         # Whatever befalls a process after its last report, all that it had to do was done.
         in_order = rank in self._ending.stopped and (status is None or status <= 0)
@@ -285,26 +285,26 @@ class Root:
         view.pid, view.state = None, "done" if in_order else describe_exit(status)
         if in_order and self._phase not in {Phase.STARTING, Phase.TRAINING}:
             return
-        self._losses.note(departure, in_order=rank in self._ending.stopped)
-        if departure.killed or self._losses.includes(rank):
+        self._losses.note(exit_, in_order=rank in self._ending.stopped)
+        if exit_.killed or self._losses.includes(rank):
             return  # It was said why when that was decided.
-        cause = self._cause(rank, f" {departure.refusal or describe_exit(status)}")
+        cause = self._cause(rank, f" {exit_.refusal or describe_exit(status)}")
         died = status is not None and status < 0
         is_actor = rank in self._ending.actors
-        gone = self._crew.is_lost(rank) or (died and not is_actor)
+        gone = self._pool.is_lost(rank) or (died and not is_actor)
         if gone and self._phase is not Phase.STARTING and self._losses.lose({rank}, cause):
             self._leave_behind(self._plan.processes[rank].group)
         elif not is_actor or not died:
             self._end("failed", cause)
         elif self._phase in {Phase.STARTING, Phase.TRAINING}:
-            self._restart(departure, cause)
+            self._restart(exit_, cause)
         else:
             self._telemetry.event(f"{cause} while it was stopping")
 
     def _leave_behind(self, group: int | None) -> None:
         """Go on without a group that is lost."""
         ranks = self._losses.ranks_of(group)
-        self._crew.kill(ranks)
+        self._pool.kill(ranks)
         self._averaging.lose(ranks & self._learner_ranks)
         self._members.leave(ranks)
         if self._phase is Phase.TRAINING:
@@ -320,9 +320,9 @@ class Root:
                 return
             self._control.wait(remaining_s)
 
-    def _restart(self, departure: Departure, cause: str) -> None:
-        rank = departure.rank
-        if not self._crew.may_restart():
+    def _restart(self, exit_: ProcessExit, cause: str) -> None:
+        rank = exit_.rank
+        if not self._pool.may_restart():
             most = self._config.distribution.max_restarts_per_minute
             self._end("failed", f"{cause}; restarts are limited to {most} a minute")
             return
@@ -335,28 +335,28 @@ class Root:
             self._control.send(other, PeerLost(rank=rank))
         self._overview.workers[rank].restarts += 1
         self._telemetry.event(f"{cause}; restarting it")
-        self._start(rank, departure.incarnation + 1)
+        self._start(rank, exit_.incarnation + 1)
 
     def _tick(self) -> None:
         now = time.monotonic()
         if now < self._next_tick:
             return
         self._next_tick = now + (TICK_S if now - self._began > FIRST_S else FIRST_TICKS_S)
-        for rank, pid in self._crew.pids.items():
+        for rank, pid in self._pool.pids.items():
             self._overview.workers[rank].pid = pid
         self._averaging.tell(self._overview, self._losses.causes)
         snapshot = self._overview.snapshot()
         self._telemetry.update(snapshot)
         self._rejections.report()
-        self._announcements.mind_servers(self._crew.suspended_servers)
+        self._announcements.mind_servers(self._pool.suspended_servers)
         self._announcements.mind_first_step(self._overview.session_train_s)
         self._announcements.mind_waiting(self._overview.waits_for)
         if self._phase is Phase.STARTING:
-            self._announcements.mind_start(self._crew.ranks - self._members.registered)
+            self._announcements.mind_start(self._pool.ranks - self._members.registered)
         if self._phase is Phase.TRAINING:
-            self._announcements.mind_training(self._crew.ranks, snapshot)
+            self._announcements.mind_training(self._pool.ranks, snapshot)
         if self._evaluation is not None and self._evaluation.is_late(self._overview.evaluating):
-            self._crew.kill_all()
+            self._pool.kill_all()
         self._mind(self._rules.time_reached())
 
     def _mind(self, reached: str | None) -> None:
@@ -371,13 +371,13 @@ class Root:
         if self._outcome is None or (status == "failed" and self._outcome.status != "failed"):
             self._outcome = Outcome(status, reason)
         if self._phase in {Phase.STARTING, Phase.TRAINING}:
-            to_kill = self._crew.ranks - self._members.registered  # They are not there to hear a Stop.
+            to_kill = self._pool.ranks - self._members.registered  # They are not there to hear a Stop.
             if self._phase is Phase.STARTING:
-                self._crew.start_no_more()
+                self._pool.start_no_more()
                 to_kill |= self._ending.actors  # They have made nothing, and a thousand need long to stop.
             self._phase = Phase.WINDING_DOWN
             self._ending.begin()
-            self._crew.kill(to_kill)
+            self._pool.kill(to_kill)
             self._averaging.finish()
 
     def _advance(self) -> None:
@@ -386,7 +386,7 @@ class Root:
             self._phase = Phase.STOPPING
         if self._phase is Phase.STOPPING and self._ending.all_are_gone():
             self._phase = self._evaluation_or_over()
-        elif self._phase is Phase.EVALUATING and not self._crew.ranks:
+        elif self._phase is Phase.EVALUATING and not self._pool.ranks:
             self._phase = Phase.OVER
 
     def _give_up(self, late: set[int]) -> None:
@@ -403,7 +403,7 @@ class Root:
         evaluators = self._plan.carrying("evaluator")
         if not evaluators or self._outcome is None or self._outcome.status != "finished":
             return Phase.OVER
-        if self._crew.starts_no_more:
+        if self._pool.starts_no_more:
             self._outcome = Outcome(
                 "finished", f"{self._outcome.reason}; no evaluation: the fork server was stopped"
             )

@@ -28,7 +28,7 @@ from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.membership import GroupLosses
 from tianji_cli.root.root import Root
-from tianji_cli.root.worker_pool import Crew, Station, StationLauncher, admit, objection, refuse_late
+from tianji_cli.root.worker_pool import NodeAgent, NodeLauncher, WorkerPool, admit, objection, refuse_late
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
@@ -81,11 +81,11 @@ class Result:
 
     Attributes:
         summary: as it was written down.
-        doomed: MPI ranks are left that cannot end by themselves.
+        must_abort: MPI ranks are left that cannot end by themselves.
     """
 
     summary: Summary
-    doomed: bool
+    must_abort: bool
 
 
 def run_session(order: Order) -> Result:
@@ -114,22 +114,22 @@ def run_session(order: Order) -> Result:
                 point_best_at(run.checkpoints, 0)  # Each group goes on from the best of its own.
             control = ControlServer(stack.enter_context(_key_file(run)), *order.address)
             stack.callback(control.close)
-        plan, stations = _gather(order, control, signals, telemetry, stack)
-        _mind_files_elsewhere(order, plan, stations, telemetry)
+        plan, nodes = _meet(order, control, signals, telemetry, stack)
+        _mind_files_elsewhere(order, plan, nodes, telemetry)
         control.ranks = len(plan.processes)
         with _failures_to_start(run):
             production = stack.enter_context(_production_file(run, plan))
         spec = _job_spec(order, progress, plan, control.address)
         averaging = _averaging(order, plan, control.address, telemetry)
-        crew = Crew(spec, job.distribution.max_restarts_per_minute, order.launcher, stations)
+        pool = WorkerPool(spec, job.distribution.max_restarts_per_minute, order.launcher, nodes)
         stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
         stack.callback(averaging.close)
-        stack.callback(crew.close)
+        stack.callback(pool.close)
         root = Root(
             job,
             plan,
             control=control,
-            crew=crew,
+            pool=pool,
             production=production,
             overview=Overview(job, plan, production, earlier_env_steps),
             signals=signals,
@@ -143,27 +143,27 @@ def run_session(order: Order) -> Result:
         with control.undisturbed():
             _remove_lockstep_stores(run)
             plots = job.experiment.plots and summary.status != "stopped"
-            return Result(telemetry.close(summary, plots=plots), crew.doomed)
+            return Result(telemetry.close(summary, plots=plots), pool.must_abort)
 
 
 def _remove_lockstep_stores(run: RunDirectory) -> None:
     """Remove the files by which learners were to meet, and one of them did not come."""
     with contextlib.suppress(OSError):  # What is left behind is no reason to lose a summary.
-        for store in run.path.glob("lockstep-*"):
+        for store in run.path.glob("all_reduce-*"):
             store.unlink(missing_ok=True)
 
 
-def _gather(
+def _meet(
     order: Order, control: ControlServer, signals: StopSignals, telemetry: Telemetry, stack: ExitStack
-) -> tuple[Plan, dict[int, StationLauncher]]:
-    """Wait for everybody who takes part, and place the roles; gives the stations by rank."""
+) -> tuple[Plan, dict[int, NodeLauncher]]:
+    """Wait for everybody who takes part, and place the roles; gives the nodes by rank."""
     job, world = order.job, order.world
-    gathering = Gathering(control, signals, telemetry.event)
-    stack.callback(gathering.dismiss)
+    rendezvous = Rendezvous(control, signals, telemetry.event)
+    stack.callback(rendezvous.dismiss)
     if world is not None:
         plan = plan_for_ranks(job, world.hosts)
         world.brief(control.address)
-        return plan, dict(enumerate(gathering.ranks(world.hosts), start=1))
+        return plan, dict(enumerate(rendezvous.ranks(world.hosts), start=1))
     here, missing = this_host(), job.distribution.hosts - 1
     if not missing:
         return make_plan(job, [here]), {}
@@ -179,19 +179,19 @@ def _gather(
         files=dict(order.files),
         actors=job.distribution.actor.num * job.distribution.groups,
     )
-    joined = gathering.hosts(missing, here, welcome)
-    plan = make_plan(job, [here, *(launcher.station.host for launcher in joined)])
-    by_host = {launcher.station.host.name: launcher for launcher in joined}
+    joined = rendezvous.hosts(missing, here, welcome)
+    plan = make_plan(job, [here, *(launcher.node.host for launcher in joined)])
+    by_host = {launcher.node.host.name: launcher for launcher in joined}
     return plan, {
         process.rank: by_host[process.host] for process in plan.processes if process.host in by_host
     }
 
 
 def _mind_files_elsewhere(
-    order: Order, plan: Plan, stations: Mapping[int, StationLauncher], telemetry: Telemetry
+    order: Order, plan: Plan, nodes: Mapping[int, NodeLauncher], telemetry: Telemetry
 ) -> None:
     """Say whose files end with the job; ranks of an MPI launcher are taken to share their directories."""
-    cut_off = {launcher.station.host.name for launcher in stations.values() if launcher.reaches_run is False}
+    cut_off = {launcher.node.host.name for launcher in nodes.values() if launcher.reaches_run is False}
     for place in files_elsewhere(plan, order.job.roles):
         if place.host not in cut_off:
             continue
@@ -283,8 +283,8 @@ def _production_file(run: RunDirectory, plan: Plan) -> Iterator[ProductionFile]:
 LOOK_EVERY_S: Final = 1.0
 
 
-class Gathering:
-    """Admits stations one by one.
+class Rendezvous:
+    """Admits nodes one by one.
 
     Args:
         control: the root's end of the control channel.
@@ -296,9 +296,9 @@ class Gathering:
         self._control = control
         self._signals = signals
         self._say = say
-        self._launchers: dict[str, StationLauncher] = {}
+        self._launchers: dict[str, NodeLauncher] = {}
 
-    def hosts(self, wanted: int, here: Host, welcome: Welcome) -> list[StationLauncher]:
+    def hosts(self, wanted: int, here: Host, welcome: Welcome) -> list[NodeLauncher]:
         """Wait until so many other hosts have joined, and have said whether they reach the run directory.
 
         Raises:
@@ -316,10 +316,10 @@ class Gathering:
                 launcher.mind()
                 if launcher.lost:
                     del self._launchers[name]
-                    self._say(f"{launcher.station.host.name} has left again")
+                    self._say(f"{launcher.node.host.name} has left again")
         return list(self._launchers.values())
 
-    def ranks(self, hosts: Sequence[Host]) -> list[StationLauncher]:
+    def ranks(self, hosts: Sequence[Host]) -> list[NodeLauncher]:
         """Wait until the ranks that an MPI launcher has started are connected; rank 0 is the root itself.
 
         Args:
@@ -331,10 +331,10 @@ class Gathering:
         names = [f"rank-{rank}" for rank in range(1, len(hosts))]
         while len(self._launchers) < len(names):
             for message in self._hear():
-                if isinstance(message, Arrive) and message.station in names:
-                    host = hosts[1 + names.index(message.station)]
-                    station = Station(message.station, host, message.interface, message.pid)
-                    self._launchers[message.station] = StationLauncher(self._control, station, can_kill=False)
+                if isinstance(message, Arrive) and message.node in names:
+                    host = hosts[1 + names.index(message.node)]
+                    node = NodeAgent(message.node, host, message.interface, message.pid)
+                    self._launchers[message.node] = NodeLauncher(self._control, node, can_kill=False)
         return [self._launchers[name] for name in names]
 
     def dismiss(self) -> None:
@@ -349,19 +349,19 @@ class Gathering:
             raise Interruption
         heard = [message for message in self._control.receive() if isinstance(message, FromStation)]
         for message in heard:
-            if message.station in self._launchers and not isinstance(message, Arrive | Ended):
-                self._launchers[message.station].hear(message)
+            if message.node in self._launchers and not isinstance(message, Arrive | Ended):
+                self._launchers[message.node].hear(message)
         return heard
 
     def _admit(self, arrival: Arrive, here: Host, welcome: Welcome) -> None:
         reason = objection(arrival)
         if reason:
             self._say(f"refused a host: {reason}")
-            self._control.send(arrival.station, Refuse(reason=reason))
+            self._control.send(arrival.node, Refuse(reason=reason))
             return
-        names = {here.name, *(launcher.station.host.name for launcher in self._launchers.values())}
-        station = admit(arrival, names)
-        self._launchers[arrival.station] = StationLauncher(self._control, station)
-        self._control.send(arrival.station, welcome.model_copy(update={"host": station.host.name}))
-        cores = len(station.host.cores)
-        self._say(f"{station.host.name} ({station.interface}, {cores} cores) has joined")
+        names = {here.name, *(launcher.node.host.name for launcher in self._launchers.values())}
+        node = admit(arrival, names)
+        self._launchers[arrival.node] = NodeLauncher(self._control, node)
+        self._control.send(arrival.node, welcome.model_copy(update={"host": node.host.name}))
+        cores = len(node.host.cores)
+        self._say(f"{node.host.name} ({node.interface}, {cores} cores) has joined")

@@ -1,6 +1,6 @@
 """The worker processes of a job on all its hosts: started, watched, restarted, ended.
 
-A host that joined, and a rank that an MPI launcher started, is a station: it starts workers at the root's
+A host that joined, and a rank that an MPI launcher started, is a node: it starts workers at the root's
 request.
 """
 
@@ -38,7 +38,7 @@ KILL_LIMIT_S: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Departure:
+class ProcessExit:
     """A worker has ended.
 
     Attributes:
@@ -58,14 +58,14 @@ class Departure:
     pid: int | None = None
 
 
-class Crew:
+class WorkerPool:
     """Owns the worker processes; ends every one of them when it is closed.
 
     Args:
         job: what all processes are told.
         max_restarts_per_minute: over all ranks.
-        local: starts processes on this host; whoever made it closes it. None if all run at stations.
-        stations: start the processes of some ranks elsewhere, by rank.
+        local: starts processes on this host; whoever made it closes it. None if all run at nodes.
+        nodes: start the processes of some ranks elsewhere, by rank.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class Crew:
         job: JobSpec,
         max_restarts_per_minute: int,
         local: LocalLauncher | None = None,
-        stations: Mapping[int, StationLauncher] | None = None,
+        nodes: Mapping[int, NodeLauncher] | None = None,
     ) -> None:
         self._max_restarts = max_restarts_per_minute
         self._local = local
-        self._by_rank = stations or {}
-        self._stations = {launcher.station.name: launcher for launcher in self._by_rank.values()}
+        self._by_rank = nodes or {}
+        self._nodes = {launcher.node.name: launcher for launcher in self._by_rank.values()}
         self._running: dict[int, WorkerProcess] = {}
         self._restarts: deque[float] = deque()
-        self._launchers: list[LocalLauncher | StationLauncher] = list(self._stations.values())
+        self._launchers: list[LocalLauncher | NodeLauncher] = list(self._nodes.values())
         if local is not None:
             self._launchers.append(local)
         for launcher in self._launchers:
@@ -99,7 +99,7 @@ class Crew:
 
     @property
     def descriptors(self) -> list[int]:
-        """Readable when ``departures`` has something to do."""
+        """Readable when ``exits`` has something to do."""
         return [self._local.descriptor] if self._local is not None else []
 
     @property
@@ -113,8 +113,8 @@ class Crew:
     def suspended_servers(self) -> dict[str, int]:
         """Process ids of the fork servers that are suspended, by what they are called."""
         found = {
-            f"the fork server on {launcher.station.host.name}": launcher.suspended_server
-            for launcher in self._stations.values()
+            f"the fork server on {launcher.node.host.name}": launcher.suspended_server
+            for launcher in self._nodes.values()
             if launcher.suspended_server is not None
         }
         if self._local is not None and self._local.stopped:
@@ -127,37 +127,37 @@ class Crew:
         return self._local is not None and self._local.dismissed
 
     @property
-    def doomed(self) -> bool:
+    def must_abort(self) -> bool:
         """A worker is gone, or should be, that an MPI launcher has started: it has to end the others."""
-        return any(launcher.doomed for launcher in self._stations.values())
+        return any(launcher.must_abort for launcher in self._nodes.values())
 
     def start(self, rank: int, incarnation: int = 0) -> None:
         """Start a worker."""
         self._running[rank] = self._launcher(rank).start(ProcessSpec(rank, incarnation))
 
     def hear(self, message: FromStation) -> int | None:
-        """Take note of what a station says; gives the rank whose worker it says has written or ended."""
-        launcher = self._stations.get(message.station)
+        """Take note of what a node says; gives the rank whose worker it says has written or ended."""
+        launcher = self._nodes.get(message.node)
         worker = launcher.hear(message) if launcher is not None else None
         return worker.spec.rank if worker is not None else None
 
     def is_lost(self, rank: int) -> bool:
-        """Say whether a rank ran at a station that is gone."""
+        """Say whether a rank ran at a node that is gone."""
         return rank in self._by_rank and self._by_rank[rank].lost
 
-    def departures(self) -> list[Departure]:
+    def exits(self) -> list[ProcessExit]:
         """Forget the processes that have ended since the last call, and say how they did."""
         if self._local is not None:
             self._local.hear()
-        for station in self._stations.values():
-            station.mind()
-        departures = []
+        for node in self._nodes.values():
+            node.mind()
+        exits = []
         for launcher in self._launchers:
-            ended, launcher.departed[:] = list(launcher.departed), []
+            ended, launcher.exited[:] = list(launcher.exited), []
             for worker in ended:
                 del self._running[worker.spec.rank]
-                departures.append(
-                    Departure(
+                exits.append(
+                    ProcessExit(
                         worker.spec.rank,
                         worker.spec.incarnation,
                         worker.exit_status,
@@ -166,7 +166,7 @@ class Crew:
                         worker.pid,
                     )
                 )
-        return departures
+        return exits
 
     def may_restart(self) -> bool:
         """Count one more restart; False if that is too many within a minute."""
@@ -196,24 +196,24 @@ class Crew:
         """End the fork servers that are suspended: they could not say how their workers end."""
         if self._local is not None and self._local.stopped:
             self._local.start_no_more()
-        for station in self._stations.values():
-            if station.suspended_server is not None:
-                station.start_no_more()
+        for node in self._nodes.values():
+            if node.suspended_server is not None:
+                node.start_no_more()
 
     def close(self) -> None:
-        """End whatever still runs; stations see to it themselves when they are dismissed."""
+        """End whatever still runs; nodes see to it themselves when they are dismissed."""
         self.kill_all()
-        for launcher in self._stations.values():
+        for launcher in self._nodes.values():
             launcher.dismiss()
         deadline = time.monotonic() + KILL_LIMIT_S
         while self._local is not None and self._here() and time.monotonic() < deadline:
             self._local.wait(0.1)
-            self.departures()
+            self.exits()
 
     def _here(self) -> set[int]:
         return set(self._running) - set(self._by_rank)
 
-    def _launcher(self, rank: int) -> LocalLauncher | StationLauncher:
+    def _launcher(self, rank: int) -> LocalLauncher | NodeLauncher:
         launcher = self._by_rank.get(rank) or self._local
         assert launcher is not None, f"there is no launcher for rank {rank}"
         return launcher
@@ -221,13 +221,13 @@ class Crew:
 
 PING_EVERY_S: Final = 0.5
 UNREACHABLE_S: Final = 2.0
-"""A station whose connection has been closed for so long is lost: its process has ended."""
+"""A node whose connection has been closed for so long is lost: its process has ended."""
 SILENT_S: Final = 60.0
 """One that is connected and says nothing for so long is lost too: its host may be down, or cut off."""
 
 
 @dataclass(frozen=True)
-class Station:
+class NodeAgent:
     """A place where workers can be started.
 
     Attributes:
@@ -243,47 +243,47 @@ class Station:
     pid: int
 
 
-def admit(arrival: Arrive, taken: set[str]) -> Station:
-    """Make a station of an arrival; hosts of the same name are told apart by a number."""
+def admit(arrival: Arrive, taken: set[str]) -> NodeAgent:
+    """Make a node of an arrival; hosts of the same name are told apart by a number."""
     name, number = arrival.host, 2
     while name in taken:
         name, number = f"{arrival.host}#{number}", number + 1
-    return Station(arrival.station, Host(name, tuple(arrival.cores)), arrival.interface, arrival.pid)
+    return NodeAgent(arrival.node, Host(name, tuple(arrival.cores)), arrival.interface, arrival.pid)
 
 
 def objection(arrival: Arrive) -> str:
-    """Say why a station cannot take part; empty if it can."""
+    """Say why a node cannot take part; empty if it can."""
     ours = version("tianji")
     if arrival.version != ours:
         return f"{arrival.host} has tianji {arrival.version} and the root has {ours}: install the same"
     return ""
 
 
-class StationLauncher:
-    """Starts workers at a station, over the control channel, and learns how they end.
+class NodeLauncher:
+    """Starts workers at a node, over the control channel, and learns how they end.
 
     Args:
         control: the root's end of the control channel.
-        station: where.
+        node: where.
         can_kill: a worker there can be killed alone. An MPI rank cannot: without it the others would wait
             for ever in their last collective call, so that the launcher has to end them all.
 
     Attributes:
-        station: where.
-        lost: the station is gone, and with it whatever ran there.
+        node: where.
+        lost: the node is gone, and with it whatever ran there.
         reaches_run: it has the run directory under the root's path; None until a host has said so.
         suspended_server: process id of its fork server, if that is suspended.
-        doomed: a worker was to be killed that cannot be killed alone, or is gone.
-        departed: workers that have ended, for the caller to take out.
+        must_abort: a worker was to be killed that cannot be killed alone, or is gone.
+        exited: workers that have ended, for the caller to take out.
     """
 
-    def __init__(self, control: ControlServer, station: Station, *, can_kill: bool = True) -> None:
-        self.station = station
+    def __init__(self, control: ControlServer, node: NodeAgent, *, can_kill: bool = True) -> None:
+        self.node = node
         self.lost = False
         self.reaches_run: bool | None = None
         self.suspended_server: int | None = None
-        self.doomed = False
-        self.departed: list[WorkerProcess] = []
+        self.must_abort = False
+        self.exited: list[WorkerProcess] = []
         self._control = control
         self._can_kill = can_kill
         self._workers: list[WorkerProcess] = []
@@ -297,17 +297,17 @@ class StationLauncher:
 
     def begin(self, job: JobSpec) -> None:
         """Say what all workers from now on are told."""
-        here = job.plan.processes[ROOT_RANK].host == self.station.host.name
-        adapted = replace(job, interface=self.station.interface, production=job.production if here else None)
-        self._control.send(self.station.name, Prepare(job=adapted.to_json()))
+        here = job.plan.processes[ROOT_RANK].host == self.node.host.name
+        adapted = replace(job, interface=self.node.interface, production=job.production if here else None)
+        self._control.send(self.node.name, Prepare(job=adapted.to_json()))
 
     def start(self, own: ProcessSpec) -> WorkerProcess:
         """Ask for a worker; returns at once."""
-        worker = WorkerProcess(own, self.departed)
+        worker = WorkerProcess(own, self.exited)
         self._workers.append(worker)
         begin = Begin(number=len(self._workers) - 1, rank=own.rank, incarnation=own.incarnation)
-        if self.lost or not self._control.send(self.station.name, begin):
-            worker.refusal = f"could not be started: {self.station.host.name} is gone"
+        if self.lost or not self._control.send(self.node.name, begin):
+            worker.refusal = f"could not be started: {self.node.host.name} is gone"
             worker.end(None)
         return worker
 
@@ -315,18 +315,18 @@ class StationLauncher:
         """End a worker at once."""
         worker.killed = True
         if self._can_kill:
-            self._control.send(self.station.name, Kill(number=self._workers.index(worker)))
+            self._control.send(self.node.name, Kill(number=self._workers.index(worker)))
         else:
-            self.doomed = True
+            self.must_abort = True
             worker.end(None)
 
     def start_no_more(self) -> None:
         """Take back what was asked for there and has not begun."""
         if self._can_kill:
-            self._control.send(self.station.name, StartNoMore())
+            self._control.send(self.node.name, StartNoMore())
 
     def hear(self, message: FromStation) -> WorkerProcess | None:
-        """Take note of what the station says; gives the worker that it says has written or ended."""
+        """Take note of what the node says; gives the worker that it says has written or ended."""
         self._heard = time.monotonic()
         match message:
             case Began(number=number, pid=pid) if number < len(self._workers):
@@ -346,12 +346,12 @@ class StationLauncher:
         return None
 
     def mind(self) -> None:
-        """Notice when the station is gone."""
+        """Notice when the node is gone."""
         now = time.monotonic()
         if self.lost or now < self._next_ping:
             return
         self._next_ping = now + PING_EVERY_S
-        if self._control.send(self.station.name, Ping()):
+        if self._control.send(self.node.name, Ping()):
             self._reached = now
         silent = self._can_kill and now - self._heard > SILENT_S  # A rank at work speaks as a worker only.
         if now - self._reached > UNREACHABLE_S or silent:
@@ -359,20 +359,20 @@ class StationLauncher:
 
     def dismiss(self) -> None:
         """Say that the job is over: whatever still runs there ends."""
-        self._control.send(self.station.name, Dismiss())
+        self._control.send(self.node.name, Dismiss())
 
     def _lose(self) -> None:
         self.lost = True
-        name = self.station.host.name
+        name = self.node.host.name
         for worker in self._workers:
             if not worker.ended:
-                self.doomed = True
+                self.must_abort = True
                 worker.refusal = f"was lost with its host {name}" if self._can_kill else f"has died on {name}"
                 worker.end(None)
 
 
 def refuse_late(control: ControlServer, arrival: Arrive) -> str:
-    """Turn a station away that nothing is planned for; says so."""
+    """Turn a node away that nothing is planned for; says so."""
     reason = f"the job has all its hosts: {arrival.host} came too late, or distribution.hosts is too small"
-    control.send(arrival.station, Refuse(reason=reason))
+    control.send(arrival.node, Refuse(reason=reason))
     return f"{arrival.host} wanted to join and was refused: all hosts are there"

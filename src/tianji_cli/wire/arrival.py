@@ -18,7 +18,7 @@ _WIN: Final = np.dtype(np.bool_)
 
 
 @dataclass(frozen=True)
-class Arrival:
+class FragmentStats:
     """A fragment was received.
 
     Attributes:
@@ -34,7 +34,7 @@ class Arrival:
     wins: Sequence[bool] = ()
 
     @classmethod
-    def of(cls, fragment: Fragment, started_ns: int | None = None) -> Arrival:
+    def of(cls, fragment: Fragment, started_ns: int | None = None) -> FragmentStats:
         """Say what is to be counted of a fragment, which has just been received if no time is given."""
         if started_ns is None:
             started_ns = time.monotonic_ns() - int(fragment.header["age_ns"])
@@ -55,7 +55,7 @@ class Arrival:
         np.ndarray(len(self.wins), _WIN, memory, _after(count))[...] = self.wins
 
     @classmethod
-    def read(cls, memory: memoryview) -> Arrival | None:
+    def read(cls, memory: memoryview) -> FragmentStats | None:
         """Read what ``write`` wrote; None if it is no such message."""
         if memory.nbytes < _HEADER.itemsize:
             return None

@@ -28,7 +28,7 @@ HEADER: Final = np.dtype([("magic", "<u4"), ("schema", "<u4"), ("job", "<u8"), (
 REWARD: Final = FieldSpec("reward", np.dtype(np.float32))
 NUMBERS: Final = (
     FieldSpec("weight", np.dtype(np.float32)),
-    FieldSpec("handle", np.dtype(np.int64)),
+    FieldSpec("key", np.dtype(np.int64)),
     FieldSpec("version", np.dtype(np.int64)),
     FieldSpec("age", np.dtype(np.int64)),
 )
@@ -149,7 +149,7 @@ class BatchView:
         arrays: all of them by name, as the layout lists them.
         batch: what the update rule gets: the same arrays.
         weight: ``[B]`` float32, importance weights; 1 where samples are drawn uniformly.
-        handle: ``[B]`` int64, names each sample to ``Replay.update_priorities``.
+        key: ``[B]`` int64, names each sample to ``Replay.update_priorities``.
         version: ``[B]`` int64, of the policy that made each sample.
         age: ``[B]`` int64, env steps that the replay accepted after each sample's (first) fragment.
     """
@@ -160,7 +160,7 @@ class BatchView:
         batch_of = _transitions if layout.sequence_steps is None else _sequences
         self.batch: Batch | SequenceBatch = batch_of(layout, arrays)
         self.weight: npt.NDArray[np.float32] = arrays["weight"]
-        self.handle: npt.NDArray[np.int64] = arrays["handle"]
+        self.key: npt.NDArray[np.int64] = arrays["key"]
         self.version: npt.NDArray[np.int64] = arrays["version"]
         self.age: npt.NDArray[np.int64] = arrays["age"]
 

@@ -1,4 +1,4 @@
-"""The control channel: ZMQ ROUTER at the root, a DEALER in every worker and station, CURVE on all.
+"""The control channel: ZMQ ROUTER at the root, a DEALER in every worker and node, CURVE on all.
 
 It carries registration, addresses, reports and stop, and no samples. The job's key is made for each job
 and kept in a file that only its owner can read; whoever lacks it cannot speak to the root.
@@ -39,11 +39,11 @@ MOST_WAITING: Final = 100
 """Messages of one member that may wait here for the root to take them; more wait at the member."""
 
 Peer = int | str
-"""A worker by its rank, or a station by its name."""
+"""A worker by its rank, or a node by its name."""
 
 
 class ControlServer:
-    """The root's end: hears everybody, and speaks to each worker and station.
+    """The root's end: hears everybody, and speaks to each worker and node.
 
     Args:
         key: the job's.
@@ -128,22 +128,20 @@ class ControlServer:
         return messages
 
     def _bind(self, message: ToRoot, identity: bytes) -> None:
-        """Remember who a worker or a station is; a former life does not get its rank back."""
+        """Remember who a worker or a node is; a former life does not get its rank back."""
         if isinstance(message, Register):
             if message.incarnation >= self._incarnations.get(message.rank, 0):
                 self._incarnations[message.rank] = message.incarnation
                 self._identities[message.rank] = identity
-        elif (
-            isinstance(message, Arrive) and self._identities.setdefault(message.station, identity) != identity
-        ):
-            raise MalformedMessageError("it arrives under the name of another station")
+        elif isinstance(message, Arrive) and self._identities.setdefault(message.node, identity) != identity:
+            raise MalformedMessageError("it arrives under the name of another node")
 
     def _reject(self, why: str) -> None:
         self.rejected += 1
         self.last_rejection = why
 
     def send(self, peer: Peer, message: FromRoot) -> bool:
-        """Send to a worker that has registered or a station that has arrived.
+        """Send to a worker that has registered or a node that has arrived.
 
         Returns:
             False if it is not connected: not there yet, or gone.
@@ -169,7 +167,7 @@ class ControlServer:
 
 
 class ControlClient:
-    """The end of a worker or a station.
+    """The end of a worker or a node.
 
     Args:
         root: address and key of the job.

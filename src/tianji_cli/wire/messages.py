@@ -1,15 +1,15 @@
 """What processes send to each other as JSON, checked on arrival; most of it goes over the control channel.
 
-A *worker* carries roles. A *station* is where workers can be started besides the root's own fork server: a
+A *worker* carries roles. A *node agent* is where workers can be started besides the root's own fork server: a
 host that has joined (any number of workers), or a rank that an MPI launcher has started (itself).
 
 Worker to root: ``register`` when its endpoint is open, ``report`` from time to time, ``finished`` when a
 role has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped``
 as its last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``wind_down``, ``stop``.
 
-Station to root: ``arrive``, ``present`` once a second, ``began``, ``wrote`` and ``ended`` for each worker.
-Root to station: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping``
-from time to time, ``dismiss``. The partners of a benchmark are stations too: the root may ``ask``, and they
+Node agent to root: ``arrive``, ``present`` once a second, ``began``, ``wrote`` and ``ended`` for each worker.
+Root to node agent: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping``
+from time to time, ``dismiss``. The partners of a benchmark are nodes too: the root may ``ask``, and they
 ``answer``.
 
 A process that builds the parts of a job once leaves a ``BuildReport`` in memory that it shares with the
@@ -128,10 +128,10 @@ class Terminate(Message):
 
 
 class Arrive(Message):
-    """A station is there: its host's name and cores, and the address that other hosts reach it by."""
+    """A node is there: its host's name and cores, and the address that other hosts reach it by."""
 
     kind: Literal["arrive"] = "arrive"
-    station: Name
+    node: Name
     host: Name
     cores: list[Natural]
     interface: Name
@@ -140,38 +140,38 @@ class Arrive(Message):
 
 
 class Present(Message):
-    """The station is still there.
+    """The node is still there.
 
     A host that was welcomed says whether it reaches the run directory, and the process id of its fork server
     if that is suspended.
     """
 
     kind: Literal["present"] = "present"
-    station: Name
+    node: Name
     reaches_run: bool = False
     suspended_server: Natural | None = None
 
 
 class Began(Message):
-    """The station's ``number``-th worker runs."""
+    """The node's ``number``-th worker runs."""
 
     kind: Literal["began"] = "began"
-    station: Name
+    node: Name
     number: Natural
     pid: Natural
 
 
 class Wrote(Message):
-    """The station's ``number``-th worker has written more to its log."""
+    """The node's ``number``-th worker has written more to its log."""
 
     kind: Literal["wrote"] = "wrote"
-    station: Name
+    node: Name
     number: Natural
     output: bytes
 
 
 class Ended(Message):
-    """The station's ``number``-th worker has ended.
+    """The node's ``number``-th worker has ended.
 
     Attributes:
         status: exit status, minus a signal's number if one killed it; None if nobody knows.
@@ -180,7 +180,7 @@ class Ended(Message):
     """
 
     kind: Literal["ended"] = "ended"
-    station: Name
+    node: Name
     number: Natural
     status: int | None
     refusal: str = ""
@@ -191,7 +191,7 @@ class Answer(Message):
     """What came of the ``number``-th thing that the root asked for; ``error`` says why nothing did."""
 
     kind: Literal["answer"] = "answer"
-    station: Name
+    node: Name
     number: Natural
     result: dict[str, Any] = Field(default_factory=dict)
     error: str = ""
@@ -245,14 +245,14 @@ class Welcome(Message):
 
 
 class Refuse(Message):
-    """The station cannot take part."""
+    """The node cannot take part."""
 
     kind: Literal["refuse"] = "refuse"
     reason: str
 
 
 class Prepare(Message):
-    """What all workers at this station are told from now on: a job spec in JSON (``JobSpec.to_json``)."""
+    """What all workers at this node are told from now on: a job spec in JSON (``JobSpec.to_json``)."""
 
     kind: Literal["prepare"] = "prepare"
     job: str
@@ -328,7 +328,7 @@ def encode(message: ToRoot | FromRoot) -> bytes:
 
 
 def decode_to_root(data: bytes, ranks: int) -> ToRoot:
-    """Read what a worker or a station sent.
+    """Read what a worker or a node sent.
 
     Args:
         data: the message.

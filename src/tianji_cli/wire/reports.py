@@ -143,7 +143,7 @@ class Distribution:
         self._max = max(self._max, largest)
 
 
-class Refusals:
+class Rejected:
     """Counts refused messages.
 
     Attributes:

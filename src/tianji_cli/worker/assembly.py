@@ -27,12 +27,12 @@ from tianji_cli.plan.graph import (
 )
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
 from tianji_cli.roles.actor.evaluator import MAX_PARALLEL, Baseline, EvaluationLimits, Evaluator, baseline
-from tianji_cli.roles.learner.data_source import Feed
+from tianji_cli.roles.learner.data_source import DataSource
 from tianji_cli.roles.learner.episodes import Episodes, StopRule
 from tianji_cli.roles.learner.learner import Learner, LearnerDuties
+from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
-from tianji_cli.roles.learner.parallel.lockstep import Lockstep
 from tianji_cli.roles.role import Role
 from tianji_cli.roles.user_role import Surroundings, UserRole, find_user_role
 from tianji_cli.wire import published
@@ -49,9 +49,11 @@ from tianji_transports.wiring import Wiring
 class Assembly(Parts):
     """Builds what one process of a job runs."""
 
-    def feed(self, supply: Supply, transport: Transport, embryo: Embryo, lockstep: Lockstep | None) -> Feed:
+    def feed(
+        self, supply: Supply, transport: Transport, embryo: Embryo, all_reduce: AllReduceGroup | None
+    ) -> DataSource:
         """Build what the learner takes its batches from, after a buffer beside it."""
-        return supply.feed(transport, embryo, lockstep)
+        return supply.feed(transport, embryo, all_reduce)
 
     def roles(self, transport: Transport, production: ProductionFile) -> list[Role]:
         """Build the roles of this process, in the order they take turns and stop.
@@ -240,14 +242,14 @@ class Assembly(Parts):
 
     def _learner(self, transport: Transport, supply: Supply) -> Learner:
         config, distribution = self._config, self._config.distribution
-        embryo, lockstep = self._trained_embryo(), self._lockstep()
+        embryo, all_reduce = self._trained_embryo(), self._all_reduce()
         episodes = Episodes(config.experiment.thresholds)
         if self.saved is not None:
             self.saved.restore_episodes(episodes)
         stop, several = config.experiment.stop, distribution.groups > 1
         return Learner(
             embryo,
-            self.feed(supply, transport, embryo, lockstep),
+            self.feed(supply, transport, embryo, all_reduce),
             transport,
             slot_name(POLICY, self.group),
             duties=LearnerDuties(
@@ -263,15 +265,15 @@ class Assembly(Parts):
             progress=self.progress,
             episodes=episodes,
             average=self._average(transport, embryo) if several else None,
-            lockstep=lockstep,
+            all_reduce=all_reduce,
             groups=distribution.groups,
             job_env_steps=self._earlier_env_steps,
         )
 
     def _follower(self, transport: Transport, supply: Supply) -> Follower:
-        embryo, lockstep = self._trained_embryo(), self._lockstep()
-        assert lockstep is not None
-        return Follower(embryo, supply.follower_feed(transport, embryo), lockstep)
+        embryo, all_reduce = self._trained_embryo(), self._all_reduce()
+        assert all_reduce is not None
+        return Follower(embryo, supply.follower_source(transport, embryo), all_reduce)
 
     def _trained_embryo(self) -> Embryo:
         """Build the update rule, and go on from where the last session ended."""
@@ -286,13 +288,13 @@ class Assembly(Parts):
         """Of all groups, in earlier sessions."""
         return sum(progress.env_steps for progress in self._job.progress)
 
-    def _lockstep(self) -> Lockstep | None:
+    def _all_reduce(self) -> AllReduceGroup | None:
         """Connect with the other learners of the group, who do so now; None if there are none."""
         number = 1 + len(GroupProcesses.of(self._job.plan, self.group).followers)
         if number == 1:
             return None
-        store = self._job.directory / f"lockstep-{self._job.id}-{self.group}"
-        return Lockstep(store, self._process.learner, number, self._device)
+        store = self._job.directory / f"all_reduce-{self._job.id}-{self.group}"
+        return AllReduceGroup(store, self._process.learner, number, self._device)
 
     @cached_property
     def _device(self) -> str:

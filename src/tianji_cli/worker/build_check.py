@@ -18,7 +18,7 @@ from tianji_cli.errors import describe
 from tianji_cli.plan.plan import expected_hosts, make_plan
 from tianji_cli.plan.spec import BuildSpec
 from tianji_cli.wire.messages import BuildOutput, BuildReport, text
-from tianji_cli.worker.worker import Lifeline
+from tianji_cli.worker.worker import ParentDeathWatch
 
 FORKABLE: Final = ("tianji_algos.", "tianji_cli.")
 """Packages of which a fork server may import everything: they start no threads and hold no files."""
@@ -33,7 +33,7 @@ def check_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> None:
         lifeline: descriptor of the pipe that is cut when the command ends.
     """
     setproctitle.setproctitle("tianji: first build")
-    Lifeline(lifeline, saves=False)
+    ParentDeathWatch(lifeline, saves=False)
     output.take_prints()
     sys.path[:] = spec.path
     before = set(sys.modules)

@@ -18,29 +18,29 @@ from tianji_cli.config.update_rules import BATCHES_AHEAD
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, DEALS, FRAGMENTS, PRIORITIES, SHARES, ChannelSize
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
-from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings, bytes_of
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import RolloutStore
 from tianji_cli.roles.learner.data_source import (
-    BatchSource,
-    Feed,
-    LocalReplay,
-    RemoteReplay,
-    ReplayFeed,
-    RolloutFeed,
+    DataSource,
+    LocalReplayClient,
+    RemoteReplayClient,
+    ReplayClient,
+    ReplaySource,
+    RolloutSource,
 )
-from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Dealer
+from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
+from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Scatter
 from tianji_cli.roles.learner.parallel.followers import (
-    DealingReplay,
-    DealtBatches,
-    DealtRollouts,
-    FollowerFeed,
+    FollowerSource,
+    ScatteredBatches,
+    ScatteredRollouts,
+    ScatteringReplayClient,
 )
-from tianji_cli.roles.learner.parallel.lockstep import Lockstep
 from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import FragmentLayout
 from tianji_transports.core import Capabilities, Transport
@@ -141,17 +141,19 @@ class Supply(ABC):
         """Build the buffer of this process."""
 
     @abstractmethod
-    def feed(self, transport: Transport, embryo: Embryo, lockstep: Lockstep | None = None) -> Feed:
+    def feed(
+        self, transport: Transport, embryo: Embryo, all_reduce: AllReduceGroup | None = None
+    ) -> DataSource:
         """Build what this process's learner takes its batches from, after a buffer beside it.
 
         Args:
             transport: the endpoint of this process.
             embryo: what learns.
-            lockstep: the connections to the learner's followers, which are dealt shares; None: it has none.
+            all_reduce: the connections to the learner's followers, which are dealt shares; None: it has none.
         """
 
     @abstractmethod
-    def follower_feed(self, transport: Transport, embryo: Embryo) -> FollowerFeed:
+    def follower_source(self, transport: Transport, embryo: Embryo) -> FollowerSource:
         """Build what this process's follower takes its batches from."""
 
     @property
@@ -185,12 +187,12 @@ class Supply(ABC):
         return {DEALS: ChannelSize(MESSAGE.itemsize), SHARES: share} if self._learners > 1 else {}
 
     def _dealer(
-        self, transport: Transport, lockstep: Lockstep | None, shares: int, nbytes: int
-    ) -> Dealer | None:
-        if lockstep is None:
+        self, transport: Transport, all_reduce: AllReduceGroup | None, shares: int, nbytes: int
+    ) -> Scatter | None:
+        if all_reduce is None:
             return None
         ranks = [process.rank for process in self._terms.processes.followers]
-        return Dealer(transport, ranks, self._terms.job, shares, nbytes)
+        return Scatter(transport, ranks, self._terms.job, shares, nbytes)
 
     def _actor_numbers(self) -> dict[int, Sequence[int]]:
         return {process.rank: process.actors for process in self._terms.processes.carriers}
@@ -230,19 +232,19 @@ class RolloutSupply(Supply):
         self,
         transport: Transport,
         embryo: Embryo,
-        lockstep: Lockstep | None = None,
-    ) -> Feed:
+        all_reduce: AllReduceGroup | None = None,
+    ) -> DataSource:
         """Build the feed over the buffer's store."""
         assert self._store is not None
         share = self._share(transport.capabilities)
-        dealer = self._dealer(transport, lockstep, share.window, share.max_bytes)
-        return RolloutFeed(cast("RolloutEmbryo", embryo), self._store, dealer)
+        dealer = self._dealer(transport, all_reduce, share.window, share.max_bytes)
+        return RolloutSource(cast("RolloutEmbryo", embryo), self._store, dealer)
 
-    def follower_feed(self, transport: Transport, embryo: Embryo) -> FollowerFeed:
+    def follower_source(self, transport: Transport, embryo: Embryo) -> FollowerSource:
         """Build what takes the follower's share of a rollout."""
         share = self._share(transport.capabilities)
         actors = [number for process in self._terms.processes.carriers for number in process.actors]
-        return DealtRollouts(
+        return ScatteredRollouts(
             transport,
             self._terms.job,
             cast("RolloutEmbryo", embryo),
@@ -298,7 +300,9 @@ class ReplaySupply(Supply):
         if not self._colocated:
             sizes |= {
                 BATCHES: ChannelSize(self._batches.nbytes, BATCHES_AHEAD),
-                ARRIVALS: ChannelSize(Arrival.nbytes(self._terms.config.fragment_steps), ARRIVALS_AHEAD),
+                ARRIVALS: ChannelSize(
+                    FragmentStats.nbytes(self._terms.config.fragment_steps), ARRIVALS_AHEAD
+                ),
                 PRIORITIES: ChannelSize(priority_update.nbytes(self._batches.size), BATCHES_AHEAD + 1),
             }
         return sizes
@@ -317,12 +321,12 @@ class ReplaySupply(Supply):
     def buffer(self, transport: Transport) -> Buffer:
         """Build the replay and the buffer over it."""
         terms, section = self._terms, self._section
-        replay, balance = self._replay(), self._balance()
+        replay, limiter = self._replay(), self._limiter()
         keeper = self._keeper(replay)
         if keeper is not None and terms.resumed and keeper.restore():
-            balance.warmup = max(0, balance.warmup - replay.size)
+            limiter.warmup = max(0, limiter.warmup - replay.size)
         self._store = ReplayStore(
-            terms.layout, terms.job, self._actor_numbers(), replay=replay, balance=balance
+            terms.layout, terms.job, self._actor_numbers(), replay=replay, limiter=limiter
         )
         if self._colocated:
             return Buffer(transport, FRAGMENTS, self._store, keeper)
@@ -336,18 +340,20 @@ class ReplaySupply(Supply):
             in_step=section.priority_updates == "sync",
         )
 
-    def follower_feed(self, transport: Transport, embryo: Embryo) -> FollowerFeed:
+    def follower_source(self, transport: Transport, embryo: Embryo) -> FollowerSource:
         """Build what takes the follower's share of each batch."""
         learner, prioritised = self._terms.processes.learner.rank, self._prioritised_by(embryo)
-        return DealtBatches(transport, self._terms.job, self._share, learner, prioritised=prioritised)
+        return ScatteredBatches(transport, self._terms.job, self._share, learner, prioritised=prioritised)
 
-    def feed(self, transport: Transport, embryo: Embryo, lockstep: Lockstep | None = None) -> Feed:
+    def feed(
+        self, transport: Transport, embryo: Embryo, all_reduce: AllReduceGroup | None = None
+    ) -> DataSource:
         """Build the feed over the replay beside the learner, or over the transport to it."""
-        source: BatchSource
-        dealer = self._dealer(transport, lockstep, 1, self._share.nbytes)
+        source: ReplayClient
+        dealer = self._dealer(transport, all_reduce, 1, self._share.nbytes)
         if dealer is not None:
             assert self._store is not None
-            source = DealingReplay(
+            source = ScatteringReplayClient(
                 transport,
                 self._store,
                 self._batches,
@@ -358,11 +364,11 @@ class ReplaySupply(Supply):
             )
         elif self._colocated:
             assert self._store is not None
-            source = LocalReplay(self._store, BatchArrays(self._batches))
+            source = LocalReplayClient(self._store, BatchArrays(self._batches))
         else:
             buffer = self._terms.processes.buffer.rank
-            source = RemoteReplay(transport, buffer, self._terms.job, self._batches)
-        return ReplayFeed(
+            source = RemoteReplayClient(transport, buffer, self._terms.job, self._batches)
+        return ReplaySource(
             source,
             rho=self._settings.replay_ratio,
             publish_every=self._settings.publish_every,
@@ -377,9 +383,9 @@ class ReplaySupply(Supply):
     def _prioritised_by(self, embryo: Embryo) -> ReplayEmbryo | None:
         return cast("ReplayEmbryo", embryo) if self._prioritised else None
 
-    def _balance(self) -> Balance:
+    def _limiter(self) -> RateLimiter:
         settings = self._settings
-        return Balance(settings.replay_ratio, settings.warmup_steps, self._terms.config.tolerance)
+        return RateLimiter(settings.replay_ratio, settings.warmup_steps, self._terms.config.tolerance)
 
     def _keeper(self, replay: Replay) -> ReplayKeeper | None:
         if not self._section.save_with_checkpoint:

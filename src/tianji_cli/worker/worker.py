@@ -23,7 +23,7 @@ import setproctitle
 from tianji_cli.config.loader import parse_config
 from tianji_cli.errors import describe
 from tianji_cli.files.counters import ProductionFile
-from tianji_cli.files.directories import occupied
+from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.regular import write_to
 from tianji_cli.plan.plan import ROOT_RANK, PlannedProcess
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
@@ -69,7 +69,7 @@ def run_worker(job: JobSpec, own: ProcessSpec, lifeline: int | None = None) -> N
     with ControlClient(job.root) as control:
         try:
             _prepare_process(job, own.rank)
-            _work(job, own, _Attendant(job, own, control, lifeline), control)
+            _work(job, own, _ControlHandler(job, own, control, lifeline), control)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
             cause = error.error if isinstance(error, RoleError) else error
             control.send(
@@ -95,7 +95,7 @@ def _prepare_process(job: JobSpec, rank: int) -> None:
         os.sched_setaffinity(0, process.cores)
 
 
-def _work(job: JobSpec, own: ProcessSpec, attendant: _Attendant, control: ControlClient) -> None:
+def _work(job: JobSpec, own: ProcessSpec, handler: _ControlHandler, control: ControlClient) -> None:
     # Imported here so that the process has its title and its log before the first slow or failing import.
     import torch  # noqa: PLC0415
 
@@ -107,11 +107,11 @@ def _work(job: JobSpec, own: ProcessSpec, attendant: _Attendant, control: Contro
     built_from = Job(job.id, parse_config(job.config), job.plan, job.directory, job.run, job.progress)
     assembly = Assembly(built_from, process, own.incarnation)
     if "evaluator" in process.roles:
-        _run_evaluator(assembly.evaluator(), attendant)
+        _run_evaluator(assembly.evaluator(), handler)
         return
     with contextlib.ExitStack() as stack:
         if "learner" in process.roles:
-            stack.enter_context(occupied(built_from.checkpoints))
+            stack.enter_context(directory_lock(built_from.checkpoints))
         options = engine_options(job.interface, job.root.key)
         transport = stack.enter_context(assembly.transport(options))
         production = _production_file(job, own)
@@ -126,12 +126,12 @@ def _work(job: JobSpec, own: ProcessSpec, attendant: _Attendant, control: Contro
                 wiring=_wiring_for_root(process, transport),
             )
         )
-        attendant.begin(roles, transport, production)
+        handler.begin(roles, transport, production)
         try:
-            _carry(roles, attendant)
+            _carry(roles, handler)
             if "learner" not in process.roles and {"actor", "buffer"} & set(process.roles):
                 transport.close(DRAIN_S)  # Those that they push to are still there.
-            attendant.say_goodbye()
+            handler.say_goodbye()
             for role in roles:
                 role.keep()
         finally:
@@ -155,13 +155,13 @@ def _production_file(job: JobSpec, own: ProcessSpec) -> ProductionFile:
     return production
 
 
-def _carry(roles: Sequence[Role], attendant: _Attendant) -> None:
+def _carry(roles: Sequence[Role], handler: _ControlHandler) -> None:
     """Run the roles until they are told to stop; if one of them raises, the others still stop in order."""
     raised: list[BaseException] = []
     broken = None
     try:
-        if attendant.wait_for_peers():
-            run_in_turns(roles, attendant, attendant.sleep)
+        if handler.wait_for_peers():
+            run_in_turns(roles, handler, handler.sleep)
     except RoleError as failure:
         broken = failure.role
         raised.append(failure.error)
@@ -172,23 +172,23 @@ def _carry(roles: Sequence[Role], attendant: _Attendant) -> None:
             except Exception as error:  # noqa: BLE001 - raised below, unless something was raised before it
                 raised.append(error)
     if raised:
-        attendant.say_goodbye()
+        handler.say_goodbye()
         raise raised[0]
 
 
-def _run_evaluator(evaluator: Role, attendant: _Attendant) -> None:
-    attendant.begin([evaluator])
+def _run_evaluator(evaluator: Role, handler: _ControlHandler) -> None:
+    handler.begin([evaluator])
     try:
-        while evaluator.finished is None and attendant.attend():
+        while evaluator.finished is None and handler.attend():
             began = time.perf_counter()
             evaluator.turn()
             evaluator.busy_s += time.perf_counter() - began
-        attendant.say_goodbye()
+        handler.say_goodbye()
     finally:
         evaluator.close()
 
 
-class _Attendant:
+class _ControlHandler:
     """Between two rounds of turns: hears the root, reports to it, and notices when it is gone."""
 
     def __init__(self, job: JobSpec, own: ProcessSpec, control: ControlClient, lifeline: int | None) -> None:
@@ -198,7 +198,7 @@ class _Attendant:
         self._reported_actors = () if job.plan.is_local(own.rank) else process.actors
         self._control = control
         saves = "learner" in process.roles
-        self._lifeline = None if lifeline is None else Lifeline(lifeline, saves=saves)
+        self._lifeline = None if lifeline is None else ParentDeathWatch(lifeline, saves=saves)
         self._terminated = False
         self._terminate_passed_on = False
         self._stopping = False
@@ -321,7 +321,7 @@ SAVE_LIMIT_S: Final = 20
 """How long an orphan may take to save what it has; the kernel ends it then."""
 
 
-class Lifeline:
+class ParentDeathWatch:
     """Watches the root from a worker.
 
     Args:

@@ -204,10 +204,10 @@ class Ensemble:
         """
         for message in self._server.receive():
             if isinstance(message, Arrive):
-                self._arrived[message.station] = message
+                self._arrived[message.node] = message
             elif isinstance(message, Answer):
                 if message.error:
-                    raise TrialFailed(f"{message.station}: {message.error}")
+                    raise TrialFailed(f"{message.node}: {message.error}")
                 self._answers[message.number] = message.result
         for member in self.members:
             if member.process is not None and (status := member.process.poll()) is not None:

@@ -26,7 +26,7 @@ from tianji_cli.wire.control import ControlClient
 from tianji_cli.wire.interfaces import LOOPBACK, address_towards, is_loopback, parse_address
 from tianji_cli.wire.keys import JobKey, RootAddress
 from tianji_cli.wire.messages import Answer, Arrive, Ask, Dismiss
-from tianji_cli.worker.worker import Lifeline
+from tianji_cli.worker.worker import ParentDeathWatch
 from tianji_lab.bench import bandwidth, comm, latency, weights
 from tianji_lab.bench.contents import DamagedMessageError
 from tianji_lab.bench.experiment import (
@@ -152,7 +152,7 @@ class Partner:
         here = this_host()
         self._control.send(
             Arrive(
-                station=self._name,
+                node=self._name,
                 host=here.name,
                 cores=list(here.cores),
                 interface=self._interface,
@@ -194,13 +194,13 @@ class Partner:
 
     def _answer(self, number: int, step: Step) -> None:
         try:
-            answer = Answer(station=self._name, number=number, result=self._do(step))
+            answer = Answer(node=self._name, number=number, result=self._do(step))
         except Dismissed:
             return
         except DamagedMessageError as damage:
-            answer = Answer(station=self._name, number=number, error=str(damage))
+            answer = Answer(node=self._name, number=number, error=str(damage))
         except Exception as error:  # noqa: BLE001 - the leading process ends the benchmark with it
-            answer = Answer(station=self._name, number=number, error=describe(error))
+            answer = Answer(node=self._name, number=number, error=describe(error))
         self._control.send(answer)
 
     def _do(self, step: Step) -> dict[str, Any]:
@@ -251,7 +251,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     name, lifeline = sys.argv[1], int(sys.argv[2])
     said = json.loads(sys.stdin.read())
-    Lifeline(lifeline, saves=False)
+    ParentDeathWatch(lifeline, saves=False)
     sys.exit(0 if take_part(RootAddress(said["address"], JobKey(**said["key"])), name) else 1)
 
 

@@ -68,7 +68,7 @@ def _reception(workload: Workload, costs: Costs, crowd: float) -> float:
 def _consumption(workload: Workload, costs: Costs, crowd: float) -> float:
     """T_RL of a group in sample uses a second.
 
-    Learners are in lockstep: the one that takes turns with the buffer decides for all.
+    Learners are in all_reduce: the one that takes turns with the buffer decides for all.
     """
     learner, exchange = costs.learner, costs.exchange
     update_s = (

@@ -9,7 +9,7 @@ import random
 import simpy
 
 from tianji_cli.config.update_rules import least_tolerance
-from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_lab.model.costs import Split, Workload
 
 
@@ -210,7 +210,7 @@ class SimulatedReplay:
             raise ValueError(
                 f"a tolerance of {workload.tolerance:g} env steps is too small: {least:g} at least"
             )
-        self._balance = Balance(workload.rho, 0, workload.tolerance)
+        self._balance = RateLimiter(workload.rho, 0, workload.tolerance)
         self._batch = workload.uses_per_update
         self._steps = steps
         self._samples = samples

@@ -264,7 +264,7 @@ class SimulatedGroup:
             actor.wake()
 
     def _update(self, before_s: float) -> Waits:
-        """Make one update, all learners in lockstep, and what follows now and then."""
+        """Make one update, all learners in all_reduce, and what follows now and then."""
         seconds, workload = self._seconds, self._workload
         update_s = self._chance.slowest(self._split.learners, seconds.update)
         yield self._learning(before_s + update_s + seconds.gradients)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.files.directories import occupied, remove_stale
+from tianji_cli.files.directories import directory_lock, remove_stale
 from tianji_transports.shm.page import SHM, user_prefix
 
 STRANGER = 54_321
@@ -47,7 +47,7 @@ def as_stranger(code: str) -> None:
 def test_directories_of_dead_hosts_go_and_those_of_living_ones_stay(tmp: Path) -> None:
     for name in ("dead", "living"):
         (tmp / f"tianji-host-{name}/logs").mkdir(parents=True)
-    with occupied(tmp / "tianji-host-living"):
+    with directory_lock(tmp / "tianji-host-living"):
         assert str(tmp / "tianji-host-dead") in remove_stale()
     assert [place.name for place in tmp.iterdir()] == ["tianji-host-living"]
 

@@ -116,7 +116,7 @@ def test_a_restarted_worker_takes_its_rank_over(
 
 
 def test_a_station_is_spoken_to_by_its_name(server: ControlServer, client: ControlClient, hear: Hear) -> None:
-    arrival = Arrive(station="host-1", host="b", cores=[0], interface="127.0.0.1", pid=1, version="1")
+    arrival = Arrive(node="host-1", host="b", cores=[0], interface="127.0.0.1", pid=1, version="1")
     client.send(arrival)
     assert hear() == [arrival]
     assert server.send("host-1", Ping())

@@ -48,6 +48,6 @@ def test_a_log_just_above_the_bound_is_whole(tmp_path: Path) -> None:
 
 
 def test_a_piece_of_any_bytes_fits_into_a_message(tmp_path: Path) -> None:
-    wrote = Wrote(station="host-1", number=0, output=b"\0\xff" * (PIECE_BYTES // 2))
+    wrote = Wrote(node="host-1", number=0, output=b"\0\xff" * (PIECE_BYTES // 2))
     assert len(encode(wrote)) < MOST_OF_A_MESSAGE
     assert decode_to_root(encode(wrote), ranks=1) == wrote

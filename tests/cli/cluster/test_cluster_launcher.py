@@ -29,9 +29,9 @@ def test_requests_wait_for_no_server_and_all_are_answered_for_when_it_is_ended(
         launcher.wait(0.01)
     workers = [launcher.start(ProcessSpec(rank, 0)) for rank in range(MANY)]
     launcher.hear()
-    assert launcher.departed == []
+    assert launcher.exited == []
     launcher.start_no_more()
-    assert launcher.departed == workers
+    assert launcher.exited == workers
     assert {(worker.ended, worker.pid, worker.exit_status) for worker in workers} == {(True, None, None)}
 
 

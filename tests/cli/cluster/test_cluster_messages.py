@@ -56,14 +56,14 @@ reports = st.builds(
 plain = [kind for kind in typing.get_args(FromWorker) if kind not in {Report, Stopped}]
 stopped = st.builds(Stopped, kind=st.just("stopped"), report=reports)
 pages = st.builds(PageReport, first_step_age_s=st.none() | finite)
-stations = st.one_of(
+nodes = st.one_of(
     st.from_type(Present),
     st.from_type(Began),
     st.builds(Arrive, kind=st.just("arrive"), cores=st.lists(st.integers(0, 2**20))),
     st.builds(Ended, kind=st.just("ended"), pages=st.lists(pages, max_size=3)),
     st.builds(Answer, kind=st.just("answer"), result=plain_data),
 )
-to_root = st.one_of(reports, stopped, stations, *(st.builds(kind, rank=ranks) for kind in plain))
+to_root = st.one_of(reports, stopped, nodes, *(st.builds(kind, rank=ranks) for kind in plain))
 asks = st.builds(Ask, kind=st.just("ask"), step=plain_data)
 from_root = st.one_of(
     asks,

@@ -20,7 +20,7 @@ from tianji_cli.plan.graph import graph_of
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.replay.file import ReplayFileError
-from tianji_cli.roles.learner.data_source import ReplayFeed, RolloutFeed
+from tianji_cli.roles.learner.data_source import ReplaySource, RolloutSource
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.worker.supply import GroupProcesses, ReplaySupply, RolloutSupply, Supply, Terms, supply_of
 from tianji_transports.core import FULL
@@ -94,19 +94,19 @@ class Group:
     def __init__(self, given: Terms) -> None:
         self.terms = given
         wiring = wiring_of(given)
-        crew = given.processes
-        ranks = {crew.buffer.rank, crew.learner.rank, *(process.rank for process in crew.carriers)}
+        pool = given.processes
+        ranks = {pool.buffer.rank, pool.learner.rank, *(process.rank for process in pool.carriers)}
         self.ends = {rank: InprocTransport(wiring, rank) for rank in ranks}
         self.beside_buffer: Supply = supply_of(given)
-        colocated = crew.buffer.rank == crew.learner.rank
+        colocated = pool.buffer.rank == pool.learner.rank
         self.beside_learner: Supply = self.beside_buffer if colocated else supply_of(given)
-        self.buffer = self.beside_buffer.buffer(self.ends[crew.buffer.rank])
+        self.buffer = self.beside_buffer.buffer(self.ends[pool.buffer.rank])
         section = given.config
         model = build_model(algorithms.load("model", section.model.type), SPACES, section.model.settings, 1)
         self.embryo = algorithms.load("embryo", section.training.type)(
             SPACES, model, section.training.settings, 1
         )
-        self.feed = self.beside_learner.feed(self.ends[crew.learner.rank], self.embryo)
+        self.feed = self.beside_learner.feed(self.ends[pool.learner.rank], self.embryo)
         self.feed.advance(0)
         self._made: dict[int, int] = {}
 
@@ -184,13 +184,13 @@ def test_channels_go_where_the_plan_has_put_buffer_and_learner(
     given = terms(rule, tmp_path, **buffer)
     channels = {channel.name: channel for channel in wiring_of(given).channels}
     assert list(channels) == names
-    crew = given.processes
-    assert (crew.buffer.rank != crew.learner.rank) is (len(names) > 1)
-    assert channels["fragments"].receiver == crew.buffer.rank == supply_of(given).buffer_rank
-    assert channels["fragments"].senders == tuple(process.rank for process in crew.carriers)
+    pool = given.processes
+    assert (pool.buffer.rank != pool.learner.rank) is (len(names) > 1)
+    assert channels["fragments"].receiver == pool.buffer.rank == supply_of(given).buffer_rank
+    assert channels["fragments"].senders == tuple(process.rank for process in pool.carriers)
     for name in names[1:]:
-        there = (crew.buffer.rank, (crew.learner.rank,))
-        back = (crew.learner.rank, (crew.buffer.rank,))
+        there = (pool.buffer.rank, (pool.learner.rank,))
+        back = (pool.learner.rank, (pool.buffer.rank,))
         assert (channels[name].receiver, channels[name].senders) == (there if name == "priorities" else back)
 
 
@@ -220,7 +220,7 @@ def test_a_replay_feeds_its_learner_wherever_it_is(
     group: Callable[[Terms], Group], tmp_path: Path, buffer: dict[str, Any]
 ) -> None:
     one = group(terms("dqn", tmp_path, **buffer))
-    assert isinstance(one.feed, ReplayFeed)
+    assert isinstance(one.feed, ReplaySource)
     assert isinstance(one.buffer, ReplayBuffer) is ("colocate" in buffer)
     received, batches = train(one, 60)
     tolerance = STEPS * ENVS + BATCH / 2.0
@@ -232,7 +232,7 @@ def test_a_replay_feeds_its_learner_wherever_it_is(
 
 def test_rollouts_feed_their_learner(group: Callable[[Terms], Group], tmp_path: Path) -> None:
     one = group(terms("ppo", tmp_path))
-    assert isinstance(one.feed, RolloutFeed)
+    assert isinstance(one.feed, RolloutSource)
     received, batches = train(one, 60)
     assert received > 0
     assert batches > 0

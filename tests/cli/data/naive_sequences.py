@@ -14,7 +14,7 @@ from tianji_cli.wire.fragment import Fragment, FragmentLayout
 
 @dataclass
 class Sequence:
-    handle: int
+    key: int
     version: int
     observations: list[npt.NDArray[Any]]
     actions: list[int] = field(default_factory=list)
@@ -28,7 +28,7 @@ class NaiveSequences:
 
     def __init__(self, layout: FragmentLayout, live: int, most: int) -> None:
         self.layout, self.live, self.most = layout, live, most
-        self.accepted, self.births = 0, 0
+        self.accepted, self.insertions = 0, 0
         self.given_up = 0
         self.accepted_by: list[int] = []
         self.masks: list[npt.NDArray[np.bool_]] = []
@@ -38,7 +38,7 @@ class NaiveSequences:
 
     @property
     def oldest(self) -> int:
-        return max(0, self.births - self.live)
+        return max(0, self.insertions - self.live)
 
     @property
     def size(self) -> int:
@@ -46,38 +46,38 @@ class NaiveSequences:
 
     @property
     def complete(self) -> dict[int, Sequence]:
-        """Those that can be drawn, by their handles."""
+        """Those that can be drawn, by their keys."""
         first = self.oldest * self.layout.steps * self.layout.num_envs
-        return {one.handle: one for one in self._complete if one.handle >= first}
+        return {one.key: one for one in self._complete if one.key >= first}
 
     def accept(self, memory: memoryview) -> None:
-        fragment, birth = Fragment(self.layout, memoryview(bytearray(memory))), self.births
-        self.births += 1
+        fragment, insertion = Fragment(self.layout, memoryview(bytearray(memory))), self.insertions
+        self.insertions += 1
         header = fragment.header
         actor, incarnation, number = (int(header[name]) for name in ("actor", "incarnation", "sequence"))
         before = self._latest.get(actor)
         goes_on = before is not None and before[:2] == (incarnation, number - 1) and before[2] >= self.oldest
-        self._latest[actor] = (incarnation, number, birth)
+        self._latest[actor] = (incarnation, number, insertion)
         for n in range(self.layout.num_envs):
             if not goes_on:
                 self._close(actor, n)
             for t in range(self.layout.steps):
-                self._step(actor, n, t, birth, fragment.fields, int(header["version"]))
+                self._step(actor, n, t, insertion, fragment.fields, int(header["version"]))
         self.masks.append(fragment.fields["mask"] != 0)
         self.accepted += int(self.masks[-1].sum())
         self.accepted_by.append(self.accepted)
 
-    def _step(self, actor: int, n: int, t: int, birth: int, fields: Any, version: int) -> None:
+    def _step(self, actor: int, n: int, t: int, insertion: int, fields: Any, version: int) -> None:
         if not fields["mask"][t, n]:
             self._close(actor, n)
             return
-        handle = (birth * self.layout.steps + t) * self.layout.num_envs + n
-        first = Sequence(handle, version, [fields["observation"][t, n]])
+        key = (insertion * self.layout.steps + t) * self.layout.num_envs + n
+        first = Sequence(key, version, [fields["observation"][t, n]])
         one = self._open.setdefault((actor, n), first)
         one.observations.append(fields["observation"][t + 1, n])
         one.actions.append(int(fields["action"][t, n]))
         one.rewards.append(float(fields["reward"][t, n]))
-        one.steps.append(handle)
+        one.steps.append(key)
         terminated, truncated = bool(fields["terminated"][t, n]), bool(fields["truncated"][t, n])
         if terminated or truncated or len(one.actions) == self.most:
             self._close(actor, n, terminated=terminated)
@@ -87,7 +87,7 @@ class NaiveSequences:
         if one is not None:
             one.terminated = terminated
             self._complete.append(one)
-            if one.handle not in self.complete:
+            if one.key not in self.complete:
                 self.given_up += len(one.actions)
 
 
@@ -108,8 +108,8 @@ def check_sequences(into: BatchArrays, naive: NaiveSequences, *, ages: bool = Tr
     """Compare every sequence of a batch with what it should be; ages only where the batch was just drawn."""
     complete, arrays = naive.complete, into.arrays
     each = naive.layout.steps * naive.layout.num_envs
-    for place, handle in enumerate(into.handle.tolist()):
-        one = complete[handle]
+    for place, key in enumerate(into.key.tolist()):
+        one = complete[key]
         length = len(one.actions)
         assert (arrays["length"][place], arrays["terminated"][place]) == (length, one.terminated)
         for row in range(naive.most + 1):
@@ -118,7 +118,7 @@ def check_sequences(into: BatchArrays, naive: NaiveSequences, *, ages: bool = Tr
         assert arrays["fields/action"][place, :length].tolist() == one.actions
         assert arrays["reward"][place, :length].tolist() == one.rewards
         assert into.version[place] == one.version
-        assert not ages or into.age[place] == naive.accepted - naive.accepted_by[handle // each]
+        assert not ages or into.age[place] == naive.accepted - naive.accepted_by[key // each]
         assert into.weight[place] == 1.0
 
 

@@ -158,17 +158,17 @@ class NaiveReplay:
     def oldest(self) -> int:
         return max(0, len(self.fragments) - self.live)
 
-    def handles(self) -> Iterator[int]:
+    def keys(self) -> Iterator[int]:
         """All samples held, the oldest first."""
         each = self.layout.steps * self.layout.num_envs
-        for birth in range(self.oldest, len(self.fragments)):
-            for place in np.flatnonzero(self.fragments[birth].fields["mask"].reshape(-1)):
-                yield birth * each + int(place)
+        for insertion in range(self.oldest, len(self.fragments)):
+            for place in np.flatnonzero(self.fragments[insertion].fields["mask"].reshape(-1)):
+                yield insertion * each + int(place)
 
-    def transition(self, handle: int, n_step: int, gamma: float) -> Transition:
-        birth, place = divmod(handle, self.layout.steps * self.layout.num_envs)
+    def transition(self, key: int, n_step: int, gamma: float) -> Transition:
+        insertion, place = divmod(key, self.layout.steps * self.layout.num_envs)
         row, n = divmod(place, self.layout.num_envs)
-        first = self.fragments[birth]
+        first = self.fragments[insertion]
         observed = "seen" if "seen" in first.fields else "observation"
         observation, action = first.fields[observed][row, n], int(first.fields["action"][row, n])
         reward, discount = 0.0, 1.0
@@ -187,7 +187,7 @@ class NaiveReplay:
             row += 1
             if row == self.layout.steps:
                 fragment, row = self._next(fragment), 0
-        age = self.accepted - self._accepted_by[birth]
+        age = self.accepted - self._accepted_by[insertion]
         return Transition(observation, action, reward, following, discount, int(first.header["version"]), age)
 
     def _next(self, fragment: Fragment) -> Fragment | None:
@@ -206,11 +206,11 @@ def batch_of(replay: Replay, size: int) -> BatchArrays:
 
 def check(into: BatchArrays, naive: NaiveReplay, n_step: int, gamma: float) -> None:
     """Compare every transition of a batch with what it should be."""
-    held = set(naive.handles())
+    held = set(naive.keys())
     batch = into.batch
-    for place, handle in enumerate(into.handle.tolist()):
-        assert handle in held
-        expected = naive.transition(handle, n_step, gamma)
+    for place, key in enumerate(into.key.tolist()):
+        assert key in held
+        expected = naive.transition(key, n_step, gamma)
         np.testing.assert_array_equal(batch.observation[place], expected.observation)
         np.testing.assert_array_equal(batch.next_observation[place], expected.next_observation)
         assert batch.fields["action"][place] == expected.action

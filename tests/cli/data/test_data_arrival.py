@@ -7,14 +7,14 @@ from cli.data.replays import ScriptedActor, fragment_layout
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 
 STEPS = 12
 
 
-def message(arrival: Arrival, steps: int = STEPS) -> memoryview:
-    memory = memoryview(bytearray(Arrival.nbytes(steps)))
+def message(arrival: FragmentStats, steps: int = STEPS) -> memoryview:
+    memory = memoryview(bytearray(FragmentStats.nbytes(steps)))
     arrival.write(memory)
     return memory
 
@@ -30,8 +30,8 @@ def test_an_arrival_comes_out_of_its_message_as_it_went_in(
     samples: int, age_s: float, ended: list[tuple[float, bool]], winnable: bool
 ) -> None:
     returns, wins = [value for value, _ in ended], [won for _, won in ended if winnable]
-    sent = Arrival(samples, time.monotonic_ns() - int(age_s * 1e9), returns, wins)
-    read = Arrival.read(message(sent, max(samples, len(ended))))
+    sent = FragmentStats(samples, time.monotonic_ns() - int(age_s * 1e9), returns, wins)
+    read = FragmentStats.read(message(sent, max(samples, len(ended))))
     assert read is not None
     assert (read.samples, list(read.returns), list(read.wins)) == (samples, returns, wins)
     # The message carries an age, so what it took to read it is added.
@@ -47,12 +47,12 @@ def test_an_arrival_says_of_a_fragment_what_it_holds() -> None:
     fragment.fields["episode_return"][...] = np.where(ended, np.arange(12).reshape(4, 3), np.nan)
     fragment.header["age_ns"] = 5_000_000_000
     before = time.monotonic_ns()
-    arrival = Arrival.of(fragment)
+    arrival = FragmentStats.of(fragment)
     assert arrival.samples == fragment.fields["mask"].sum() > 0
     assert list(arrival.returns) == np.flatnonzero(ended).tolist()
     assert len(arrival.returns) > 0
     assert before <= arrival.started_ns + 5_000_000_000 <= time.monotonic_ns()
-    assert Arrival.of(fragment, started_ns=7).started_ns == 7
+    assert FragmentStats.of(fragment, started_ns=7).started_ns == 7
     assert arrival.wins == []
 
 
@@ -61,20 +61,20 @@ def test_an_arrival_says_which_of_the_episodes_that_ended_were_won() -> None:
     fragment = Fragment(layout := FragmentLayout(2, 3, common), memoryview(bytearray(layout.nbytes)))
     fragment.fields["episode_return"][...] = [[np.nan, 5, 1], [2, np.nan, np.nan]]
     fragment.fields["won"][...] = [[False, True, False], [True, False, False]]
-    arrival = Arrival.of(fragment)
+    arrival = FragmentStats.of(fragment)
     assert (arrival.returns, arrival.wins) == ([5.0, 1.0, 2.0], [True, False, True])
 
 
 def test_every_step_of_a_fragment_may_end_an_episode() -> None:
     wins = [i % 3 == 0 for i in range(STEPS)]
-    read = Arrival.read(message(Arrival(STEPS, 0, [float(i) for i in range(STEPS)], wins)))
+    read = FragmentStats.read(message(FragmentStats(STEPS, 0, [float(i) for i in range(STEPS)], wins)))
     assert read is not None
     assert (list(read.returns), list(read.wins)) == (list(range(STEPS)), wins)
 
 
 @pytest.mark.parametrize("nbytes", [0, 1, 31])
 def test_a_message_without_a_header_is_no_arrival(nbytes: int) -> None:
-    assert Arrival.read(memoryview(bytearray(nbytes))) is None
+    assert FragmentStats.read(memoryview(bytearray(nbytes))) is None
 
 
 @pytest.mark.parametrize(
@@ -90,15 +90,15 @@ def test_a_message_without_a_header_is_no_arrival(nbytes: int) -> None:
     ],
 )
 def test_a_message_with_impossible_numbers_is_no_arrival(offset: int, value: int) -> None:
-    memory = message(Arrival(STEPS, time.monotonic_ns(), [1.0]))
-    assert Arrival.read(memory) is not None
+    memory = message(FragmentStats(STEPS, time.monotonic_ns(), [1.0]))
+    assert FragmentStats.read(memory) is not None
     memory[offset : offset + 8] = value.to_bytes(8, "little")
-    assert Arrival.read(memory) is None
+    assert FragmentStats.read(memory) is None
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_an_arrival_or_none(payload: bytes) -> None:
-    arrival = Arrival.read(memoryview(bytearray(payload)))
+    arrival = FragmentStats.read(memoryview(bytearray(payload)))
     if arrival is not None:
         assert 32 + 5 * max(arrival.samples, len(arrival.returns)) <= len(payload)
         assert len(arrival.wins) in {0, len(arrival.returns)}

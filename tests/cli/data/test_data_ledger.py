@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tianji_cli.files.counters import Production, ProductionFile, ProductionPage
-from tianji_cli.root.accounting import Account, settle
+from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.wire.reports import Reception, Source
 
 ACTORS = 3
@@ -114,7 +114,7 @@ class History:
 
     def account(self) -> Account:
         pages = {one.source: self.file.read(one.source[0]) for one in self.living}
-        return settle(
+        return reconcile(
             {**self.ended, **pages},
             self.receptions,
             self.killed,
@@ -196,7 +196,7 @@ def test_only_the_actors_of_a_dead_buffer_lose_what_they_pushed(history: History
         history.push(actor)
     history.end()
     productions = {(actor, 0): history.file.read(actor) for actor in range(2)}
-    account = settle(productions, {}, set(), {1})
+    account = reconcile(productions, {}, set(), {1})
     assert account == Account(produced=8, received=0, in_flight=4, lost=4, dropped=0)
 
 

@@ -9,9 +9,9 @@ from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler
 from tianji_cli.wire import priority_update
 
 
-def message(handles: list[int], priorities: list[float]) -> memoryview:
-    memory = memoryview(bytearray(priority_update.nbytes(len(handles))))
-    priority_update.write(memory, np.array(handles, np.int64), np.array(priorities, np.float32))
+def message(keys: list[int], priorities: list[float]) -> memoryview:
+    memory = memoryview(bytearray(priority_update.nbytes(len(keys))))
+    priority_update.write(memory, np.array(keys, np.int64), np.array(priorities, np.float32))
     return memory
 
 
@@ -21,10 +21,10 @@ def message(handles: list[int], priorities: list[float]) -> memoryview:
     )
 )
 def test_handles_and_priorities_are_read_as_they_were_written(update: list[tuple[int, float]]) -> None:
-    handles, priorities = (list(column) for column in zip(*update, strict=True))
-    read = priority_update.read(message(handles, priorities), len(update))
+    keys, priorities = (list(column) for column in zip(*update, strict=True))
+    read = priority_update.read(message(keys, priorities), len(update))
     assert read is not None
-    assert (read[0].tolist(), read[1].tolist()) == (handles, priorities)
+    assert (read[0].tolist(), read[1].tolist()) == (keys, priorities)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0, -1e-30])

@@ -49,7 +49,7 @@ def test_the_oldest_fragment_makes_place_for_the_next() -> None:
         actor.fill(replay.free)
         naive.accept(replay.free)
         replay.accept()
-        assert (replay.size, replay.accepted) == (len(list(naive.handles())), naive.accepted)
+        assert (replay.size, replay.accepted) == (len(list(naive.keys())), naive.accepted)
         assert replay.free.nbytes == layout.nbytes
 
 
@@ -88,8 +88,8 @@ def test_a_batch_may_lie_in_memory_that_is_lent() -> None:
     received = BatchArrays(layout, loan)
     assert received.refusal(job=8) is None
     np.testing.assert_array_equal(received.batch.next_observation, sent.batch.next_observation)
-    np.testing.assert_array_equal(received.handle, sent.handle)
-    assert (received.handle >= 0).all()
+    np.testing.assert_array_equal(received.key, sent.key)
+    assert (received.key >= 0).all()
 
 
 def test_batches_of_another_job_or_layout_are_refused() -> None:
@@ -115,9 +115,9 @@ def test_a_batch_is_written_over_the_one_before() -> None:
     into = BatchArrays(BatchLayout.of(replay.layout, 64, ("action",)))
     addresses = [array.ctypes.data for array in (into.batch.observation, into.batch.reward, into.age)]
     replay.sample(into)
-    first = into.handle.copy()
+    first = into.key.copy()
     replay.sample(into)
-    assert (into.handle != first).any()
+    assert (into.key != first).any()
     assert addresses == [array.ctypes.data for array in (into.batch.observation, into.batch.reward, into.age)]
 
 
@@ -132,8 +132,8 @@ def test_uses_are_counted_over_all_samples_there_ever_were() -> None:
         places = np.flatnonzero(mask.fields["mask"].reshape(-1)).tolist()
         uses |= {replay.ring.next * each + place: 0 for place in places}
         replay.accept()
-        for handle in batch_of(replay, 20).handle.tolist():
-            uses[handle] += 1
+        for key in batch_of(replay, 20).key.tolist():
+            uses[key] += 1
     counts = np.array(list(uses.values()))
     np.testing.assert_array_equal(replay.uses.histogram[: counts.max() + 1], np.bincount(counts))
     summary = replay.use_summary()

@@ -41,7 +41,7 @@ def used(replay: Replay, naive: NaiveReplay, fragments: int) -> ScriptedActor:
         naive.accept(replay.free)
         replay.accept()
         into = batch_of(replay, 5)
-        replay.update_priorities(into.handle, np.linspace(0.1, 3, 5, dtype=np.float32))
+        replay.update_priorities(into.key, np.linspace(0.1, 3, 5, dtype=np.float32))
     return actor
 
 
@@ -51,7 +51,7 @@ def assert_same_batches(one: Replay, other: Replay) -> None:
         for name, _ in mine.layout.arrays:
             np.testing.assert_array_equal(arrays_of(mine)[name], arrays_of(its)[name], err_msg=name)
         for replay, batch in ((one, mine), (other, its)):
-            replay.update_priorities(batch.handle, np.linspace(0, 2, 30, dtype=np.float32))
+            replay.update_priorities(batch.key, np.linspace(0, 2, 30, dtype=np.float32))
 
 
 def arrays_of(into: Any) -> dict[str, Any]:
@@ -59,7 +59,7 @@ def arrays_of(into: Any) -> dict[str, Any]:
     names = ("observation", "next_observation", "reward", "discount", "weight")
     arrays = {name: getattr(batch, name) for name in names}
     arrays |= {f"fields/{name}": array for name, array in batch.fields.items()}
-    return arrays | {"handle": into.handle, "version": into.version, "age": into.age}
+    return arrays | {"key": into.key, "version": into.version, "age": into.age}
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -268,7 +268,7 @@ def test_a_restored_replay_of_sequences_has_them_all(
     for _ in range(5 if accepted else 0):
         mine, its = sequences_of(saved, 20), sequences_of(restored, 20)
         check_sequences(its, naive)
-        np.testing.assert_array_equal(mine.handle, its.handle)
+        np.testing.assert_array_equal(mine.key, its.key)
 
 
 def test_sequences_begin_anew_after_a_restore(tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_sequences_begin_anew_after_a_restore(tmp_path: Path) -> None:
         actor.fill(restored.free)
         restored.accept()
     into = sequences_of(restored, 64)
-    assert set(zip(into.handle.tolist(), into.arrays["length"].tolist(), strict=True)) == {(0, 5), (9, 5)}
+    assert set(zip(into.key.tolist(), into.arrays["length"].tolist(), strict=True)) == {(0, 5), (9, 5)}
 
 
 def test_a_replay_of_transitions_is_none_of_sequences_nor_of_longer_ones(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
-from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment
@@ -28,7 +28,11 @@ class Line:
         self.receiver, self.sender = InprocTransport(wiring, 0), InprocTransport(wiring, 1)
         self.actor = ScriptedActor(LAYOUT, 0, seed=1, end_rate=end_rate)
         self.store = ReplayStore(
-            LAYOUT, JOB, {1: (0,)}, replay=open_replay(LAYOUT, 20), balance=Balance(RHO, WARMUP, tolerance)
+            LAYOUT,
+            JOB,
+            {1: (0,)},
+            replay=open_replay(LAYOUT, 20),
+            limiter=RateLimiter(RHO, WARMUP, tolerance),
         )
 
     def send(self, payload: bytes | None = None) -> None:
@@ -81,7 +85,7 @@ def test_fragments_are_received_until_they_are_ahead_and_again_once_batches_were
     while one.store.may_draw(BATCH):
         one.store.draw(arrays)
     assert arrays.refusal(JOB) is None
-    assert one.store.balance.consumed == arrays.batch.reward.size * 3
+    assert one.store.limiter.consumed == arrays.batch.reward.size * 3
     assert not one.store.full
 
 
@@ -93,22 +97,22 @@ def test_a_fragment_of_an_impossible_age_is_refused(line: Callable[..., Line], a
     Fragment(LAYOUT, memory).header["age_ns"] = age_ns
     one.send(bytes(memory))
     one.admit()
-    assert (one.store.admission.refusals.count, one.store.balance.received) == (1, 0)
-    assert "claims an age" in one.store.admission.refusals.first
+    assert (one.store.validator.refusals.count, one.store.limiter.received) == (1, 0)
+    assert "claims an age" in one.store.validator.refusals.first
 
 
 def test_when_it_winds_down_whatever_comes_is_received(line: Callable[..., Line]) -> None:
     one = line()
     one.send()
     one.admit()
-    one.store.balance.received = 10**6
+    one.store.limiter.received = 10**6
     assert one.store.full
     one.store.wind_down()
     for _ in range(30):
         assert not one.store.full
         one.send()
         one.admit()
-    assert one.store.admission.receptions[0, 0].samples == 31 * EACH
+    assert one.store.validator.receptions[0, 0].samples == 31 * EACH
 
 
 def test_what_is_no_fragment_leaves_no_trace_but_its_count(line: Callable[..., Line]) -> None:
@@ -121,9 +125,9 @@ def test_what_is_no_fragment_leaves_no_trace_but_its_count(line: Callable[..., L
     for payload in payloads:
         one.send(bytes(payload))
         one.admit()
-    assert one.store.admission.refusals.count == len(payloads)
-    assert one.store.admission.refusals.first.startswith("a message from rank 1")
-    assert one.store.replay.size == one.store.balance.received == EACH
+    assert one.store.validator.refusals.count == len(payloads)
+    assert one.store.validator.refusals.first.startswith("a message from rank 1")
+    assert one.store.replay.size == one.store.limiter.received == EACH
     assert len(one.store.arrivals()) == 1
     one.send()
     one.admit()
@@ -142,7 +146,7 @@ def test_arrivals_are_told_once_and_in_order(line: Callable[..., Line]) -> None:
     assert len(set(sizes)) > 1, "masked steps are no samples"
     assert [arrival.samples for arrival in one.store.arrivals()] == sizes
     assert one.store.arrivals() == []
-    assert one.store.balance.received == sum(sizes) == one.store.replay.size
+    assert one.store.limiter.received == sum(sizes) == one.store.replay.size
 
 
 def test_the_report_says_how_full_the_replay_is_and_how_its_samples_were_used(

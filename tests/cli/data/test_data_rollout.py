@@ -102,7 +102,7 @@ def test_in_step_stale_fragments_are_dropped_and_counted(line: OpenLine, lends: 
     one.send(version=3)
     one.buffer.turn()
     assert names(one.store.rollout().drawn) == [(0, 1, 3), (0, 2, 3)]
-    assert one.store.admission.receptions == {(0, 0): Reception(8, 4, 0, next_sequence=3, position=12)}
+    assert one.store.validator.receptions == {(0, 0): Reception(8, 4, 0, next_sequence=3, position=12)}
 
 
 @engines
@@ -118,7 +118,7 @@ def test_in_step_a_restarted_actor_s_repetition_is_dropped_and_counted(line: Ope
     one.buffer.turn()
     rollout = one.store.rollout()
     assert [stored.source for stored in rollout.arrived] == [(0, 0), (0, 0), (1, 0), (1, 0)]
-    receptions = one.store.admission.receptions
+    receptions = one.store.validator.receptions
     assert [receptions[0, n].dropped for n in range(6)] == [0, 8, 8, 8, 8, 8]
     assert [receptions[0, n].samples for n in range(6)] == [8, 0, 0, 0, 0, 0]
 
@@ -131,7 +131,7 @@ def test_in_step_a_successor_completes_what_its_predecessor_began(line: OpenLine
         one.send(incarnation=1)
     one.buffer.turn()
     assert [stored.source for stored in one.store.rollout().drawn] == [(0, 0), (0, 1)]
-    assert one.store.admission.receptions[0, 1] == Reception(4, 4, 0, next_sequence=2, position=8)
+    assert one.store.validator.receptions[0, 1] == Reception(4, 4, 0, next_sequence=2, position=8)
 
 
 def test_in_step_what_repeats_a_rollout_in_use_is_not_in_the_next(line: OpenLine) -> None:
@@ -148,7 +148,7 @@ def test_in_step_what_repeats_a_rollout_in_use_is_not_in_the_next(line: OpenLine
         one.send(incarnation=1, version=1)
     one.buffer.turn()
     assert [stored.version for stored in one.store.rollout().drawn] == [1, 1]
-    assert one.store.admission.receptions[0, 1] == Reception(8, 8, 0, next_sequence=4, position=16)
+    assert one.store.validator.receptions[0, 1] == Reception(8, 8, 0, next_sequence=4, position=16)
 
 
 @engines
@@ -160,7 +160,7 @@ def test_a_gap_is_counted_as_lost(line: OpenLine, lends: bool) -> None:
     one.lose(samples=2)
     one.send()
     one.buffer.turn()
-    assert one.store.admission.receptions == {(0, 0): Reception(8, 0, 6, next_sequence=5, position=14)}
+    assert one.store.validator.receptions == {(0, 0): Reception(8, 0, 6, next_sequence=5, position=14)}
 
 
 def test_a_new_incarnation_is_no_gap(line: OpenLine) -> None:
@@ -168,7 +168,7 @@ def test_a_new_incarnation_is_no_gap(line: OpenLine) -> None:
     one.send(incarnation=0)
     one.send(incarnation=1)
     one.buffer.turn()
-    assert [reception.lost for reception in one.store.admission.receptions.values()] == [0, 0]
+    assert [reception.lost for reception in one.store.validator.receptions.values()] == [0, 0]
 
 
 REFUSED: list[tuple[dict[str, int], str]] = [
@@ -190,16 +190,16 @@ def test_a_foreign_fragment_is_rejected_counted_and_released(
     one.send()
     one.buffer.turn()
     one.store.release(one.store.rollout())
-    before = dict(one.store.admission.receptions)
+    before = dict(one.store.validator.receptions)
     slots = RolloutStore.slots_needed(1, 4)
     one.store.rollout()
     for repetition in range(3 * slots):
         assert one.send(header={"sequence": 1, "before": 4} | header)
         one.buffer.turn()
-        assert one.store.admission.refusals.count == repetition + 1
-    assert reason in one.store.admission.refusals.first
-    assert "rank 1" in one.store.admission.refusals.first
-    assert one.store.admission.receptions == before
+        assert one.store.validator.refusals.count == repetition + 1
+    assert reason in one.store.validator.refusals.first
+    assert "rank 1" in one.store.validator.refusals.first
+    assert one.store.validator.receptions == before
 
 
 @engines
@@ -210,8 +210,8 @@ def test_messages_of_another_size_are_rejected(line: OpenLine, lends: bool, payl
     for _ in range(20):
         one.send_bytes(payload[: one.store.layout.nbytes + 64])
         one.buffer.turn()
-    assert one.store.admission.refusals.count == 20
-    assert "bytes, not" in one.store.admission.refusals.first
+    assert one.store.validator.refusals.count == 20
+    assert "bytes, not" in one.store.validator.refusals.first
 
 
 @engines
@@ -220,8 +220,8 @@ def test_garbage_of_the_right_size_is_rejected(line: OpenLine, lends: bool) -> N
     for _ in range(20):
         one.send_bytes(b"\xff" * one.store.layout.nbytes)
         one.buffer.turn()
-    assert one.store.admission.refusals.count == 20
-    assert one.store.admission.receptions == {}
+    assert one.store.validator.refusals.count == 20
+    assert one.store.validator.receptions == {}
 
 
 @engines
@@ -233,7 +233,7 @@ def test_released_fragments_make_room_for_ever(line: OpenLine, lends: bool) -> N
         rollout = one.store.rollout()
         if rollout is not None:
             one.store.release(rollout)
-    assert one.store.admission.receptions[0, 0].samples == 400
+    assert one.store.validator.receptions[0, 0].samples == 400
 
 
 @engines
@@ -268,4 +268,4 @@ def test_winding_down_takes_what_fits_and_leaves_the_rest(line: OpenLine, lends:
     one.store.release(remaining)
     one.buffer.stop()
     assert len(one.store.remaining().arrived) == 3
-    assert one.store.admission.receptions[0, 0].samples == 4 * (slots + 3)
+    assert one.store.validator.receptions[0, 0].samples == 4 * (slots + 3)

@@ -95,7 +95,7 @@ def test_every_fragment_arrives_once_however_often_it_is_drawn(line: OpenLine, l
     ]
     assert max(map(drawn.count, drawn)) > 1
     assert set(drawn) < set(arrived)
-    receptions = one.store.admission.receptions
+    receptions = one.store.validator.receptions
     assert sum(reception.samples for reception in receptions.values()) == 4 * len(arrived)
 
 

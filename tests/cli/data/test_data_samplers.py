@@ -26,35 +26,35 @@ def filled(fragments: int = 5, accepted: int = 7, *, envs: int = 3, **settings: 
 
 
 def held(replay: Replay) -> npt.NDArray[np.int64]:
-    """Handles of all samples, the oldest first."""
+    """Keys of all samples, the oldest first."""
     each, ring = replay.ring.steps_each, replay.ring
-    births = np.arange(ring.oldest, ring.next)
-    masks = [replay.index.spans[ring.steps(int(birth))] > 0 for birth in births]
-    return (births[:, None] * each + np.arange(each))[np.array(masks)]
+    insertions = np.arange(ring.oldest, ring.next)
+    masks = [replay.index.spans[ring.steps(int(insertion))] > 0 for insertion in insertions]
+    return (insertions[:, None] * each + np.arange(each))[np.array(masks)]
 
 
 def drawn(replay: Replay, batches: int, size: int) -> dict[int, int]:
     into = BatchArrays(BatchLayout.of(replay.layout, size, ("action",)))
-    handles = []
+    keys = []
     for _ in range(batches):
         replay.sample(into)
-        handles.append(into.handle.copy())
-    values, counts = np.unique(np.concatenate(handles), return_counts=True)
+        keys.append(into.key.copy())
+    values, counts = np.unique(np.concatenate(keys), return_counts=True)
     return dict(zip(values.tolist(), counts.tolist(), strict=True))
 
 
 def chi_square(counts: dict[int, int], expected: dict[int, float]) -> float:
     assert counts.keys() <= expected.keys()
-    return sum((counts.get(handle, 0) - mean) ** 2 / mean for handle, mean in expected.items())
+    return sum((counts.get(key, 0) - mean) ** 2 / mean for key, mean in expected.items())
 
 
 def test_every_sample_is_as_likely_as_any_other() -> None:
     replay = filled(sampler="uniform")
-    handles = held(replay).tolist()
-    assert len(handles) == replay.size < 60
+    keys = held(replay).tolist()
+    assert len(keys) == replay.size < 60
     counts = drawn(replay, 500, 80)
     # Fewer than 60 degrees of freedom: 100 is exceeded once in 1000 seeds.
-    assert chi_square(counts, dict.fromkeys(handles, 40_000 / len(handles))) < 100
+    assert chi_square(counts, dict.fromkeys(keys, 40_000 / len(keys))) < 100
 
 
 def test_rare_samples_are_found_among_many_steps_that_are_none() -> None:
@@ -70,23 +70,23 @@ def test_rare_samples_are_found_among_many_steps_that_are_none() -> None:
 
 def test_samples_are_drawn_in_proportion_to_their_priority_to_the_power_alpha() -> None:
     replay = filled(sampler="prioritised", priority_exponent=0.7)
-    handles = held(replay)
-    priorities = np.random.default_rng(2).random(handles.size).astype(np.float32) * 5
-    replay.update_priorities(handles, -priorities)  # Of an error, the size counts.
+    keys = held(replay)
+    priorities = np.random.default_rng(2).random(keys.size).astype(np.float32) * 5
+    replay.update_priorities(keys, -priorities)  # Of an error, the size counts.
     powered = (priorities.astype(np.float64) + SMALLEST_PRIORITY) ** 0.7
     expected = 40_000 * powered / powered.sum()
     counts = drawn(replay, 500, 80)
-    assert chi_square(counts, dict(zip(handles.tolist(), expected.tolist(), strict=True))) < 100
+    assert chi_square(counts, dict(zip(keys.tolist(), expected.tolist(), strict=True))) < 100
 
 
 def test_weights_make_up_for_the_probabilities() -> None:
     replay = filled(sampler="prioritised", priority_exponent=0.5, importance_exponent=0.3)
-    handles = held(replay)
-    priorities = np.random.default_rng(2).random(handles.size).astype(np.float32) + 0.1
-    replay.update_priorities(handles, priorities)
+    keys = held(replay)
+    priorities = np.random.default_rng(2).random(keys.size).astype(np.float32) + 0.1
+    replay.update_priorities(keys, priorities)
     into = batch_of(replay, 16)
     chances = np.sqrt(priorities.astype(np.float64)) / np.sqrt(priorities.astype(np.float64)).sum()
-    weights = (replay.size * chances[np.searchsorted(handles, into.handle)]) ** -0.3
+    weights = (replay.size * chances[np.searchsorted(keys, into.key)]) ** -0.3
     np.testing.assert_allclose(into.batch.weight, weights / weights.max(), rtol=1e-4)
 
 
@@ -145,7 +145,7 @@ def test_what_is_evicted_or_no_experience_has_no_priority() -> None:
 
 def test_priorities_of_evicted_samples_are_counted_and_left_out() -> None:
     replay = filled(sampler="prioritised")
-    handles = held(replay)
+    keys = held(replay)
     assert replay.sampler.priorities is not None
     before = replay.sampler.priorities.copy()
     each = replay.ring.steps_each
@@ -153,17 +153,17 @@ def test_priorities_of_evicted_samples_are_counted_and_left_out() -> None:
     replay.update_priorities(gone, np.full(5, 9.0, np.float32))
     np.testing.assert_array_equal(replay.sampler.priorities, before)
     assert replay.stale_updates == 5
-    replay.update_priorities(np.append(handles[:1], 0), np.array([3.0, 9.0], np.float32))
+    replay.update_priorities(np.append(keys[:1], 0), np.array([3.0, 9.0], np.float32))
     assert replay.stale_updates == 6
-    assert replay.sampler.priorities[handles[0] % replay.ring.span] == np.float32((3.0 + 1e-6) ** 0.6)
+    assert replay.sampler.priorities[keys[0] % replay.ring.span] == np.float32((3.0 + 1e-6) ** 0.6)
 
 
 def test_of_two_priorities_for_one_sample_the_last_counts() -> None:
     replay = filled(sampler="prioritised", priority_exponent=1.0)
-    handle = held(replay)[4]
-    replay.update_priorities(np.array([handle] * 3), np.array([3.0, 1.0, 2.0], np.float32))
+    key = held(replay)[4]
+    replay.update_priorities(np.array([key] * 3), np.array([3.0, 1.0, 2.0], np.float32))
     assert replay.sampler.priorities is not None
-    assert replay.sampler.priorities[handle % replay.ring.span] == pytest.approx(2.0, rel=1e-5)
+    assert replay.sampler.priorities[key % replay.ring.span] == pytest.approx(2.0, rel=1e-5)
 
 
 def test_priorities_that_are_no_numbers_are_refused() -> None:
@@ -183,43 +183,43 @@ def test_a_handle_of_no_experience_gets_no_priority() -> None:
 def test_fresh_samples_come_first_and_the_oldest_of_them_first() -> None:
     replay = filled(sampler="fresh")
     first = held(replay)
-    assert batch_of(replay, 7).handle.tolist() == first[:7].tolist()
-    assert batch_of(replay, 7).handle.tolist() == first[7:14].tolist()
+    assert batch_of(replay, 7).key.tolist() == first[:7].tolist()
+    assert batch_of(replay, 7).key.tolist() == first[7:14].tolist()
     actor = ScriptedActor(replay.layout, 1, 0)
     for _ in range(4):  # Evicts samples that were never used.
         actor.fill(replay.free)
         replay.accept()
     still = held(replay).tolist()
     assert still[0] > first[14], "of those never used, some were evicted"
-    assert batch_of(replay, len(still)).handle.tolist() == still
+    assert batch_of(replay, len(still)).key.tolist() == still
 
 
 def test_once_all_were_used_fresh_first_is_uniform() -> None:
     replay = filled(sampler="fresh")
-    handles = held(replay).tolist()
-    mixed = batch_of(replay, len(handles) + 50).handle.tolist()
-    assert mixed[: len(handles)] == handles
-    assert set(mixed) == set(handles)
+    keys = held(replay).tolist()
+    mixed = batch_of(replay, len(keys) + 50).key.tolist()
+    assert mixed[: len(keys)] == keys
+    assert set(mixed) == set(keys)
     counts = drawn(replay, 500, 80)
-    assert chi_square(counts, dict.fromkeys(handles, 40_000 / len(handles))) < 100
+    assert chi_square(counts, dict.fromkeys(keys, 40_000 / len(keys))) < 100
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_what_is_drawn_depends_on_the_seed_alone(sampler: SamplerName) -> None:
-    def handles(seed: int) -> list[list[int]]:
+    def keys(seed: int) -> list[list[int]]:
         replay = filled(sampler=sampler, seed=seed)
         np.random.default_rng().random(3)
         found = []
         for _ in range(4):
             into = batch_of(replay, 40)
-            found.append(into.handle.tolist())
-            replay.update_priorities(into.handle, np.arange(40, dtype=np.float32))
+            found.append(into.key.tolist())
+            replay.update_priorities(into.key, np.arange(40, dtype=np.float32))
             ScriptedActor(replay.layout, 1, 0).fill(replay.free)
             replay.accept()
         return found
 
-    assert handles(3) == handles(3)
-    assert handles(3) != handles(4)
+    assert keys(3) == keys(3)
+    assert keys(3) != keys(4)
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -235,5 +235,5 @@ def test_without_priorities_all_weights_are_1_and_updates_change_nothing(sampler
     for _ in range(20):
         into, expected = batch_of(replay, 9), batch_of(untouched, 9)
         assert into.batch.weight.tolist() == [1.0] * 9
-        assert into.handle.tolist() == expected.handle.tolist()
-        replay.update_priorities(into.handle, np.arange(9, dtype=np.float32))
+        assert into.key.tolist() == expected.key.tolist()
+        replay.update_priorities(into.key, np.arange(9, dtype=np.float32))

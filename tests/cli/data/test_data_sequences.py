@@ -64,7 +64,7 @@ def test_every_sequence_is_what_its_steps_one_by_one_make_of_it(
             into = sequences_of(replay, 8)
             check_sequences(into, naive)
             drawn += into.steps
-            assert into.steps == sum(len(complete[handle].actions) for handle in into.handle.tolist())
+            assert into.steps == sum(len(complete[key].actions) for key in into.key.tolist())
             assert replay.uses.total == drawn
 
 
@@ -249,8 +249,8 @@ def test_sequences_are_drawn_uniformly_however_long_they_are() -> None:
         play(replay, naive, actors[number % 2])
     draws, counts = 400, dict.fromkeys(naive.complete, 0)
     for _ in range(draws):
-        for handle in sequences_of(replay, 32).handle.tolist():
-            counts[handle] += 1
+        for key in sequences_of(replay, 32).key.tolist():
+            counts[key] += 1
     expected = draws * 32 / len(counts)
     statistic = sum((count - expected) ** 2 / expected for count in counts.values())
     freedom = len(counts) - 1
@@ -325,14 +325,14 @@ def test_records_of_teams_are_gathered_and_saved_as_any_observation(tmp_path: Pa
     actions = np.concatenate([one["action"] for one in acted])
     for one in (replay, restored):
         into = sequences_of(one, 16)
-        for place, handle in enumerate(into.handle.tolist()):
-            row, n = divmod(handle, 2)
+        for place, key in enumerate(into.key.tolist()):
+            row, n = divmod(key, 2)
             for name in space.dtype.names:
                 drawn = into.arrays["observation"][name][place]
                 # The row after a fragment's last is another that its actor has written.
                 np.testing.assert_array_equal(drawn[:5], seen[name][row : row + 5, n])
             np.testing.assert_array_equal(into.arrays["fields/action"][place], actions[row : row + 5, n])
-        assert set(into.handle.tolist()) == {0, 1, 10, 11}
+        assert set(into.key.tolist()) == {0, 1, 10, 11}
 
 
 def test_layouts_of_other_records_are_told_apart() -> None:

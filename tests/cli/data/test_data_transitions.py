@@ -69,8 +69,8 @@ def test_every_transition_is_what_its_steps_one_by_one_make_of_it(
     replay = open_replay(layout, fragments, n_step=n_step, sampler=sampler)
     naive = NaiveReplay(layout, fragments)
     play(replay, naive, events, seed, end_rate)
-    handles = list(naive.handles())
-    assert (replay.size, replay.accepted) == (len(handles), naive.accepted)
+    keys = list(naive.keys())
+    assert (replay.size, replay.accepted) == (len(keys), naive.accepted)
 
 
 @settings(max_examples=100, deadline=None)
@@ -97,7 +97,7 @@ def test_all_that_is_held_and_nothing_else_can_be_drawn(
             actors[number].lose()
     if replay.size:
         batch = batch_of(replay, replay.size)
-        assert batch.handle.tolist() == list(naive.handles())
+        assert batch.key.tolist() == list(naive.keys())
         check(batch, naive, n_step, 0.9)
 
 
@@ -141,7 +141,7 @@ def test_a_transition_goes_on_in_no_other_incarnation_whatever_was_lost() -> Non
     layout = fragment_layout(2, 1)
     replay, naive = open_replay(layout, 4, n_step=4, sampler="fresh"), NaiveReplay(layout, 4)
     play(replay, naive, [("a", 0), ("r", 0), ("l", 0), ("a", 0)])
-    headers = [naive.fragments[birth].header for birth in (0, 1)]
+    headers = [naive.fragments[insertion].header for insertion in (0, 1)]
     assert [(int(header["incarnation"]), int(header["sequence"])) for header in headers] == [(0, 0), (1, 1)]
     check(batch_of(replay, 50), naive, 4, 0.9)
 
@@ -151,7 +151,7 @@ def test_a_transition_does_not_go_on_across_a_lost_fragment() -> None:
     replay, naive = open_replay(layout, 4, n_step=4, sampler="fresh"), NaiveReplay(layout, 4)
     play(replay, naive, [("a", 0), ("l", 0), ("a", 0)])
     into = batch_of(replay, 50)
-    np.testing.assert_allclose(into.batch.discount, np.where(into.handle % 2 == 0, 0.81, 0.9), rtol=1e-6)
+    np.testing.assert_allclose(into.batch.discount, np.where(into.key % 2 == 0, 0.81, 0.9), rtol=1e-6)
     check(into, naive, 4, 0.9)
 
 

@@ -40,7 +40,7 @@ def check_rounds(summary: dict[str, Any], run: Any, earlier: int = 0) -> None:
     assert summary["rejected_frames"] == 0
     per_use = summary["consumed"] / 2
     assert 0 < per_use <= summary["env_steps"]
-    assert not list(run.path.glob("lockstep*"))
+    assert not list(run.path.glob("all_reduce*"))
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from tianji_cli.plan.graph import FRAGMENTS, graph_of
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.roles.learner.episodes import Episodes, StopRule
 from tianji_cli.roles.learner.learner import Learner, LearnerDuties
+from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower
-from tianji_cli.roles.learner.parallel.lockstep import Lockstep
 from tianji_cli.wire import published
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.worker.supply import GroupProcesses, Terms, supply_of
@@ -108,7 +108,7 @@ class Crew:
         embryos: by the number of the learner.
         learner: the one that publishes, once it is built.
         follower: in the process of a follower, itself.
-        lockstep: of this process.
+        all_reduce: of this process.
         followed: what became of each follower, by its number.
     """
 
@@ -125,7 +125,7 @@ class Crew:
         self.terms = terms(rule, learners, directory, **buffer)
         self.progress = Progress()
         self.embryos = [self._embryo(rule, number) for number in range(learners)]
-        self.lockstep: Lockstep
+        self.all_reduce: AllReduceGroup
         self.follower: Follower
         self.learner: Learner
         self.followed: dict[int, Followed] = {}
@@ -199,7 +199,7 @@ class Crew:
                 next(iter(self._ends.values())).wait(0.01)
 
     def lead(self, updates: int) -> None:
-        """Feed the learner until it has made and published so many updates, and stop it."""
+        """DataSource the learner until it has made and published so many updates, and stop it."""
         each = PUBLISH_EVERY if self.terms.config.learns_from_replay else 1
         self.work(lambda: self.progress.version * each >= updates)
         self.stop()
@@ -252,9 +252,9 @@ class Crew:
             pipe.send({rank: end.address for rank, end in self._ends.items()})
             self._connect(received(pipe))
             embryo = self.embryos[number]
-            self.lockstep = self._meet(number)
-            feed = supply_of(self.terms).follower_feed(next(iter(self._ends.values())), embryo)
-            self.follower = Follower(embryo, feed, self.lockstep)
+            self.all_reduce = self._meet(number)
+            feed = supply_of(self.terms).follower_source(next(iter(self._ends.values())), embryo)
+            self.follower = Follower(embryo, feed, self.all_reduce)
             value = follow(self)
             moments = torch.cat(list(embryo.averaged_state())).numpy()
             pipe.send(Followed(self.parameters(number), moments, self.follower.report(), value))
@@ -276,19 +276,19 @@ class Crew:
         for end in self._ends.values():
             end.connect(addresses)
 
-    def _meet(self, number: int) -> Lockstep:
-        store = self._directory / f"lockstep-{self._number}"
-        return Lockstep(store, number, len(self.embryos), timeout_s=PATIENCE_S)
+    def _meet(self, number: int) -> AllReduceGroup:
+        store = self._directory / f"all_reduce-{self._number}"
+        return AllReduceGroup(store, number, len(self.embryos), timeout_s=PATIENCE_S)
 
     def _build_learner(self) -> None:
         supply, rank = supply_of(self.terms), self.terms.processes.learner.rank
-        lockstep = self._meet(0) if len(self.embryos) > 1 else None
-        if lockstep is not None:
-            self.lockstep = lockstep
+        all_reduce = self._meet(0) if len(self.embryos) > 1 else None
+        if all_reduce is not None:
+            self.all_reduce = all_reduce
         self.buffer = supply.buffer(self._ends[rank])
         self.learner = Learner(
             self.embryos[0],
-            supply.feed(self._ends[rank], self.embryos[0], lockstep),
+            supply.feed(self._ends[rank], self.embryos[0], all_reduce),
             self._ends[rank],
             "policy-0",
             duties=LearnerDuties(StopRule(), 1e9),
@@ -296,7 +296,7 @@ class Crew:
             progress=self.progress,
             episodes=Episodes(),
             average=self.average,
-            lockstep=lockstep,
+            all_reduce=all_reduce,
         )
 
     def push(self, channel: str, payload: bytes) -> None:

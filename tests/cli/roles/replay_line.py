@@ -11,12 +11,12 @@ from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.buffer import ReplayBuffer
-from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler, SamplerName
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.learner.data_source import RemoteReplay
+from tianji_cli.roles.learner.data_source import RemoteReplayClient
 from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_transports.composite import open_endpoint
 from tianji_transports.core import EngineOptions, Full, Loan, Transport
@@ -47,7 +47,7 @@ class Line:
         if sequence_steps is not None:
             self.layout = fragment_layout(4, 4)
             self.batches = BatchLayout.of(self.layout, BATCH, ("action",), sequence_steps)
-        arrivals, priorities = Arrival.nbytes(EACH), priority_update.nbytes(BATCH)
+        arrivals, priorities = FragmentStats.nbytes(EACH), priority_update.nbytes(BATCH)
         wiring = Wiring(
             f"replay-{next(_numbers)}",
             (
@@ -74,7 +74,7 @@ class Line:
             JOB,
             {ACTOR: (0,)},
             replay=replay,
-            balance=Balance(RHO, WARMUP, tolerance),
+            limiter=RateLimiter(RHO, WARMUP, tolerance),
         )
         self.buffer = ReplayBuffer(
             self.ends[BUFFER],
@@ -85,7 +85,7 @@ class Line:
             keeper=None,
             in_step=in_step,
         )
-        self.learner = RemoteReplay(self.ends[LEARNER], BUFFER, JOB, self.batches)
+        self.learner = RemoteReplayClient(self.ends[LEARNER], BUFFER, JOB, self.batches)
 
     def loan(self, sender: int, dest: int, channel: str, nbytes: int) -> Loan:
         """Get memory as soon as both ends have met."""
@@ -118,10 +118,10 @@ class Line:
                 self.ends[LEARNER].wait(0.01)
         pytest.fail("no batch comes")
 
-    def leaves(self, handles: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+    def leaves(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         sampler = self.store.replay.sampler
         assert isinstance(sampler, PrioritisedSampler)
-        return sampler.tree.leaves[handles % self.store.replay.ring.span]
+        return sampler.tree.leaves[keys % self.store.replay.ring.span]
 
     def close(self) -> list[Any]:
         return [end.close() for end in self.ends]

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 from cli.skirmish import Skirmish
 
-from tianji_cli.root.accounting import Account, settle
+from tianji_cli.root.accounting import Account, reconcile
 from tianji_envs.core import BaseEnv
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_envs.serial import SerialVectorEnvironment
@@ -183,7 +183,7 @@ def test_an_actor_that_stops_gives_its_fragment_up(
     page = one.file.read(0)
     assert page.abandoned
     assert page.produced == page.unfinished > 0
-    assert settle({(0, 0): page}, {}, set()) == Account(page.produced, 0, 0, 0, dropped=page.produced)
+    assert reconcile({(0, 0): page}, {}, set()) == Account(page.produced, 0, 0, 0, dropped=page.produced)
     assert one.receive() is None
     assert one.sender.loan(0, "fragments", 8) is not FULL, "the loan was given back"
 

@@ -8,7 +8,7 @@ import pytest
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.root.accounting import Account, settle
+from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.worker.assembly import Assembly
 from tianji_cli.worker.parts import Job
 from tianji_transports.composite import edge_capabilities
@@ -89,7 +89,7 @@ def test_a_fragment_that_was_not_pushed_is_dropped_once_and_copied_to_nobody(
     work(one.actor, turns)
     one.actor.stop()
     page = one.file.read(0)
-    assert settle({(0, 0): page}, {}, set()) == Account(page.produced, 0, 0, 0, dropped=page.produced)
+    assert reconcile({(0, 0): page}, {}, set()) == Account(page.produced, 0, 0, 0, dropped=page.produced)
     assert page.produced == page.unfinished > 0
     for i, copyist in enumerate(one.copyists):
         assert claimed(copyist, f"copies-{i}") is None

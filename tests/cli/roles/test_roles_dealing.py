@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tianji_cli.plan.graph import DEALS, SHARES
-from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Deal, Dealer
+from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Deal, Scatter
 from tianji_transports.core import Transport
 from tianji_transports.shm.transport import ShmTransport
 from tianji_transports.ucx.transport import UcxTransport
@@ -46,8 +46,8 @@ def unasked() -> Iterator[Ends]:
     yield from ends(ShmTransport, 1)
 
 
-def dealt(opened: Ends) -> Dealer:
-    dealer = Dealer(opened[LEARNER], (ONE, OTHER), job=7, shares=1, nbytes=NBYTES)
+def dealt(opened: Ends) -> Scatter:
+    dealer = Scatter(opened[LEARNER], (ONE, OTHER), job=7, shares=1, nbytes=NBYTES)
     while dealer.hands() is None:
         for rank in (ONE, OTHER):
             assert opened[rank].probe(SHARES) is None
@@ -56,7 +56,7 @@ def dealt(opened: Ends) -> Dealer:
     return dealer
 
 
-def is_claimed(dealer: Dealer) -> bool:
+def is_claimed(dealer: Scatter) -> bool:
     return dealer.is_claimed
 
 

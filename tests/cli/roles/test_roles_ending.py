@@ -77,14 +77,14 @@ class StagedEnding:
         self.killed: list[set[int]] = []
         self.given_up: list[set[int]] = []
         self.said: list[str] = []
-        self.crew = SimpleNamespace(ranks=ranks, kill=lambda ranks: self.killed.append(set(ranks)))
+        self.pool = SimpleNamespace(ranks=ranks, kill=lambda ranks: self.killed.append(set(ranks)))
         monkeypatch.setattr("time.monotonic", lambda: self.now)
         control: Any = SimpleNamespace(
             send=lambda rank, message: self.told.append((rank, type(message).__name__))
         )
-        crew: Any = self.crew
+        pool: Any = self.pool
         self.ending = Ending(
-            plan, control, crew, saves_replay=True, give_up=self.given_up.append, event=self.said.append
+            plan, control, pool, saves_replay=True, give_up=self.given_up.append, event=self.said.append
         )
 
 
@@ -99,7 +99,7 @@ def test_actors_stop_while_the_others_make_ready_and_are_killed_when_none_has_fo
     assert sorted(stage.told) == [(1, "WindDown"), (2, "WindDown"), (3, "Stop"), (4, "Stop")]
     assert not ending.actors_are_gone()
     stage.now += 1.0
-    stage.crew.ranks = {1, 2, 4}
+    stage.pool.ranks = {1, 2, 4}
     assert not ending.actors_are_gone()
     assert ending.deadline == stage.now + WIND_DOWN_LIMIT_S, (
         "one has stopped, so the other has its time again"
@@ -110,7 +110,7 @@ def test_actors_stop_while_the_others_make_ready_and_are_killed_when_none_has_fo
     assert stage.killed == [{4}, {4}]
     (said,) = stage.said
     assert "did not stop within" in said
-    stage.crew.ranks = {1, 2}
+    stage.pool.ranks = {1, 2}
     assert ending.actors_are_gone()
 
 
@@ -131,6 +131,6 @@ def test_a_buffer_has_time_to_save_and_a_learner_less_to_stop(monkeypatch: pytes
     stage.now = ending.deadline
     assert not ending.all_are_gone()
     assert stage.given_up == stage.killed == [{2}]
-    stage.crew.ranks = set()
+    stage.pool.ranks = set()
     assert ending.all_are_gone()
     assert ending.deadline == float("inf")

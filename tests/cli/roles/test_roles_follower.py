@@ -10,8 +10,8 @@ from cli.roles.learner_crew import BATCH, DQN, Crew
 
 from tianji_cli.files.checkpoint import load_parameters
 from tianji_cli.plan.graph import DEALS, SHARES
-from tianji_cli.roles.learner.parallel import lockstep as lockstep_module
-from tianji_cli.roles.learner.parallel.lockstep import DivergedLearnersError, LostPeerError
+from tianji_cli.roles.learner.parallel import all_reduce as lockstep_module
+from tianji_cli.roles.learner.parallel.all_reduce import DivergedLearnersError, LostPeerError
 
 engines = pytest.mark.parametrize("engine", ["shm", "zmq"])
 
@@ -77,7 +77,7 @@ def test_a_learner_that_winds_down_leaves_in_the_middle_of_a_round_and_its_follo
 
     def follow(crew: Crew) -> None:
         crew.follower.wind_down()
-        while crew.lockstep.lost is None:
+        while crew.all_reduce.lost is None:
             crew.follower.turn()
         assert not crew.follower.turn()
 
@@ -95,7 +95,7 @@ def test_a_lost_follower_ends_updates_and_nothing_else_until_nobody_says_why(
     crew = Crew(rule, 2, tmp_path)
 
     def lead(crew: Crew) -> None:
-        crew.work(lambda: crew.lockstep.lost is not None)
+        crew.work(lambda: crew.all_reduce.lost is not None)
         updates, received = crew.progress.updates, crew.progress.env_steps
         parameters = crew.parameters(0)
         for _ in range(20):
@@ -173,7 +173,7 @@ class MovingAverage:
         self.calls: list[int] = []
         self._adopted = False
 
-    def settle(self, updates: int, _consumed: int) -> bool:
+    def reconcile(self, updates: int, _consumed: int) -> bool:
         self.calls.append(updates)
         if updates == 2:
             with torch.no_grad():

@@ -7,7 +7,7 @@ from typing import Any
 
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.root.announcements import Announcements
-from tianji_cli.root.bottleneck import HeldBack, Receiver, bound_by
+from tianji_cli.root.bottleneck import BackPressure, Receiver, bound_by
 from tianji_cli.wire.messages import Report
 
 
@@ -27,7 +27,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self.plan = plan()
-        self.held = HeldBack(self.plan)
+        self.held = BackPressure(self.plan)
         self.now_s = 0.0
         self.waited_s: dict[int, dict[str, float]] = {}
 

@@ -16,12 +16,12 @@ from tianji_cli.files.checkpoint import CheckpointWriter, load_parameters, load_
 from tianji_cli.files.saved import Progress
 from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.rollout import RolloutStore
-from tianji_cli.roles.learner.data_source import RolloutFeed
+from tianji_cli.roles.learner.data_source import RolloutSource
 from tianji_cli.roles.learner.episodes import Episodes, StopRule
 from tianji_cli.roles.learner.learner import Learner, LearnerDuties
 from tianji_cli.roles.loop import run_in_turns
-from tianji_cli.root.accounting import settle
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.root.accounting import reconcile
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.published import PublishedPolicy
 
 Work = Callable[..., bool]
@@ -61,7 +61,7 @@ class Training:
         self.checkpoints = directory / "checkpoints"
         self.learner = Learner(
             self.embryo,
-            RolloutFeed(self.embryo, self.store),
+            RolloutSource(self.embryo, self.store),
             stage.receiver,
             "policy",
             duties=LearnerDuties(stop, checkpoint_every_s),
@@ -110,7 +110,7 @@ def test_training_ends_when_the_stop_rule_holds_and_every_sample_is_accounted_fo
     one.run()
     assert one.learner.finished is not None
     assert one.learner.finished.endswith("environment steps")
-    account = settle({(0, 0): one.stage.file.read(0)}, one.store.admission.receptions, set())
+    account = reconcile({(0, 0): one.stage.file.read(0)}, one.store.validator.receptions, set())
     assert account.unaccounted == 0
     assert account.received == one.progress.env_steps >= 3000
     assert (account.lost, account.in_flight) == (0, 0)
@@ -142,7 +142,7 @@ def test_a_turn_is_one_minibatch(begin: Callable[..., Training], work: Work) -> 
     one = begin(StopRule(env_steps=10**9), window=PER_ROLLOUT)
     work(one.stage.actor, 100)
     work(one.buffer)
-    samples = one.store.admission.receptions[0, 0].samples
+    samples = one.store.validator.receptions[0, 0].samples
     minibatches = EPOCHS * round(samples / MINIBATCH)
     for update in range(minibatches):
         assert one.learner.turn()
@@ -176,7 +176,7 @@ def test_winding_down_counts_whatever_still_comes_and_updates_no_more(
         work(one.learner)
     for role in (one.stage.actor, one.buffer, one.learner):
         role.stop()
-    account = settle({(0, 0): one.stage.file.read(0)}, one.store.admission.receptions, set())
+    account = reconcile({(0, 0): one.stage.file.read(0)}, one.store.validator.receptions, set())
     assert account.received == one.progress.env_steps == account.produced - account.dropped > 500
     assert account.unaccounted == 0
     assert one.episodes.count > 0
@@ -251,7 +251,7 @@ def test_the_best_policy_is_one_that_was_published_even_if_a_checkpoint_came_bet
         work(one.buffer)
         one.learner.turn()
     one.learner.save()
-    one.learner._record([Arrival(samples=100, started_ns=0, returns=[500.0] * 100)])
+    one.learner._record([FragmentStats(samples=100, started_ns=0, returns=[500.0] * 100)])
     one.learner.save()
     saved = load_parameters(one.checkpoints / "best", one.stage.model)
     np.testing.assert_array_equal(saved, one.published()[1])

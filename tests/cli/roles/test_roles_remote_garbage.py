@@ -11,7 +11,7 @@ from tianji_algos.errors import DivergedError
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler
 from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.batches import BatchArrays
 
 
@@ -65,12 +65,12 @@ def arrival(samples: int, age_ns: int, returns: int, nbytes: int, wins: int = 0)
     [
         b"",
         b"x" * 31,
-        b"\xff" * Arrival.nbytes(EACH),
-        arrival(10**6, 0, 0, Arrival.nbytes(EACH)),
-        arrival(2**64 - 1, 0, 0, Arrival.nbytes(EACH)),
-        arrival(1, 2**63, 0, Arrival.nbytes(EACH)),
-        arrival(1, 0, 10**6, Arrival.nbytes(EACH)),
-        arrival(1, 0, 1, Arrival.nbytes(EACH), wins=2),
+        b"\xff" * FragmentStats.nbytes(EACH),
+        arrival(10**6, 0, 0, FragmentStats.nbytes(EACH)),
+        arrival(2**64 - 1, 0, 0, FragmentStats.nbytes(EACH)),
+        arrival(1, 2**63, 0, FragmentStats.nbytes(EACH)),
+        arrival(1, 0, 10**6, FragmentStats.nbytes(EACH)),
+        arrival(1, 0, 1, FragmentStats.nbytes(EACH), wins=2),
         arrival(16, 0, 0, 32),
     ],
 )
@@ -82,16 +82,16 @@ def test_what_is_no_arrival_is_counted_and_the_others_are_heard(
     one.send(3)
     one.buffer.turn()
     heard = one.learner.arrivals()
-    assert sum(arrived.samples for arrived in heard) == one.store.balance.received > 0
+    assert sum(arrived.samples for arrived in heard) == one.store.limiter.received > 0
     assert len(heard) == 3
     count, why = one.learner.report()["rejected"]["batches"]
     assert (count, why) == (1, "a message from rank 0 is none of this job: it is no arrival")
 
 
-def update(value: float, handle: int = 0) -> bytes:
+def update(value: float, key: int = 0) -> bytes:
     memory = memoryview(bytearray(priority_update.nbytes(BATCH)))
-    message = np.ndarray(BATCH, [("handle", "<i8"), ("priority", "<f4")], memory)
-    message["handle"], message["priority"] = handle, value
+    message = np.ndarray(BATCH, [("key", "<i8"), ("priority", "<f4")], memory)
+    message["key"], message["priority"] = key, value
     return bytes(memory)
 
 
@@ -133,15 +133,15 @@ def test_what_are_no_priorities_is_counted_and_changes_nothing(
         one.learner.give_priorities(priorities(2.0))
 
 
-@pytest.mark.parametrize("handle", [-1, -(2**63), 2**63 - 1, 10**9])
-def test_priorities_of_samples_that_nobody_has_are_stale(line: Callable[..., Line], handle: int) -> None:
+@pytest.mark.parametrize("key", [-1, -(2**63), 2**63 - 1, 10**9])
+def test_priorities_of_samples_that_nobody_has_are_stale(line: Callable[..., Line], key: int) -> None:
     one = line()
     one.send(10)
     one.batch()
     sampler = one.store.replay.sampler
     assert isinstance(sampler, PrioritisedSampler)
     before = sampler.tree.leaves.copy()
-    one.say(LEARNER, BUFFER, PRIORITIES, update(7.0, handle))
+    one.say(LEARNER, BUFFER, PRIORITIES, update(7.0, key))
     one.buffer.turn()
     np.testing.assert_array_equal(sampler.tree.leaves, before)
     assert one.buffer.report()["stale_priorities"] == BATCH

@@ -36,7 +36,7 @@ def test_batches_arrive_as_they_were_drawn(line: Callable[..., Line], engine: st
         actor.fill(twin.free)
         twin.accept()
     one.send(10)
-    while one.store.balance.received < twin.accepted:
+    while one.store.limiter.received < twin.accepted:
         # Whoever draws too early draws from less than its twin.
         claim = one.ends[BUFFER].probe("fragments")
         if claim is not None:
@@ -45,7 +45,7 @@ def test_batches_arrive_as_they_were_drawn(line: Callable[..., Line], engine: st
     for _ in range(20):
         twin.sample(expected)
         drawn = one.batch()
-        np.testing.assert_array_equal(drawn.handle, expected.handle)
+        np.testing.assert_array_equal(drawn.key, expected.key)
         np.testing.assert_array_equal(drawn.version, expected.version)
         np.testing.assert_array_equal(drawn.age, expected.age)
         for name in ("observation", "next_observation", "reward", "discount", "weight"):
@@ -61,16 +61,16 @@ def test_priorities_take_effect_on_the_samples_of_the_batch_they_belong_to(
     one = line(engine)
     one.send(10)
     for value in (3.0, 5.0, 0.0):
-        handles = one.batch().handle.copy()
+        keys = one.batch().key.copy()
         one.learner.give_priorities(priorities(value))
         expected = np.float32((value + SMALLEST_PRIORITY) ** ALPHA)
         for _ in range(1000):
             one.buffer.turn()
-            if (one.leaves(handles) == expected).all():
+            if (one.leaves(keys) == expected).all():
                 break
             one.ends[BUFFER].wait(0.01)
-        np.testing.assert_array_equal(one.leaves(handles), expected)
-        others = np.setdiff1d(np.arange(one.store.replay.ring.span), handles)
+        np.testing.assert_array_equal(one.leaves(keys), expected)
+        others = np.setdiff1d(np.arange(one.store.replay.ring.span), keys)
         assert not (one.leaves(others) == expected).any()
 
 
@@ -78,13 +78,13 @@ def test_in_step_the_next_batch_waits_for_the_priorities_of_the_last(line: Calla
     one = line(in_step=True)
     one.send(10)
     for _ in range(5):
-        handles = one.batch().handle.copy()
+        keys = one.batch().key.copy()
         for _ in range(20):
             one.buffer.turn()
             assert one.learner.draw() is None
         one.learner.give_priorities(priorities(2.0))
         one.batch()
-        assert (one.leaves(handles) == np.float32((2.0 + SMALLEST_PRIORITY) ** ALPHA)).all()
+        assert (one.leaves(keys) == np.float32((2.0 + SMALLEST_PRIORITY) ** ALPHA)).all()
         one.learner.give_priorities(priorities(1.0))
 
 
@@ -93,7 +93,7 @@ def test_out_of_step_batches_come_without_any_priorities(line: Callable[..., Lin
     one.send(10)
     for _ in range(50):
         one.batch()
-    assert one.store.balance.consumed >= 50 * BATCH
+    assert one.store.limiter.consumed >= 50 * BATCH
 
 
 def test_no_more_batches_are_assembled_ahead_than_the_window_holds(line: Callable[..., Line]) -> None:
@@ -101,11 +101,11 @@ def test_no_more_batches_are_assembled_ahead_than_the_window_holds(line: Callabl
     one.send(10)
     for _ in range(50):
         one.buffer.turn()
-    assert one.store.balance.consumed == 2 * BATCH
+    assert one.store.limiter.consumed == 2 * BATCH
     one.batch()
     for _ in range(50):
         one.buffer.turn()
-    assert one.store.balance.consumed == 3 * BATCH
+    assert one.store.limiter.consumed == 3 * BATCH
 
 
 def test_the_buffer_holds_the_balance_by_the_batches_it_has_assembled(line: Callable[..., Line]) -> None:
@@ -115,10 +115,10 @@ def test_the_buffer_holds_the_balance_by_the_batches_it_has_assembled(line: Call
         one.learner.arrivals()
         one.buffer.turn()
         one.learner.draw()
-        if one.store.balance.received >= WARMUP:
-            assert abs(one.store.balance.lead) <= 24.0
-    assert one.store.balance.received > 0.6 * 100 * EACH
-    assert one.store.balance.actual == pytest.approx(RHO, rel=0.1)
+        if one.store.limiter.received >= WARMUP:
+            assert abs(one.store.limiter.lead) <= 24.0
+    assert one.store.limiter.received > 0.6 * 100 * EACH
+    assert one.store.limiter.actual == pytest.approx(RHO, rel=0.1)
 
 
 # Arrivals and the end.
@@ -145,7 +145,7 @@ def test_at_the_end_arrivals_are_complete_and_in_order_though_the_learner_was_no
 
     one.buffer.wind_down()
     one.learner.wind_down()
-    while one.store.balance.received < sum(sizes):
+    while one.store.limiter.received < sum(sizes):
         one.buffer.turn()
     learner = threading.Thread(target=listen)
     learner.start()
@@ -156,7 +156,7 @@ def test_at_the_end_arrivals_are_complete_and_in_order_though_the_learner_was_no
         over.set()
         learner.join()
     assert heard == sizes
-    assert one.store.balance.received == sum(sizes)
+    assert one.store.limiter.received == sum(sizes)
 
 
 def test_a_learner_that_does_not_listen_is_an_error_of_the_buffer(
@@ -179,14 +179,14 @@ def test_winding_down_with_batches_in_flight_leaks_nothing(line: Callable[..., L
         one.buffer.turn()
     one.buffer.wind_down()
     one.learner.wind_down()
-    consumed = one.store.balance.consumed
+    consumed = one.store.limiter.consumed
     for _ in range(1000):
         one.learner.arrivals()
         one.buffer.turn()
         if not any(one.ends[BUFFER].unconfirmed(LEARNER, channel) for channel in (BATCHES, ARRIVALS)):
             break
         one.ends[BUFFER].wait(0.01)
-    assert one.store.balance.consumed == consumed, "no more batches are assembled"
+    assert one.store.limiter.consumed == consumed, "no more batches are assembled"
     one.buffer.stop()
     one.learner.arrivals()
     for report in one.close():

@@ -10,12 +10,12 @@ from cli.data.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.buffer import ReplayBuffer
-from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay import file as replay_keeper
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.batches import BatchLayout
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
@@ -37,7 +37,7 @@ class Line:
             (
                 Channel("fragments", BUFFER, (ACTOR,), LAYOUT.nbytes, 200),
                 Channel(BATCHES, LEARNER, (BUFFER,), BATCHES_LAYOUT.nbytes, 2),
-                Channel(ARRIVALS, LEARNER, (BUFFER,), Arrival.nbytes(EACH), 64),
+                Channel(ARRIVALS, LEARNER, (BUFFER,), FragmentStats.nbytes(EACH), 64),
                 Channel(PRIORITIES, BUFFER, (LEARNER,), priority_update.nbytes(BATCH), 3),
             ),
         )
@@ -45,7 +45,7 @@ class Line:
         self.actor = ScriptedActor(LAYOUT, 0, seed=1, end_rate=0.0)
         self.replay = open_replay(LAYOUT, 10)
         self.store = ReplayStore(
-            LAYOUT, JOB, {ACTOR: (0,)}, replay=self.replay, balance=Balance(2.0, warmup, 24.0)
+            LAYOUT, JOB, {ACTOR: (0,)}, replay=self.replay, limiter=RateLimiter(2.0, warmup, 24.0)
         )
         self.directory = directory
         self.buffer = ReplayBuffer(
@@ -90,7 +90,7 @@ def test_fragments_beyond_the_balance_stay_with_their_sender(line: Callable[...,
     one.send(20)
     for _ in range(5):
         one.buffer.turn()
-    received = one.store.balance.received
+    received = one.store.limiter.received
     # Two batches wait for the learner, who takes none: 8 env steps.
     assert 32 + 8 + 24 - EACH < received <= 32 + 8 + 24
     assert one.ends[ACTOR].unconfirmed(BUFFER, "fragments") == 20 - received // EACH
@@ -101,11 +101,11 @@ def test_nothing_is_assembled_during_the_warm_up(line: Callable[..., Line]) -> N
     one.send(6)
     for _ in range(3):
         one.buffer.turn()
-    assert one.store.balance.consumed == 0
+    assert one.store.limiter.consumed == 0
     assert one.ends[LEARNER].probe(BATCHES) is None
     one.send(1)
     one.buffer.turn()
-    assert one.store.balance.consumed > 0
+    assert one.store.limiter.consumed > 0
 
 
 def test_a_turn_says_whether_there_was_anything_to_do(line: Callable[..., Line]) -> None:
@@ -142,7 +142,7 @@ def test_what_comes_last_is_saved_too_and_told(line: Callable[..., Line]) -> Non
     assert told == 20
     one.buffer.stop()
     assert one.ends[ACTOR].unconfirmed(BUFFER, "fragments") == 0
-    assert one.store.balance.received == 20 * EACH
+    assert one.store.limiter.received == 20 * EACH
     assert one.saved() == 0
     one.buffer.keep()
     assert one.saved() == one.replay.size == 10 * EACH

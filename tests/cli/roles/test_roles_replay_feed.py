@@ -14,10 +14,10 @@ from tianji_algos.core import ReplayEmbryo, Spaces, build_model
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.models.settings import MLPQSettings
 from tianji_cli.roles.actor.evaluator import Evaluator
-from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY, PrioritisedSampler, SamplerName
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.learner.data_source import LocalReplay, ReplayFeed
+from tianji_cli.roles.learner.data_source import LocalReplayClient, ReplaySource
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_envs.gym import GymFactory
@@ -36,11 +36,11 @@ class Training:
         model = build_model(algorithms.load("model", "mlp_q"), SPACES, MLPQSettings(hidden=(8,)), 1)
         self.embryo: ReplayEmbryo = algorithms.load("embryo", "dqn")(SPACES, model, SETTINGS, 1)
         self.replay = open_replay(LAYOUT, 20, sampler=sampler)
-        balance = Balance(RHO, BATCH, tolerance)
-        self.store = ReplayStore(LAYOUT, JOB, {1: (0,)}, replay=self.replay, balance=balance)
+        limiter = RateLimiter(RHO, BATCH, tolerance)
+        self.store = ReplayStore(LAYOUT, JOB, {1: (0,)}, replay=self.replay, limiter=limiter)
         self.arrays = BatchArrays(BatchLayout.of(LAYOUT, BATCH, [field.name for field in FIELDS]))
-        self.feed = ReplayFeed(
-            LocalReplay(self.store, self.arrays),
+        self.feed = ReplaySource(
+            LocalReplayClient(self.store, self.arrays),
             rho=RHO,
             publish_every=PUBLISH_EVERY,
             prioritised=self.embryo if sampler == "prioritised" else None,
@@ -55,7 +55,7 @@ class Training:
             self._actor.fill(memory, version)
             Fragment(LAYOUT, memory).fields["action"] %= 2
             self.replay.accept()
-            self.store.balance.received += EACH
+            self.store.limiter.received += EACH
 
     def update(self) -> None:
         batch = self.feed.batch()
@@ -74,7 +74,7 @@ def test_a_round_is_over_after_so_many_updates_and_no_batch_comes_before_the_pol
         assert one.feed.round_is_done
         assert one.feed.batch() is None
         one.feed.advance(version)
-    assert one.store.balance.consumed == 3 * PUBLISH_EVERY * BATCH
+    assert one.store.limiter.consumed == 3 * PUBLISH_EVERY * BATCH
 
 
 def test_there_is_no_batch_before_the_warm_up_is_over_nor_while_production_is_behind() -> None:
@@ -83,7 +83,7 @@ def test_there_is_no_batch_before_the_warm_up_is_over_nor_while_production_is_be
     one.receive(2)
     while one.feed.batch() is not None:
         pass
-    assert one.store.balance.lead == -24.0
+    assert one.store.limiter.lead == -24.0
     one.receive(1)
     assert one.feed.batch() is not None
 
@@ -115,10 +115,10 @@ def test_an_update_changes_the_priorities_of_its_batch_to_its_errors() -> None:
     one.update()
     sampler = one.replay.sampler
     assert isinstance(sampler, PrioritisedSampler)
-    handles, last = np.unique(one.arrays.handle[::-1], return_index=True)
+    keys, last = np.unique(one.arrays.key[::-1], return_index=True)
     errors = one.embryo.priorities[::-1][last]
     expected = (np.float64(errors) + SMALLEST_PRIORITY) ** 0.6
-    np.testing.assert_allclose(sampler.tree.leaves[handles % one.replay.ring.span], expected, rtol=1e-5)
+    np.testing.assert_allclose(sampler.tree.leaves[keys % one.replay.ring.span], expected, rtol=1e-5)
 
 
 def test_without_priorities_an_update_changes_nothing_in_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Sequences on their way to learners: through a transport, in shares, and as the balance counts them."""
+"""Sequences on their way to learners: through a transport, in shares, and as the limiter counts them."""
 
 import itertools
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from cli.roles.replay_line import BATCH, BUFFER, LEARNER, Line
 
 from tianji_algos.batch import SequenceBatch
 from tianji_cli.plan.graph import DEALS, SHARES
-from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.learner.data_source import LocalReplay, ReplayFeed
-from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Deal, Dealer
-from tianji_cli.roles.learner.parallel.followers import DealingReplay, DealtBatches
+from tianji_cli.roles.learner.data_source import LocalReplayClient, ReplaySource
+from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Deal, Scatter
+from tianji_cli.roles.learner.parallel.followers import ScatteredBatches, ScatteringReplayClient
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring
@@ -35,8 +35,8 @@ class Books:
         self.receiver, self.sender = InprocTransport(wiring, 0), InprocTransport(wiring, 1)
         self.actor = ScriptedActor(LAYOUT, 0, seed=4, end_rate=end_rate)
         self.naive = NaiveSequences(LAYOUT, 300, most)
-        replay, balance = open_sequences(LAYOUT, 300, most), Balance(RHO, WARMUP, tolerance)
-        self.store = ReplayStore(LAYOUT, JOB, {1: (0,)}, replay=replay, balance=balance)
+        replay, limiter = open_sequences(LAYOUT, 300, most), RateLimiter(RHO, WARMUP, tolerance)
+        self.store = ReplayStore(LAYOUT, JOB, {1: (0,)}, replay=replay, limiter=limiter)
 
     def receive(self, fragments: int = 1) -> None:
         for _ in range(fragments):
@@ -68,7 +68,7 @@ def test_sequences_from_another_process_are_those_that_were_acted(
         drawn += into.steps
         into = one.batch()
         drawn += into.steps
-    assert one.store.balance.consumed >= drawn
+    assert one.store.limiter.consumed >= drawn
     assert one.learner.report()["rejected"]["batches"] == [0, ""]
 
 
@@ -99,9 +99,11 @@ def test_shares_of_a_batch_are_its_sequences_and_each_goes_to_one_learner() -> N
     ]
     wiring = Wiring(f"shares-{next(_numbers)}", tuple(channels))
     learner, one, other = (InprocTransport(wiring, rank) for rank in range(3))
-    dealer = Dealer(learner, (1, 2), JOB, 1, share.nbytes)
-    source = DealingReplay(learner, books.store, whole, share, dealer, prioritised=False, in_step=False)
-    feeds = [DealtBatches(end, JOB, share, 0, prioritised=None) for end in (one, other)]
+    dealer = Scatter(learner, (1, 2), JOB, 1, share.nbytes)
+    source = ScatteringReplayClient(
+        learner, books.store, whole, share, dealer, prioritised=False, in_step=False
+    )
+    feeds = [ScatteredBatches(end, JOB, share, 0, prioritised=None) for end in (one, other)]
     drawn = 0
     for _ in range(10):
         assert source.deal(DEAL)
@@ -112,7 +114,7 @@ def test_shares_of_a_batch_are_its_sequences_and_each_goes_to_one_learner() -> N
             assert feed.deal() == DEAL
             parts.append(feed.batch())
         drawn += sum(int(part.length.sum()) for part in parts if isinstance(part, SequenceBatch))
-        assert drawn == books.store.balance.consumed
+        assert drawn == books.store.limiter.consumed
         check_sequences(source._whole, books.naive)
         for name in ("observation", "reward", "length", "terminated"):
             together = np.concatenate([getattr(part, name) for part in parts])
@@ -125,12 +127,12 @@ def test_shares_of_a_batch_are_its_sequences_and_each_goes_to_one_learner() -> N
 def test_nothing_is_drawn_and_nobody_held_back_until_a_sequence_is_complete() -> None:
     books = Books(tolerance=24.0, end_rate=0.0, most=40)
     arrays = BatchArrays(BatchLayout.of(LAYOUT, 1, ("action",), 40))
-    source = LocalReplay(books.store, arrays)
+    source = LocalReplayClient(books.store, arrays)
     for _ in range(9):
         books.receive()
-        assert not books.store.full, "the balance alone would hold it back for ever"
+        assert not books.store.full, "the rate limiter alone would hold it back for ever"
         assert source.draw() is None
-    assert books.store.balance.lead > 24.0
+    assert books.store.limiter.lead > 24.0
     books.receive()
     assert books.store.full
     assert source.draw() is arrays
@@ -139,15 +141,15 @@ def test_nothing_is_drawn_and_nobody_held_back_until_a_sequence_is_complete() ->
 
 def test_the_balance_counts_steps_and_takes_a_batch_for_as_many_as_it_may_have() -> None:
     books = Books(tolerance=20.0)
-    feed = ReplayFeed(
-        LocalReplay(books.store, BatchArrays(BatchLayout.of(LAYOUT, 4, ("action",), MOST))),
+    feed = ReplaySource(
+        LocalReplayClient(books.store, BatchArrays(BatchLayout.of(LAYOUT, 4, ("action",), MOST))),
         rho=RHO,
         publish_every=10**6,
         prioritised=None,
         age_bin=1,
     )
     feed.advance(0)
-    balance, used = books.store.balance, 0
+    limiter, used = books.store.limiter, 0
     for _ in range(200):
         while not books.store.full:
             books.receive()
@@ -155,11 +157,11 @@ def test_the_balance_counts_steps_and_takes_a_batch_for_as_many_as_it_may_have()
             assert isinstance(batch, SequenceBatch)
             used += int(batch.length.sum())
             feed.used()
-            assert balance.lead >= -20.0
-        assert balance.consumed == used
-        assert balance.lead - 4 * MOST / RHO < -20.0 or balance.received < WARMUP
-    assert used / (balance.received - WARMUP) == pytest.approx(RHO, rel=0.05)
-    assert books.store.report()["uses"]["mean"] == pytest.approx(used / balance.received)
+            assert limiter.lead >= -20.0
+        assert limiter.consumed == used
+        assert limiter.lead - 4 * MOST / RHO < -20.0 or limiter.received < WARMUP
+    assert used / (limiter.received - WARMUP) == pytest.approx(RHO, rel=0.05)
+    assert books.store.report()["uses"]["mean"] == pytest.approx(used / limiter.received)
 
 
 def test_a_batch_has_as_many_steps_as_its_sequences_at_most() -> None:

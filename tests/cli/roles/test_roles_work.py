@@ -259,7 +259,7 @@ def test_a_window_forgets_what_was_long_ago() -> None:
 def test_two_sides_near_the_border_do_not_take_turns_on_the_screen() -> None:
     pace = Pace(job(2))
     names: list[str | None] = []
-    for _ in range(30):  # 8000 uses/s would be in balance with up to 8889.
+    for _ in range(30):  # 8000 uses/s would be in limiter with up to 8889.
         names += pace.go(3, actors=1, learner=0.9, uses_per_s=8400)
         names += pace.go(3, actors=1, learner=0.9, uses_per_s=9600)
     changes = sum(before != after for before, after in itertools.pairwise(names))

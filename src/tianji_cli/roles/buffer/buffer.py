@@ -15,10 +15,10 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.buffer.rollout import Admission
+from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_transports.core import Claim, Full, Transport
 
@@ -26,7 +26,7 @@ from tianji_transports.core import Claim, Full, Transport
 class Store(Protocol):
     """Where a buffer puts fragments: rollouts in the making, or a replay."""
 
-    admission: Admission
+    validator: FragmentValidator
 
     @property
     def full(self) -> bool:
@@ -106,13 +106,13 @@ class Buffer(Role):
 
     def report(self) -> dict[str, Any]:
         """Receptions by source, and what was rejected by whom: how many, and why the first."""
-        admission = self._store.admission
+        validator = self._store.validator
         return {
             "receptions": [
-                [*source, *astuple(reception)] for source, reception in admission.receptions.items()
+                [*source, *astuple(reception)] for source, reception in validator.receptions.items()
             ],
             "rejected": {
-                "fragments": [admission.refusals.count, admission.refusals.first],
+                "fragments": [validator.refusals.count, validator.refusals.first],
                 "endpoint": rejected_by(self._transport),
             },
             **self._store.report(),
@@ -154,8 +154,8 @@ class ReplayBuffer(Buffer):
         self._batches = batches
         self._in_step = in_step
         self._awaits_priorities = False
-        self._untold: deque[Arrival] = deque()
-        self._arrival_nbytes = Arrival.nbytes(store.fragment_steps)
+        self._untold: deque[FragmentStats] = deque()
+        self._arrival_nbytes = FragmentStats.nbytes(store.fragment_steps)
 
     def turn(self) -> bool:
         """Claim fragments, take priorities, tell of arrivals, and assemble a batch if there is room."""
@@ -187,7 +187,7 @@ class ReplayBuffer(Buffer):
         while (claim := self._transport.probe(PRIORITIES)) is not None:
             update = priority_update.read(claim.view(), self._batches.size)
             if update is None:
-                self._replay_store.admission.refusals.add(claim, "it holds no priorities")
+                self._replay_store.validator.refusals.add(claim, "it holds no priorities")
             else:
                 self._replay_store.replay.update_priorities(*update)
                 self._awaits_priorities = False

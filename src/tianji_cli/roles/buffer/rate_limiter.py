@@ -1,12 +1,12 @@
-"""Balance of production and consumption (paper, section 3.3): who may go on, and when.
+"""RateLimiter of production and consumption (paper, section 3.3): who may go on, and when.
 
 Serial training that uses every env step ``rho`` times makes one step and then uses ``rho`` steps, again and
-again. Here both sides go on by themselves, and the *lead* of production over consumption,
+again. Here both sides go on by themselves, and the *error* of production over consumption,
 
-    lead = received - warmup - consumed / rho
+    error = received - warmup - consumed / rho
 
 in env steps (Equation 4 in uses: consumption / rho = production), is kept between ``-tolerance`` and
-``tolerance``: a batch is drawn if the lead stays above, a fragment received if it stays below. So consumed /
+``tolerance``: a batch is drawn if the error stays above, a fragment received if it stays below. So consumed /
 received is ``rho`` over any stretch that is long against the tolerance, whichever side is the slower one, and
 that side is never held back.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 
 @dataclass
-class Balance:
+class RateLimiter:
     """Who is ahead, and who may go on.
 
     Attributes:
@@ -35,7 +35,7 @@ class Balance:
     consumed: int = 0
 
     @property
-    def lead(self) -> float:
+    def error(self) -> float:
         """Env steps that production is ahead of consumption; negative during the warm-up."""
         return self.received - self.warmup - self.consumed / self.rho
 
@@ -43,13 +43,13 @@ class Balance:
         """Say whether a fragment of so many env steps may be received now."""
         if self.received < self.warmup:
             return True  # Nothing is consumed yet: to hold reception back here would be for ever.
-        return self.tolerance is None or self.lead + fragment_steps <= self.tolerance
+        return self.tolerance is None or self.error + fragment_steps <= self.tolerance
 
     def may_consume(self, batch_steps: int) -> bool:
         """Say whether a batch of up to so many env steps may be drawn now."""
         if self.received < self.warmup:
             return False
-        return self.tolerance is None or self.lead - batch_steps / self.rho >= -self.tolerance
+        return self.tolerance is None or self.error - batch_steps / self.rho >= -self.tolerance
 
     @property
     def actual(self) -> float | None:

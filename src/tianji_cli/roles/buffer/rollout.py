@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
-from tianji_cli.wire.reports import Reception, Refusals, Source
+from tianji_cli.wire.reports import Reception, Rejected, Source
 from tianji_transports.core import Claim
 
 
-class Admission:
+class FragmentValidator:
     """Checks every message that claims to be a fragment of this job, and counts what each actor delivered.
 
     Args:
@@ -35,7 +35,7 @@ class Admission:
 
     def __init__(self, layout: FragmentLayout, job: int, actors: Mapping[int, Sequence[int]]) -> None:
         self.receptions: dict[Source, Reception] = {}
-        self.refusals = Refusals()
+        self.refusals = Rejected()
         self._layout = layout
         self._job = job
         self._actors = actors
@@ -132,7 +132,7 @@ class RolloutStore:
         seed: of the draws.
 
     Attributes:
-        admission: checks and counts what comes.
+        validator: checks and counts what comes.
         wanted: the learner is waiting for a rollout. While it is not, no more is claimed than
             the senders' windows leave missing: a fragment that waits unclaimed holds its actor
             back, and the samples that are not produced yet cannot become stale.
@@ -159,7 +159,7 @@ class RolloutStore:
         self.layout = layout
         self.wanted = True
         self.per_rollout = per_rollout
-        self.admission = Admission(layout, job, actors)
+        self.validator = FragmentValidator(layout, job, actors)
         self._quota = per_rollout // number if in_step else None
         self._ahead = max(0, per_rollout - window)
         self._version: int | None = 0
@@ -189,11 +189,11 @@ class RolloutStore:
 
     def admit(self, claim: Claim) -> None:
         """Check, count and hold a claimed fragment; one that is not the job's is rejected and released."""
-        if not self.admission.has_its_size(claim):
+        if not self.validator.has_its_size(claim):
             claim.release()
             return
         stored = self._hold(claim)
-        reception = self.admission.admit(claim, stored.fragment)
+        reception = self.validator.admit(claim, stored.fragment)
         if reception is None:
             self._free_memory(stored)
         elif self._is_surplus(stored):

@@ -19,20 +19,20 @@ from tianji_algos.core import ReplayEmbryo, RolloutEmbryo
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import Rollout, RolloutStore, StoredFragment
-from tianji_cli.roles.learner.parallel.dealing import Deal, Dealer
+from tianji_cli.roles.learner.parallel.dealing import Deal, Scatter
 from tianji_cli.roles.role import rejected_by
 from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView
-from tianji_cli.wire.reports import Distribution, Refusals
+from tianji_cli.wire.reports import Distribution, Rejected
 from tianji_transports.core import Claim, Full, Transport
 
 
-class Feed(ABC):
+class DataSource(ABC):
     """Hands a learner what it updates on, and tells it of everything that was received."""
 
     @abstractmethod
-    def arrivals(self) -> Sequence[Arrival]:
+    def arrivals(self) -> Sequence[FragmentStats]:
         """Say what came since the last call, in the order it is to be counted."""
 
     def deal(self, env_steps: int, *, synchronise: bool) -> bool:  # noqa: ARG002 - for those with followers
@@ -82,7 +82,7 @@ class Feed(ABC):
         """What the root is told: ``rho`` (uses of each sample in serial training), and what was measured."""
 
 
-class RolloutFeed(Feed):
+class RolloutSource(DataSource):
     """Takes rollouts from the store beside it.
 
     What was received is counted when a learner begins with it, in the order of the rollout, so that a run in
@@ -94,7 +94,7 @@ class RolloutFeed(Feed):
         dealer: deals each rollout out to this learner and its followers; None: there are none.
     """
 
-    def __init__(self, embryo: RolloutEmbryo, store: RolloutStore, dealer: Dealer | None = None) -> None:
+    def __init__(self, embryo: RolloutEmbryo, store: RolloutStore, dealer: Scatter | None = None) -> None:
         self._embryo = embryo
         self._store = store
         self._dealer = dealer
@@ -107,7 +107,7 @@ class RolloutFeed(Feed):
         self._is_dealt = False
         self._winding_down = False
 
-    def arrivals(self) -> Sequence[Arrival]:
+    def arrivals(self) -> Sequence[FragmentStats]:
         """Count the next rollout when the last is used up."""
         if self._winding_down:
             remaining = self._store.remaining()
@@ -194,15 +194,15 @@ class RolloutFeed(Feed):
             self._rollout = None
 
 
-def _arrivals(fragments: Sequence[StoredFragment]) -> list[Arrival]:
-    return [Arrival.of(stored.fragment, stored.started_ns) for stored in fragments]
+def _arrivals(fragments: Sequence[StoredFragment]) -> list[FragmentStats]:
+    return [FragmentStats.of(stored.fragment, stored.started_ns) for stored in fragments]
 
 
-class BatchSource(ABC):
+class ReplayClient(ABC):
     """Where batches are drawn."""
 
     @abstractmethod
-    def arrivals(self) -> Sequence[Arrival]:
+    def arrivals(self) -> Sequence[FragmentStats]:
         """Say what came since the last call."""
 
     def deal(self, deal: Deal) -> bool:  # noqa: ARG002 - for those who have somebody to deal to
@@ -231,7 +231,7 @@ class BatchSource(ABC):
         return {}
 
 
-class ReplayFeed(Feed):
+class ReplaySource(DataSource):
     """Hands out batches and measures how old their samples are.
 
     Args:
@@ -244,7 +244,7 @@ class ReplayFeed(Feed):
 
     def __init__(
         self,
-        source: BatchSource,
+        source: ReplayClient,
         *,
         rho: float,
         publish_every: int,
@@ -260,7 +260,7 @@ class ReplayFeed(Feed):
         self._version = 0
         self._updates_in_round = 0
 
-    def arrivals(self) -> Sequence[Arrival]:
+    def arrivals(self) -> Sequence[FragmentStats]:
         """Say what came since the last call."""
         return self._source.arrivals()
 
@@ -318,7 +318,7 @@ class ReplayFeed(Feed):
         }
 
 
-class LocalReplay(BatchSource):
+class LocalReplayClient(ReplayClient):
     """Draws into one batch's memory, over and over.
 
     Args:
@@ -330,7 +330,7 @@ class LocalReplay(BatchSource):
         self._store = store
         self._arrays = arrays
 
-    def arrivals(self) -> Sequence[Arrival]:
+    def arrivals(self) -> Sequence[FragmentStats]:
         """Say what the buffer received since the last call."""
         return self._store.arrivals()
 
@@ -343,7 +343,7 @@ class LocalReplay(BatchSource):
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
         """Let them take effect at once."""
-        self._store.replay.update_priorities(self._arrays.handle, priorities)
+        self._store.replay.update_priorities(self._arrays.key, priorities)
 
     def wind_down(self) -> None:
         """Nothing was begun that would have to end."""
@@ -399,10 +399,10 @@ class PriorityOutbox:
         self._dest = dest
         self._unsent: deque[bytearray] = deque()
 
-    def send(self, handles: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
+    def send(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
         """Send the priorities of one batch's samples."""
         message = bytearray(priority_update.nbytes(len(priorities)))
-        priority_update.write(memoryview(message), handles, priorities)
+        priority_update.write(memoryview(message), keys, priorities)
         self._unsent.append(message)
         self.flush()
 
@@ -420,7 +420,7 @@ NOBODY: Final = -1
 """Handle of no sample."""
 
 
-class RemoteReplay(BatchSource):
+class RemoteReplayClient(ReplayClient):
     """Claims assembled batches; the next one is on its way while the learner updates.
 
     Args:
@@ -436,15 +436,15 @@ class RemoteReplay(BatchSource):
         self._outbox = PriorityOutbox(transport, buffer)
         self._handles: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)
         self._winding_down = False
-        self._refusals = Refusals()
+        self._refusals = Rejected()
 
-    def arrivals(self) -> Sequence[Arrival]:
+    def arrivals(self) -> Sequence[FragmentStats]:
         """Hear what the buffer received."""
         if self._winding_down:
             self._discard_batches()
         arrived = []
         while (claim := self._transport.probe(ARRIVALS)) is not None:
-            arrival = Arrival.read(claim.view())
+            arrival = FragmentStats.read(claim.view())
             claim.release()
             if arrival is None:
                 self._refusals.add(claim, "it is no arrival")
@@ -459,7 +459,7 @@ class RemoteReplay(BatchSource):
         while (claim := self._transport.probe(BATCHES)) is not None:
             arrays = self._inbox.open(claim)
             if isinstance(arrays, BatchArrays):
-                np.copyto(self._handles, arrays.handle)
+                np.copyto(self._handles, arrays.key)
                 return arrays
             self._refusals.add(claim, arrays)
             # In step, the buffer waits for an answer to every batch.

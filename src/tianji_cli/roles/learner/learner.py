@@ -14,14 +14,14 @@ from tianji_algos.core import Embryo, Model
 from tianji_algos.device import Snapshot
 from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
 from tianji_cli.files.saved import Progress
-from tianji_cli.roles.learner.data_source import Feed
+from tianji_cli.roles.learner.data_source import DataSource
 from tianji_cli.roles.learner.episodes import Episodes, StopRule
+from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup, LostPeerError
 from tianji_cli.roles.learner.parallel.dealing import tensors_in_step
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
-from tianji_cli.roles.learner.parallel.lockstep import Lockstep, LostPeerError
 from tianji_cli.roles.role import Role, Trigger
 from tianji_cli.wire import published
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.published import PublishedPolicy
 from tianji_transports.core import Transport
 
@@ -93,11 +93,11 @@ class LearnerDuties:
 
 
 class Learner(Role):
-    """Updates the policy on what its feed hands out.
+    """Updates the policy on what its source hands out.
 
     Args:
         embryo: the update rule; joins the followers, if there are any.
-        feed: where batches come from.
+        source: where batches come from.
         transport: the endpoint of this process.
         slot: the latest-value slot for parameters.
         duties: when to stop and save.
@@ -105,7 +105,7 @@ class Learner(Role):
         progress: what an earlier session had reached.
         episodes: returns and thresholds.
         average: the group's part in averaging over groups; None: there is one group.
-        lockstep: the connections to this learner's followers; None: it has none.
+        all_reduce: the connections to this learner's followers; None: it has none.
         groups: how many there are.
         job_env_steps: of all groups in earlier sessions.
     """
@@ -115,7 +115,7 @@ class Learner(Role):
     def __init__(  # noqa: PLR0913 - what a learner trains with, and what it may have to do with others
         self,
         embryo: Embryo,
-        feed: Feed,
+        source: DataSource,
         transport: Transport,
         slot: str,
         *,
@@ -124,27 +124,27 @@ class Learner(Role):
         progress: Progress,
         episodes: Episodes,
         average: GroupAverage | None = None,
-        lockstep: Lockstep | None = None,
+        all_reduce: AllReduceGroup | None = None,
         groups: int = 1,
         job_env_steps: int | None = None,
     ) -> None:
         self._embryo = embryo
-        self._feed = feed
+        self._source = source
         self._transport = transport
         self._duties = duties
         self._checkpoints = checkpoints
         self._progress = progress
         self._episodes = episodes
         self._average = average
-        self._lockstep = lockstep
+        self._all_reduce = all_reduce
         self._groups = groups
         earlier = progress.env_steps if job_env_steps is None else job_env_steps
         self._before = earlier - progress.env_steps * groups
         self._has_begun = self._checked = False
         self._dealt: int | None = None  # Env steps of what was dealt and is not begun.
         self._adopted = False
-        if lockstep is not None:
-            embryo.join(lockstep)
+        if all_reduce is not None:
+            embryo.join(all_reduce)
         self._publisher = Publisher(embryo.model, transport, slot)
         self._present = np.empty(embryo.model.parameter_count, np.float32)
         earlier_best = None if episodes.best_mean is None else checkpoints.best_parameters()
@@ -180,7 +180,7 @@ class Learner(Role):
         return self._work() or self._publisher.finish()
 
     def _work(self) -> bool:
-        arrivals = self._feed.arrivals()
+        arrivals = self._source.arrivals()
         if arrivals:
             self._record(arrivals)
         if self._winding_down or self._finished is not None:
@@ -189,13 +189,13 @@ class Learner(Role):
             self._finished = self._duties.stop.reached(self._progress, self._episodes)
             if self._finished is not None:
                 return True
-            if self._lockstep is None:
+            if self._all_reduce is None:
                 self._embryo.schedule(self._job_env_steps)
         return self._learn() or bool(arrivals)
 
     def round_is_done(self) -> bool:
         """The policy has changed enough to be published."""
-        return self._feed.round_is_done
+        return self._source.round_is_done
 
     def publish_policy(self) -> bool:
         """Replace the policy that actors find by the new one, when other learners and groups are ready."""
@@ -235,19 +235,19 @@ class Learner(Role):
         """
         if not self._winding_down:
             self._winding_down = True
-            self._feed.wind_down()
+            self._source.wind_down()
             self.close()
 
     def stop(self) -> None:
         """Publish what was begun, count what was received last, and save unless nothing is new."""
         self.wind_down()
         self._publisher.finish()
-        self._record(self._feed.arrivals())
+        self._record(self._source.arrivals())
         if self._saved != self._reached:
             self.save()
 
     def report(self) -> dict[str, Any]:
-        """Counters, returns, losses, and what the feed measures."""
+        """Counters, returns, losses, and what the source measures."""
         episodes = self._episodes
         return {
             **asdict(self._progress),
@@ -260,62 +260,62 @@ class Learner(Role):
             **({} if episodes.win_rate is None else {"win_rate": episodes.win_rate}),
             "time_to": [[threshold, seconds] for threshold, seconds in episodes.time_to.items()],
             "losses": self._embryo.metrics(),
-            **self._feed.report(),
+            **self._source.report(),
             **({} if self._average is None else self._average.report()),
         }
 
     def close(self) -> None:
         """Leave the followers."""
-        if self._lockstep is not None:
-            self._lockstep.close()
+        if self._all_reduce is not None:
+            self._all_reduce.close()
 
     def _learn(self) -> bool:
         """Make an update if it is time for one."""
-        if self._lockstep is not None:
-            self._lockstep.await_news()
-        if self._feed.round_is_done:
+        if self._all_reduce is not None:
+            self._all_reduce.await_news()
+        if self._source.round_is_done:
             return False  # What was learned has to be published first.
-        if self._lockstep is None:
+        if self._all_reduce is None:
             return self._update()
         try:
-            return self._deal(self._lockstep) and self._update()
+            return self._deal(self._all_reduce) and self._update()
         except LostPeerError:
             return False
 
     def _update(self) -> bool:
         """Make one gradient update; False if there is nothing to learn from."""
-        batch = self._feed.batch()
+        batch = self._source.batch()
         if batch is None:
-            return self._feed.round_is_done
+            return self._source.round_is_done
         self._progress.consumed += self._embryo.update(batch)
         self._progress.updates += 1
-        self._feed.used()
+        self._source.used()
         return True
 
-    def _deal(self, lockstep: Lockstep) -> bool:
+    def _deal(self, all_reduce: AllReduceGroup) -> bool:
         """Begin the next updates with the followers, unless some are under way; False if that has to wait.
 
         Raises:
             LostPeerError: a follower is gone.
             DivergedLearnersError: a follower begins with other parameters.
         """
-        if lockstep.lost is not None:
+        if all_reduce.lost is not None:
             return False
         if self._dealt is None:
-            if self._feed.unfinished:
+            if self._source.unfinished:
                 return True
             env_steps = self._job_env_steps
-            if not self._feed.deal(env_steps, synchronise=self._adopted):
+            if not self._source.deal(env_steps, synchronise=self._adopted):
                 return False
             self._dealt = env_steps
-        if not self._feed.is_claimed:
+        if not self._source.is_claimed:
             return False
         if not self._has_begun:
             self._has_begun = True
-            self._check(lockstep, self._progress.version)
+            self._check(all_reduce, self._progress.version)
         if self._adopted:
             self._adopted = False
-            lockstep.broadcast(tensors_in_step(self._embryo))
+            all_reduce.broadcast(tensors_in_step(self._embryo))
         self._embryo.schedule(self._dealt)
         self._dealt = None
         return True
@@ -323,11 +323,11 @@ class Learner(Role):
     def _agrees(self) -> bool:
         """Compare with the followers, once a version, and average with other groups; False: not yet."""
         progress = self._progress
-        if self._lockstep is not None and not self._checked:
-            if self._lockstep.lost is not None:
+        if self._all_reduce is not None and not self._checked:
+            if self._all_reduce.lost is not None:
                 return False
             try:
-                self._check(self._lockstep, progress.version + 1)
+                self._check(self._all_reduce, progress.version + 1)
             except LostPeerError:
                 return False
             self._checked = True
@@ -337,15 +337,15 @@ class Learner(Role):
             self._adopted |= self._average.take_adopted()
         return True
 
-    def _check(self, lockstep: Lockstep, version: int) -> None:
-        lockstep.check_same(version, self._current_parameters())
+    def _check(self, all_reduce: AllReduceGroup, version: int) -> None:
+        all_reduce.check_same(version, self._current_parameters())
 
     def _current_parameters(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Read the parameters as they are; the array is reused by the next call."""
         self._embryo.model.write_parameters(self._present)
         return self._present
 
-    def _record(self, arrivals: Sequence[Arrival]) -> None:
+    def _record(self, arrivals: Sequence[FragmentStats]) -> None:
         """Count steps and episodes in the order of the arrivals."""
         if not arrivals:
             return
@@ -369,4 +369,4 @@ class Learner(Role):
 
     def _publish(self) -> None:
         self._publisher.begin(self._progress.version, self._job_env_steps)
-        self._feed.advance(self._progress.version)
+        self._source.advance(self._progress.version)

@@ -172,7 +172,7 @@ class LearnerSide:
         self._other.close()
 
     def _read(self) -> Counts:
-        feed, report = self.assembly.timed_feed, self._learner.report()
+        feed, report = self.assembly.timed_source, self._learner.report()
         return {
             "fragments": self._feeder.received,
             "updates": self.assembly.updating.calls,
@@ -186,10 +186,10 @@ class LearnerSide:
 
     def _fill(self, store: ReplayStore) -> None:
         """Fill the replay as far as time allows; what it holds then was its warm-up."""
-        balance = store.balance
+        limiter = store.limiter
         run_in_turns([self._feeder, self._buffer], _Filling(store), never_sleep)
         self._learner.turn()  # It counts everything that came, which is nothing for a window.
-        balance.warmup = min(balance.warmup, balance.received)
+        limiter.warmup = min(limiter.warmup, limiter.received)
 
 
 class _Filling:
@@ -200,13 +200,13 @@ class _Filling:
     """
 
     def __init__(self, store: ReplayStore) -> None:
-        self._balance = store.balance
+        self._limiter = store.limiter
         self._until = time.perf_counter() + FILL_S
 
     def attend(self) -> bool:
         """Go on while there is room and time, but until there is a fragment."""
-        in_time = time.perf_counter() < self._until or not self._balance.received
-        return in_time and self._balance.received < self._balance.warmup
+        in_time = time.perf_counter() < self._until or not self._limiter.received
+        return in_time and self._limiter.received < self._limiter.warmup
 
 
 def _learned(window: Counts) -> LearnedWindow:

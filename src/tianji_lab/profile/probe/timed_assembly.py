@@ -15,9 +15,9 @@ from tianji_algos.core import Agent, Embryo, Model
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.roles.learner.data_source import Feed
-from tianji_cli.roles.learner.parallel.lockstep import Lockstep
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.roles.learner.data_source import DataSource
+from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.worker.assembly import Assembly
 from tianji_cli.worker.parts import Job
 from tianji_cli.worker.supply import Supply
@@ -50,7 +50,7 @@ def job_of(config: JobConfig, directory: Path) -> Job:
     return Job(name, config, Plan(processes, ENGINE, ENGINE), place)
 
 
-class TimedFeed(Feed):
+class TimedSource(DataSource):
     """Times how batches are made, and has each round begin with the initial parameters.
 
     So fragments that were recorded once are on-policy for ever.
@@ -64,7 +64,7 @@ class TimedFeed(Feed):
         restoring_s: seconds spent on the initial parameters, which is nobody's work.
     """
 
-    def __init__(self, feed: Feed, model: Model) -> None:
+    def __init__(self, feed: DataSource, model: Model) -> None:
         self.draw_s = 0.0
         self.restoring_s = 0.0
         self._feed = feed
@@ -72,7 +72,7 @@ class TimedFeed(Feed):
         self._initial = np.zeros(model.parameter_count, np.float32)
         model.write_parameters(self._initial)
 
-    def arrivals(self) -> Sequence[Arrival]:
+    def arrivals(self) -> Sequence[FragmentStats]:
         """Say what came."""
         return self._feed.arrivals()
 
@@ -124,11 +124,11 @@ class TimedAssembly(Assembly):
         updating: updates.
         production: has the actor's page.
         role_model: that the agent or the update rule works with, once roles are built.
-        timed_feed: the learner's, once it is built.
+        timed_source: the learner's, once it is built.
     """
 
     role_model: Model
-    timed_feed: TimedFeed
+    timed_source: TimedSource
 
     def __init__(self, job: Job, rank: int) -> None:
         super().__init__(job, job.plan.processes[rank], 0)
@@ -159,10 +159,12 @@ class TimedAssembly(Assembly):
         self.role_model = model
         return embryo
 
-    def feed(self, supply: Supply, transport: Transport, embryo: Embryo, lockstep: Lockstep | None) -> Feed:
+    def feed(
+        self, supply: Supply, transport: Transport, embryo: Embryo, all_reduce: AllReduceGroup | None
+    ) -> DataSource:
         """Build a feed whose batches are timed."""
-        self.timed_feed = TimedFeed(super().feed(supply, transport, embryo, lockstep), embryo.model)
-        return self.timed_feed
+        self.timed_source = TimedSource(super().feed(supply, transport, embryo, all_reduce), embryo.model)
+        return self.timed_source
 
     def endpoints(self) -> tuple[Transport, Transport]:
         """Open this side's endpoint and the one at the other end."""

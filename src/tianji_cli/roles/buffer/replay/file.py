@@ -132,7 +132,7 @@ def _arrays_over_slots(replay: Replay) -> dict[str, tuple[npt.NDArray[Any], int]
 
 
 def _slots_by_age(ring: ReplayRing, oldest: int, past: int) -> list[slice]:
-    """Slots of the fragments from birth ``oldest`` on, in two ranges if the ring's end is between them."""
+    """Slots of the fragments from number ``oldest`` on, in two ranges if the ring's end is between them."""
     first, count = ring.slot(oldest), past - oldest
     return [slice(first, min(first + count, ring.slots)), slice(0, max(0, first + count - ring.slots))]
 
@@ -148,8 +148,8 @@ def _in_order(replay: Replay, by_slot: npt.NDArray[np.int64]) -> npt.NDArray[np.
 
 def _predecessors(replay: Replay) -> npt.NDArray[np.int64]:
     """Numbers, counted from the oldest fragment, of those that each goes on from."""
-    births = _in_order(replay, replay.index.links.predecessor)
-    return np.where(births >= replay.ring.oldest, births - replay.ring.oldest, NONE)
+    insertions = _in_order(replay, replay.index.links.predecessor)
+    return np.where(insertions >= replay.ring.oldest, insertions - replay.ring.oldest, NONE)
 
 
 def _check(document: Any, replay: Replay, path: Path) -> None:

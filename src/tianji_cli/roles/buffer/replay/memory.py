@@ -157,7 +157,7 @@ MOST_UNITS = 64
 
 
 class ReplayRing:
-    """Which fragments are held, and where. Fragments are numbered by *birth*, how many were accepted before.
+    """Which fragments are held, and where; a fragment's *insertion index* is how many were accepted before.
 
     Args:
         layout: of every fragment.
@@ -170,8 +170,8 @@ class ReplayRing:
         stride: bytes from one slot to the next.
         tail: bytes of a fragment behind what is needed, which its successor overwrites.
         slots: places for fragments; ``slots - live`` of them are vacant.
-        first: birth of the first fragment that was ever held here.
-        next: birth of the fragment that comes next, into the free slot.
+        first: insertion of the first fragment that was ever held here.
+        next: insertion of the fragment that comes next, into the free slot.
         samples: steps held that are experience.
         drawable: samples that can be drawn: such steps, or sequences of them.
         env_steps: what the job had made when the newest fragment came, about.
@@ -209,13 +209,13 @@ class ReplayRing:
         """Birth of the oldest fragment held; ``next`` if there is none."""
         return max(self.first, self.next - self.live)
 
-    def slot(self, birth: int) -> int:
+    def slot(self, insertion: int) -> int:
         """Slot of a fragment."""
-        return birth % self.slots
+        return insertion % self.slots
 
-    def steps(self, birth: int) -> slice:
+    def steps(self, insertion: int) -> slice:
         """Places of a fragment's steps in arrays of numbers about steps."""
-        start = self.slot(birth) * self.steps_each
+        start = self.slot(insertion) * self.steps_each
         return slice(start, start + self.steps_each)
 
 
@@ -338,11 +338,11 @@ class _Latest:
 
     incarnation: int
     sequence: int
-    birth: int
+    insertion: int
 
     def is_followed_by(self, incarnation: int, sequence: int, oldest: int) -> bool:
         """Say whether that fragment goes on where this one, if it is still held, ends."""
-        return (incarnation, sequence - 1) == (self.incarnation, self.sequence) and self.birth >= oldest
+        return (incarnation, sequence - 1) == (self.incarnation, self.sequence) and self.insertion >= oldest
 
 
 class Links:
@@ -354,7 +354,7 @@ class Links:
     Attributes:
         successor: slot of the fragment that goes on where a slot's fragment ends; it means something only
             where there is one.
-        predecessor: birth of the fragment that a slot's fragment goes on from, or ``NONE``.
+        predecessor: insertion of the fragment that a slot's fragment goes on from, or ``NONE``.
     """
 
     def __init__(self, memory: ReplayMemory) -> None:
@@ -373,25 +373,25 @@ class Links:
         """Size of what is kept beside the fragments."""
         return self.successor.nbytes + self.predecessor.nbytes
 
-    def accept(self, birth: int) -> int:
-        """Link a fragment to the one that it goes on from; returns that one's birth, or ``NONE``."""
-        slot = self._ring.slot(birth)
+    def accept(self, insertion: int) -> int:
+        """Link a fragment to the one that it goes on from; returns that one's insertion, or ``NONE``."""
+        slot = self._ring.slot(insertion)
         header = self._headers[slot]
         actor, incarnation, sequence = (int(header[name]) for name in ("actor", "incarnation", "sequence"))
         before = self._latest.get(actor)
-        self._latest[actor] = _Latest(incarnation, sequence, birth)
+        self._latest[actor] = _Latest(incarnation, sequence, insertion)
         self.predecessor[slot] = NONE
         if before is None or not before.is_followed_by(incarnation, sequence, self._ring.oldest):
             return NONE
-        self.successor[self._ring.slot(before.birth)] = slot
-        self.predecessor[slot] = before.birth
-        return before.birth
+        self.successor[self._ring.slot(before.insertion)] = slot
+        self.predecessor[slot] = before.insertion
+        return before.insertion
 
     def restore(self, oldest: int, predecessors: npt.NDArray[np.int64]) -> None:
-        """Link fragments from birth ``oldest`` on to those that they go on from.
+        """Link fragments from insertion ``oldest`` on to those that they go on from.
 
         Args:
-            oldest: birth of the first.
+            oldest: insertion of the first.
             predecessors: what each goes on from, counted from ``oldest``, or ``NONE``.
 
         Raises:

@@ -251,21 +251,23 @@ class Replay:
 
     def accept(self) -> None:
         """Make the fragment in ``free`` part of the replay; if it is full, the oldest is evicted."""
-        birth = self.ring.next
+        insertion = self.ring.next
         evicted = self.ring.oldest
         self.ring.next += 1
         if evicted < self.ring.oldest:
             self._evict(evicted)
-        slot = self.ring.slot(birth)
-        samples = self.index.accept(birth)
+        slot = self.ring.slot(insertion)
+        samples = self.index.accept(insertion)
         self._samples[slot] = samples
         self._versions[slot] = self.memory.headers[slot]["version"]
         self.ring.samples += samples
         self.ring.env_steps += samples
         self.accepted += samples
         self.accepted_by[slot] = self.accepted
-        self.uses.begin(self.ring.steps(birth), samples)
-        self.sampler.accept(birth, None if self._priorities is None else self._priorities[slot].reshape(-1))
+        self.uses.begin(self.ring.steps(insertion), samples)
+        self.sampler.accept(
+            insertion, None if self._priorities is None else self._priorities[slot].reshape(-1)
+        )
 
     @property
     def drawable(self) -> bool:
@@ -280,8 +282,8 @@ class Replay:
         """
         if not self.drawable:
             raise ValueError("an empty replay has no batches")
-        self.sampler.draw(into.handle, into.weight)
-        places = into.handle % self.ring.span
+        self.sampler.draw(into.key, into.weight)
+        places = into.key % self.ring.span
         slots, rows = np.divmod(places, self.ring.steps_each)
         self._versions.take(slots, out=into.version, mode="clip")
         np.subtract(self.accepted, self.accepted_by.take(slots), out=into.age)
@@ -290,19 +292,19 @@ class Replay:
             field.gather(slots, rows, into.arrays[f"fields/{name}"])
         self.uses.use(used)
 
-    def update_priorities(self, handles: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
+    def update_priorities(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
         """Give samples new priorities; those evicted meanwhile are counted and left out.
 
         Raises:
             DivergedError: a priority is not finite.
         """
         each = self.ring.steps_each
-        held = (handles >= self.ring.oldest * each) & (handles < self.ring.next * each)
-        stale = handles.size - int(np.count_nonzero(held))
+        held = (keys >= self.ring.oldest * each) & (keys < self.ring.next * each)
+        stale = keys.size - int(np.count_nonzero(held))
         if stale:
             self.stale_updates += stale
-            handles, priorities = handles[held], priorities[held]
-        self.sampler.update(handles % self.ring.span, priorities)
+            keys, priorities = keys[held], priorities[held]
+        self.sampler.update(keys % self.ring.span, priorities)
 
     def restore(
         self,
@@ -319,7 +321,7 @@ class Replay:
         """Hold fragments, uses and priorities that lie in their places already; see ``replay_file``.
 
         Args:
-            oldest: birth of the first of them.
+            oldest: insertion of the first of them.
             predecessors: what each goes on from, counted from ``oldest``, or ``NONE``.
             accepted_by: samples accepted up to each, itself included.
             accepted: samples ever accepted.
@@ -334,11 +336,11 @@ class Replay:
         ring, headers = self.ring, self.memory.headers
         self.index.restore(oldest, predecessors)
         ring.first, ring.next = oldest, oldest + len(predecessors)
-        for birth in range(oldest, ring.next):
-            slot = ring.slot(birth)
+        for insertion in range(oldest, ring.next):
+            slot = ring.slot(insertion)
             self._versions[slot] = headers[slot]["version"]
             self._samples[slot] = headers[slot]["samples"]
-            self.accepted_by[slot] = accepted_by[birth - oldest]
+            self.accepted_by[slot] = accepted_by[insertion - oldest]
         ring.samples = int(self._samples.sum())
         self.accepted, ring.env_steps, self.stale_updates = accepted, env_steps, stale_updates
         if isinstance(self.index, Sequences):
@@ -356,11 +358,11 @@ class Replay:
             raise ValueError(f"a fragment's {PRIORITY!r} is float32 [T, N]; {spec} is not")
         return self.memory.field(spec)
 
-    def _evict(self, birth: int) -> None:
-        slot = self.ring.slot(birth)
+    def _evict(self, insertion: int) -> None:
+        slot = self.ring.slot(insertion)
         self.ring.samples -= int(self._samples[slot])
-        self.sampler.evict(birth)
-        self.index.evict(birth)
+        self.sampler.evict(insertion)
+        self.index.evict(insertion)
 
 
 def _index(settings: ReplaySettings, memory: ReplayMemory) -> SampleIndex:

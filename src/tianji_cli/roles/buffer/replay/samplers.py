@@ -1,7 +1,7 @@
 """Which samples a replay draws: uniformly, by priority, or those first that were never used.
 
-A sample is named by its *handle*, birth x (T x N) + t x N + n of its first step; its place in arrays of
-numbers about steps is the handle modulo the number of steps in all slots. Steps with which no sample begins
+A sample is named by its *key*, insertion x (T x N) + t x N + n of its first step; its place in arrays of
+numbers about steps is the key modulo the number of steps in all slots. Steps with which no sample begins
 have span 0 and are never drawn. Each sampler has a generator of its own: what it draws depends on the seed,
 and on what was accepted and sampled before, on nothing else.
 
@@ -135,7 +135,7 @@ SMALLEST_PRIORITY: Final = 1e-6
 MOST_ATTEMPTS: Final = 1 << 13
 """Steps that are looked at in one go where samples begin with few of them, as sequences do."""
 
-Handles = npt.NDArray[np.int64]
+Keys = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float32]
 Priorities = npt.NDArray[np.float32]
 Spans = npt.NDArray[np.uint8]
@@ -165,18 +165,18 @@ class Sampler(ABC):
         """Priority of each step in all slots, if it keeps any."""
         return None
 
-    def accept(self, birth: int, priorities: Priorities | None) -> None:  # noqa: B027 - most need not
+    def accept(self, insertion: int, priorities: Priorities | None) -> None:  # noqa: B027 - most need not
         """Take note of a fragment, whose steps have these priorities if the actor computed some."""
 
-    def evict(self, birth: int) -> None:  # noqa: B027 - most need not
+    def evict(self, insertion: int) -> None:  # noqa: B027 - most need not
         """Draw none of a fragment's steps any more; their spans are still there."""
 
     def update(self, places: Indices, priorities: Priorities) -> None:  # noqa: B027 - most need not
         """Give samples new priorities; the last of several of one sample counts."""
 
     @abstractmethod
-    def draw(self, handles: Handles, weights: Weights) -> None:
-        """Write ``[B]`` handles and their importance weights. Something can be drawn."""
+    def draw(self, keys: Keys, weights: Weights) -> None:
+        """Write ``[B]`` keys and their importance weights. Something can be drawn."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint needs to go on drawing the same, as JSON values."""
@@ -186,56 +186,56 @@ class Sampler(ABC):
         """Go on from a checkpoint, whose fragments are held and whose priorities are in their places."""
         self._rng.bit_generator.state = state["rng"]
 
-    def _draw_uniformly(self, handles: Handles) -> None:
+    def _draw_uniformly(self, keys: Keys) -> None:
         """Draw among all steps held and reject those with which no sample begins: exactly uniform."""
         each, span = self._ring.steps_each, self._ring.span
         first, past = self._ring.oldest * each, self._ring.next * each
         found = 0
-        while found < handles.size:
-            missing = handles.size - found
+        while found < keys.size:
+            missing = keys.size - found
             # So many more that the second round is the exception.
             attempts = int(missing * 1.05 * (past - first) / self._ring.drawable) + 8
             candidates = self._rng.integers(first, past, min(attempts, 4 * missing + MOST_ATTEMPTS))
             drawn = candidates[self._spans.take(candidates % span) != 0][:missing]
-            handles[found : found + drawn.size] = drawn
+            keys[found : found + drawn.size] = drawn
             found += drawn.size
 
 
 class UniformSampler(Sampler):
     """Every sample as likely as any other."""
 
-    def draw(self, handles: Handles, weights: Weights) -> None:
+    def draw(self, keys: Keys, weights: Weights) -> None:
         """See ``Sampler.draw``."""
-        self._draw_uniformly(handles)
+        self._draw_uniformly(keys)
         weights[...] = 1.0
 
 
 class FreshSampler(Sampler):
     """Samples that were never used first, the oldest of them first; then every sample as likely as any other.
 
-    As fresh samples are used in their order, all from one handle on are fresh and none before it is.
+    As fresh samples are used in their order, all from one key on are fresh and none before it is.
     """
 
     def __init__(self, ring: ReplayRing, spans: Spans, seed: int) -> None:
         super().__init__(ring, spans, seed)
         self._fresh_from = 0
 
-    def draw(self, handles: Handles, weights: Weights) -> None:
+    def draw(self, keys: Keys, weights: Weights) -> None:
         """See ``Sampler.draw``."""
-        found = self._draw_fresh(handles)
-        self._draw_uniformly(handles[found:])
+        found = self._draw_fresh(keys)
+        self._draw_uniformly(keys[found:])
         weights[...] = 1.0
 
-    def _draw_fresh(self, handles: Handles) -> int:
+    def _draw_fresh(self, keys: Keys) -> int:
         each, found = self._ring.steps_each, 0
         self._fresh_from = max(self._fresh_from, self._ring.oldest * each)
-        while found < handles.size and self._fresh_from < self._ring.next * each:
-            birth, first = divmod(self._fresh_from, each)
-            steps = self._spans[self._ring.steps(birth)][first:]
-            fresh = np.flatnonzero(steps)[: handles.size - found]
-            handles[found : found + fresh.size] = fresh + self._fresh_from
+        while found < keys.size and self._fresh_from < self._ring.next * each:
+            insertion, first = divmod(self._fresh_from, each)
+            steps = self._spans[self._ring.steps(insertion)][first:]
+            fresh = np.flatnonzero(steps)[: keys.size - found]
+            keys[found : found + fresh.size] = fresh + self._fresh_from
             found += fresh.size
-            self._fresh_from += int(fresh[-1]) + 1 if found == handles.size else steps.size
+            self._fresh_from += int(fresh[-1]) + 1 if found == keys.size else steps.size
         return found
 
     def state(self) -> dict[str, Any]:
@@ -291,9 +291,9 @@ class PrioritisedSampler(Sampler):
         """See ``Sampler.priorities``: p^alpha."""
         return self.tree.leaves
 
-    def accept(self, birth: int, priorities: Priorities | None) -> None:
+    def accept(self, insertion: int, priorities: Priorities | None) -> None:
         """See ``Sampler.accept``; where no finite priority is known it is the largest so far."""
-        steps = self._ring.steps(birth)
+        steps = self._ring.steps(insertion)
         values = np.full(self._ring.steps_each, self._largest)
         if priorities is not None:
             finite = np.isfinite(priorities)
@@ -302,9 +302,9 @@ class PrioritisedSampler(Sampler):
         self.tree.set_range(steps.start, values)
         self._largest = max(self._largest, float(values.max()))
 
-    def evict(self, birth: int) -> None:
+    def evict(self, insertion: int) -> None:
         """See ``Sampler.evict``."""
-        self.tree.set_range(self._ring.steps(birth).start, np.zeros(self._ring.steps_each))
+        self.tree.set_range(self._ring.steps(insertion).start, np.zeros(self._ring.steps_each))
 
     def update(self, places: Indices, priorities: Priorities) -> None:
         """See ``Sampler.update``.
@@ -321,19 +321,19 @@ class PrioritisedSampler(Sampler):
         self.tree.set(places, values)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
-    def draw(self, handles: Handles, weights: Weights) -> None:
+    def draw(self, keys: Keys, weights: Weights) -> None:
         """See ``Sampler.draw``."""
-        if self._parts.size != handles.size:
-            self._parts = np.arange(handles.size, dtype=np.float64)
-        prefixes = self._rng.random(handles.size)
+        if self._parts.size != keys.size:
+            self._parts = np.arange(keys.size, dtype=np.float64)
+        prefixes = self._rng.random(keys.size)
         prefixes += self._parts
-        prefixes *= self.tree.total / handles.size
+        prefixes *= self.tree.total / keys.size
         places, values = self.tree.find(prefixes)
         # N and the sum cancel out as the largest weight is 1, so the smallest probability decides.
         np.power(values.min() / values, self._beta_now(), out=values)
         weights[...] = values
         past = self._ring.next * self._ring.steps_each
-        handles[...] = (past - 1) - (past - 1 - places) % self._ring.span
+        keys[...] = (past - 1) - (past - 1 - places) % self._ring.span
 
     def state(self) -> dict[str, Any]:
         """See ``Sampler.state``."""

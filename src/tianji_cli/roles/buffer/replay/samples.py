@@ -68,17 +68,17 @@ class SampleIndex(ABC):
         return self.links.nbytes + sum(array.nbytes for array, _ in self.by_slot.values())
 
     @abstractmethod
-    def accept(self, birth: int) -> int:
+    def accept(self, insertion: int) -> int:
         """Take note of a fragment, and of what it makes of those before it; returns its samples."""
 
-    def evict(self, birth: int) -> None:
+    def evict(self, insertion: int) -> None:
         """Let no sample begin in a fragment any more."""
-        spans = self.spans[self._ring.steps(birth)]
+        spans = self.spans[self._ring.steps(insertion)]
         self._ring.drawable -= int(np.count_nonzero(spans))
         spans[:] = 0
 
     def restore(self, oldest: int, predecessors: npt.NDArray[np.int64]) -> None:
-        """Know the fragments from birth ``oldest`` on, whose numbers are in their places; see ``Links``."""
+        """Know the fragments from number ``oldest`` on, whose numbers are in their places; see ``Links``."""
         self.links.restore(oldest, predecessors)
         self._ring.drawable = int(np.count_nonzero(self.spans))
 
@@ -200,9 +200,9 @@ class Transitions(SampleIndex):
             arrays["blank"] = (self.stacks.blank, self.stacks.rows_each)
         return arrays
 
-    def accept(self, birth: int) -> int:
+    def accept(self, insertion: int) -> int:
         """Measure a fragment's transitions, and those of its predecessors that now go on in it."""
-        slot, steps = self._ring.slot(birth), self._ring.steps(birth)
+        slot, steps = self._ring.slot(insertion), self._ring.steps(insertion)
         mask, terminated, truncated = (flag[slot] != 0 for flag in self._flags)
         ended = terminated | truncated
         rewards = self._sums[slot]
@@ -211,7 +211,7 @@ class Transitions(SampleIndex):
         self.spans[steps] = spans.reshape(-1)
         if self.stacks is not None:
             self.stacks.accept(slot, mask)
-        actor, before = int(self._headers[slot]["actor"]), self.links.accept(birth)
+        actor, before = int(self._headers[slot]["actor"]), self.links.accept(insertion)
         if before != NONE:
             self._lengthen(before, self._going[actor], spans[0], prefixes)
         self._going[actor] = mask[-1] & ~ended[-1]
@@ -271,7 +271,7 @@ class Transitions(SampleIndex):
         """Let transitions that reached the end of what was known go on in the next fragment.
 
         Args:
-            before: birth of the fragment that they reached the end of.
+            before: insertion of the fragment that they reached the end of.
             going: where they did, ``[N]``.
             first: spans of the next one's first row, ``[N]``.
             prefixes: sums of its first rewards.
@@ -328,7 +328,7 @@ class _Open:
     """What an actor is in the middle of in each environment.
 
     Attributes:
-        begin: handle of the first step, ``[N]``.
+        begin: key of the first step, ``[N]``.
         length: steps so far, ``[N]``; 0: nothing was begun.
     """
 
@@ -411,18 +411,18 @@ class Sequences(SampleIndex):
         """See ``SampleIndex.by_slot``."""
         return {**super().by_slot, "lengths": (self.lengths, self._ring.steps_each)}
 
-    def accept(self, birth: int) -> int:
+    def accept(self, insertion: int) -> int:
         """Make samples of the sequences that end in a fragment, or before it since it does not go on."""
-        slot = self._ring.slot(birth)
+        slot = self._ring.slot(insertion)
         mask, terminated, truncated = (flag[slot] != 0 for flag in self._flags)
-        actor, goes_on = int(self._headers[slot]["actor"]), self.links.accept(birth) != NONE
+        actor, goes_on = int(self._headers[slot]["actor"]), self.links.accept(insertion) != NONE
         before = self._open.get(actor) or self._nothing()
         cut = before.length > 0
         if goes_on:
             cut &= ~mask[0]
         self._mark(before.begin[cut], before.length[cut], np.zeros(int(cut.sum()), np.bool_))
         stretches = _Stretches.of(mask, terminated, truncated)
-        self._open[actor] = self._grow(birth, stretches, before if goes_on else self._nothing())
+        self._open[actor] = self._grow(insertion, stretches, before if goes_on else self._nothing())
         return int(np.count_nonzero(mask))
 
     def gather(
@@ -450,14 +450,14 @@ class Sequences(SampleIndex):
         nothing = np.zeros(self._layout.num_envs, np.int64)
         return _Open(nothing, nothing)
 
-    def _grow(self, birth: int, stretches: _Stretches, before: _Open) -> _Open:
+    def _grow(self, insertion: int, stretches: _Stretches, before: _Open) -> _Open:
         """Append a fragment's stretches to what was open before it, and make samples of what is complete.
 
         Returns:
             What is open after it.
         """
         most, num_envs, column = self._most, self._layout.num_envs, stretches.column
-        own = birth * self._ring.steps_each + stretches.row * num_envs + column
+        own = insertion * self._ring.steps_each + stretches.row * num_envs + column
         carried = np.where(stretches.row == 0, before.length[column], 0)
         total = carried + stretches.steps
         pieces = -(-total // most)

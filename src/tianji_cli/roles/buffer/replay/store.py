@@ -1,4 +1,4 @@
-"""The replay as a buffer sees it: takes fragments in while the balance allows it, and says what came."""
+"""The replay as a buffer sees it: takes fragments in while the limiter allows it, and says what came."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from tianji_cli.roles.buffer.rate_limiter import Balance
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.replay import Replay
-from tianji_cli.roles.buffer.rollout import Admission
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.roles.buffer.rollout import FragmentValidator
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_transports.core import Claim
@@ -23,12 +23,12 @@ class ReplayStore:
         job: the job's number, which every header carries.
         actors: numbers of the actors, by the rank of the process that carries them.
         replay: where they go.
-        balance: whether they may.
+        limiter: whether they may.
 
     Attributes:
-        admission: checks and counts what comes.
+        validator: checks and counts what comes.
         replay: what batches are drawn from.
-        balance: of production and consumption.
+        limiter: of production and consumption.
         fragment_steps: T x N, env steps in a fragment.
     """
 
@@ -39,17 +39,17 @@ class ReplayStore:
         actors: Mapping[int, Sequence[int]],
         *,
         replay: Replay,
-        balance: Balance,
+        limiter: RateLimiter,
     ) -> None:
-        self.admission = Admission(layout, job, actors)
+        self.validator = FragmentValidator(layout, job, actors)
         self.replay = replay
-        self.balance = balance
+        self.limiter = limiter
         self._layout = layout
         self._job = job
         self.fragment_steps = layout.steps * layout.num_envs
         self._winding_down = False
         self._final_ratio: float | None = None
-        self._arrivals: list[Arrival] = []
+        self._arrivals: list[FragmentStats] = []
 
     @property
     def full(self) -> bool:
@@ -57,52 +57,52 @@ class ReplayStore:
 
         None is held back while there is nothing to draw, as before the first sequence is complete.
         """
-        held_back = self.replay.drawable and not self.balance.may_receive(self.fragment_steps)
+        held_back = self.replay.drawable and not self.limiter.may_receive(self.fragment_steps)
         return held_back and not self._winding_down
 
     def admit(self, claim: Claim) -> None:
         """Receive a fragment into the replay; one that is not the job's is rejected and leaves no trace."""
-        if not self.admission.has_its_size(claim):
+        if not self.validator.has_its_size(claim):
             claim.release()
             return
         memory = self.replay.free
         claim.take(memory)
         fragment = Fragment(self._layout, memory)
-        reception = self.admission.admit(claim, fragment)
+        reception = self.validator.admit(claim, fragment)
         if reception is None:
             return
         samples = int(fragment.header["samples"])
         reception.samples += samples
-        self.balance.received += samples
-        self._arrivals.append(Arrival.of(fragment))
+        self.limiter.received += samples
+        self._arrivals.append(FragmentStats.of(fragment))
         self.replay.accept()
 
     def wind_down(self) -> None:
-        """Receive whatever still comes; it says nothing of the balance."""
-        self._final_ratio = self.balance.actual
+        """Receive whatever still comes; it says nothing of the limiter."""
+        self._final_ratio = self.limiter.actual
         self._winding_down = True
 
-    def arrivals(self) -> Sequence[Arrival]:
+    def arrivals(self) -> Sequence[FragmentStats]:
         """Say what came since the last call."""
         arrived, self._arrivals = self._arrivals, []
         return arrived
 
     def may_draw(self, most_steps: int) -> bool:
         """Say whether a batch of up to so many env steps may be drawn now."""
-        return self.replay.drawable and self.balance.may_consume(most_steps)
+        return self.replay.drawable and self.limiter.may_consume(most_steps)
 
     def draw(self, into: BatchArrays) -> None:
         """Draw a batch and count it; ``may_draw`` said yes."""
         into.stamp(self._job)
         self.replay.sample(into)
-        self.balance.consumed += into.steps
+        self.limiter.consumed += into.steps
 
     def report(self) -> dict[str, Any]:
         """The replay ratio as it is, how full the replay is and how its samples were used."""
         replay = self.replay
         uses, given_up = replay.use_summary(), replay.steps_given_up
         return {
-            "ratio": self._final_ratio if self._winding_down else self.balance.actual,
+            "ratio": self._final_ratio if self._winding_down else self.limiter.actual,
             "replay": {
                 "size": replay.size,
                 "capacity": replay.ring.live * replay.ring.steps_each,

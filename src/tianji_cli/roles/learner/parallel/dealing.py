@@ -69,7 +69,7 @@ class Deal:
         return cls(env_steps, version, shares, bool(message["synchronise"]), bool(message["publishes"]))
 
 
-class Dealer:
+class Scatter:
     """The learner's end of what it deals.
 
     Args:

@@ -12,19 +12,19 @@ import numpy.typing as npt
 from tianji_algos.core import Embryo, ReplayEmbryo, RolloutEmbryo
 from tianji_cli.plan.graph import DEALS, PRIORITIES, SHARES
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.roles.learner.data_source import BatchInbox, BatchSource, PriorityOutbox
-from tianji_cli.roles.learner.parallel.dealing import Deal, Dealer, tensors_in_step
-from tianji_cli.roles.learner.parallel.lockstep import Lockstep, LostPeerError
+from tianji_cli.roles.learner.data_source import BatchInbox, PriorityOutbox, ReplayClient
+from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup, LostPeerError
+from tianji_cli.roles.learner.parallel.dealing import Deal, Scatter, tensors_in_step
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import Arrival
+from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
-from tianji_cli.wire.reports import Refusals
+from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import Claim, Transport
 
 
-class FollowerFeed(ABC):
+class FollowerSource(ABC):
     """Takes deals and their shares from the learner, and makes batches of them.
 
     Args:
@@ -36,7 +36,7 @@ class FollowerFeed(ABC):
         self._transport = transport
         self._job = job
         self._deal: Deal | None = None
-        self._refusals = Refusals()
+        self._refusals = Rejected()
 
     def deal(self) -> Deal | None:
         """Hand out the next deal once all of its shares are there, once; None until then."""
@@ -84,7 +84,7 @@ class FollowerFeed(ABC):
         return None
 
 
-class DealtRollouts(FollowerFeed):
+class ScatteredRollouts(FollowerSource):
     """Shares are fragments, read in place on an engine that lends, and copied elsewhere.
 
     Args:
@@ -158,7 +158,7 @@ class DealtRollouts(FollowerFeed):
             self._claims.pop().release()
 
 
-class DealtBatches(FollowerFeed):
+class ScatteredBatches(FollowerSource):
     """A share is a batch, read in place on an engine that lends.
 
     Args:
@@ -197,7 +197,7 @@ class DealtBatches(FollowerFeed):
         """Send the new priorities as soon as there is room, and give the memory back."""
         assert self._arrays is not None
         if self._prioritised is not None:
-            self._outbox.send(self._arrays.handle, self._prioritised.priorities)
+            self._outbox.send(self._arrays.key, self._prioritised.priorities)
         self._is_used = True
         self._inbox.release()
 
@@ -217,7 +217,7 @@ class DealtBatches(FollowerFeed):
         return None
 
 
-class DealingReplay(BatchSource):
+class ScatteringReplayClient(ReplayClient):
     """Draws whole batches, as one learner would, so that samples and importance weights are the same.
 
     Args:
@@ -236,7 +236,7 @@ class DealingReplay(BatchSource):
         store: ReplayStore,
         batches: BatchLayout,
         share: BatchLayout,
-        dealer: Dealer,
+        dealer: Scatter,
         *,
         prioritised: bool,
         in_step: bool,
@@ -255,9 +255,9 @@ class DealingReplay(BatchSource):
         self._own = BatchView(share, self._rows[0])
         self._is_dealt = False
         self._unanswered = 0
-        self._refusals = Refusals()
+        self._refusals = Rejected()
 
-    def arrivals(self) -> Sequence[Arrival]:
+    def arrivals(self) -> Sequence[FragmentStats]:
         """Say what the buffer received since the last call."""
         return self._store.arrivals()
 
@@ -297,7 +297,7 @@ class DealingReplay(BatchSource):
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
         """Let those of this learner's share take effect at once."""
-        self._store.replay.update_priorities(self._own.handle, priorities)
+        self._store.replay.update_priorities(self._own.key, priorities)
 
     def wind_down(self) -> None:
         """Begin nothing more."""
@@ -326,17 +326,17 @@ class Follower(Role):
 
     Args:
         embryo: the update rule, which joins the others; it begins with the learner's parameters.
-        feed: takes what is dealt.
-        lockstep: the connections to the other learners.
+        source: takes what is dealt.
+        all_reduce: the connections to the other learners.
     """
 
     name = "follower"
 
-    def __init__(self, embryo: Embryo, feed: FollowerFeed, lockstep: Lockstep) -> None:
+    def __init__(self, embryo: Embryo, source: FollowerSource, all_reduce: AllReduceGroup) -> None:
         self._embryo = embryo
-        self._feed = feed
-        self._lockstep = lockstep
-        embryo.join(lockstep)
+        self._source = source
+        self._all_reduce = all_reduce
+        embryo.join(all_reduce)
         self._parameters = np.zeros(embryo.model.parameter_count, np.float32)
         self._deal: Deal | None = None
         self._has_begun = False
@@ -346,9 +346,9 @@ class Follower(Role):
 
     def turn(self) -> bool:
         """Take what was dealt, or make one gradient update."""
-        if self._lockstep.lost is not None:
+        if self._all_reduce.lost is not None:
             if not self._winding_down:
-                self._lockstep.await_news()
+                self._all_reduce.await_news()
             return False
         try:
             return self._go_on()
@@ -365,27 +365,27 @@ class Follower(Role):
             "version": self._version,
             "updates": self._updates,
             "session_consumed": 0,
-            **self._feed.report(),
+            **self._source.report(),
         }
 
     def close(self) -> None:
         """Leave the others."""
-        self._lockstep.close()
+        self._all_reduce.close()
 
     def _go_on(self) -> bool:
         if self._deal is None:
-            self._deal = self._feed.deal()
+            self._deal = self._source.deal()
             if self._deal is None:
                 return False
             self._begin(self._deal)
-        batch = self._feed.batch()
+        batch = self._source.batch()
         if batch is None:
             self._end(self._deal)
             self._deal = None
             return True
         self._embryo.update(batch)
         self._updates += 1
-        self._feed.used()
+        self._source.used()
         return True
 
     def _begin(self, deal: Deal) -> None:
@@ -394,7 +394,7 @@ class Follower(Role):
             self._check(deal.version)
             self._has_begun = True
         if deal.synchronise:
-            self._lockstep.broadcast(tensors_in_step(self._embryo))
+            self._all_reduce.broadcast(tensors_in_step(self._embryo))
         self._embryo.schedule(deal.env_steps)
 
     def _end(self, deal: Deal) -> None:
@@ -404,4 +404,4 @@ class Follower(Role):
 
     def _check(self, version: int) -> None:
         self._embryo.model.write_parameters(self._parameters)
-        self._lockstep.check_same(version, self._parameters)
+        self._all_reduce.check_same(version, self._parameters)

@@ -48,7 +48,7 @@ class DivergedLearnersError(TianjiError):
     """Learners that make the same updates have different parameters."""
 
 
-class Lockstep(Peers):
+class AllReduceGroup(Peers):
     """One learner's connections to the others; all of them call the same methods in the same order.
 
     Whoever misses another closes its own connections, so that everybody hears of it. A learner leaves by
