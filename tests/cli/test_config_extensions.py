@@ -125,7 +125,7 @@ def test_a_config_without_types_of_the_users_own_leaves_the_path_alone(tmp_path:
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ("still_env_e:Stil", "did you mean 'Still'"),
+        ("still_env_e:Stil", "did you mean still_env_e:Still"),
         ("no_such_module_here:Still", "no_such_module_here"),
         ("still_env_e:np", "a subclass of BaseEnv"),
     ],

@@ -18,7 +18,7 @@ PATIENCE_S = 30.0
 PREAMBLE = """
 import os, signal, sys, time
 from pathlib import Path
-from tianji_transports import mpi_world
+from tianji_transports.mpi import world as mpi_world
 from tianji_transports.core import FULL
 from tianji_transports.errors import TransportError
 from tianji_transports.mpi.transport import MpiTransport

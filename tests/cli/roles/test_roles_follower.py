@@ -71,7 +71,7 @@ def test_a_learner_that_winds_down_leaves_in_the_middle_of_a_round_and_its_follo
 
     def lead(crew: Crew) -> None:
         crew.work(lambda: crew.progress.updates == 1)
-        assert crew.learner._feed.unfinished
+        assert crew.learner._source.unfinished
         crew.stop()
         assert crew.progress.updates == 1
 
@@ -173,7 +173,7 @@ class MovingAverage:
         self.calls: list[int] = []
         self._adopted = False
 
-    def reconcile(self, updates: int, _consumed: int) -> bool:
+    def settle(self, updates: int, _consumed: int) -> bool:
         self.calls.append(updates)
         if updates == 2:
             with torch.no_grad():

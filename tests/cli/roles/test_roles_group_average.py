@@ -52,11 +52,11 @@ class Group:
         self.updates = 0
         self.consumed = 0
 
-    def reconcile(self, updates: int = 0, uses: int = 64) -> bool:
+    def settle(self, updates: int = 0, uses: int = 64) -> bool:
         """Make so many updates that use ``uses`` samples each, and end a round."""
         self.updates += updates
         self.consumed += updates * uses
-        return self.average.reconcile(self.updates, self.consumed)
+        return self.average.settle(self.updates, self.consumed)
 
     @property
     def parameters(self) -> npt.NDArray[np.float32]:
@@ -100,11 +100,11 @@ in_step = pytest.mark.parametrize("pair", [{"waits": True}], indirect=True)
 def test_groups_that_contribute_adopt_the_mean_weighted_by_the_samples_they_used(pair: Pair) -> None:
     one, other = pair.groups
     one.parameters, other.parameters = 0.0, 4.0
-    assert one.reconcile(INTERVAL, uses=300)
-    assert other.reconcile(INTERVAL, uses=100)
+    assert one.settle(INTERVAL, uses=300)
+    assert other.settle(INTERVAL, uses=100)
     pair.root.turn()
     for group in pair.groups:
-        assert group.reconcile(1)
+        assert group.settle(1)
         assert group.average.take_adopted()
         assert not group.average.take_adopted()
         assert group.parameters == pytest.approx(1.0)
@@ -113,10 +113,10 @@ def test_groups_that_contribute_adopt_the_mean_weighted_by_the_samples_they_used
 
 def test_nothing_is_due_before_the_interval_is_over(pair: Pair) -> None:
     one, _ = pair.groups
-    assert one.reconcile(INTERVAL - 1)
+    assert one.settle(INTERVAL - 1)
     pair.root.turn()
     assert pair.line.latest() is None
-    one.reconcile(1)
+    one.settle(1)
     pair.root.turn()
     assert pair.line.latest() is not None
 
@@ -124,24 +124,24 @@ def test_nothing_is_due_before_the_interval_is_over(pair: Pair) -> None:
 def test_what_a_group_learns_while_its_average_is_made_is_kept(pair: Pair) -> None:
     one, other = pair.groups
     one.parameters, other.parameters = 0.0, 4.0
-    one.reconcile(INTERVAL)
-    other.reconcile(INTERVAL)
+    one.settle(INTERVAL)
+    other.settle(INTERVAL)
     learned = np.linspace(-1, 1, len(one.parameters)).astype(np.float32)
     one.parameters = one.parameters + learned
     pair.root.turn()
-    one.reconcile(1)
+    one.settle(1)
     assert one.parameters == pytest.approx(2.0 + learned)
 
 
 def test_a_group_contributes_once_in_a_round_however_far_it_gets(pair: Pair) -> None:
     one, other = pair.groups
     for _ in range(5):
-        assert one.reconcile(INTERVAL)
+        assert one.settle(INTERVAL)
         pair.root.turn()
     assert one.average.report()["averaging"]["contributed"] == 1
-    other.reconcile(INTERVAL)
+    other.settle(INTERVAL)
     pair.root.turn()
-    one.reconcile(0)
+    one.settle(0)
     assert one.average.report() == {"averaging": {"contributed": 2, "adopted": 1}}
     assert pair.root.rejected == (0, "")
 
@@ -149,22 +149,22 @@ def test_a_group_contributes_once_in_a_round_however_far_it_gets(pair: Pair) -> 
 def test_a_round_that_another_group_has_begun_is_joined_before_the_interval_is_over(pair: Pair) -> None:
     one, other = pair.groups
     one.parameters, other.parameters = 0.0, 4.0
-    one.reconcile(INTERVAL)
+    one.settle(INTERVAL)
     pair.root.turn()
-    other.reconcile(2)
+    other.settle(2)
     pair.root.turn()
-    one.reconcile(1)
+    one.settle(1)
     assert pair.root.rounds == 1
     assert one.parameters == pytest.approx(4.0 * 2 / 12)
-    other.reconcile(1)
+    other.settle(1)
     assert other.average.report() == {"averaging": {"contributed": 1, "adopted": 1}}
 
 
 def test_a_group_that_has_used_nothing_since_has_nothing_to_contribute(pair: Pair) -> None:
     one, other = pair.groups
-    one.reconcile(INTERVAL)
+    one.settle(INTERVAL)
     pair.root.turn()
-    other.reconcile(0)
+    other.settle(0)
     pair.root.turn()
     assert other.average.report()["averaging"]["contributed"] == 0
     assert pair.root.rejected == (0, "")
@@ -173,14 +173,14 @@ def test_a_group_that_has_used_nothing_since_has_nothing_to_contribute(pair: Pai
 @in_step
 def test_in_step_a_group_waits_for_its_average_and_contributes_by_the_interval_alone(pair: Pair) -> None:
     one, other = pair.groups
-    assert not one.reconcile(INTERVAL)
+    assert not one.settle(INTERVAL)
     pair.root.turn()
-    assert other.reconcile(INTERVAL - 1)
-    assert not one.reconcile(0)
-    assert not other.reconcile(1)
+    assert other.settle(INTERVAL - 1)
+    assert not one.settle(0)
+    assert not other.settle(1)
     pair.root.turn()
-    assert one.reconcile(0)
-    assert other.reconcile(0)
+    assert one.settle(0)
+    assert other.settle(0)
     assert one.parameters.tobytes() == other.parameters.tobytes()
 
 
@@ -192,20 +192,20 @@ def test_in_step_a_group_waits_so_long_and_trains_on_until_its_average_comes(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     one, other = pair.groups
     one.parameters, other.parameters = 0.0, 4.0
-    assert not one.reconcile(INTERVAL)
+    assert not one.settle(INTERVAL)
     now += WAIT_S - 1
-    assert not one.reconcile(0)
+    assert not one.settle(0)
     now += 1
-    assert one.reconcile(0)
+    assert one.settle(0)
     pair.root.turn()
     one.parameters = 1.0
-    assert one.reconcile(INTERVAL), "what it has contributed is still on its way, and it has waited for that"
-    assert not other.reconcile(INTERVAL)
+    assert one.settle(INTERVAL), "what it has contributed is still on its way, and it has waited for that"
+    assert not other.settle(INTERVAL)
     pair.root.turn()
-    assert not one.reconcile(0), "what is due now is waited for anew"
+    assert not one.settle(0), "what is due now is waited for anew"
     assert one.average.report() == {"averaging": {"contributed": 2, "adopted": 1}}
     assert one.parameters == pytest.approx(3.0), "the average, and what was learned meanwhile"
-    assert other.reconcile(0)
+    assert other.settle(0)
     assert other.parameters == pytest.approx(2.0)
 
 
@@ -217,9 +217,9 @@ def test_in_step_a_group_that_cannot_contribute_waits_no_longer(
     monkeypatch.setattr(time, "monotonic", lambda: now)
     one, _ = pair.groups
     monkeypatch.setattr(pair.line.learners[0], "loan", lambda *_: FULL)
-    assert not one.reconcile(INTERVAL)
+    assert not one.settle(INTERVAL)
     now += WAIT_S
-    assert one.reconcile(0)
+    assert one.settle(0)
     assert one.average.report()["averaging"]["contributed"] == 0
 
 
@@ -227,25 +227,25 @@ def test_where_nothing_was_learned_meanwhile_the_average_is_adopted_bit_by_bit(p
     rng = np.random.default_rng(3)
     for group in pair.groups:
         group.parameters = rng.standard_normal(len(group.parameters)).astype(np.float32)
-        group.reconcile(INTERVAL)
+        group.settle(INTERVAL)
     pair.root.turn()
     average = pair.line.latest()
     assert average is not None
-    pair.groups[0].reconcile(0)
+    pair.groups[0].settle(0)
     assert pair.groups[0].parameters.tobytes() == average.values.tobytes()
 
 
 def test_a_late_group_adopts_the_newest_average_that_it_is_part_of(pair: Pair) -> None:
     one, other = pair.groups
     one.parameters, other.parameters = 0.0, 4.0
-    one.reconcile(INTERVAL)
-    other.reconcile(INTERVAL)
+    one.settle(INTERVAL)
+    other.settle(INTERVAL)
     pair.root.turn()
-    one.reconcile(0)
+    one.settle(0)
     one.parameters = 8.0
-    one.reconcile(INTERVAL)
+    one.settle(INTERVAL)
     pair.root.turn()
-    other.reconcile(0)
+    other.settle(0)
     assert other.parameters == pytest.approx(2.0), "the last average, though a further round is open"
 
 
@@ -254,12 +254,12 @@ def test_moments_are_replaced_by_their_average_and_stay_where_the_optimizer_has_
     for group, value in zip(pair.groups, (1.0, 3.0), strict=True):
         for moment in group.embryo.averaged_state():
             moment.fill_(value)
-        group.reconcile(INTERVAL)
+        group.settle(INTERVAL)
     for moment in pair.groups[0].embryo.averaged_state():
         moment.fill_(50.0)
     pair.root.turn()
     for group in pair.groups:
-        group.reconcile(1)
+        group.settle(1)
         for moment in group.embryo.averaged_state():
             assert torch.equal(moment, torch.full_like(moment, 2.0))
 
@@ -268,28 +268,28 @@ def test_moments_stay_a_groups_own_unless_they_are_averaged(pair: Pair) -> None:
     one, other = pair.groups
     for moment in one.embryo.averaged_state():
         moment.fill_(5.0)
-    one.reconcile(INTERVAL)
-    other.reconcile(INTERVAL)
+    one.settle(INTERVAL)
+    other.settle(INTERVAL)
     pair.root.turn()
-    one.reconcile(1)
+    one.settle(1)
     assert all(torch.equal(moment, torch.full_like(moment, 5.0)) for moment in one.embryo.averaged_state())
 
 
 def test_parameters_that_are_not_finite_spoil_no_other_group(pair: Pair) -> None:
     one, other = pair.groups
     one.parameters, other.parameters = float("nan"), 4.0
-    one.reconcile(INTERVAL)
+    one.settle(INTERVAL)
     pair.root.turn()
-    other.reconcile(INTERVAL)
+    other.settle(INTERVAL)
     pair.root.turn()
     assert len(pair.line.events) == 1
-    one.reconcile(0)
+    one.settle(0)
     assert one.average.report()["averaging"]["adopted"] == 0
     one.parameters = 2.0
-    one.reconcile(INTERVAL)
+    one.settle(INTERVAL)
     pair.root.turn()
     for group in pair.groups:
-        group.reconcile(0)
+        group.settle(0)
         assert group.parameters == pytest.approx(3.0)
 
 
@@ -299,7 +299,7 @@ def test_an_average_of_another_job_is_an_error(pair: Pair) -> None:
     average.fill_header(JOB + 1, 1, 2, is_open=False, taken=[1, 1])
     line.root.publish("average", average.memory, 1)
     with pytest.raises(AverageError, match="another job"):
-        pair.groups[0].reconcile(1)
+        pair.groups[0].settle(1)
 
 
 @pytest.mark.parametrize("pair", [{"hidden": 100_000}], indirect=True)
@@ -309,10 +309,10 @@ def test_a_round_takes_no_memory_of_the_size_of_the_parameters(pair: Pair) -> No
     for _ in range(3):
         tracemalloc.start()
         for group in pair.groups:
-            group.reconcile(INTERVAL)
+            group.settle(INTERVAL)
         pair.root.turn()
         for group in pair.groups:
-            group.reconcile(1)
+            group.settle(1)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert max(peaks) < count

@@ -116,7 +116,7 @@ def test_the_buffer_holds_the_balance_by_the_batches_it_has_assembled(line: Call
         one.buffer.turn()
         one.learner.draw()
         if one.store.limiter.received >= WARMUP:
-            assert abs(one.store.limiter.lead) <= 24.0
+            assert abs(one.store.limiter.error) <= 24.0
     assert one.store.limiter.received > 0.6 * 100 * EACH
     assert one.store.limiter.actual == pytest.approx(RHO, rel=0.1)
 

@@ -83,7 +83,7 @@ def test_there_is_no_batch_before_the_warm_up_is_over_nor_while_production_is_be
     one.receive(2)
     while one.feed.batch() is not None:
         pass
-    assert one.store.limiter.lead == -24.0
+    assert one.store.limiter.error == -24.0
     one.receive(1)
     assert one.feed.batch() is not None
 

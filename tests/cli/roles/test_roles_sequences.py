@@ -132,7 +132,7 @@ def test_nothing_is_drawn_and_nobody_held_back_until_a_sequence_is_complete() ->
         books.receive()
         assert not books.store.full, "the rate limiter alone would hold it back for ever"
         assert source.draw() is None
-    assert books.store.limiter.lead > 24.0
+    assert books.store.limiter.error > 24.0
     books.receive()
     assert books.store.full
     assert source.draw() is arrays
@@ -157,9 +157,9 @@ def test_the_balance_counts_steps_and_takes_a_batch_for_as_many_as_it_may_have()
             assert isinstance(batch, SequenceBatch)
             used += int(batch.length.sum())
             feed.used()
-            assert limiter.lead >= -20.0
+            assert limiter.error >= -20.0
         assert limiter.consumed == used
-        assert limiter.lead - 4 * MOST / RHO < -20.0 or limiter.received < WARMUP
+        assert limiter.error - 4 * MOST / RHO < -20.0 or limiter.received < WARMUP
     assert used / (limiter.received - WARMUP) == pytest.approx(RHO, rel=0.05)
     assert books.store.report()["uses"]["mean"] == pytest.approx(used / limiter.received)
 

@@ -1,8 +1,8 @@
 """The engine for one host: iceoryx2's publish-subscribe, written in place and read in place.
 
 One iceoryx2 service for each (sender, channel, receiver) and life of the sender; a FIFO for each rank to
-sleep on (``shm_bells``). iceoryx2 alone would discard what a receiver is not ready for and report success,
-so the credits in the job's page (``shm_page``) decide what may be sent. Slots live in that page, too: a
+sleep on (``ports``). iceoryx2 alone would discard what a receiver is not ready for and report success,
+so the credits in the job's page (``page``) decide what may be sent. Slots live in that page, too: a
 reader that joins late finds the value there, whatever its writer is doing.
 """
 

@@ -1,7 +1,7 @@
 """The engine for fast fabrics: UCX, whose tags name job, stream and sender of every message.
 
 Inside a host UCX moves messages through shared memory, between hosts over RDMA or TCP, whatever is there.
-Messages are described in ``ucx_frames``, an endpoint's workers in ``ucx_port``. A message is received into
+Messages are described in ``frames``, an endpoint's workers in ``port``. A message is received into
 reused memory as soon as it begins to arrive, so that nothing waits for a busy, suspended or dead sender.
 """
 

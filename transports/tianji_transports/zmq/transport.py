@@ -1,7 +1,7 @@
 """The engine for several hosts: ZMQ over TCP, zero-copy frames, CURVE off loopback.
 
 An endpoint has one ROUTER that everybody who sends to it connects to, one DEALER for each rank that it sends
-to or reads slots of, and one PUB or SUB for each of its slots. Frames are described in ``zmq_frames``.
+to or reads slots of, and one PUB or SUB for each of its slots. Frames are described in ``frames``.
 The memory of a loan is ZMQ's until the receiver's credit says that it has claimed what was in it.
 """
 
