@@ -36,7 +36,7 @@ from tianji_cli.files.counters import ProductionFile
 from tianji_cli.plan.graph import FRAGMENTS, POLICY, slot_name
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.actor.actor import Actor
-from tianji_cli.wire.published import PublishedPolicy, nbytes
+from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
 from tianji_cli.worker.assembly import Assembly
 from tianji_cli.worker.parts import Job
 from tianji_envs.atari.games import find_game, read_options
@@ -77,7 +77,7 @@ def acting_alone(assembly: Assembly) -> Iterator[Loop]:
     with assembly.transport(EngineOptions()) as transport:
         actor = next(role for role in assembly.roles(transport, production) if isinstance(role, Actor))
         model = assembly.model()
-        memory = memoryview(bytearray(nbytes(model.parameter_count)))
+        memory = memoryview(bytearray(policy_layout(model.parameter_count).nbytes))
         model.write_parameters(PublishedPolicy(memory).parameters)
         transport.publish(slot_name(POLICY, 0), memory, 10**9)
         triggers = actor.triggers

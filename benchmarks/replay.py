@@ -67,7 +67,7 @@ def fill(replay: Replay, rng: np.random.Generator) -> None:
         memory = replay.free
         memory[:] = contents[sequence % len(contents)].data
         fragment = Fragment(replay.layout, memory)
-        fragment.stamp(job=1, actor=0, incarnation=0, sequence=sequence, before=before, version=sequence)
+        fragment.begin(job=1, actor=0, incarnation=0, sequence=sequence, before=before, version=sequence)
         fragment.header["samples"] = np.count_nonzero(fragment.fields["mask"])
         before += int(fragment.header["samples"])
         replay.accept()

@@ -24,7 +24,7 @@ from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
-from tianji_cli.wire.published import PublishedPolicy
+from tianji_cli.wire.parameters import PublishedPolicy
 from tianji_transports.core import Transport
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ class UserRole(Role, user_roles.HasSettings):
             return None
         try:
             published = PublishedPolicy(claim.view())
-            return Policy(claim.version, int(published.env_steps), published.parameters.copy())
+            return Policy(claim.version, published.env_steps, published.parameters.copy())
         finally:
             claim.release()
 

@@ -12,8 +12,8 @@ import numpy as np
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import ROOT_RANK, Plan
 from tianji_cli.root.job_view import Overview
-from tianji_cli.wire.contribution import Average, Contribution, average_nbytes, values_in
 from tianji_cli.wire.control import ControlServer
+from tianji_cli.wire.parameters import Average, Contribution, average_layout, values_in
 from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import Claim, EngineOptions, Transport
 from tianji_transports.errors import TransportError
@@ -51,7 +51,7 @@ class RootEndpoint:
         if self._over:
             return
         # Imported here: the root of a single group needs none of it to start.
-        from tianji_cli.wire.fragment import job_number  # noqa: PLC0415
+        from tianji_cli.wire.records import job_number  # noqa: PLC0415
         from tianji_transports.composite import open_endpoint  # noqa: PLC0415
 
         plan = self._plan
@@ -191,7 +191,7 @@ class Averager:
         self._nbytes = transport.wiring.channel(CONTRIBUTIONS, ROOT_RANK).max_bytes
         values, number = values_in(self._nbytes), len(groups)
         self._contributions = [Contribution(memoryview(bytearray(self._nbytes))) for _ in range(number)]
-        self._average = Average(memoryview(bytearray(average_nbytes(values, number))), number)
+        self._average = Average(memoryview(bytearray(average_layout(values, number).nbytes)), number)
         self._here: set[int] = set()
         self._late: set[int] = set()
         self._living = set(groups.values())

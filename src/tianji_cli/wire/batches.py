@@ -1,4 +1,4 @@
-"""Batches of transitions or sequences as one block of memory: in an array of their own, or in a loan.
+"""Batches of transitions or sequences as one record, in an array of its own or in a loan, and priorities.
 
 The process that samples and the learner derive the same ``BatchLayout`` from the fragment's layout, so a
 batch needs no serialisation either.
@@ -6,7 +6,6 @@ batch needs no serialisation either.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,14 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.batch import Batch, SequenceBatch
+from tianji_algos.errors import DivergedError
 from tianji_algos.fields import FieldSpec
-from tianji_cli.wire.blocks import aligned, fingerprint_of, mismatch
 from tianji_cli.wire.fragment import FragmentLayout
-
-MAGIC: Final = 0x544A4254  # "TJBT"
-SCHEMA: Final = 1
-
-HEADER: Final = np.dtype([("magic", "<u4"), ("schema", "<u4"), ("job", "<u8"), ("layout", "<u8")])
+from tianji_cli.wire.records import SCHEMA, Array, Record, RecordLayout
 
 REWARD: Final = FieldSpec("reward", np.dtype(np.float32))
 NUMBERS: Final = (
@@ -105,26 +100,19 @@ class BatchLayout:
         )
 
     @cached_property
-    def offsets(self) -> dict[str, int]:
-        """First byte of each array, counted from the start of the header; ``""`` is the end."""
-        offsets: dict[str, int] = {}
-        start = aligned(HEADER.itemsize)
-        for name, spec in self.arrays:
-            offsets[name] = start
-            start += aligned(self.size * math.prod(spec.shape) * spec.dtype.itemsize)
-        offsets[""] = start
-        return offsets
+    def record(self) -> RecordLayout:
+        """Its memory; two processes agree on it only if they agree on every array."""
+        arrays = ((name, spec.dtype.descr, spec.shape) for name, spec in self.arrays)
+        return RecordLayout(
+            0x544A4254,  # "TJBT"
+            arrays=tuple(Array(name, spec.dtype, (self.size, *spec.shape)) for name, spec in self.arrays),
+            identity=repr((SCHEMA, self.size, *arrays)),
+        )
 
     @property
     def nbytes(self) -> int:
         """Size of a batch with its header, in bytes."""
-        return self.offsets[""]
-
-    @cached_property
-    def fingerprint(self) -> int:
-        """64-bit hash that two processes share only if they agree on every array."""
-        arrays = ((name, spec.dtype.descr, spec.shape) for name, spec in self.arrays)
-        return fingerprint_of(repr((SCHEMA, self.size, *arrays)))
+        return self.record.nbytes
 
 
 def _stacked(spec: FieldSpec) -> FieldSpec:
@@ -201,18 +189,57 @@ class BatchArrays(BatchView):
 
     def __init__(self, layout: BatchLayout, memory: memoryview | None = None) -> None:
         self.memory = np.zeros(layout.nbytes, np.uint8).data if memory is None else memory
-        self.header = np.ndarray((), HEADER, self.memory)
-        arrays = {
-            name: np.ndarray((layout.size, *spec.shape), spec.dtype, self.memory, layout.offsets[name])
-            for name, spec in layout.arrays
-        }
-        super().__init__(layout, arrays)
+        self._record = Record(layout.record, self.memory)
+        super().__init__(layout, self._record.arrays)
 
     def stamp(self, job: int) -> None:
         """Write whose batch this is."""
-        self.header[...] = (MAGIC, SCHEMA, job, self.layout.fingerprint)
+        self._record.stamp(job)
 
     def refusal(self, job: int) -> str | None:
-        """Say why this is no batch of the job, or None if it is one."""
-        expected = {"magic": MAGIC, "schema": SCHEMA, "job": job, "layout": self.layout.fingerprint}
-        return mismatch(self.header, expected)
+        """Returns an error string if this is no batch of the job, else None."""
+        return self._record.rejection(job)
+
+
+def priorities_layout(size: int) -> RecordLayout:
+    """Lay out the new priorities of a batch of so many samples, on their way back to the replay."""
+    return RecordLayout(
+        0x544A5052,  # "TJPR"
+        arrays=(Array("key", np.int64, (size,)), Array("priority", np.float32, (size,))),
+    )
+
+
+def write_priorities(
+    layout: RecordLayout,
+    memory: memoryview,
+    job: int,
+    keys: npt.NDArray[np.int64],
+    priorities: npt.NDArray[np.float32],
+) -> None:
+    """Write the priorities ``[B]`` of the samples with these keys ``[B]``.
+
+    Raises:
+        DivergedError: a priority is not finite.
+    """
+    if not _are_valid(priorities):
+        raise DivergedError("a sample's new priority is not finite: the loss has diverged")
+    record = Record(layout, memory)
+    record.stamp(job)
+    record.arrays["key"][...] = keys
+    record.arrays["priority"][...] = priorities
+
+
+def read_priorities(
+    layout: RecordLayout, memory: memoryview, job: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]] | str:
+    """View keys ``[B]`` and priorities ``[B]``; returns an error string if the memory holds none."""
+    record = layout.read(memory, job)
+    if isinstance(record, str):
+        return record
+    keys, priorities = record.arrays["key"], record.arrays["priority"]
+    return (keys, priorities) if _are_valid(priorities) else "a priority is negative or not finite"
+
+
+def _are_valid(priorities: npt.NDArray[np.float32]) -> bool:
+    """One NaN or infinity in a sum of priorities would be there for ever."""
+    return bool(np.isfinite(priorities).all() and (priorities >= 0).all())

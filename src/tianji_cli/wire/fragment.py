@@ -7,7 +7,7 @@ the learner reads numpy views over what it claimed.
 
 from __future__ import annotations
 
-import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,30 +18,23 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.wire.blocks import aligned, fingerprint_of, mismatch
+from tianji_cli.wire.records import SCHEMA, Array, Record, RecordLayout, aligned
 
-MAGIC: Final = 0x544A4652  # "TJFR"
-SCHEMA: Final = 1
-
-HEADER: Final = np.dtype(
-    [
-        ("magic", "<u4"),
-        ("schema", "<u4"),
-        ("job", "<u8"),
-        ("layout", "<u8"),
-        ("actor", "<u4"),
-        ("incarnation", "<u4"),
-        ("sequence", "<u8"),
-        ("before", "<u8"),
-        ("version", "<i8"),
-        ("samples", "<u8"),
-        ("age_ns", "<i8"),
-    ]
+_MAGIC: Final = 0x544A4652  # "TJFR"
+_NUMBERS: Final = (
+    ("actor", "<u4"),
+    ("incarnation", "<u4"),
+    ("sequence", "<u8"),
+    ("before", "<u8"),
+    ("version", "<i8"),
+    ("samples", "<u8"),
+    ("age_ns", "<i8"),
 )
-"""Fixed header of a fragment: who made it (actor, incarnation, sequence), with which policy
+"""A fragment's header says who made it (actor, incarnation, sequence), with which policy
 (version), how many of its T x N steps are experience (samples), how many those of all earlier fragments
 of the incarnation were (before), and how long before the push its first step began (age_ns: hosts share no
 clock)."""
+HEADER: Final = RecordLayout(_MAGIC, _NUMBERS).header
 
 MOST_AGE_NS: Final = 1 << 60
 """No fragment takes 36 years; beyond that, sums of times would leave their 64 bits."""
@@ -112,36 +105,37 @@ class FragmentLayout:
         return (field.rows(self.steps), self.num_envs, *field.shape)
 
     @cached_property
+    def record(self) -> RecordLayout:
+        """Its memory; two processes agree on it only if they agree on every field."""
+        fields = ((f.name, f.dtype.descr, f.shape, f.bootstrap, f.history, f.once) for f in self.fields)
+        return RecordLayout(
+            _MAGIC,
+            _NUMBERS,
+            tuple(Array(field.name, field.dtype, self.shape(field)) for field in self.fields),
+            identity=repr(((SCHEMA, self.steps, self.num_envs), *fields)),
+        )
+
+    @property
     def offsets(self) -> dict[str, int]:
-        """First byte of each field, counted from the start of the header."""
-        offsets: dict[str, int] = {}
-        start = aligned(HEADER.itemsize)
-        for field in self.fields:
-            offsets[field.name] = start
-            start += aligned(math.prod(self.shape(field)) * field.dtype.itemsize)
-        return offsets
+        """First byte of each field, counted from the start of the header; ``""`` is the end."""
+        return self.record.offsets
 
     @cached_property
     def nbytes(self) -> int:
-        """Size of a fragment with its header, in bytes."""
-        sizes = (math.prod(self.shape(field)) * field.dtype.itemsize for field in self.fields)
-        return aligned(HEADER.itemsize) + sum(aligned(size) for size in sizes)
+        """Size of a fragment with its header, in bytes: fragments lie side by side, so it is aligned."""
+        return aligned(self.record.nbytes)
 
-    @cached_property
+    @property
     def fingerprint(self) -> int:
         """64-bit hash that two processes share only if they agree on every field."""
-        fields = ((f.name, f.dtype.descr, f.shape, f.bootstrap, f.history, f.once) for f in self.fields)
-        return fingerprint_of(repr(((SCHEMA, self.steps, self.num_envs), *fields)))
+        return self.record.fingerprint
 
     def views(self, memory: memoryview) -> dict[str, npt.NDArray[Any]]:
         """Zero-copy arrays over a fragment's memory, by field name."""
-        return {
-            field.name: np.ndarray(self.shape(field), field.dtype, memory, self.offsets[field.name])
-            for field in self.fields
-        }
+        return self.record.views(memory)
 
 
-class Fragment:
+class Fragment(Record):
     """Views over one fragment's memory; owns nothing.
 
     Args:
@@ -149,21 +143,18 @@ class Fragment:
         memory: at least ``layout.nbytes`` bytes.
     """
 
-    __slots__ = ("fields", "header", "layout", "memory")
+    __slots__ = ("fields", "layout")
 
     def __init__(self, layout: FragmentLayout, memory: memoryview) -> None:
+        super().__init__(layout.record, memory)
         self.layout = layout
-        self.memory = memory
-        self.header = np.ndarray((), HEADER, memory)
-        self.fields = layout.views(memory)
+        self.fields = self.arrays
 
-    def stamp(
+    def begin(
         self, *, job: int, actor: int, incarnation: int, sequence: int, before: int, version: int
     ) -> None:
         """Write who makes this fragment and with which policy; ``samples`` and times come later."""
-        self.header[...] = (
-            MAGIC, SCHEMA, job, self.layout.fingerprint, actor, incarnation, sequence, before, version, 0, 0,
-        )  # fmt: skip
+        self.stamp(job, actor, incarnation, sequence, before, version, 0, 0)
 
     @property
     def source(self) -> tuple[int, int]:
@@ -171,11 +162,10 @@ class Fragment:
         return int(self.header["actor"]), int(self.header["incarnation"])
 
     def refusal(self, job: int, actors: Sequence[int]) -> str | None:
-        """Say why this is no fragment of the job by one of these actors, or None if it is one."""
-        header = self.header
-        expected = {"magic": MAGIC, "schema": SCHEMA, "job": job, "layout": self.layout.fingerprint}
-        if (found := mismatch(header, expected)) is not None:
+        """Returns an error string if this is no fragment of the job by one of these actors, else None."""
+        if (found := self.rejection(job)) is not None:
             return found
+        header = self.header
         if int(header["actor"]) not in actors:
             return f"its actor {int(header['actor'])} does not live there"
         capacity = self.layout.steps * self.layout.num_envs
@@ -186,6 +176,74 @@ class Fragment:
         return None
 
 
-def job_number(job: str) -> int:
-    """The job's id as the header carries it."""
-    return fingerprint_of(job)
+def stats_layout(steps: int) -> RecordLayout:
+    """Lay out the stats of a fragment of so many steps, each of which may end an episode."""
+    return RecordLayout(
+        0x544A4653,  # "TJFS"
+        (("samples", "<u8"), ("age_ns", "<i8"), ("returns", "<u8"), ("wins", "<u8")),
+        (Array("returns", np.float32, (steps,)), Array("wins", np.bool_, (steps,))),
+    )
+
+
+@dataclass(frozen=True)
+class FragmentStats:
+    """What a learner counts of every fragment that was received, whether or not it learns from it.
+
+    Attributes:
+        samples: steps in it that are experience.
+        started_ns: when its first step began, ``time.monotonic_ns`` of this host.
+        returns: of the episodes that ended in it, in that order.
+        wins: which of these were won; empty where nothing is won.
+    """
+
+    samples: int
+    started_ns: int
+    returns: Sequence[float]
+    wins: Sequence[bool] = ()
+
+    @classmethod
+    def of(cls, fragment: Fragment, started_ns: int | None = None) -> FragmentStats:
+        """Count a fragment, which has just been received if no time is given."""
+        if started_ns is None:
+            started_ns = time.monotonic_ns() - int(fragment.header["age_ns"])
+        returns, wins = ended(fragment.fields["episode_return"], fragment.fields.get("won"))
+        return cls(int(fragment.header["samples"]), started_ns, returns, wins)
+
+    def write(self, layout: RecordLayout, memory: memoryview, job: int) -> None:
+        """Write them as a record; hosts share no clock, so the time becomes an age."""
+        record = Record(layout, memory)
+        returns, wins = len(self.returns), len(self.wins)
+        record.stamp(job, self.samples, time.monotonic_ns() - self.started_ns, returns, wins)
+        record.arrays["returns"][:returns] = self.returns
+        record.arrays["wins"][:wins] = self.wins
+
+    @classmethod
+    def read(cls, layout: RecordLayout, memory: memoryview, job: int) -> FragmentStats | str:
+        """Read what ``write`` wrote; returns an error string if it is not that."""
+        record = layout.read(memory, job)
+        if isinstance(record, str):
+            return record
+        samples, age_ns, returns, wins = (
+            int(record.header[name]) for name in ("samples", "age_ns", "returns", "wins")
+        )
+        steps = record.arrays["returns"].size
+        if max(samples, returns) > steps or not 0 <= age_ns < MOST_AGE_NS or wins not in {0, returns}:
+            counted = f"{samples} samples, {returns} returns, {wins} wins"
+            return f"it counts {counted} of {steps} steps, {age_ns} ns ago"
+        # Whatever a byte holds: it is no bool before it was compared.
+        won = record.arrays["wins"][:wins].view(np.uint8) != 0
+        made_ns = time.monotonic_ns() - age_ns
+        return cls(samples, made_ns, record.arrays["returns"][:returns].tolist(), won.tolist())
+
+
+def ended(
+    episode_return: npt.NDArray[np.float32], won: npt.NDArray[np.bool_] | None = None
+) -> tuple[list[float], list[bool]]:
+    """Returns of the episodes that ended in a fragment, in the order they ended, and which were won.
+
+    Args:
+        episode_return: ``[T, N]``; NaN where no episode ended.
+        won: ``[T, N]``; None where nothing is won, and nothing is said of it then.
+    """
+    where = ~np.isnan(episode_return)
+    return episode_return[where].tolist(), [] if won is None else won[where].tolist()

@@ -35,9 +35,8 @@ from tianji_cli.roles.learner.parallel.followers import Follower
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
 from tianji_cli.roles.role import Role
 from tianji_cli.roles.user_role import Surroundings, UserRole, find_user_role
-from tianji_cli.wire import published
-from tianji_cli.wire.contribution import average_nbytes, contribution_nbytes
-from tianji_cli.wire.fragment import job_number
+from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
+from tianji_cli.wire.records import job_number
 from tianji_cli.worker.parts import Parts
 from tianji_cli.worker.supply import GroupProcesses, Supply, Terms, supply_of
 from tianji_envs.core import VectorEnvironment
@@ -153,11 +152,11 @@ class Assembly(Parts):
         copy = replace(channels[FRAGMENTS], borrow=1)
         channels |= {copies_for(role): copy for role in self._config.roles}
         model = self.model()
-        slots = {POLICY: published.nbytes(model.parameter_count)}
+        slots = {POLICY: policy_layout(model.parameter_count).nbytes}
         if self._config.distribution.groups > 1:
             values = self._values_to_average(model)
-            channels[CONTRIBUTIONS] = ChannelSize(contribution_nbytes(values))
-            slots[AVERAGE] = average_nbytes(values, self._config.distribution.groups)
+            channels[CONTRIBUTIONS] = ChannelSize(contribution_layout(values).nbytes)
+            slots[AVERAGE] = average_layout(values, self._config.distribution.groups).nbytes
         return graph.wiring(self._job.id, self._job.plan, channels, slots)
 
     def _values_to_average(self, model: Model) -> int:

@@ -32,17 +32,15 @@ from tianji_cli.roles.learner.data_source import (
     RolloutSource,
 )
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
-from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Scatter
+from tianji_cli.roles.learner.parallel.dealing import HEADER, Scatter
 from tianji_cli.roles.learner.parallel.followers import (
     FollowerSource,
     ScatteredBatches,
     ScatteredRollouts,
     ScatteringReplayClient,
 )
-from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import FragmentStats
-from tianji_cli.wire.batches import BatchArrays, BatchLayout
-from tianji_cli.wire.fragment import FragmentLayout
+from tianji_cli.wire.batches import BatchArrays, BatchLayout, priorities_layout
+from tianji_cli.wire.fragment import FragmentLayout, stats_layout
 from tianji_transports.core import Capabilities, Transport
 
 
@@ -184,7 +182,7 @@ class Supply(ABC):
         return len(self._terms.processes.followers) + 1
 
     def _dealt(self, share: ChannelSize) -> dict[str, ChannelSize]:
-        return {DEALS: ChannelSize(MESSAGE.itemsize), SHARES: share} if self._learners > 1 else {}
+        return {DEALS: ChannelSize(HEADER.nbytes), SHARES: share} if self._learners > 1 else {}
 
     def _dealer(
         self, transport: Transport, all_reduce: AllReduceGroup | None, shares: int, nbytes: int
@@ -296,14 +294,12 @@ class ReplaySupply(Supply):
         """Fragments; and what goes between buffer and learner if they do not share a process."""
         sizes = {FRAGMENTS: self._fragments(borrow=1), **self._dealt(ChannelSize(self._share.nbytes))}
         if self._learners > 1 and self._prioritised:
-            sizes[PRIORITIES] = ChannelSize(priority_update.nbytes(self._share.size))
+            sizes[PRIORITIES] = ChannelSize(priorities_layout(self._share.size).nbytes)
         if not self._colocated:
             sizes |= {
                 BATCHES: ChannelSize(self._batches.nbytes, BATCHES_AHEAD),
-                ARRIVALS: ChannelSize(
-                    FragmentStats.nbytes(self._terms.config.fragment_steps), ARRIVALS_AHEAD
-                ),
-                PRIORITIES: ChannelSize(priority_update.nbytes(self._batches.size), BATCHES_AHEAD + 1),
+                ARRIVALS: ChannelSize(stats_layout(self._terms.config.fragment_steps).nbytes, ARRIVALS_AHEAD),
+                PRIORITIES: ChannelSize(priorities_layout(self._batches.size).nbytes, BATCHES_AHEAD + 1),
             }
         return sizes
 
@@ -367,7 +363,8 @@ class ReplaySupply(Supply):
             source = LocalReplayClient(self._store, BatchArrays(self._batches))
         else:
             buffer = self._terms.processes.buffer.rank
-            source = RemoteReplayClient(transport, buffer, self._terms.job, self._batches)
+            steps = self._terms.config.fragment_steps
+            source = RemoteReplayClient(transport, buffer, self._terms.job, self._batches, steps)
         return ReplaySource(
             source,
             rho=self._settings.replay_ratio,

@@ -118,7 +118,7 @@ class Group:
         sequence = self._made.get(number, 0)
         self._made[number] = sequence + 1
         fragment = Fragment(layout, loan.memory)
-        fragment.stamp(
+        fragment.begin(
             job=JOB, actor=number, incarnation=0, sequence=sequence, before=sequence * STEPS * ENVS, version=0
         )
         fragment.header["samples"] = STEPS * ENVS

@@ -144,7 +144,7 @@ class Line:
         sequence, before = self._next.get((actor, incarnation), (0, 0))
         self._next[actor, incarnation] = sequence + 1, before + samples
         fragment = Fragment(LAYOUT, loan.memory)
-        fragment.stamp(
+        fragment.begin(
             job=JOB, actor=actor, incarnation=incarnation, sequence=sequence, before=before, version=version
         )
         fragment.header["samples"] = samples

@@ -68,7 +68,7 @@ class ScriptedActor:
         """Write the next fragment."""
         fragment = Fragment(self.layout, memory)
         memory[:] = self._rng.bytes(len(memory))  # Whoever reads between the fields is found out.
-        fragment.stamp(
+        fragment.begin(
             job=JOB,
             actor=self.number,
             incarnation=self.incarnation,

@@ -7,16 +7,23 @@ from cli.data.replays import ScriptedActor, fragment_layout
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tianji_cli.wire.arrival import FragmentStats
-from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
+from tianji_cli.wire.fragment import Fragment, FragmentLayout, FragmentStats, common_fields, stats_layout
 
 STEPS = 12
 
 
-def message(arrival: FragmentStats, steps: int = STEPS) -> memoryview:
-    memory = memoryview(bytearray(FragmentStats.nbytes(steps)))
-    arrival.write(memory)
+JOB = 7
+LAYOUT = stats_layout(STEPS)
+
+
+def message(stats: FragmentStats) -> memoryview:
+    memory = memoryview(bytearray(LAYOUT.nbytes))
+    stats.write(LAYOUT, memory, JOB)
     return memory
+
+
+def read(memory: memoryview) -> FragmentStats | str:
+    return FragmentStats.read(LAYOUT, memory, JOB)
 
 
 @example(samples=0, age_s=0.0, ended=[], winnable=False)
@@ -31,11 +38,11 @@ def test_an_arrival_comes_out_of_its_message_as_it_went_in(
 ) -> None:
     returns, wins = [value for value, _ in ended], [won for _, won in ended if winnable]
     sent = FragmentStats(samples, time.monotonic_ns() - int(age_s * 1e9), returns, wins)
-    read = FragmentStats.read(message(sent, max(samples, len(ended))))
-    assert read is not None
-    assert (read.samples, list(read.returns), list(read.wins)) == (samples, returns, wins)
+    came = read(message(sent))
+    assert isinstance(came, FragmentStats)
+    assert (came.samples, list(came.returns), list(came.wins)) == (samples, returns, wins)
     # The message carries an age, so what it took to read it is added.
-    assert sent.started_ns <= read.started_ns <= time.monotonic_ns()
+    assert sent.started_ns <= came.started_ns <= time.monotonic_ns()
 
 
 def test_an_arrival_says_of_a_fragment_what_it_holds() -> None:
@@ -67,38 +74,43 @@ def test_an_arrival_says_which_of_the_episodes_that_ended_were_won() -> None:
 
 def test_every_step_of_a_fragment_may_end_an_episode() -> None:
     wins = [i % 3 == 0 for i in range(STEPS)]
-    read = FragmentStats.read(message(FragmentStats(STEPS, 0, [float(i) for i in range(STEPS)], wins)))
-    assert read is not None
-    assert (list(read.returns), list(read.wins)) == (list(range(STEPS)), wins)
+    came = read(message(FragmentStats(STEPS, 0, [float(i) for i in range(STEPS)], wins)))
+    assert isinstance(came, FragmentStats)
+    assert (list(came.returns), list(came.wins)) == (list(range(STEPS)), wins)
 
 
-@pytest.mark.parametrize("nbytes", [0, 1, 31])
-def test_a_message_without_a_header_is_no_arrival(nbytes: int) -> None:
-    assert FragmentStats.read(memoryview(bytearray(nbytes))) is None
+@pytest.mark.parametrize("nbytes", [0, 1, LAYOUT.nbytes - 1, LAYOUT.nbytes + 1])
+def test_a_message_of_another_size_is_rejected(nbytes: int) -> None:
+    assert read(memoryview(bytearray(nbytes))) == f"it has {nbytes} bytes, not {LAYOUT.nbytes}"
 
 
 @pytest.mark.parametrize(
-    ("offset", "value"),
+    ("name", "value"),
     [
-        pytest.param(0, STEPS + 1, id="more samples than steps"),
-        pytest.param(0, 2**64 - 1, id="no number of samples"),
-        pytest.param(8, 2**63, id="a negative age"),
-        pytest.param(16, STEPS + 1, id="more returns than steps"),
-        pytest.param(16, 2**62, id="returns whose size overflows"),
-        pytest.param(24, 2, id="more wins than returns"),
-        pytest.param(24, 2**64 - 1, id="no number of wins"),
+        pytest.param("samples", STEPS + 1, id="more samples than steps"),
+        pytest.param("samples", 2**64 - 1, id="no number of samples"),
+        pytest.param("age_ns", 2**63, id="a negative age"),
+        pytest.param("returns", STEPS + 1, id="more returns than steps"),
+        pytest.param("returns", 2**62, id="returns whose size overflows"),
+        pytest.param("wins", 2, id="more wins than returns"),
+        pytest.param("wins", 2**64 - 1, id="no number of wins"),
     ],
 )
-def test_a_message_with_impossible_numbers_is_no_arrival(offset: int, value: int) -> None:
+def test_a_message_with_impossible_numbers_is_rejected(name: str, value: int) -> None:
     memory = message(FragmentStats(STEPS, time.monotonic_ns(), [1.0]))
-    assert FragmentStats.read(memory) is not None
+    assert isinstance(read(memory), FragmentStats)
+    fields = LAYOUT.header.fields
+    assert fields is not None
+    offset = fields[name][1]
     memory[offset : offset + 8] = value.to_bytes(8, "little")
-    assert FragmentStats.read(memory) is None
+    assert "it counts" in str(read(memory))
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes_are_an_arrival_or_none(payload: bytes) -> None:
-    arrival = FragmentStats.read(memoryview(bytearray(payload)))
-    if arrival is not None:
-        assert 32 + 5 * max(arrival.samples, len(arrival.returns)) <= len(payload)
-        assert len(arrival.wins) in {0, len(arrival.returns)}
+@given(st.binary(min_size=LAYOUT.nbytes - 24, max_size=LAYOUT.nbytes - 24))
+def test_whatever_follows_a_good_header_the_stats_fit_a_fragment(payload: bytes) -> None:
+    memory = message(FragmentStats(0, 0, []))
+    memory[24:] = payload
+    came = read(memory)
+    if isinstance(came, FragmentStats):
+        assert max(came.samples, len(came.returns)) <= STEPS
+        assert len(came.wins) in {0, len(came.returns)}

@@ -5,41 +5,35 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from tianji_cli.wire.contribution import (
-    Average,
-    Contribution,
-    average_nbytes,
-    contribution_nbytes,
-    values_in,
-)
+from tianji_cli.wire.parameters import Average, Contribution, average_layout, contribution_layout, values_in
 
 JOB = 0xFEDCBA9876543210
 
 
 def contribution(values: int = 5, group: int = 1, weight: float = 3.0) -> Contribution:
-    made = Contribution(memoryview(bytearray(contribution_nbytes(values))))
+    made = Contribution(memoryview(bytearray(contribution_layout(values).nbytes)))
     made.values[...] = np.arange(values)
-    made.fill_header(JOB, group, 7, weight)
+    made.stamp(JOB, group, 7, weight)
     return made
 
 
 @pytest.mark.parametrize("values", [0, 1, 5, 1000])
 def test_the_size_of_a_contribution_says_how_many_values_it_has(values: int) -> None:
-    assert values_in(contribution_nbytes(values)) == values
+    assert values_in(contribution_layout(values).nbytes) == values
     assert contribution(values).values.shape == (values,)
 
 
 def test_a_contribution_is_read_as_it_was_written() -> None:
     read = Contribution(memoryview(bytes(contribution().memory)))
     assert read.refusal(JOB, 1) is None
-    assert (read.group, read.number, read.weight) == (1, 7, 3.0)
+    assert (int(read.header["group"]), read.number, read.weight) == (1, 7, 3.0)
     assert read.values.tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
     ("job", "group", "weight", "why"),
     [
-        (JOB + 1, 1, 3.0, "another job"),
+        (JOB + 1, 1, 3.0, "its job is"),
         (JOB, 0, 3.0, "in the name of group 1, not of group 0"),
         (JOB, 1, 0.0, "weight is 0.0"),
         (JOB, 1, float("nan"), "weight is nan"),
@@ -54,9 +48,9 @@ def test_what_does_not_belong_is_refused(job: int, group: int, weight: float, wh
 
 @pytest.mark.parametrize("byte", [0x00, 0x9A, 0xFF])
 def test_noise_is_no_contribution_and_no_average(byte: int) -> None:
-    noise = memoryview(bytearray([byte]) * average_nbytes(8, 3))
-    assert Contribution(noise).refusal(JOB, 1) == "it is no contribution"
-    assert Average(noise, 3).refusal(JOB) == "it is no average"
+    noise = memoryview(bytearray([byte]) * average_layout(8, 3).nbytes)
+    assert Contribution(noise).refusal(JOB, 1) is not None
+    assert Average(noise, 3).rejection(JOB) is not None
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
@@ -79,20 +73,20 @@ def test_looking_for_values_that_are_not_finite_takes_no_memory() -> None:
 
 @pytest.mark.parametrize("groups", [2, 3, 8, 9])
 def test_an_average_is_read_as_it_was_written(groups: int) -> None:
-    memory = bytearray(average_nbytes(5, groups))
+    memory = bytearray(average_layout(5, groups).nbytes)
     written = Average(memoryview(memory), groups)
     taken = list(range(10, 10 + groups))
     written.fill_header(JOB, 4, 2, is_open=True, taken=taken)
     written.values[...] = np.arange(5)
     read = Average(memoryview(bytes(memory)), groups)
-    assert read.refusal(JOB) is None
+    assert read.rejection(JOB) is None
     assert (read.round, read.contributors, read.is_open) == (4, 2, True)
     assert read.taken.tolist() == taken
     assert read.values.tolist() == [0, 1, 2, 3, 4]
 
 
 def test_an_average_of_another_job_or_number_of_groups_is_refused() -> None:
-    average = Average(memoryview(bytearray(average_nbytes(5, 3))), 3)
+    average = Average(memoryview(bytearray(average_layout(5, 3).nbytes)), 3)
     average.fill_header(JOB, 1, 3, is_open=False, taken=[1, 1, 1])
-    assert average.refusal(JOB + 1) == "it is of another job"
-    assert Average(average.memory, 2).refusal(JOB) == "it is no average"
+    assert str(average.rejection(JOB + 1)).startswith("its job is")
+    assert str(Average(average.memory, 2).rejection(JOB)).startswith("its layout is")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tianji_cli.files.saved import Progress
 from tianji_cli.roles.learner.episodes import WINDOW, Episodes, StopRule
-from tianji_cli.wire.arrival import ended
+from tianji_cli.wire.fragment import ended
 
 returns = st.lists(st.integers(-500, 500).map(float), max_size=60)
 batches = st.lists(returns, max_size=8)

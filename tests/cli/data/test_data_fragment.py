@@ -9,14 +9,13 @@ from hypothesis import strategies as st
 from numpy.lib.array_utils import byte_bounds
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.wire.blocks import ALIGNMENT
 from tianji_cli.wire.fragment import (
     HEADER,
     Fragment,
     FragmentLayout,
     common_fields,
-    job_number,
 )
+from tianji_cli.wire.records import ALIGNMENT, job_number
 
 dtypes = st.sampled_from(["?", "u1", "i2", "<f4", ">f4", "f8", "i8", "c16", "S5", "M8[ns]"]).map(np.dtype)
 shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -61,7 +60,7 @@ def test_fields_lie_apart_aligned_and_inside_the_fragment(layout: FragmentLayout
 @given(layouts, st.integers(0, 1000))
 def test_values_survive_the_way_as_raw_bytes(layout: FragmentLayout, seed: int) -> None:
     memory, sent = filled(layout, seed)
-    sent.stamp(job=2**64 - 1, actor=3, incarnation=1, sequence=2**40, before=2**50, version=9)
+    sent.begin(job=2**64 - 1, actor=3, incarnation=1, sequence=2**40, before=2**50, version=9)
     received = Fragment(layout, memoryview(bytes(memory)))
     assert received.header == sent.header
     assert {name: array.tobytes() for name, array in received.fields.items()} == {
@@ -124,7 +123,7 @@ LAYOUT = FragmentLayout(2, 3, common_fields(gym.spaces.Box(-1, 1, (4,), np.float
 )
 def test_what_is_no_fragment_of_the_job_is_refused(field: str, value: int, reason: str) -> None:
     fragment = Fragment(LAYOUT, memoryview(bytearray(LAYOUT.nbytes)))
-    fragment.stamp(job=5, actor=1, incarnation=0, sequence=0, before=0, version=0)
+    fragment.begin(job=5, actor=1, incarnation=0, sequence=0, before=0, version=0)
     fragment.header["samples"] = 6
     assert fragment.refusal(5, (1, 2)) is None
     fragment.header[field] = value

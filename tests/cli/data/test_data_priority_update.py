@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 from cli.data.replays import ScriptedActor, batch_of, fragment_layout, open_replay
@@ -6,12 +8,19 @@ from hypothesis import strategies as st
 
 from tianji_algos.errors import DivergedError
 from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler
-from tianji_cli.wire import priority_update
+from tianji_cli.wire.batches import priorities_layout, read_priorities, write_priorities
+
+JOB = 9
+
+
+def read(memory: memoryview, size: int) -> Any:
+    return read_priorities(priorities_layout(size), memory, JOB)
 
 
 def message(keys: list[int], priorities: list[float]) -> memoryview:
-    memory = memoryview(bytearray(priority_update.nbytes(len(keys))))
-    priority_update.write(memory, np.array(keys, np.int64), np.array(priorities, np.float32))
+    layout = priorities_layout(len(keys))
+    memory = memoryview(bytearray(layout.nbytes))
+    write_priorities(layout, memory, JOB, np.array(keys, np.int64), np.array(priorities, np.float32))
     return memory
 
 
@@ -22,9 +31,8 @@ def message(keys: list[int], priorities: list[float]) -> memoryview:
 )
 def test_handles_and_priorities_are_read_as_they_were_written(update: list[tuple[int, float]]) -> None:
     keys, priorities = (list(column) for column in zip(*update, strict=True))
-    read = priority_update.read(message(keys, priorities), len(update))
-    assert read is not None
-    assert (read[0].tolist(), read[1].tolist()) == (keys, priorities)
+    came = read(message(keys, priorities), len(update))
+    assert (came[0].tolist(), came[1].tolist()) == (keys, priorities)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0, -1e-30])
@@ -32,26 +40,31 @@ def test_priorities_that_are_none_are_neither_written_nor_read(bad: float) -> No
     with pytest.raises(DivergedError, match="the loss has diverged"):
         message([1, 2, 3], [1.0, bad, 1.0])
     memory = message([1, 2, 3], [1.0, 2.0, 3.0])
-    memory[12 + 8 : 12 + 12] = np.float32(bad).tobytes()
-    assert priority_update.read(memory, 3) is None
+    second = priorities_layout(3).offsets["priority"] + 4
+    memory[second : second + 4] = np.float32(bad).tobytes()
+    assert read(memory, 3) == "a priority is negative or not finite"
 
 
 @pytest.mark.parametrize("size", [0, 2, 4])
 def test_a_message_of_another_size_is_refused(size: int) -> None:
-    assert priority_update.read(message([0] * size, [1.0] * size), 3) is None
-    assert priority_update.read(memoryview(bytearray(priority_update.nbytes(3) + 1)), 3) is None
+    assert "bytes, not" in read(message([0] * size, [1.0] * size), 3)
 
 
-@given(st.binary(min_size=36, max_size=36))
+PAYLOAD = priorities_layout(3).nbytes - 24
+
+
+@given(st.binary(min_size=PAYLOAD, max_size=PAYLOAD))
 def test_no_message_can_spoil_a_sum_tree(payload: bytes) -> None:
+    memory = message([0, 0, 0], [0.0, 0.0, 0.0])
+    memory[24:] = payload
     layout = fragment_layout(2, 2)
     replay = open_replay(layout, 3, sampler="prioritised", priority_exponent=1.0)
     actor = ScriptedActor(layout, 0, seed=1)
     for _ in range(3):
         actor.fill(replay.free)
         replay.accept()
-    update = priority_update.read(memoryview(bytearray(payload)), 3)
-    if update is not None:
+    update = read(memory, 3)
+    if not isinstance(update, str):
         replay.update_priorities(*update)
     assert isinstance(replay.sampler, PrioritisedSampler)
     assert np.isfinite(replay.sampler.tree.total)

@@ -85,7 +85,7 @@ class Stage:
         memory = memoryview(bytearray(self.layout.nbytes)) if lost else self.replay.free
         fragment = Fragment(self.layout, memory)
         number = self.next.get(actor, 0)
-        fragment.stamp(
+        fragment.begin(
             job=JOB, actor=actor, incarnation=incarnation, sequence=number, before=0, version=number
         )
         self.next[actor] = number + 1
@@ -307,7 +307,7 @@ def test_records_of_teams_are_gathered_and_saved_as_any_observation(tmp_path: Pa
     replay, rng, acted = open_sequences(layout, 9, 5), np.random.default_rng(0), []
     for number in range(4):
         fragment = Fragment(layout, replay.free)
-        fragment.stamp(job=JOB, actor=0, incarnation=0, sequence=number, before=0, version=0)
+        fragment.begin(job=JOB, actor=0, incarnation=0, sequence=number, before=0, version=0)
         for array in fragment.fields.values():
             array.reshape(-1).view(np.uint8)[:] = 0
         for name in space.dtype.names:
@@ -340,4 +340,4 @@ def test_layouts_of_other_records_are_told_apart() -> None:
     for space in (TeamSpace(2, 5, 3), TeamSpace(2, 5, 4), TeamSpace(2, 5, None)):
         fields = (*common_fields(space), FieldSpec("action", np.dtype(np.int64), (2,)))
         layouts.append(BatchLayout.of(FragmentLayout(3, 2, fields), 4, ("action",), 5))
-    assert len({layout.fingerprint for layout in layouts}) == 3
+    assert len({layout.record.fingerprint for layout in layouts}) == 3

@@ -9,7 +9,7 @@ import pytest
 from cli.profiling.probing import DQN, PPO, write_config
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.wire.published import nbytes
+from tianji_cli.wire.parameters import nbytes
 from tianji_lab.profile import rounds
 from tianji_lab.profile.measure import measure
 from tianji_lab.profile.measurements import Measurements

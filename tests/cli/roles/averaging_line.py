@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.root.averaging import Averager
-from tianji_cli.wire.contribution import Average, Contribution, average_nbytes, contribution_nbytes
+from tianji_cli.wire.parameters import Average, Contribution, average_layout, contribution_layout
 from tianji_transports.core import Full
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Slot, Wiring
@@ -34,8 +34,8 @@ class AveragingLine:
         self.values, self.groups = values, groups
         wiring = Wiring(
             f"averaging-{next(_numbers)}",
-            (Channel(CONTRIBUTIONS, ROOT, ranks, contribution_nbytes(values)),),
-            (Slot(AVERAGE, ROOT, ranks, average_nbytes(values, groups)),),
+            (Channel(CONTRIBUTIONS, ROOT, ranks, contribution_layout(values).nbytes),),
+            (Slot(AVERAGE, ROOT, ranks, average_layout(values, groups).nbytes),),
         )
         self.root = InprocTransport(wiring, ROOT)
         self.learners = [InprocTransport(wiring, rank) for rank in ranks]
@@ -58,11 +58,11 @@ class AveragingLine:
     ) -> None:
         """Push a contribution in a group's name, by its learner."""
         transport = self.learners[group]
-        loan = transport.loan(ROOT, CONTRIBUTIONS, contribution_nbytes(self.values))
+        loan = transport.loan(ROOT, CONTRIBUTIONS, contribution_layout(self.values).nbytes)
         assert not isinstance(loan, Full)
         contribution = Contribution(loan.memory)
         contribution.values[...] = values
-        contribution.fill_header(job, group, number, weight)
+        contribution.stamp(job, group, number, weight)
         transport.push(loan)
 
     def push(self, group: int, message: bytes) -> None:

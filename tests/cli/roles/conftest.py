@@ -22,9 +22,8 @@ from tianji_algos.ppo.settings import PPOAgentSettings
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
 from tianji_cli.roles.role import Role
-from tianji_cli.wire import published
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.wire.published import PublishedPolicy
+from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
 from tianji_cli.worker.parts import spaces_of
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.gym import GymFactory
@@ -102,7 +101,7 @@ class Stage:
         to_copies = [Destination(f"role{i}", ACTOR + 1 + i, f"copies-{i}") for i in range(copies)]
         channels = [Channel(to.channel, to.dest, (ACTOR,), self.layout.nbytes, window) for to in to_copies]
         readers = (ACTOR, *(to.dest for to in to_copies))
-        policy = Slot("policy", LEARNER, readers, published.nbytes(self.model.parameter_count))
+        policy = Slot("policy", LEARNER, readers, policy_layout(self.model.parameter_count).nbytes)
         wiring = Wiring(f"stage-{next(_numbers)}", (fragments, *channels), (policy,))
         self.receiver = InprocTransport(wiring, LEARNER)
         self.copyists = [InprocTransport(wiring, to.dest) for to in to_copies]
@@ -133,9 +132,9 @@ class Stage:
 
     def publish(self, version: int, env_steps: int = 0) -> npt.NDArray[np.float32]:
         """Publish parameters that belong to ``version`` alone."""
-        policy = PublishedPolicy(memoryview(bytearray(published.nbytes(self.model.parameter_count))))
+        policy = PublishedPolicy(memoryview(bytearray(policy_layout(self.model.parameter_count).nbytes)))
         self.build(version + 100).write_parameters(policy.parameters)
-        policy.env_steps[...] = env_steps
+        policy.header["env_steps"] = env_steps
         self.receiver.publish("policy", policy.memory, version)
         return policy.parameters
 

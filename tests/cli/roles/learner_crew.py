@@ -31,8 +31,8 @@ from tianji_cli.roles.learner.episodes import Episodes, StopRule
 from tianji_cli.roles.learner.learner import Learner, LearnerDuties
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower
-from tianji_cli.wire import published
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
+from tianji_cli.wire.parameters import policy_layout
 from tianji_cli.worker.supply import GroupProcesses, Terms, supply_of
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import EngineOptions, Full, Transport
@@ -141,7 +141,7 @@ class Crew:
             f"crew-{os.getpid()}-{self._number}",
             plan,
             supply_of(self.terms).sizes(edge_capabilities(engine, engine, self._hosts)),
-            {"policy": published.nbytes(self.embryos[0].model.parameter_count)},
+            {"policy": policy_layout(self.embryos[0].model.parameter_count).nbytes},
         )
         self._ends: dict[int, Transport] = {}
         self._rng = np.random.default_rng(9)
@@ -231,7 +231,7 @@ class Crew:
             return False
         fragment = Fragment(layout, loan.memory)
         before, self._sequence = self._sequence, self._sequence + 1
-        fragment.stamp(
+        fragment.begin(
             job=JOB, actor=0, incarnation=0, sequence=before, before=before * STEPS * ENVS, version=0
         )
         for name, array in fragment.fields.items():

@@ -15,9 +15,8 @@ from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler, SamplerName
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.data_source import RemoteReplayClient
-from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import FragmentStats
-from tianji_cli.wire.batches import BatchArrays, BatchLayout
+from tianji_cli.wire.batches import BatchArrays, BatchLayout, priorities_layout
+from tianji_cli.wire.fragment import stats_layout
 from tianji_transports.composite import open_endpoint
 from tianji_transports.core import EngineOptions, Full, Loan, Transport
 from tianji_transports.wiring import Channel, Wiring
@@ -47,7 +46,7 @@ class Line:
         if sequence_steps is not None:
             self.layout = fragment_layout(4, 4)
             self.batches = BatchLayout.of(self.layout, BATCH, ("action",), sequence_steps)
-        arrivals, priorities = FragmentStats.nbytes(EACH), priority_update.nbytes(BATCH)
+        arrivals, priorities = stats_layout(EACH).nbytes, priorities_layout(BATCH).nbytes
         wiring = Wiring(
             f"replay-{next(_numbers)}",
             (
@@ -85,7 +84,7 @@ class Line:
             keeper=None,
             in_step=in_step,
         )
-        self.learner = RemoteReplayClient(self.ends[LEARNER], BUFFER, JOB, self.batches)
+        self.learner = RemoteReplayClient(self.ends[LEARNER], BUFFER, JOB, self.batches, EACH)
 
     def loan(self, sender: int, dest: int, channel: str, nbytes: int) -> Loan:
         """Get memory as soon as both ends have met."""

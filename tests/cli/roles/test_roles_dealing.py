@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tianji_cli.plan.graph import DEALS, SHARES
-from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Deal, Scatter
+from tianji_cli.roles.learner.parallel.dealing import HEADER, Deal, Scatter
 from tianji_transports.core import Transport
 from tianji_transports.shm.transport import ShmTransport
 from tianji_transports.ucx.transport import UcxTransport
@@ -24,7 +24,7 @@ def ends(engine: type[Transport], window: int) -> Iterator[Ends]:
     channels = [
         Channel(name, rank, (LEARNER,), nbytes, window)
         for rank in (ONE, OTHER)
-        for name, nbytes in ((DEALS, MESSAGE.itemsize), (SHARES, NBYTES))
+        for name, nbytes in ((DEALS, HEADER.nbytes), (SHARES, NBYTES))
     ]
     wiring = Wiring(f"dealing-{os.getpid()}-{next(_numbers)}", tuple(channels), ())
     opened = {rank: engine(wiring, rank) for rank in (LEARNER, ONE, OTHER)}

@@ -17,7 +17,7 @@ from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.roles.learner.parallel.group_average import AverageError, GroupAverage
 from tianji_cli.root.averaging import Averager
-from tianji_cli.wire.contribution import Average, average_nbytes
+from tianji_cli.wire.parameters import Average, average_layout
 from tianji_transports.core import FULL
 
 INTERVAL = 10
@@ -295,10 +295,10 @@ def test_parameters_that_are_not_finite_spoil_no_other_group(pair: Pair) -> None
 
 def test_an_average_of_another_job_is_an_error(pair: Pair) -> None:
     line = pair.line
-    average = Average(memoryview(bytearray(average_nbytes(line.values, 2))), 2)
+    average = Average(memoryview(bytearray(average_layout(line.values, 2).nbytes)), 2)
     average.fill_header(JOB + 1, 1, 2, is_open=False, taken=[1, 1])
     line.root.publish("average", average.memory, 1)
-    with pytest.raises(AverageError, match="another job"):
+    with pytest.raises(AverageError, match="its job is"):
         pair.groups[0].settle(1)
 
 

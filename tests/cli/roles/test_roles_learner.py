@@ -21,8 +21,8 @@ from tianji_cli.roles.learner.episodes import Episodes, StopRule
 from tianji_cli.roles.learner.learner import Learner, LearnerDuties
 from tianji_cli.roles.loop import run_in_turns
 from tianji_cli.root.accounting import reconcile
-from tianji_cli.wire.arrival import FragmentStats
-from tianji_cli.wire.published import PublishedPolicy
+from tianji_cli.wire.fragment import FragmentStats
+from tianji_cli.wire.parameters import PublishedPolicy
 
 Work = Callable[..., bool]
 PER_ROLLOUT, EPOCHS, MINIBATCH = 4, 2, 32

@@ -14,9 +14,8 @@ from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay import file as replay_keeper
 from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.store import ReplayStore
-from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import FragmentStats
-from tianji_cli.wire.batches import BatchLayout
+from tianji_cli.wire.batches import BatchLayout, priorities_layout
+from tianji_cli.wire.fragment import stats_layout
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring
@@ -37,8 +36,8 @@ class Line:
             (
                 Channel("fragments", BUFFER, (ACTOR,), LAYOUT.nbytes, 200),
                 Channel(BATCHES, LEARNER, (BUFFER,), BATCHES_LAYOUT.nbytes, 2),
-                Channel(ARRIVALS, LEARNER, (BUFFER,), FragmentStats.nbytes(EACH), 64),
-                Channel(PRIORITIES, BUFFER, (LEARNER,), priority_update.nbytes(BATCH), 3),
+                Channel(ARRIVALS, LEARNER, (BUFFER,), stats_layout(EACH).nbytes, 64),
+                Channel(PRIORITIES, BUFFER, (LEARNER,), priorities_layout(BATCH).nbytes, 3),
             ),
         )
         self.ends = [InprocTransport(wiring, rank) for rank in (BUFFER, LEARNER, ACTOR)]

@@ -9,10 +9,10 @@ import pytest
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.root.averaging import RootEndpoint
-from tianji_cli.wire.contribution import Contribution, average_nbytes, contribution_nbytes
 from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.fragment import job_number
 from tianji_cli.wire.keys import JobKey
+from tianji_cli.wire.parameters import Contribution, average_layout, contribution_layout
+from tianji_cli.wire.records import job_number
 from tianji_transports.core import EngineOptions, Full
 from tianji_transports.wiring import Channel, Slot, Wiring
 from tianji_transports.zmq.transport import ZmqTransport
@@ -20,8 +20,8 @@ from tianji_transports.zmq.transport import ZmqTransport
 VALUES = 4
 WIRING = Wiring(
     "a job",
-    (Channel(CONTRIBUTIONS, 0, (1, 2), contribution_nbytes(VALUES)),),
-    (Slot(AVERAGE, 0, (1, 2), average_nbytes(VALUES, 2)),),
+    (Channel(CONTRIBUTIONS, 0, (1, 2), contribution_layout(VALUES).nbytes),),
+    (Slot(AVERAGE, 0, (1, 2), average_layout(VALUES, 2).nbytes),),
 )
 
 
@@ -55,13 +55,15 @@ def test_a_contribution_wakes_the_root_and_is_averaged(
         averaging.connect(addresses)
         for group, learner in enumerate((one, other)):
             learner.connect(addresses)
-            while isinstance(loan := learner.loan(0, CONTRIBUTIONS, contribution_nbytes(VALUES)), Full):
+            while isinstance(
+                loan := learner.loan(0, CONTRIBUTIONS, contribution_layout(VALUES).nbytes), Full
+            ):
                 averaging.sleep(time.monotonic() + 0.01, control, ())
                 averaging.turn()
                 learner.wait(0.01)
             contribution = Contribution(loan.memory)
             contribution.values[...] = group
-            contribution.fill_header(job_number(WIRING.job), group, 1, 1.0)
+            contribution.stamp(job_number(WIRING.job), group, 1, 1.0)
             learner.push(loan)
         version = 0
         while version < 2:

@@ -14,7 +14,7 @@ from tianji_cli.plan.graph import DEALS, SHARES
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.data_source import LocalReplayClient, ReplaySource
-from tianji_cli.roles.learner.parallel.dealing import MESSAGE, Deal, Scatter
+from tianji_cli.roles.learner.parallel.dealing import HEADER, Deal, Scatter
 from tianji_cli.roles.learner.parallel.followers import ScatteredBatches, ScatteringReplayClient
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_transports.inproc import InprocTransport
@@ -77,7 +77,7 @@ def test_a_batch_of_another_length_is_none_of_the_job_s(line: Callable[..., Line
     one = line("inproc", sequence_steps=1)
     size, fields = one.batches.size, ("action",)
     lengths = [BatchLayout.of(one.layout, size, fields, steps) for steps in (None, 1, 2)]
-    assert len({layout.fingerprint for layout in lengths}) == 3
+    assert len({layout.record.fingerprint for layout in lengths}) == 3
     for layout in (lengths[0], lengths[2]):
         stranger = BatchArrays(layout)
         stranger.stamp(JOB)
@@ -95,7 +95,7 @@ def test_shares_of_a_batch_are_its_sequences_and_each_goes_to_one_learner() -> N
     channels = [
         Channel(name, rank, (0,), nbytes, 1)
         for rank in (1, 2)
-        for name, nbytes in ((DEALS, MESSAGE.itemsize), (SHARES, share.nbytes))
+        for name, nbytes in ((DEALS, HEADER.nbytes), (SHARES, share.nbytes))
     ]
     wiring = Wiring(f"shares-{next(_numbers)}", tuple(channels))
     learner, one, other = (InprocTransport(wiring, rank) for rank in range(3))

@@ -17,7 +17,7 @@ from tianji_cli.files.counters import ProductionPage
 from tianji_cli.roles.actor.frame_stack import frame_stack
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
-from tianji_cli.wire.published import PublishedPolicy
+from tianji_cli.wire.parameters import PublishedPolicy
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_transports.core import Full, Loan, Transport
@@ -272,7 +272,7 @@ class Actor(Role):
             self._allowed -= 1
         assert self._loan is not None
         self._fragment = Fragment(self._layout, self._loan.memory)
-        self._fragment.stamp(
+        self._fragment.begin(
             job=self._job,
             actor=self._number,
             incarnation=self._incarnation,

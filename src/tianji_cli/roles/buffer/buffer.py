@@ -17,9 +17,8 @@ from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.roles.role import Role, Trigger, rejected_by
-from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import FragmentStats
-from tianji_cli.wire.batches import BatchArrays, BatchLayout
+from tianji_cli.wire.batches import BatchArrays, BatchLayout, priorities_layout, read_priorities
+from tianji_cli.wire.fragment import FragmentStats, stats_layout
 from tianji_transports.core import Claim, Full, Transport
 
 
@@ -155,7 +154,8 @@ class ReplayBuffer(Buffer):
         self._in_step = in_step
         self._awaits_priorities = False
         self._untold: deque[FragmentStats] = deque()
-        self._arrival_nbytes = FragmentStats.nbytes(store.fragment_steps)
+        self._stats = stats_layout(store.fragment_steps)
+        self._priorities = priorities_layout(batches.size)
 
     def turn(self) -> bool:
         """Claim fragments, take priorities, tell of arrivals, and assemble a batch if there is room."""
@@ -183,13 +183,13 @@ class ReplayBuffer(Buffer):
         return len(self._untold) + self._transport.unconfirmed(self._learner, ARRIVALS)
 
     def _take_priorities(self) -> bool:
-        taken = False
+        store, taken = self._replay_store, False
         while (claim := self._transport.probe(PRIORITIES)) is not None:
-            update = priority_update.read(claim.view(), self._batches.size)
-            if update is None:
-                self._replay_store.validator.refusals.add(claim, "it holds no priorities")
+            update = read_priorities(self._priorities, claim.view(), store.job)
+            if isinstance(update, str):
+                store.validator.refusals.add(claim, update)
             else:
-                self._replay_store.replay.update_priorities(*update)
+                store.replay.update_priorities(*update)
                 self._awaits_priorities = False
             claim.release()
             taken = True
@@ -199,10 +199,10 @@ class ReplayBuffer(Buffer):
         self._untold.extend(self._replay_store.arrivals())
         told = False
         while self._untold:
-            loan = self._transport.loan(self._learner, ARRIVALS, self._arrival_nbytes)
+            loan = self._transport.loan(self._learner, ARRIVALS, self._stats.nbytes)
             if isinstance(loan, Full):
                 break
-            self._untold.popleft().write(loan.memory)
+            self._untold.popleft().write(self._stats, loan.memory, self._replay_store.job)
             self._transport.push(loan)
             told = True
         return told

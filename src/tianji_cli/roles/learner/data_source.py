@@ -21,9 +21,8 @@ from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import Rollout, RolloutStore, StoredFragment
 from tianji_cli.roles.learner.parallel.dealing import Deal, Scatter
 from tianji_cli.roles.role import rejected_by
-from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import FragmentStats
-from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView
+from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView, priorities_layout, write_priorities
+from tianji_cli.wire.fragment import FragmentStats, stats_layout
 from tianji_cli.wire.reports import Distribution, Rejected
 from tianji_transports.core import Claim, Full, Transport
 
@@ -392,17 +391,21 @@ class PriorityOutbox:
     Args:
         transport: the endpoint of this process.
         dest: rank that has the replay.
+        job: the job's number.
+        size: B, samples of a batch.
     """
 
-    def __init__(self, transport: Transport, dest: int) -> None:
+    def __init__(self, transport: Transport, dest: int, job: int, size: int) -> None:
         self._transport = transport
         self._dest = dest
+        self._job = job
+        self._layout = priorities_layout(size)
         self._unsent: deque[bytearray] = deque()
 
     def send(self, keys: npt.NDArray[np.int64], priorities: npt.NDArray[np.float32]) -> None:
         """Send the priorities of one batch's samples."""
-        message = bytearray(priority_update.nbytes(len(priorities)))
-        priority_update.write(memoryview(message), keys, priorities)
+        message = bytearray(self._layout.nbytes)
+        write_priorities(self._layout, memoryview(message), self._job, keys, priorities)
         self._unsent.append(message)
         self.flush()
 
@@ -428,12 +431,17 @@ class RemoteReplayClient(ReplayClient):
         buffer: rank of the buffer.
         job: the job's number, which every batch carries.
         batches: how a batch is laid out.
+        fragment_steps: T x N.
     """
 
-    def __init__(self, transport: Transport, buffer: int, job: int, batches: BatchLayout) -> None:
+    def __init__(
+        self, transport: Transport, buffer: int, job: int, batches: BatchLayout, fragment_steps: int
+    ) -> None:
         self._transport = transport
+        self._job = job
+        self._stats = stats_layout(fragment_steps)
         self._inbox = BatchInbox(transport, job, batches)
-        self._outbox = PriorityOutbox(transport, buffer)
+        self._outbox = PriorityOutbox(transport, buffer, job, batches.size)
         self._handles: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)
         self._winding_down = False
         self._refusals = Rejected()
@@ -444,12 +452,12 @@ class RemoteReplayClient(ReplayClient):
             self._discard_batches()
         arrived = []
         while (claim := self._transport.probe(ARRIVALS)) is not None:
-            arrival = FragmentStats.read(claim.view())
+            stats = FragmentStats.read(self._stats, claim.view(), self._job)
             claim.release()
-            if arrival is None:
-                self._refusals.add(claim, "it is no arrival")
+            if isinstance(stats, str):
+                self._refusals.add(claim, stats)
                 continue
-            arrived.append(arrival)
+            arrived.append(stats)
         return arrived
 
     def draw(self) -> BatchArrays | None:

@@ -20,9 +20,8 @@ from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup, LostPee
 from tianji_cli.roles.learner.parallel.dealing import tensors_in_step
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
 from tianji_cli.roles.role import Role, Trigger
-from tianji_cli.wire import published
-from tianji_cli.wire.arrival import FragmentStats
-from tianji_cli.wire.published import PublishedPolicy
+from tianji_cli.wire.fragment import FragmentStats
+from tianji_cli.wire.parameters import POLICY_HEADER_BYTES, PublishedPolicy
 from tianji_transports.core import Transport
 
 
@@ -41,7 +40,7 @@ class Publisher:
     def __init__(self, model: Model, transport: Transport, slot: str) -> None:
         self._transport = transport
         self._slot = slot
-        self._snapshot = Snapshot(model, published.nbytes(0))
+        self._snapshot = Snapshot(model, POLICY_HEADER_BYTES)
         self._published = PublishedPolicy(self._snapshot.memory)
         self._begun: int | None = None
 
@@ -59,7 +58,7 @@ class Publisher:
             env_steps: of the whole job, which actors schedule by.
         """
         self.finish()
-        self._published.env_steps[...] = env_steps
+        self._published.header["env_steps"] = env_steps
         self._snapshot.take()
         self._begun = version
         if self._snapshot.is_there:

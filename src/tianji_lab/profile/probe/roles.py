@@ -285,7 +285,7 @@ class Feeder(Role):
         fragment = Fragment(self._layout, memory)
         header = fragment.header
         samples = int(header["samples"])
-        fragment.stamp(
+        fragment.begin(
             job=self._job,
             actor=0,
             incarnation=0,

@@ -28,9 +28,8 @@ from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.learner import Learner
 from tianji_cli.roles.loop import run_in_turns
-from tianji_cli.wire import published
-from tianji_cli.wire.fragment import job_number
-from tianji_cli.wire.published import PublishedPolicy
+from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
+from tianji_cli.wire.records import job_number
 from tianji_lab.profile.probe.protocol import (
     Acted,
     ActedWindow,
@@ -227,7 +226,7 @@ def _learned(window: Counts) -> LearnedWindow:
 
 def _initial_policy(model: Model) -> memoryview:
     """The policy that a learner publishes first."""
-    policy = PublishedPolicy(memoryview(bytearray(published.nbytes(model.parameter_count))))
+    policy = PublishedPolicy(memoryview(bytearray(policy_layout(model.parameter_count).nbytes)))
     model.write_parameters(policy.parameters)
     return policy.memory
 
@@ -350,7 +349,7 @@ def _facts(assembly: TimedAssembly, rho: float | None, began: float) -> Prepared
         seconds=time.perf_counter() - began,
         fragment_bytes=assembly.layout.nbytes,
         batch_bytes=assembly.supply(GROUP).batch_bytes,
-        policy_bytes=published.nbytes(model.parameter_count),
+        policy_bytes=policy_layout(model.parameter_count).nbytes,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         rho=rho,
     )

@@ -17,7 +17,7 @@ from tianji_cli.files.counters import ProductionFile
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.roles.learner.data_source import DataSource
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
-from tianji_cli.wire.arrival import FragmentStats
+from tianji_cli.wire.fragment import FragmentStats
 from tianji_cli.worker.assembly import Assembly
 from tianji_cli.worker.parts import Job
 from tianji_cli.worker.supply import Supply

@@ -23,8 +23,8 @@ import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
 from tianji_cli.errors import TianjiError
-from tianji_cli.wire.blocks import aligned
 from tianji_cli.wire.fragment import HEADER, FragmentLayout
+from tianji_cli.wire.records import aligned
 
 USABLE: Final = 0.9
 """Part of the available memory that a replay may take: processes and page tables need some, too."""

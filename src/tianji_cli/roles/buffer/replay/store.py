@@ -9,9 +9,8 @@ from typing import Any
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.replay import Replay
 from tianji_cli.roles.buffer.rollout import FragmentValidator
-from tianji_cli.wire.arrival import FragmentStats
 from tianji_cli.wire.batches import BatchArrays
-from tianji_cli.wire.fragment import Fragment, FragmentLayout
+from tianji_cli.wire.fragment import Fragment, FragmentLayout, FragmentStats
 from tianji_transports.core import Claim
 
 
@@ -45,7 +44,7 @@ class ReplayStore:
         self.replay = replay
         self.limiter = limiter
         self._layout = layout
-        self._job = job
+        self.job = job
         self.fragment_steps = layout.steps * layout.num_envs
         self._winding_down = False
         self._final_ratio: float | None = None
@@ -93,7 +92,7 @@ class ReplayStore:
 
     def draw(self, into: BatchArrays) -> None:
         """Draw a batch and count it; ``may_draw`` said yes."""
-        into.stamp(self._job)
+        into.stamp(self.job)
         self.replay.sample(into)
         self.limiter.consumed += into.steps
 

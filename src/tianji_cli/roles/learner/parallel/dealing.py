@@ -10,27 +10,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import torch
 
 from tianji_algos.core import Embryo
 from tianji_cli.plan.graph import DEALS, SHARES
-from tianji_cli.wire.blocks import mismatch
+from tianji_cli.wire.records import Record, RecordLayout
 from tianji_transports.core import Full, Loan, Transport
 
-MAGIC: Final = 0x544A444C  # "TJDL"
-
-MESSAGE: Final = np.dtype(
-    [
-        ("magic", "<u4"),
-        ("shares", "<u4"),
-        ("job", "<u8"),
+HEADER: Final = RecordLayout(
+    0x544A444C,  # "TJDL"
+    (
+        ("shares", "<u8"),
         ("env_steps", "<u8"),
         ("version", "<u8"),
         ("synchronise", "<u4"),
         ("publishes", "<u4"),
-    ]
+    ),
 )
+"""What is sent before the shares of a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +49,19 @@ class Deal:
     publishes: bool
 
     def write(self, memory: memoryview, job: int) -> None:
-        """Write it as a message of ``MESSAGE.itemsize`` bytes."""
-        np.ndarray((), MESSAGE, memory)[...] = (
-            MAGIC, self.shares, job, self.env_steps, self.version, self.synchronise, self.publishes,
-        )  # fmt: skip
+        """Write it as a record."""
+        record = Record(HEADER, memory)
+        record.stamp(job, self.shares, self.env_steps, self.version, self.synchronise, self.publishes)
 
     @classmethod
     def read(cls, memory: memoryview, job: int) -> Deal | str:
-        """Read what ``write`` wrote; a text says why it is none of this job."""
-        if memory.nbytes != MESSAGE.itemsize:
-            return f"it has {memory.nbytes} bytes, not {MESSAGE.itemsize}"
-        message = np.ndarray((), MESSAGE, memory)
-        if (refusal := mismatch(message, {"magic": MAGIC, "job": job})) is not None:
-            return refusal
-        env_steps, version, shares = (int(message[name]) for name in ("env_steps", "version", "shares"))
-        return cls(env_steps, version, shares, bool(message["synchronise"]), bool(message["publishes"]))
+        """Read what ``write`` wrote; returns an error string if it is none of this job."""
+        record = HEADER.read(memory, job)
+        if isinstance(record, str):
+            return record
+        said = record.header
+        env_steps, version, shares = (int(said[name]) for name in ("env_steps", "version", "shares"))
+        return cls(env_steps, version, shares, bool(said["synchronise"]), bool(said["publishes"]))
 
 
 class Scatter:
@@ -109,7 +104,7 @@ class Scatter:
                     return None
                 hand.append(loan)
         for rank in self._followers[len(self._calls) :]:
-            loan = self._transport.loan(rank, DEALS, MESSAGE.itemsize)
+            loan = self._transport.loan(rank, DEALS, HEADER.nbytes)
             if isinstance(loan, Full):
                 return None
             self._calls.append(loan)

@@ -16,10 +16,8 @@ from tianji_cli.roles.learner.data_source import BatchInbox, PriorityOutbox, Rep
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup, LostPeerError
 from tianji_cli.roles.learner.parallel.dealing import Deal, Scatter, tensors_in_step
 from tianji_cli.roles.role import Role, rejected_by
-from tianji_cli.wire import priority_update
-from tianji_cli.wire.arrival import FragmentStats
-from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView
-from tianji_cli.wire.fragment import Fragment, FragmentLayout
+from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView, priorities_layout, read_priorities
+from tianji_cli.wire.fragment import Fragment, FragmentLayout, FragmentStats
 from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import Claim, Transport
 
@@ -181,7 +179,7 @@ class ScatteredBatches(FollowerSource):
         super().__init__(transport, job)
         self._prioritised = prioritised
         self._inbox = BatchInbox(transport, job, share)
-        self._outbox = PriorityOutbox(transport, learner)
+        self._outbox = PriorityOutbox(transport, learner, job, share.size)
         self._arrays: BatchArrays | None = None
         self._is_used = False
 
@@ -247,6 +245,7 @@ class ScatteringReplayClient(ReplayClient):
         self._prioritised = prioritised
         self._in_step = in_step
         self._whole = BatchArrays(batches)
+        self._priorities = priorities_layout(share.size)
         self._share = share
         self._rows = [
             {name: rows[start : start + share.size] for name, rows in self._whole.arrays.items()}
@@ -309,9 +308,9 @@ class ScatteringReplayClient(ReplayClient):
 
     def _take_priorities(self) -> None:
         while (claim := self._transport.probe(PRIORITIES)) is not None:
-            update = priority_update.read(claim.view(), self._share.size)
-            if update is None:
-                self._refusals.add(claim, "it holds no priorities")
+            update = read_priorities(self._priorities, claim.view(), self._dealer.job)
+            if isinstance(update, str):
+                self._refusals.add(claim, update)
             else:
                 self._store.replay.update_priorities(*update)
             claim.release()

@@ -13,7 +13,7 @@ from tianji_algos.core import Embryo
 from tianji_cli.errors import TianjiError
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import ROOT_RANK
-from tianji_cli.wire.contribution import Average, Contribution, Floats, contribution_nbytes
+from tianji_cli.wire.parameters import Average, Contribution, Floats, contribution_layout
 from tianji_transports.core import Full, Transport
 
 
@@ -70,7 +70,7 @@ class GroupAverage:
         count = embryo.model.parameter_count
         values = count + sum(moment.numel() for moment in self._moments)
         self._groups = len(transport.wiring.channel(CONTRIBUTIONS, ROOT_RANK).senders)
-        self._contribution = Contribution(memoryview(bytearray(contribution_nbytes(values))))
+        self._contribution = Contribution(memoryview(bytearray(contribution_layout(values).nbytes)))
         self._new: Floats = np.zeros(values, np.float32)
         self._count = count
         self._own: Average | None = None
@@ -135,7 +135,7 @@ class GroupAverage:
             average = self._own
             claim.take(average.memory)
         try:
-            if (refusal := average.refusal(self._job)) is not None:
+            if (refusal := average.rejection(self._job)) is not None:
                 raise AverageError(f"an average from rank {claim.source} is none: {refusal}")
             self._hear(average)
         finally:
@@ -173,7 +173,7 @@ class GroupAverage:
             part.copy_(moment.detach())
         self._number += 1
         self._is_finite = contribution.is_finite
-        contribution.fill_header(self._job, self._group, self._number, consumed - self._consumed)
+        contribution.stamp(self._job, self._group, self._number, consumed - self._consumed)
         loan.memory[:] = contribution.memory
         self._transport.push(loan)
         self._outstanding = True

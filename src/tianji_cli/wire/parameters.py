@@ -1,0 +1,173 @@
+"""Parameters under way: what a learner publishes, what groups contribute to an average, and the average."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.wire.records import Array, Record, RecordLayout, aligned
+
+Floats = npt.NDArray[np.float32]
+
+_VALUE: Final = np.dtype(np.float32)
+
+
+@cache
+def policy_layout(parameter_count: int) -> RecordLayout:
+    """Lay out a published policy: how far training has come, by which actors schedule, and the parameters."""
+    return RecordLayout(
+        0x544A504C,  # "TJPL"
+        (("env_steps", "<i8"),),
+        (Array("parameters", np.float32, (parameter_count,)),),
+    )
+
+
+POLICY_HEADER_BYTES: Final = policy_layout(0).nbytes
+"""Where the parameters of a published policy begin."""
+
+
+class PublishedPolicy(Record):
+    """Views of a published policy; owns nothing.
+
+    Its header is not checked: a latest-value slot has one writer, whom the engine lets in.
+
+    Args:
+        memory: ``policy_layout(parameter_count).nbytes`` bytes.
+
+    Attributes:
+        parameters: ``[parameter_count]`` as ``Model.write_parameters`` writes them.
+    """
+
+    __slots__ = ("parameters",)
+
+    def __init__(self, memory: memoryview) -> None:
+        super().__init__(policy_layout((memory.nbytes - POLICY_HEADER_BYTES) // _VALUE.itemsize), memory)
+        self.parameters: Floats = self.arrays["parameters"]
+
+    @property
+    def env_steps(self) -> int:
+        """Received by the learner so far, over all sessions."""
+        return int(self.header["env_steps"])
+
+
+@cache
+def contribution_layout(values: int) -> RecordLayout:
+    """Lay out what a group contributes to an average of so many values."""
+    return RecordLayout(
+        0x544A4143,  # "TJAC"
+        (("group", "<u8"), ("number", "<u8"), ("weight", "<f8")),
+        (Array("values", np.float32, (values,)),),
+    )
+
+
+def values_in(nbytes: int) -> int:
+    """Say how many values a contribution of ``nbytes`` bytes has."""
+    return (nbytes - contribution_layout(0).nbytes) // _VALUE.itemsize
+
+
+class Contribution(Record):
+    """Views of a contribution; owns nothing.
+
+    Args:
+        memory: ``contribution_layout(values).nbytes`` bytes.
+
+    Attributes:
+        values: ``[values]``: the group's parameters, then the optimiser's moments if they are averaged too.
+    """
+
+    __slots__ = ("values",)
+
+    def __init__(self, memory: memoryview) -> None:
+        super().__init__(contribution_layout(values_in(memory.nbytes)), memory)
+        self.values: Floats = self.arrays["values"]
+
+    @property
+    def number(self) -> int:
+        """Which contribution of its group this is, from 1."""
+        return int(self.header["number"])
+
+    @property
+    def weight(self) -> float:
+        """Uses of samples in updates since the last one."""
+        return float(self.header["weight"])
+
+    @property
+    def is_finite(self) -> bool:
+        """Every value is a number. Looks at the extremes, since a NaN is one; allocates nothing."""
+        return math.isfinite(self.values.min()) and math.isfinite(self.values.max())
+
+    def refusal(self, job: int, group: int) -> str | None:
+        """Returns an error string if this is no contribution of a group of this job, else None."""
+        if (found := self.rejection(job)) is not None:
+            return found
+        if (said := int(self.header["group"])) != group:
+            return f"it is in the name of group {said}, not of group {group}"
+        if not (math.isfinite(self.weight) and self.weight > 0):
+            return f"its weight is {self.weight}"
+        return None
+
+
+@cache
+def average_layout(values: int, groups: int) -> RecordLayout:
+    """Lay out an average of so many values over so many groups."""
+    return RecordLayout(
+        0x544A4156,  # "TJAV"
+        (("round", "<u8"), ("contributors", "<u4"), ("open", "<u4")),
+        (Array("taken", np.uint64, (groups,)), Array("values", np.float32, (values,))),
+    )
+
+
+class Average(Record):
+    """Views of an average; owns nothing.
+
+    Args:
+        memory: ``average_layout(values, groups).nbytes`` bytes.
+        groups: how many the job has.
+
+    Attributes:
+        taken: ``[groups]``: number of the newest contribution that was taken from each.
+        values: ``[values]``: the mean over the groups that contributed to the round.
+    """
+
+    __slots__ = ("taken", "values")
+
+    def __init__(self, memory: memoryview, groups: int) -> None:
+        begin = aligned(average_layout(0, groups).nbytes)
+        super().__init__(average_layout((memory.nbytes - begin) // _VALUE.itemsize, groups), memory)
+        self.taken: npt.NDArray[np.uint64] = self.arrays["taken"]
+        self.values: Floats = self.arrays["values"]
+
+    def fill_header(
+        self, job: int, number: int, contributors: int, *, is_open: bool, taken: Sequence[int]
+    ) -> None:
+        """Say what it is the average of.
+
+        Args:
+            job: the job's number.
+            number: of the round that was closed last.
+            contributors: groups in its average; with 0 there are no values yet.
+            is_open: a further round has begun and waits for groups that have not contributed to it.
+            taken: number of the newest contribution that was taken from each group.
+        """
+        self.stamp(job, number, contributors, is_open)
+        self.taken[...] = taken
+
+    @property
+    def round(self) -> int:
+        """Number of the round that was closed last."""
+        return int(self.header["round"])
+
+    @property
+    def contributors(self) -> int:
+        """Groups in the average; 0: there are no values yet."""
+        return int(self.header["contributors"])
+
+    @property
+    def is_open(self) -> bool:
+        """A further round has begun and waits for groups that have not contributed to it."""
+        return bool(self.header["open"])
