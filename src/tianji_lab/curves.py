@@ -301,12 +301,12 @@ def legend(figure: Figure, records: Sequence[Record], marks: Sequence[Line2D] = 
     rows = [row[first : first + IN_A_ROW] for row in rows for first in range(0, len(row), IN_A_ROW)]
     columns = max(map(len, rows))
     # Legends are filled column by column; what a row lacks is an empty place.
-    keys = [
+    handles = [
         row[column] if column < len(row) else Line2D([], [], linestyle="", label=" ")
         for column in range(columns)
         for row in rows
     ]
-    figure.legend(keys=keys, loc="outside upper center", ncols=columns, handlelength=1.8)
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, handlelength=1.8)
 
 
 COLORS: Final = (BLUE, GREEN, AMBER, ORANGE, PURPLE, SKY, BLACK)

@@ -299,12 +299,12 @@ def note_reception(axes: Axes, curve: Sequence[Prediction]) -> bool:
 def _legend(
     figure: Figure, curve: Sequence[Prediction], cores: int, points: Sequence[Point], lines: Iterable[str]
 ) -> None:
-    keys = [
+    handles = [
         Line2D([], [], color=COLORS[line], linewidth=WIDTHS[line], label=_label(line, curve))
         for line in lines
     ]
-    keys += _marks(curve, cores, points)
-    figure.legend(keys=keys, loc="outside upper center", ncols=3, handlelength=1.8)
+    handles += _marks(curve, cores, points)
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=1.8)
 
 
 def _label(quantity: str, curve: Sequence[Prediction]) -> str:

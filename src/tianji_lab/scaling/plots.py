@@ -271,7 +271,7 @@ def _legend(figure: Figure, rows: Sequence[Row], simulations: Simulations, *, ha
         marks.append(hollow)
     if has_times and any(_is_open(row) for row in rows):
         marks.append(Line2D([], [], color=BLACK, marker="^", label="so many did not reach it", **small))
-    figure.legend(keys=marks, loc="outside upper center", ncols=2)
+    figure.legend(handles=marks, loc="outside upper center", ncols=2)
 
 
 def _is_open(row: Row) -> bool:

@@ -47,8 +47,8 @@ def draw(
         below.set_xlabel("Environment steps")
         below.xaxis.set_major_formatter(EngFormatter())
         _draw_times(times, rows, list(styles.values()), threshold)
-        keys, labels = above.get_legend_handles_labels()
-        figure.legend(keys, labels, loc="outside upper center", ncols=4 if len(keys) > 3 else 3)
+        handles, labels = above.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=4 if len(handles) > 3 else 3)
 
     write_figure(draw_into, sum(PANELS_HIGH) + 0.12 * len(rows), path)
 
