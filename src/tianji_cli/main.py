@@ -300,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     _raise_descriptor_limit()
-    # A run executes and trusts what lies in its directories: nobody else may write there.
+    # A run executes and trusts what lies in its directories: only its user may write there.
     os.umask(os.umask(0) | 0o022)
     words = list(sys.argv[1:] if arguments is None else arguments)
     # Every command takes --debug, before or after its name.

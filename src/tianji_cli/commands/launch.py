@@ -60,7 +60,7 @@ def launch_slurm(
         write_whole(script, batch_script(job, run.path, request, tianji).encode())
         number = submit(script)
     except BaseException:
-        shutil.rmtree(run.path)  # Nobody has run it, and nobody will.
+        shutil.rmtree(run.path)  # It was not run, and will not be.
         raise
     sys.stdout.write(f"submitted job {number}: {script}\n")
     return 0

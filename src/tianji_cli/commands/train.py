@@ -71,7 +71,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
         name: of the experiment, in place of the config's.
         out: directory for runs, in place of ``experiments``.
         resume: the run to go on with.
-        run_in: a run directory that `tianji launch` has made, and nobody has used yet.
+        run_in: a run directory that `tianji launch` has made, and that is not used yet.
         listen: ``tcp://HOST:PORT`` where other hosts reach the control channel.
         dry_run: print the plan and start nothing.
         quiet: show no progress.

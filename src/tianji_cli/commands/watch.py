@@ -26,7 +26,7 @@ from tianji_cli.telemetry.watching import MetricsFollower, Roles, Row, read_summ
 
 LOOK_S: Final = 0.5
 """Seconds between two looks at the files. No event says that they have grown: the run may be on another host,
-and a shared file system tells nobody here of what is written there."""
+and a shared file system does not announce what is written there."""
 
 SETTLED_S: Final = 3.0
 SILENT_S: Final = 60.0
@@ -46,7 +46,7 @@ def watch(run: str, *, out: Path | None = None, json_to: str | None = None) -> i
         json_to: file for the summary, ``-`` for stdout.
 
     Returns:
-        The exit status: 0 once the run is over, 130 if nobody watches any more.
+        The exit status: 0 once the run is over, 130 if its terminal or pipe has gone.
 
     Raises:
         UsageError: there is no such run.
@@ -75,7 +75,7 @@ def _title(run: RunDirectory) -> str:
 
 
 class _DisplayGoneError(Exception):
-    """The terminal or pipe has gone: nobody watches any more."""
+    """The terminal or pipe has gone."""
 
 
 @contextlib.contextmanager
@@ -179,7 +179,7 @@ class _Watch:
         Raises:
             RunFailed: it has none.
             TianjiError: its files cannot be read, or are gone.
-            _DisplayGoneError: nobody watches any more.
+            _DisplayGoneError: the terminal or pipe has gone.
         """
         while True:
             summary = self._look()
@@ -214,7 +214,7 @@ class _Watch:
         metrics = self._run.metrics
         try:
             if not self._seen_empty and metrics.stat().st_size == 0:
-                # Its owner may be just about to lock it, and must find nobody there.
+                # Its owner may be just about to lock it, and must find it free.
                 self._seen_empty = True
                 return True
             return has_writer(metrics)

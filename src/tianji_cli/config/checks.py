@@ -349,7 +349,7 @@ def check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSetti
         what = f"{settings.replay_ratio} uses of each sample are no training"
         tree.problem(("training", "replay_ratio"), what, "more than 0 is right")
         refused.add("replay_ratio")
-    # Of a batch that cannot be, nobody need know what would fill it.
+    # What would fill a batch that cannot be is of no use.
     if "sequence_steps" not in refused and settings.warmup_steps < batch_steps_of(settings):
         what = f"{settings.warmup_steps} env steps do not fill {_batch(settings)}"
         remedy = f"warmup_steps = {batch_steps_of(settings)} would be right"
@@ -414,7 +414,7 @@ def _check_shares(tree: Tree, settings: ReplayLearnerSettings, distribution: Dis
 def check_replay_sizes(
     tree: Tree, settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment
 ) -> None:
-    """Note a replay that is too small for what it has to hold, and a tolerance that nobody can keep.
+    """Note a replay that is too small for what it has to hold, and a tolerance that cannot be kept.
 
     Args:
         tree: where problems are noted.

@@ -247,7 +247,7 @@ class Actor(Section):
             and where roles share a process.
         cores: cores, and threads, of each.
         send_size: T, steps of each environment in a fragment.
-        window: fragments that each actor may have sent and nobody claimed.
+        window: fragments that each actor may have sent before one is claimed.
         device: where policies act, the evaluator's too; several actors may share a GPU.
     """
 
@@ -307,7 +307,7 @@ class Distribution(Section):
 
     Attributes:
         transport: engines of the edges.
-        mode: in "sync" actors wait for each new version; in "async" nobody waits for anybody.
+        mode: in "sync" actors wait for each new version; in "async" no role waits for another.
         balance: "held" paces whichever side is ahead, so that consumption stays at the replay ratio times
             production (replay only); with "free" either side runs as fast as it can.
         balance_tolerance: env steps that one side may be ahead; None for what a fragment and

@@ -60,7 +60,7 @@ class Tree:
 
     Attributes:
         values: the tables.
-        origins: who set a key, by its path; what is not listed is inside a value, or nobody set it.
+        origins: who set a key, by its path; what is not listed is inside a value, or was not set.
         files: the files read, the one that was asked for first.
         problems: what was wrong on the way.
     """
@@ -71,7 +71,7 @@ class Tree:
     problems: list[Problem] = field(default_factory=list)
 
     def origin(self, path: Sequence[str]) -> str:
-        """Name the file or option that set a value or, if nobody did, the config that was asked for."""
+        """Name the file or option that set a value or, if none did, the config that was asked for."""
         for length in range(len(path), 0, -1):
             found = self.origins.get(tuple(path[:length]))
             if found is not None:

@@ -1,6 +1,6 @@
 """What the settings of an update rule say of where its batches come from, and of the balance.
 
-Nothing is declared: settings that have what is needed are such settings, whoever wrote them.
+Nothing is declared: settings that have what is needed are such settings, a user's as well.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from tianji_cli.files.regular import open_regular
 
 RING: Final = 8
-"""Places between which the counts of a page rotate: whoever copies a page while its actor writes reads
+"""Places between which the counts of a page rotate: a reader that copies a page while its actor writes reads
 places that are not written again before several more fragments are full."""
 
 PAGE: Final = np.dtype(
@@ -65,8 +65,8 @@ class ProductionFile:
     """The pages of all actors, mapped by the root and, one each, by the actors.
 
     Args:
-        path: the file, in the directory of the run or of the host; None for memory that nobody else sees.
-        actors: number of actors in the job; given by whoever creates the file.
+        path: the file, in the directory of the run or of the host; None for memory of this process alone.
+        actors: number of actors in the job; given by the creator of the file.
     """
 
     def __init__(self, path: Path | None, actors: int | None = None) -> None:
@@ -76,7 +76,7 @@ class ProductionFile:
 
     @staticmethod
     def _private(actors: int | None) -> mmap.mmap:
-        assert actors is not None, "memory that nobody else sees is made, never found"
+        assert actors is not None, "memory of one process is made, never found"
         return mmap.mmap(-1, actors * PAGE.itemsize)
 
     @staticmethod

@@ -96,7 +96,7 @@ def directory_lock(directory: Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(directory, OPEN)
     try:
-        # Some network file systems have no locks; then nobody can be kept out.
+        # Some network file systems have no locks; then no process can be kept out.
         with contextlib.suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         yield

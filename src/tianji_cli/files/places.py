@@ -1,4 +1,4 @@
-"""Says whether nobody but the user and root can put other files in the place of a run's.
+"""Checks that only the user and root can put other files in the place of a run's.
 
 A run's directory holds what its processes execute and trust: the config that names modules, the job's key,
 checkpoints. Who may write to a directory above it can move it away and put another one there.

@@ -1,6 +1,6 @@
 """Opens files of a run as what they have to be: regular, of a bounded size, and where they seem to be.
 
-Whatever else has such a name, a FIFO, a device or a link, may be somebody else's doing: to open a FIFO is to
+Anything else of such a name, a FIFO, a device or a link, may be another user's doing: to open a FIFO is to
 wait, and to follow a link is to write where another has chosen.
 """
 

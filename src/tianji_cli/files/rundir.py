@@ -117,7 +117,7 @@ class RunDirectory:
         raise NoSuchRunError(_no_such_run(run, out))
 
     def check(self) -> list[str]:
-        """Look whether nobody else can change what is in the directory, or on the way to it.
+        """Check that no other user can change what is in the directory, or on the way to it.
 
         Returns:
             Warnings: a group could.

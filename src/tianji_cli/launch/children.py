@@ -129,16 +129,16 @@ def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience_s: float) 
 
     Args:
         processes: each leads a group of its own. The group of one whose end was taken note of is left
-            alone: its number may be somebody else's by now.
+            alone: its number may be another process's by now.
         patience_s: how long all of them may take.
     """
     deadline = time.monotonic() + patience_s
     try:
         for process in processes:
             _has_ended(process, max(0.0, deadline - time.monotonic()))
-    finally:  # Whoever interrupts this has no patience left.
+    finally:  # A user who interrupts this has no patience left.
         for process in (one for one in processes if one.returncode is None):
-            # Before anybody learns that it has ended: until then its number is nobody else's.
+            # Before its end is reported: until then no other process has its number.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         for process in processes:

@@ -48,7 +48,7 @@ PRESENT_EVERY_S: Final = 1.0
 SILENT_S: Final = 60.0
 """A root that is connected and says nothing for so long has lost its host, or its way here."""
 ARRIVE_LIMIT_S: Final = 300.0
-"""How long to wait for somebody to answer: the root may still be in Slurm's queue."""
+"""How long to wait for an answer: the root may still be in Slurm's queue."""
 END_LIMIT_S: Final = 15.0
 """How long workers may take to end when the job is over."""
 
@@ -96,7 +96,7 @@ class JoinedHost:
 
         Raises:
             UsageError: the root does not want this host.
-            RunFailed: nobody answers, or the root is gone; whatever ran here has been ended.
+            RunFailed: there is no answer, or the root is gone; whatever ran here has been ended.
             Interruption: the user has asked twice, or before anything ran here.
         """
         with ControlClient(self._root, watched=True) as control:

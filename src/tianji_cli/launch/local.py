@@ -35,7 +35,7 @@ from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.messages import BuildReport
 
 SLOW_BUILD_S: Final = 30.0
-"""A first build that takes so long is announced: one that hangs is ended by nobody but the user."""
+"""A first build that takes so long is announced: one that hangs is ended by the user alone."""
 
 LOOK_S: Final = 2.0
 """How often it is looked whether the fork server is suspended while something is built."""
@@ -47,7 +47,7 @@ class WorkerProcess:
     Attributes:
         pid: None until it runs.
         ended: it runs no more.
-        exit_status: once it has ended: minus the signal's number if one killed it; None if nobody knows.
+        exit_status: once it has ended: minus the signal's number if one killed it; None if it is unknown.
         refusal: why the system did not make it, if so.
         killed: by this program.
 

@@ -28,7 +28,7 @@ class Role(ABC):
 
     Attributes:
         name: what it is, such as ``"actor"``.
-        busy_s: seconds spent in turns and triggers that did something; kept by whoever runs the role.
+        busy_s: seconds spent in turns and triggers that did something; kept by the loop that runs the role.
     """
 
     name: str

@@ -129,7 +129,7 @@ class UserRole(Role, user_roles.HasSettings):
 
         A fragment lies in memory of the transport, and is given back when the next one is asked for or the
         loop is left: copy what is to outlive that. Actors wait while ``window`` of their fragments are
-        unclaimed, so whoever is slow loses nothing and slows the training down.
+        unclaimed, so a slow role loses nothing and slows the training down.
 
         Args:
             at_most: how many, so that a turn ends while actors go on; None for all, which is right in

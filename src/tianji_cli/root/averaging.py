@@ -75,7 +75,7 @@ class RootEndpoint:
         return {} if self._transport is None else {ROOT_RANK: self._transport.address}
 
     def connect(self, addresses: Mapping[int, str]) -> None:
-        """Learn where everybody is."""
+        """Learn the addresses of all processes."""
         if self._transport is not None:
             self._transport.connect(addresses)
 
@@ -88,7 +88,7 @@ class RootEndpoint:
                 self._fail(error)
 
     def finish(self) -> None:
-        """Training is over: average no more, miss nobody, and let nobody connect any more.
+        """Training is over: average no more, miss no group, and admit no connection any more.
 
         From now on the endpoint is not looked at, and strangers who connected would fill it.
         """
@@ -254,7 +254,7 @@ class Averager:
         if len(self._here) <= ENOUGH:
             self.deadline = time.monotonic() + self._wait_s
         if len(self._here) == 1 and self._living - self._here:
-            self._publish()  # Whoever can shall contribute now.
+            self._publish()  # All groups that can contribute now.
 
     def _close(self) -> None:
         contributors = sorted(self._here)

@@ -39,7 +39,7 @@ HOLD_S: Final = WINDOW_S
 
 Overlap = Literal["free", "in step", "none"]
 """Who may work while others do: all of them; actors only when the learner waits for them, and the other way
-round (``mode = "sync"``); nobody, where all roles of a group are one process (``inproc``)."""
+round (``mode = "sync"``); none, where all roles of a group are one process (``inproc``)."""
 
 MOSTLY: Final = 0.5
 """A side that is busy for a smaller share of the time waits most of it; a role for which its group's actors
@@ -417,7 +417,7 @@ class BackPressure:
                 }
 
     def current(self, now_s: float) -> Receiver | None:
-        """Say who holds its group's actors back lately; None for nobody, and before ``WINDOW_S`` have passed.
+        """The role that holds its group's actors back lately; None if none does, or for ``WINDOW_S``.
 
         Args:
             now_s: seconds on any clock, later with each call.

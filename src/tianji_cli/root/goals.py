@@ -25,7 +25,7 @@ class StopRules:
 
     Args:
         config: the job.
-        overview: what is known of everybody.
+        overview: what is known of all processes.
     """
 
     def __init__(self, config: JobConfig, overview: Overview) -> None:

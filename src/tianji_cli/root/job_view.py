@@ -179,7 +179,7 @@ class Overview:
         return self._production.produced + sum(page.produced for page in self.ended.values())
 
     def rejections(self) -> list[tuple[str, int, str]]:
-        """What was rejected: by whom, how many, and why the first of them. Nobody is listed for nothing."""
+        """What was rejected, by roles that rejected something: how many, and why the first of them."""
         found = []
         for process in self._plan.processes:
             report = self.workers[process.rank].report
@@ -350,7 +350,7 @@ class Overview:
         return of_buffers(list(buffers.values()), uses)
 
     def _env_steps(self, learner: Said) -> int:
-        """Count what was received in all sessions; no less than in the earlier ones, whoever has reported."""
+        """Count what was received in all sessions; no less than in the earlier ones."""
         return max(self.earlier_env_steps, int(learner.get("env_steps", 0)))
 
     def _nearest(self, name: str) -> float | None:
@@ -489,7 +489,7 @@ def extra_reports(
 ) -> dict[str, dict[str, Any]]:
     """Say what roles of the user's own reported last, by name and rank.
 
-    Messages that they refused are left out: those are counted with everybody's.
+    Messages that they refused are left out: those are counted with all others.
 
     Args:
         plan: the processes of the job.

@@ -56,14 +56,14 @@ class Membership:
             self._told.pop(rank, None)
 
     def introduce(self, everyone: set[int], root: Mapping[int, str]) -> Mapping[int, str] | None:
-        """Tell each rank where its neighbours are, unless it knows; None if somebody is not there yet.
+        """Tell each rank where its neighbours are, unless it knows; None if one is not there yet.
 
         Args:
             everyone: who takes part.
             root: its own address by its rank, if it has one.
 
         Returns:
-            Where everybody is.
+            The addresses, by rank.
         """
         if not everyone <= self._addresses.keys():
             return None
@@ -182,7 +182,7 @@ class Rejections:
         return sum(count for _, count, _ in self._all())
 
     def report(self) -> None:
-        """Tell the user of whoever has refused something for the first time; the summary counts the rest."""
+        """Tell the user of each role's first rejection; the summary counts the rest."""
         for whom, count, why in self._all():
             if whom not in self._reported:
                 self._reported.add(whom)

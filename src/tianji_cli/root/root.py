@@ -1,4 +1,4 @@
-"""The root: starts everybody, hears everybody, decides when a job is over, and is never busy for long.
+"""The root: starts processes, hears their reports, decides when a job is over, and is never busy for long.
 
 A job goes through phases: *starting* until every worker has registered, *training*, *winding down*
 while the actors stop and the buffers receive their last fragments, *stopping* while the buffers in
@@ -66,7 +66,7 @@ class Root:
         control: the root's end of the control channel.
         pool: the worker processes.
         production: the actors' pages.
-        overview: what is known of everybody.
+        overview: what is known of all processes.
         signals: the user's wishes to stop.
         telemetry: what the user sees.
         log: finds the log file of a rank.

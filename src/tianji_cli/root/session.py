@@ -156,7 +156,7 @@ def _remove_lockstep_stores(run: RunDirectory) -> None:
 def _meet(
     order: Order, control: ControlServer, signals: StopSignals, telemetry: Telemetry, stack: ExitStack
 ) -> tuple[Plan, dict[int, NodeLauncher]]:
-    """Wait for everybody who takes part, and place the roles; gives the nodes by rank."""
+    """Wait for all hosts, and place the roles; returns the nodes by rank."""
     job, world = order.job, order.world
     rendezvous = Rendezvous(control, signals, telemetry.event)
     stack.callback(rendezvous.dismiss)
@@ -338,7 +338,7 @@ class Rendezvous:
         return [self._launchers[name] for name in names]
 
     def dismiss(self) -> None:
-        """Send home whoever has come."""
+        """Send home the hosts that have come."""
         for launcher in self._launchers.values():
             launcher.dismiss()
 

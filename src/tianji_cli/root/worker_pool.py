@@ -44,7 +44,7 @@ class ProcessExit:
     Attributes:
         rank: of the worker.
         incarnation: of it.
-        exit_status: minus a signal's number if one killed it; None if nobody knows.
+        exit_status: minus a signal's number if one killed it; None if it is unknown.
         killed: by the root.
         refusal: why the system did not even make it, if so.
         pid: process id; None if it never began.
@@ -64,7 +64,7 @@ class WorkerPool:
     Args:
         job: what all processes are told.
         max_restarts_per_minute: over all ranks.
-        local: starts processes on this host; whoever made it closes it. None if all run at nodes.
+        local: starts processes on this host; its maker closes it. None if all run at nodes.
         nodes: start the processes of some ranks elsewhere, by rank.
     """
 

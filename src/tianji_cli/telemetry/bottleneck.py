@@ -101,7 +101,7 @@ def on_shared_cores(helps: str, actors_s: float, buffers_s: float, learners_s: f
 
     Args:
         helps: what would help: ``OWN_CORES``, or ``MORE_CORES`` where roles are meant to share them.
-        actors_s: core seconds that the actors need for some uses; 0 if they take turns with nobody.
+        actors_s: core seconds that the actors need for some uses; 0 if they take turns with no other role.
         buffers_s: likewise the buffers.
         learners_s: likewise the learners, for as many.
     """

@@ -40,7 +40,7 @@ class LiveDisplay:
     def __init__(self, title: str, stream: TextIO) -> None:
         self._title = title
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        # stdout is left alone: it may be a file, and nobody prints there before the run is over.
+        # stdout is left alone: it may be a file, and nothing is printed there before the run is over.
         # The last state goes away in the end: the result takes its place.
         self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False, transient=True)
         self._curve: list[float] = []
@@ -232,7 +232,7 @@ def _left(rule: StopProgress, snapshot: Snapshot) -> str:
 
 
 MAX_ROLES: Final = 12
-"""More roles than this are summed up even where there is room: nobody reads 64 lines a second."""
+"""More roles than this are summed up even where there is room: 64 lines a second cannot be read."""
 
 WIDE: Final = 100
 """Columns from which there is room for process ids."""

@@ -127,7 +127,7 @@ def _of_rows(spec: FieldSpec, rows: int) -> FieldSpec:
 
 
 class BatchView:
-    """A batch in arrays that are somebody else's.
+    """A batch in arrays that it does not own.
 
     Args:
         layout: what there is.

@@ -1,7 +1,7 @@
 """The control channel: ZMQ ROUTER at the root, a DEALER in every worker and node, CURVE on all.
 
 It carries registration, addresses, reports and stop, and no samples. The job's key is made for each job
-and kept in a file that only its owner can read; whoever lacks it cannot speak to the root.
+and kept in a file that only its owner can read; a process without it cannot speak to the root.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Peer = int | str
 
 
 class ControlServer:
-    """The root's end: hears everybody, and speaks to each worker and node.
+    """The root's end: receives from all, and sends to each worker and node agent.
 
     Args:
         key: the job's.

@@ -1,4 +1,4 @@
-"""The key of a job: whoever has it is a member, hears the job and is heard by it; nobody else is."""
+"""The key of a job: a process that has it is a member, and can hear the job and speak to it; no other can."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class JobKey:
         """Read what ``write`` wrote.
 
         Raises:
-            UsageError: the file is not there, is no key, is somebody else's, or others can read it too.
+            UsageError: the file is not there, is no key, is another user's, or others can read it too.
         """
         try:
             with open(open_regular(path), "rb") as file:
@@ -97,7 +97,7 @@ def write_new_key(path: Path) -> JobKey:
 
 
 def engine_options(interface: str, key: JobKey) -> EngineOptions:
-    """Say how an endpoint reaches others. Off loopback, whoever lacks the job's key gets no byte into it."""
+    """Say how an endpoint reaches others. Off loopback, nothing gets in without the job's key."""
     if is_loopback(interface):
         return EngineOptions(interface)
     return EngineOptions(interface, key.public, key.secret)

@@ -174,7 +174,7 @@ class Ended(Message):
     """The node's ``number``-th worker has ended.
 
     Attributes:
-        status: exit status, minus a signal's number if one killed it; None if nobody knows.
+        status: exit status, minus a signal's number if one killed it; None if it is unknown.
         refusal: why the system did not even make it, if so.
         pages: of its actors, as they were after its end.
     """

@@ -185,7 +185,7 @@ class Parts:
 
     @property
     def _env_threads(self) -> int:
-        """Threads that environments may step in: all there are where nobody trains beside them."""
+        """Threads that environments may step in: all there are where no role trains beside them."""
         alone = self._process.group is None
         return len(os.sched_getaffinity(0)) if alone else self._process.threads
 

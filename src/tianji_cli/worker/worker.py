@@ -116,7 +116,7 @@ def _work(job: JobSpec, own: ProcessSpec, handler: _ControlHandler, control: Con
         transport = stack.enter_context(assembly.transport(options))
         production = _production_file(job, own)
         roles = assembly.roles(transport, production)
-        # Nobody begins before all have registered: what cannot be built ends the run before its first step.
+        # None begins before all have registered: what cannot be built ends the run before its first step.
         control.send(
             Register(
                 rank=own.rank,
@@ -226,10 +226,10 @@ class _ControlHandler:
         self._began = time.perf_counter()
 
     def wait_for_peers(self) -> bool:
-        """Sleep until the root says where everybody is; False if it says stop first, or is gone.
+        """Sleep until the root sends the peers' addresses; False if it says stop first, or is gone.
 
-        However long the others take to start: the root hears of whoever ends before it is there, and then
-        stops everybody.
+        However long the others take to start: the root hears of each that ends before it is there, and then
+        stops all.
         """
         while not self._peers_known:
             if not self.attend():
@@ -311,7 +311,7 @@ class _ControlHandler:
         self._terminated = True
 
     def _pass_on_termination(self) -> None:
-        """Tell the root of a SIGTERM: whoever sends one means the job, and it is the root that stops it."""
+        """Tell the root of a SIGTERM: it means the whole job, which the root stops."""
         if self._terminated and not self._terminate_passed_on:
             self._terminate_passed_on = True
             self._control.send(Terminate(rank=self._rank))

@@ -30,7 +30,7 @@ MAX_PARALLEL: Final = 32
 
 
 class Policy(Protocol):
-    """What an evaluator asks of whoever acts, an agent or something to compare it with."""
+    """What an evaluator asks of a player: an agent, or a baseline to compare it with."""
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
         """Take note that the next observation of those environments, ``[N]``, is the first of an episode."""

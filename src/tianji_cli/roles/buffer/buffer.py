@@ -81,7 +81,7 @@ class Buffer(Role):
         return claimed
 
     def copy_is_due(self) -> bool:
-        """It is time to save, and nobody waits for this process to claim the last fragments."""
+        """It is time to save, and no actor waits for this process to claim the last fragments."""
         return self._keeper is not None and self._keeper.is_due() and not self._winding_down
 
     def wind_down(self) -> None:
@@ -94,7 +94,7 @@ class Buffer(Role):
         self.turn()
 
     def keep(self) -> None:
-        """Save the replay, which may take a while: nobody waits for it any more."""
+        """Save the replay, which may take a while: no other process waits for it any more."""
         self._save()
 
     def _save(self) -> bool:

@@ -204,13 +204,13 @@ class ReplayClient(ABC):
     def arrivals(self) -> Sequence[FragmentStats]:
         """Say what came since the last call."""
 
-    def deal(self, deal: Deal) -> bool:  # noqa: ARG002 - for those who have somebody to deal to
+    def deal(self, deal: Deal) -> bool:  # noqa: ARG002 - for those that have followers
         """Draw a batch and deal a share of it to each learner; False while it cannot be done."""
         return True
 
     @property
     def is_claimed(self) -> bool:
-        """Whether everybody has the share that was dealt."""
+        """Whether all followers have the share that was dealt."""
         return True
 
     @abstractmethod
@@ -386,7 +386,7 @@ class BatchInbox:
 
 
 class PriorityOutbox:
-    """Sends priorities as soon as there is room; nobody waits for it.
+    """Sends priorities as soon as there is room, and never waits.
 
     Args:
         transport: the endpoint of this process.

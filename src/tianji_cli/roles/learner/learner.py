@@ -29,7 +29,7 @@ class Publisher:
     """Publishes one version after another, each as the parameters were when it was begun.
 
     On a CPU that is done at once. Parameters on a GPU are still on their way for a while, which training
-    may go on through: whoever trains asks ``is_due`` and calls ``finish``.
+    may go on through: the learner asks ``is_due`` and calls ``finish``.
 
     Args:
         model: whose parameters.
@@ -175,7 +175,7 @@ class Learner(Role):
 
     def turn(self) -> bool:
         """Count what came, and make one gradient update."""
-        # Whoever has nothing else to do waits for the parameters: nothing would wake this process for them.
+        # With nothing else to do it waits for the parameters: nothing would wake this process for them.
         return self._work() or self._publisher.finish()
 
     def _work(self) -> bool:

@@ -279,7 +279,7 @@ class ReplayKeeper:
 
 
 def _remove_copies(directory: Path, *, keep: Set[str]) -> None:
-    """Remove copies, and nothing that somebody else has put beside them."""
+    """Remove copies, and nothing else that lies beside them."""
     for path in directory.iterdir():
         if path.name.isdecimal() and path.name not in keep and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

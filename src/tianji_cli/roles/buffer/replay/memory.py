@@ -127,7 +127,7 @@ def _left(root: Path, path: str, limit: str, usage: str, reclaimable: str) -> li
     for group in groups:
         most, used = _number(group / limit), _number(group / usage)
         if most is not None and used is not None:
-            # Pages of files that nobody has used lately are counted as used, but given up at once.
+            # Pages of files that were not used lately are counted as used, but given up at once.
             left.append(most - used + _numbers(group / "memory.stat").get(reclaimable, 0))
     return left
 

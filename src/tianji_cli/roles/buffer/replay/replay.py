@@ -102,7 +102,7 @@ KEPT: Final = ("observation", "reward")
 """Fields, beside the agent's, that are read whenever a batch is drawn."""
 
 READ_ONCE: Final = ("terminated", "truncated", "mask", "episode_return", "won", PRIORITY)
-"""Fields that nobody reads after a fragment was accepted."""
+"""Fields that are not read after a fragment was accepted."""
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class DivergedLearnersError(TianjiError):
 class AllReduceGroup(Peers):
     """One learner's connections to the others; all of them call the same methods in the same order.
 
-    Whoever misses another closes its own connections, so that everybody hears of it. A learner leaves by
+    A learner that misses another closes its own connections, so that all hear of it. A learner leaves by
     closing them between two updates.
 
     Args:
@@ -124,7 +124,7 @@ class AllReduceGroup(Peers):
                 tensor.detach().copy_(in_memory)
 
     def check_same(self, version: int, parameters: npt.NDArray[np.float32]) -> None:
-        """Compare 64 bits of everybody's parameters ``[parameter_count]``.
+        """Compare 64 bits of all learners' parameters ``[parameter_count]``.
 
         Args:
             version: of the policy; for the message.
@@ -146,10 +146,10 @@ class AllReduceGroup(Peers):
             )
 
     def await_news(self) -> None:
-        """Be patient with a loss for a while: whoever knows its cause ends this learner meanwhile.
+        """Be patient with a loss for a while: the root, which knows its cause, ends this learner meanwhile.
 
         Raises:
-            LostPeerError: nobody has.
+            LostPeerError: it has not.
         """
         if self.lost is not None and time.monotonic() - self._lost_at >= UNTOLD_LIMIT_S:
             raise LostPeerError(str(self.lost))
@@ -159,7 +159,7 @@ class AllReduceGroup(Peers):
         self._group = self._devices = None
 
     def _exchange(self, exchange: Callable[[torch.Tensor], None], values: torch.Tensor) -> None:
-        """Send and receive, or notice that somebody is gone."""
+        """Send and receive, or notice that one is gone."""
         if self._group is None:
             raise LostPeerError(str(self.lost or "the connections to the other learners are closed"))
         try:
@@ -176,7 +176,7 @@ class AllReduceGroup(Peers):
 
     def _add_up_on_devices(self, values: torch.Tensor) -> None:
         assert self._devices is not None
-        # NCCL does not return from a sum whose peer has left: nobody begins one before all are there.
+        # NCCL does not return from a sum whose peer has left: none begins one before all are there.
         self._add_up_in_memory(self._present)
         self._devices.allreduce([values]).wait()
 
@@ -242,7 +242,7 @@ class _Digest:
 
 
 def _gloo(store: Any, index: int, number: int, timeout_s: float) -> Any:
-    """Connect the learners, all of which are on this host, over loopback, and let nobody else connect.
+    """Connect the learners, all of which are on this host, over loopback, and admit no other process.
 
     gloo ends the process when strangers have taken its last descriptor.
     """

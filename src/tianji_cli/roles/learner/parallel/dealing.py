@@ -1,6 +1,6 @@
 """How a learner deals a round out to its followers: one message that says what comes, then their shares.
 
-A round is dealt to all followers or to nobody: memory for all of it is there before the first message is
+A round is dealt to all followers or to none: memory for all of it is there before the first message is
 pushed.
 """
 
@@ -93,7 +93,7 @@ class Scatter:
         self._hands: list[list[Loan]] = [[] for _ in followers]
 
     def hands(self) -> list[list[memoryview]] | None:
-        """Get memory for the shares of each follower, to be filled; None while somebody has no room for it.
+        """Get memory for the shares of each follower, to be filled; None while one has no room for it.
 
         What was lent before that is kept until the next call.
         """

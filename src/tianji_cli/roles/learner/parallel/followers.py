@@ -314,7 +314,7 @@ class ScatteringReplayClient(ReplayClient):
             else:
                 self._store.replay.update_priorities(*update)
             claim.release()
-            # An answer that cannot be used is one, too: nobody would send another.
+            # An answer that cannot be used is one, too: no other will come.
             self._unanswered -= 1
 
 
