@@ -380,7 +380,7 @@ class Alone(Peers):
     index = 0
 
     def add_up(self, values: torch.Tensor) -> None:
-        """Leave the values: nobody adds anything."""
+        """Leave the values: there is nothing to add."""
 
 
 ALONE: Final = Alone()

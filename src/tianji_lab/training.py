@@ -88,7 +88,7 @@ def threshold_of(config: str, job: JobConfig, threshold: float | None) -> float:
         threshold: as the user names it; None for the config's first.
 
     Raises:
-        UsageError: it is no number, or nobody names one.
+        UsageError: it is no number, or there is none.
     """
     if threshold is None:
         if not job.experiment.thresholds:
@@ -114,7 +114,7 @@ def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path)
         The run's directory.
 
     Raises:
-        RunFailed: it failed, or somebody stopped it.
+        RunFailed: it failed, or was stopped.
     """
     command = training_command(config, overrides, "--name", name, "--out", str(place), "--quiet")
     ended = run_child(command, patience_s=END_S)

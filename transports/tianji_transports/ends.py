@@ -85,7 +85,7 @@ class Inlet:
     reported: int = 0
 
     def __post_init__(self) -> None:
-        """Leave the inbox to whoever collects the inlets of a channel."""
+        """Leave the inbox to the collector of a channel's inlets."""
         self.inbox: Inbox[Any] | None = None
 
     def reclaim(self, handle: Any) -> None:  # noqa: ARG002 - engines extend it
@@ -152,7 +152,7 @@ class SlotView:
 
 
 class Lender(Protocol):
-    """Whoever gets a claim's memory back: an inlet or a slot view."""
+    """What gets a claim's memory back: an inlet or a slot view."""
 
     def reclaim(self, handle: Any) -> None:
         """Take back what ``handle`` stands for."""

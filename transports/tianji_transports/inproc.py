@@ -71,7 +71,7 @@ class Doorbell:
                     os.eventfd_write(self.descriptor, 1)
 
     def close(self) -> None:
-        """Close the descriptor; nobody rings it again."""
+        """Close the descriptor; it is not rung again."""
         with self.lock:
             self.open = False
             os.close(self.descriptor)

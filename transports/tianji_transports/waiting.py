@@ -49,7 +49,7 @@ def wait_for_news(sleepers: Sequence[Sleeper], timeout_s: float, also: Sequence[
     """
     moved = any(sleeper._moved for sleeper in sleepers)
     for sleeper in sleepers:
-        sleeper._moved = moved  # Whoever claims from one engine may have left messages of another alone.
+        sleeper._moved = moved  # A claim from one engine may have left messages of another alone.
     if _news(sleepers):
         return True
     now = time.monotonic()
@@ -102,7 +102,7 @@ def _disarm(sleepers: Sequence[Sleeper]) -> None:
 def _rest(sleepers: Sequence[Sleeper], deadline: float, also: Sequence[int]) -> bool:
     """Sleep once; say whether there is news, or a descriptor in ``also`` is readable."""
     try:
-        # Whoever pushed before the endpoint was armed did not ring: look again before sleeping.
+        # A push before the endpoint was armed did not ring: look again before sleeping.
         if _arm(sleepers) and _news(sleepers):
             return True
         return _sleep(sleepers, max(0.0, deadline - time.monotonic()), also)

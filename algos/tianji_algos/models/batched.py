@@ -66,7 +66,7 @@ class BatchedLayers(nn.Module):
 
 
 class NumpyBatchedLayers:
-    """The same for acting, over arrays that belong to somebody else.
+    """The same for acting, over arrays that it does not own.
 
     Args:
         arrays: weights and biases by the names that they have in a ``BatchedLayers`` called ``prefix``.
@@ -152,7 +152,7 @@ class BatchedGRU(nn.Module):
 
 
 class NumpyBatchedGRU:
-    """The same for acting, step by step, over arrays that belong to somebody else.
+    """The same for acting, step by step, over arrays that it does not own.
 
     Args:
         arrays: parameters by the names that they have in a ``BatchedGRU`` called ``prefix``.

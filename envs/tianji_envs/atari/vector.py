@@ -64,7 +64,7 @@ class AtariVectorEnvironment(VectorEnvironment):
         emulators: N of that game.
         num_envs: N.
         options: as training or evaluation is to have them.
-        evaluation: nobody learns from the steps.
+        evaluation: the steps are not learned from.
     """
 
     def __init__(

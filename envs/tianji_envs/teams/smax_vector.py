@@ -129,7 +129,7 @@ class SMAXVectorEnvironment(VectorEnvironment):
         return Battles(keys, states, ends), shown
 
     def _blank(self, keys: jax.Array) -> Any:
-        """Give states that nobody will look at."""
+        """Give states that will not be read."""
         shapes = jax.eval_shape(jax.vmap(self._env.reset), keys)[1]
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 

@@ -109,7 +109,7 @@ LOOK_S: Final = 10.0
 
 
 def engine_options(interface: str, key: JobKey) -> EngineOptions:
-    """Off loopback, whoever lacks the key gets no byte into a trial."""
+    """Off loopback, nothing gets into a trial without the key."""
     if is_loopback(interface):
         return EngineOptions(interface)
     return EngineOptions(interface, key.public, key.secret)
@@ -174,7 +174,7 @@ class Partner:
         """Say whether the run shall end.
 
         Raises:
-            Dismissed: the whole benchmark is over, or the leading process gone; nobody waits for the run.
+            Dismissed: the whole benchmark is over, or the leading process gone; the run is not waited for.
         """
         self._hear()
         if self._dismissed or self._control.severed:

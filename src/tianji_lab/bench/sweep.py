@@ -161,7 +161,7 @@ class Request:
 
 
 def default_messages(experiment: ExperimentName, nbytes: int) -> int:
-    """Say how many messages a run has if nobody says so: the paper's 10,000, or fewer as sizes grow."""
+    """Say how many messages a run has by default: the paper's 10,000, or fewer as sizes grow."""
     if experiment == "comm":
         return 10_000
     most, fewest, most_bytes = {

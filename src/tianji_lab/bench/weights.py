@@ -68,7 +68,7 @@ def lead(endpoint: Transport, trial: Trial, run: Run, watch: Watch) -> Outcome:
 
 
 class Versions:
-    """The learner's parameters, and their way to everybody."""
+    """The learner's parameters, and their way to all readers."""
 
     def __init__(self, endpoint: Transport, trial: Trial, run: Run, watch: Watch) -> None:
         self._endpoint = endpoint

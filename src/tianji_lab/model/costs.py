@@ -83,7 +83,7 @@ class Workload:
         in_step: actors wait for each new version (``mode = "sync"``).
         colocated: the buffer takes turns with a learner and uses its cores.
         one_process: all roles of a group take turns on one core (``inproc``).
-        window: fragments that an actor may have sent and nobody claimed.
+        window: fragments that an actor may have sent before one is claimed.
         tolerance: env steps that production may be ahead of, or behind, consumption; None where nobody
             is held back by it.
     """

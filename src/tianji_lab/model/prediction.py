@@ -65,7 +65,7 @@ class Prediction:
     Attributes:
         split: the split.
         rho: uses of each sample.
-        production: T_RA, env steps a second that the actors make if nobody holds them back.
+        production: T_RA, env steps a second that the actors make if no role holds them back.
         reception: env steps a second that the buffers can receive.
         consumption: T_RL, sample uses a second that the learners make if they never wait for samples; a
             learner that takes turns with its buffer receives meanwhile.

@@ -212,8 +212,8 @@ class Crowding:
 
     Attributes:
         seats: who has which cores.
-        alone_s: t, seconds of a sample use with nobody else at work.
-        more_s: d, seconds more with everybody else at work; not negative.
+        alone_s: t, seconds of a sample use with no other role at work.
+        more_s: d, seconds more with all others at work; not negative.
     """
 
     seats: Seats

@@ -40,7 +40,7 @@ class Chance:
 
 
 class Sleeper:
-    """Somebody who sleeps while there is nothing to do.
+    """A process that sleeps while there is nothing to do.
 
     Args:
         env: the simulation.

@@ -129,7 +129,7 @@ def _of_gradients(prediction: Prediction, workload: Workload, costs: Costs) -> L
 
 
 def _of_averaging(prediction: Prediction, workload: Workload, costs: Costs) -> Limit:
-    """A root that is not waited for holds nobody back; it averages less often than it was to."""
+    """A root that is not waited for holds no group back; it averages less often than it was to."""
     exchange, now = costs.exchange, prediction.split.groups
     most = workload.uses_per_update * exchange.sync_interval / exchange.root_s
     headroom = most / prediction.throughput

@@ -44,10 +44,10 @@ FEWEST_MESSAGES: Final = 10
 MOST_BYTES: Final = 200e6
 """What one run sends at most, if these are enough messages; and what is on its way at most."""
 WINDOW: Final = 8
-"""Messages on their way: so many that nobody waits for a wake-up, which is no work of either side."""
+"""Messages on their way: so many that no side waits for a wake-up, which is no work of either side."""
 VERSIONS: Final = 50
 END_S: Final = 0.3
-"""How long it may take to end once nobody wants its figures; its own processes end with it."""
+"""How long it may take to end once its figures are not wanted any more; its own processes end with it."""
 LIMIT_S: Final = 120.0
 """How long one measurement may take, in seconds."""
 

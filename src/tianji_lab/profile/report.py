@@ -54,7 +54,7 @@ def print_findings(found: Findings, *, verifies: bool = False, writes: bool = Fa
 
     Args:
         found: what was found.
-        verifies: trainings follow; nobody has to be told how to ask for them.
+        verifies: trainings follow; how to ask for them is not said then.
         writes: the config is written; likewise.
     """
     console = Console(highlight=False)

@@ -439,7 +439,7 @@ class Ranking:
 
 
 def check_gpus(cluster: Cluster, device: str) -> None:
-    """Refuse GPUs that nobody would use.
+    """Refuse GPUs that no role would use.
 
     Args:
         cluster: the machines.

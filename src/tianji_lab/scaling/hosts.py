@@ -30,7 +30,7 @@ from tianji_cli.wire.interfaces import is_loopback, own_address, resolve
 from tianji_lab.training import END_S, training_command
 
 SSH: Final = "ssh -o BatchMode=yes {host}"
-"""Without BatchMode it would ask for a password, and nobody is there to be asked."""
+"""Without BatchMode it would ask for a password, without a terminal to ask at."""
 SRUN: Final = "srun --mpi=none --overlap -N1 -n1 {cpus}-w {host}"
 HOST: Final = "{host}"
 LOOK_MS: Final = 50
@@ -140,7 +140,7 @@ def train_over_hosts(
         The run's directory.
 
     Raises:
-        RunFailed: it failed, a host did not take part, or somebody stopped it.
+        RunFailed: it failed, a host did not take part, or it was stopped.
     """
     run = RunDirectory.create(name, place.absolute())
     key = run.path / KEY_FILE

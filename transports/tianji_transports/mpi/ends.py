@@ -141,7 +141,7 @@ class MpiInlet(Inlet):
     queue: deque[MpiClaim] = field(default_factory=deque)
 
     def keep(self, claim: MpiClaim) -> None:
-        """Queue a message that nobody asked for yet."""
+        """Queue a message that was not asked for yet."""
         self.queue.append(claim)
         self.port.matched += 1
 
@@ -164,7 +164,7 @@ class MpiInlet(Inlet):
 
 
 class MpiClaim(HeldClaim):
-    """A message that was matched: nobody else gets it, and its bytes are where the sender left them.
+    """A message that was matched: no other call gets it, and its bytes are where the sender left them.
 
     ``take`` has MPI move them to where they belong. Whoever looks at them first, or keeps the claim, has
     them moved into memory of the port's. The sender learns of the claim when they move.

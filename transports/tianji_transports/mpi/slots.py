@@ -81,7 +81,7 @@ class MpiSlotHead:
         self.serve()
 
     def serve(self) -> None:
-        """See what was received, and send the newest value to whoever lacks it."""
+        """See what was received, and send the newest value to the readers that lack it."""
         for reader in self.readers.values():
             flying = reader.flying
             while flying and flying[0][0].Test():

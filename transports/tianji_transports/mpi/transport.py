@@ -217,7 +217,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
         return self._hand_out(inlet.next())
 
     def _claim_any(self, inbox: Inbox[MpiInlet]) -> HeldClaim | None:
-        """Claim what was matched first; what nobody asked for yet comes from all senders in turn."""
+        """Claim what was matched first; what was not asked for yet comes from all senders in turn."""
         if self._slots or self._fresh.message is not None:
             self._tend()
         inlets = inbox.inlets

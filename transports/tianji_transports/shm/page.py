@@ -57,7 +57,7 @@ def lines(nbytes: int) -> int:
 
 
 def own_names(prefix: str) -> list[Path]:
-    """List this user's entries whose names begin so; everybody may make some, and give them any names."""
+    """List this user's entries whose names begin so; any user may make some, and give them any names."""
     found: list[Path] = []
     with contextlib.suppress(OSError):
         for path in SHM.glob(f"{prefix}*"):
@@ -94,7 +94,7 @@ def _remove_if_dead(stem: str) -> bool:
         # Created if missing, so that a job starting at this moment and this removal exclude each other.
         descriptor = os.open(path, OPEN_PAGE, 0o600)
     except OSError:
-        return False  # Somebody else's, or no file.
+        return False  # Another user's, or no file.
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         remove_job(stem)

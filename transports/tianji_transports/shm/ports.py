@@ -18,7 +18,7 @@ import iceoryx2
 from tianji_transports.shm.page import LINE, SHM, Pair, lines
 
 SPARE_PORTS = 4
-"""Room for ports of killed processes that nobody has cleaned up yet."""
+"""Room for ports of killed processes that are not cleaned up yet."""
 
 Line = ctypes.c_uint8 * LINE
 
@@ -86,7 +86,7 @@ class Bells:
     """The bell of one rank, and those that it has rung.
 
     Attributes:
-        own: readable once somebody has rung.
+        own: readable once a rank has rung.
     """
 
     def __init__(self, stem: str, rank: int) -> None:

@@ -87,7 +87,7 @@ class DeathContract:
         sender.answer()
 
     def test_a_sender_killed_in_a_large_message_leaves_whole_ones_or_none(self) -> None:
-        """Nobody claims the first half of a message whose second half died with its sender."""
+        """No receiver claims the first half of a message whose second half died with its sender."""
         nbytes = 24_000_000
         with self._job((Channel("f", 0, (1,), nbytes + 1000, window=2),)) as job:
             receiver = job.open(0)
@@ -157,7 +157,7 @@ class DeathContract:
         return True
 
     def test_a_receiver_that_died_unreported_gets_full_and_then_its_next_life_is_served(self) -> None:
-        """Until it is told, a sender only sees that nobody claims."""
+        """Until it is told, a sender only sees that nothing is claimed."""
         with self._job((Channel("f", 0, (1,), 10_000, window=2),)) as job:
             sender, receiver = job.open(1), job.start(0)
             verbs.push(sender, 0, "f", 0)

@@ -26,7 +26,7 @@ class SlotContract:
     engine: ClassVar[str]
 
     def test_a_slow_reader_gets_the_newest_value_and_no_older_one(self) -> None:
-        """Nobody reads an old version because a newer one was waiting behind it."""
+        """No reader gets an old version because a newer one was waiting behind it."""
         with Job(self.engine, slots=written_by_0(1)) as job:
             reader, writer = job.open(1), job.start(0)
             assert reader.latest("p") is None

@@ -90,7 +90,7 @@ class SoakContract:
         return pushed
 
     def test_thirty_two_readers_of_a_slot_see_whole_values_only(self) -> None:
-        """Written as fast as can be for half a minute; everybody ends with the last version."""
+        """Written as fast as can be for half a minute; all readers end with the last version."""
         readers, nbytes = tuple(range(1, 33)), 200_000
         with Job(self.engine, slots=(Slot("p", 0, readers, nbytes),)) as job:
             writer, peers = job.open(0), [job.start(rank) for rank in readers]

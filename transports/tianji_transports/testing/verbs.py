@@ -1,7 +1,7 @@
 """What a test has an endpoint do, in the test's own process or in a peer's.
 
-A message carries who sent it and its number, and is filled with a byte derived from them, so that whoever
-claims it can tell a wrong, torn or stale one.
+A message carries its sender and its number, and is filled with a byte derived from them: so a receiver can
+tell a wrong, torn or stale one.
 """
 
 from __future__ import annotations

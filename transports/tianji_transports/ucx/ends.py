@@ -78,7 +78,7 @@ class UcxOutlet(Outlet):
         return bool(self.flying) or self.opening is not None
 
     def check_open(self) -> None:
-        """Look whether the way to the receiver is open: UCX connects only while somebody is inside it."""
+        """Look whether the way to the receiver is open: UCX connects only while a call is inside it."""
         if self.opening is not None and self.opening.completed:
             self.opening = None
             self.present, self.lost = True, False

@@ -16,7 +16,7 @@ from typing import Any, Final
 from tianji_transports.errors import TransportError
 
 SETTINGS: Final = {
-    # UCX would print which variables nobody read, ours and ucxx's among them.
+    # UCX would print which variables were not read, ours and ucxx's among them.
     "UCX_WARN_UNUSED_ENV_VARS": "n",
     # Rendezvous lets a receiver read a sender's memory (CMA, RDMA). UCX aborts the whole process if that
     # sender was killed meanwhile, and over TCP a rendezvous moves only while both sides are inside UCX.

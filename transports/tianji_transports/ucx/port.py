@@ -2,9 +2,9 @@
 
 Knows UCX; knows nothing of channels, credits and versions.
 
-Inside a host, everybody who sends to a worker shares one queue in its memory, and whoever is killed while
+Inside a host, all senders to a worker share one queue in its memory, and a sender that is killed while
 writing there blocks that queue for all. So a receiver has a worker for each life of a sender (a lane), and
-closes it when that life is over; only small messages go through the worker that everybody knows.
+closes it when that life is over; only small messages go through the worker that all ranks know.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Lane:
         self._abandoned = [(request, memory) for request, memory in kept if not request.completed]
 
     def drop(self, probe: Any) -> None:
-        """Receive a message that nobody wants into memory that nobody reads."""
+        """Receive an unwanted message into memory that is not read."""
         scratch = Array(memoryview(bytearray(max(1, probe.length))))
         self.abandon([(self.worker.tag_recv_with_handle(scratch, probe), scratch)])
 
@@ -101,7 +101,7 @@ class Lane:
 
 
 class Port:
-    """The lobby, which is the worker that everybody knows; lanes; and endpoints to other workers.
+    """The lobby, which is the worker that all ranks know; lanes; and endpoints to other workers.
 
     Args:
         job: the bits that the tags of the job have in common.
@@ -149,7 +149,7 @@ class Port:
         """Make an endpoint.
 
         Raises:
-            TransportError: nobody can be reached there, or nobody any more.
+            TransportError: no worker can be reached there, or none any more.
         """
         worker_address = address[SEAL:]
         if sealed(worker_address) != address:

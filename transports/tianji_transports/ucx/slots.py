@@ -55,7 +55,7 @@ class SlotHome:
     pool: list[Buffer] = field(default_factory=list)
 
     def blank(self) -> Buffer:
-        """Memory for the next value that nobody reads."""
+        """Memory for the next value, which is not read."""
         return self.pool.pop() if self.pool else Buffer(LINE + self.slot.max_bytes)
 
     def reap(self) -> None:
@@ -92,7 +92,7 @@ class Publisher:
         }
 
     def publish(self, index: int, payload: memoryview, version: int) -> None:
-        """Replace a slot's value; send it to whoever waits for it."""
+        """Replace a slot's value; send it to the readers that wait for it."""
         home = self._homes[index]
         home.reap()
         value, old = home.blank(), home.value

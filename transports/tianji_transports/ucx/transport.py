@@ -395,7 +395,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
     def _free(self) -> None:
         for life in self._lives.values():
             self._tell(life.endpoint, Kind.BYE, life.inlet.index, 0)
-        # Whoever still has a claim or a loan must not keep UCX alive with it.
+        # A claim or a loan that is still held must not keep UCX alive.
         for key in list(self._lanes):
             self._end(*key)
         for outlet in self._outlets.values():

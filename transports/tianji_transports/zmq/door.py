@@ -311,7 +311,7 @@ def listening() -> set[int]:
 
 
 def keep_out(descriptor: int) -> None:
-    """Let nobody connect to a listening socket from now on. Does nothing on a system that cannot."""
+    """Admit no connection to a listening socket from now on. Does nothing on a system that cannot."""
     _set(descriptor, SO_ATTACH_FILTER, struct.pack("@HP", 1, ctypes.addressof(_DROP)))
 
 

@@ -17,7 +17,7 @@ SHARED_BYTES: Final = 64 * 1024
 JOIN_FIRST_S: Final = 0.02
 """Pause after the first JOIN, doubled each time: a subscription takes effect unseen."""
 MOST_LIVES: Final = 8
-"""Lives of one sender that a receiver remembers: whoever says HELLO again and again gets no memory for it."""
+"""Lives of one sender that a receiver remembers: one that repeats HELLO gets no memory for it."""
 
 
 @dataclass(eq=False)
@@ -59,7 +59,7 @@ class ZmqOutlet(Outlet):
         free: memory for loans.
         flying: memory that ZMQ may still read, with the number of its push.
         session: the receiver's life that answered HELLO, 0 before.
-        hello_at: when to say HELLO next, while nobody answers.
+        hello_at: when to say HELLO next, while there is no answer.
     """
 
     index: int = field(kw_only=True)

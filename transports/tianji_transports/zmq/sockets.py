@@ -93,7 +93,7 @@ class Sockets:
         try:
             self.door = Door(self._context, self._key(""))
             self.router = self._socket(zmq.ROUTER)
-            # Whoever floods this endpoint fills no more memory than a sender may that keeps to its windows.
+            # A sender that floods this endpoint fills no more memory than one that keeps to its windows.
             self.router.rcvhwm = self._windows + WAITING_REQUESTS
             self.router.router_mandatory = True
             self._polled.append((self.router, POLLIN))

@@ -1,6 +1,6 @@
 """The engine for several hosts: ZMQ over TCP, zero-copy frames, CURVE off loopback.
 
-An endpoint has one ROUTER that everybody who sends to it connects to, one DEALER for each rank that it sends
+An endpoint has one ROUTER that all its senders connect to, one DEALER for each rank that it sends
 to or reads slots of, and one PUB or SUB for each of its slots. Frames are described in ``frames``.
 The memory of a loan is ZMQ's until the receiver's credit says that it has claimed what was in it.
 """
@@ -38,7 +38,7 @@ from tianji_transports.zmq.sockets import MORE, RCVMORE, Sockets, readable
 AGAIN_S = 1.0
 """Pause between two HELLOs or JOINs in the long run: a reconnection may have swallowed one, or its answer."""
 MOST_AT_ONCE = 1000
-"""Frames taken in by one look: whoever floods an endpoint must not keep it from the rest of its work."""
+"""Frames taken in by one look: a flood must not keep an endpoint from the rest of its work."""
 DATA = int(Kind.DATA)
 """As a plain integer: it is compared and packed for every message."""
 OTHER_JOB = "it is malformed, or of another job or wiring"

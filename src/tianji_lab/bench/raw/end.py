@@ -1,7 +1,7 @@
 """One end of a raw loop, and how to open that of an engine.
 
 A raw loop knows no contract: one sender, one receiver, messages of one size, and both look again and again
-instead of sleeping. Every operation is one attempt, so that whoever loops can see whether its peer is alive.
+instead of sleeping. Every operation is one attempt, so that the loop can see whether its peer is alive.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tianji_transports.shm.ports import Ports
 class IceoryxEnd(RawEnd):
     """One end over two services: messages one way, counts of received ones the other way.
 
-    Its names are under the job's page of the ``shm`` engine, so that nothing stays that nobody would remove.
+    Its names are under the job's page of the ``shm`` engine, so that all of it is removed.
     """
 
     def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None:

@@ -24,7 +24,7 @@ class SocketEnd(RawEnd):
         self._socket.sndhwm = self._socket.rcvhwm = trial.window
         self._socket.sndtimeo = self._socket.rcvtimeo = int(WAIT_S * 1000)
         self._leads = rank == LEAD
-        if options.secret_key:  # As the engine: off loopback, whoever lacks the key gets no byte in.
+        if options.secret_key:  # As the engine: off loopback, nothing gets in without the key.
             self._socket.curve_publickey = options.public_key.encode()
             self._socket.curve_secretkey = options.secret_key.encode()
             if self._leads:

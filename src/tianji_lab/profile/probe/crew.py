@@ -77,7 +77,7 @@ class Probe:
 class Crew:
     """Asks probes for steps and hears their answers.
 
-    Whoever has seen it raise ends it: probes may have answers left that nobody has heard.
+    A caller that has seen it raise ends it: probes may have answers left that were not heard.
 
     Args:
         probes: running.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer until no question comes any more."""
     end_with_parent(signal.SIGKILL)
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
@@ -43,7 +43,7 @@ def main() -> None:
         for line in steps:
             answers.write(_answer(workbench, line).model_dump_json().encode() + b"\n")
             answers.flush()
-    except BrokenPipeError:  # Whoever asked is gone.
+    except BrokenPipeError:  # The command that asked is gone.
         sys.exit(1)
     finally:
         workbench.close()

@@ -61,7 +61,7 @@ class TimedSource(DataSource):
 
     Attributes:
         draw_s: seconds spent on batches, and on giving their samples new priorities.
-        restoring_s: seconds spent on the initial parameters, which is nobody's work.
+        restoring_s: seconds spent on the initial parameters, which is no role's work.
     """
 
     def __init__(self, feed: DataSource, model: Model) -> None:
