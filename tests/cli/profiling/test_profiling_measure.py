@@ -9,7 +9,7 @@ import pytest
 from cli.profiling.probing import DQN, PPO, write_config
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.wire.parameters import nbytes
+from tianji_cli.wire.parameters import policy_layout
 from tianji_lab.profile import rounds
 from tianji_lab.profile.measure import measure
 from tianji_lab.profile.measurements import Measurements
@@ -82,7 +82,7 @@ def test_ppo_on_three_cores_is_measured_in_all_its_parts(tmp_path: Path) -> None
     assert set(found.fragment_bytes) == {4, 8}
     assert [of.nbytes for of in found.transport] == [found.fragment_bytes[4], found.fragment_bytes[8]]
     assert [of.actors for of in found.weights] == [1, 2]
-    assert found.policy_bytes == nbytes(found.parameters)
+    assert found.policy_bytes == policy_layout(found.parameters).nbytes
     assert [of.learners for of in found.averaging] == [2]
     assert all(len(of.seconds.values) == 4 for of in found.averaging)
 

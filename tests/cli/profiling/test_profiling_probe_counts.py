@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cli.profiling.probing import DQN, PPO, Asked, write_config
 
+from tianji_cli.wire.parameters import policy_layout
 from tianji_lab.profile.probe.protocol import Average, Averaged, Failed, LearnedWindow, Prepared
 
 FRESH = {"capacity": 5000, "sampler": "fresh", "save_with_checkpoint": True}
@@ -151,7 +152,7 @@ def test_both_roles_of_a_config_have_the_same_facts(probe: Asked, dqn: str) -> N
     facts = Prepared(**actor)
     # 4 observations and 8 units, 8 and 2 actions; a policy also says how far training has come.
     assert facts.parameters == (4 + 1) * 8 + (8 + 1) * 2
-    assert facts.policy_bytes == 4 * facts.parameters + 8
+    assert facts.policy_bytes == policy_layout(facts.parameters).nbytes == 4 * facts.parameters + 64
     assert facts.fragment_bytes > 17 * 8 * 4 * 4
 
 
