@@ -292,7 +292,7 @@ class Agent(ABC):
         """
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:  # noqa: B027 - most remember nothing
-        """Take note that the next observation of those environments, ``[N]``, is the first of an episode."""
+        """Note that the next observation of those environments, ``[N]``, is the first of an episode."""
 
     def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:  # noqa: B027 - most record nothing
         """Complete a full fragment, in place, before it is sent.
@@ -306,7 +306,7 @@ class Agent(ABC):
         """Set whatever is scheduled over training for about so many env steps of the whole job."""
 
     def explore_as(self, first: int, of: int) -> None:  # noqa: B027 - most explore alike everywhere
-        """Say which of the job's training environments this agent serves.
+        """Return which of the job's training environments this agent serves.
 
         Args:
             first: number of its first environment; the others follow.

@@ -23,12 +23,12 @@ Floats = npt.NDArray[np.float32]
 
 
 def on_host(device: torch.device) -> bool:
-    """Say whether a device computes in the host's memory, so that nothing need be copied for it."""
+    """Whether a device computes in the host's memory, so that nothing need be copied for it."""
     return device.type == "cpu"
 
 
 def torch_type(dtype: np.dtype[Any]) -> torch.dtype:
-    """Say what torch calls a type of numpy."""
+    """Describe what torch calls a type of numpy."""
     return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
@@ -70,7 +70,7 @@ class Staging:
         return self._memory[:wanted].view(dtype).view(shape)
 
     def mark(self) -> None:
-        """Take note that what the current stream was told by now is the last copy."""
+        """Note that what the current stream was told by now is the last copy."""
         if self._copied is not None:
             self._copied.record()
 
@@ -260,7 +260,7 @@ class Snapshot:
 
 
 def device_of(model: torch.nn.Module) -> torch.device:
-    """Say where a network is."""
+    """Return where a network is."""
     return next(model.parameters()).device
 
 

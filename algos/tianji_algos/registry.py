@@ -210,7 +210,7 @@ def load(kind: Kind, name: str) -> type[Any]:
 
 
 def target(kind: Kind, name: str) -> str:
-    """Say where the class behind a name is, as ``module:attribute``, without importing it.
+    """Return where the class behind a name is, as ``module:attribute``, without importing it.
 
     Raises:
         UnknownNameError: nothing of that kind has the name.
@@ -250,7 +250,7 @@ def contract(kind: Kind, name: str) -> str | None:
 
 
 def plays_in_team(agent: str) -> bool | None:
-    """Say whether a built-in agent acts for a team; None of others, which would have to be imported."""
+    """Whether a built-in agent acts for a team; None of others, which would have to be imported."""
     built_in = _BUILT_IN.get(("agent", agent))
     return None if built_in is None else built_in.plays_in_team
 

@@ -113,7 +113,7 @@ class DeviceFrames:
 
 
 def frame_numbers(mask: npt.NDArray[np.bool_], stack: int) -> Indices:
-    """Say which frames each stack of a rollout consists of.
+    """Return which frames each stack of a rollout consists of.
 
     Args:
         mask: ``[fragments, T, N]``; where it is False, the step only led to an episode's first frame.

@@ -102,7 +102,7 @@ class Columns:
 
 
 def first_observations(mask: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Say which observations begin an episode.
+    """Return which observations begin an episode.
 
     The step that only resets an environment is no experience, and leads to the first observation.
 

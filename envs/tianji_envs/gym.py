@@ -197,7 +197,7 @@ _KNOWN: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def well_known(name: str) -> str:
-    """Say which package has ids that begin so, as the end of a sentence; empty if none is known."""
+    """Return which package has ids that begin so, as the end of a sentence; empty if none is known."""
     module, distribution = next(
         (known for prefix, known in _KNOWN.items() if name.startswith(prefix)), ("", "")
     )
@@ -209,13 +209,13 @@ def well_known(name: str) -> str:
 
 
 def registered_elsewhere(name: str) -> str:
-    """Say which installed package registers an id, as the end of a sentence; empty if none does."""
+    """Return which installed package registers an id, as the end of a sentence; empty if none does."""
     module = next(_registering(name), None) if name else None
     return "" if module is None else f'; {module} is installed and has it: id = "{module}:{name}" imports it'
 
 
 def how_to_install(module: str) -> str:
-    """Say how to install a module, as the end of a sentence; empty if that is not known."""
+    """Describe how to install a module, as the end of a sentence; empty if that is not known."""
     found = next((distribution for known, distribution in _KNOWN.values() if known == module), None)
     return f"; pip install {found}" if found else ""
 

@@ -58,7 +58,7 @@ class TeamSpace(gymnasium.Space[npt.NDArray[Any]]):
         return False
 
     def contains(self, x: Any) -> bool:
-        """Say whether ``x`` is one record."""
+        """Whether ``x`` is one record."""
         return isinstance(x, np.ndarray | np.void) and x.dtype == self.dtype and x.shape == ()
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:

@@ -80,7 +80,7 @@ def describe(error: BaseException) -> str:
 
 
 def describe_exit(status: int | None) -> str:
-    """Say how a process ended: ``exited with status 1``, ``was killed by SIGKILL``.
+    """Describe how a process ended: ``exited with status 1``, ``was killed by SIGKILL``.
 
     Args:
         status: minus a signal's number if one killed it; None if it is not known.

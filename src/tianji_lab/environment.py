@@ -78,7 +78,7 @@ def busy_share() -> float:
 
 
 def warnings(busy: float, records: Sequence[Record]) -> list[str]:
-    """Say what speaks against the figures.
+    """Describe what speaks against the figures.
 
     Args:
         busy: ``busy_share`` before the first run.

@@ -56,13 +56,13 @@ class Progress:
         self.close()
 
     def begin(self, what: str) -> None:
-        """Say what is measured now."""
+        """Describe what is measured now."""
         self._what = what
         if self._display is not None:
             self._display.show(self._done, self.total, what, self._last)
 
     def done(self, result: str) -> None:
-        """Say what came of it; shown with what begins next."""
+        """Describe what came of it; shown with what begins next."""
         self._done += 1
         self._last = (self._what, result)
 

@@ -66,7 +66,7 @@ def open_endpoint(
 
 
 def edge_capabilities(local: str, remote: str, hosts: Mapping[int, str]) -> Capabilities:
-    """Say what the endpoints of ``open_endpoint`` will be able to do: the same at every rank.
+    """Describe what the endpoints of ``open_endpoint`` will be able to do: the same at every rank.
 
     Raises:
         TransportError: an engine is not to be had, or the engines do not go together.

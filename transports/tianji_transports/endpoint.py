@@ -307,7 +307,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         return self._report
 
     def _settled(self) -> bool:
-        """Say whether every push is claimed."""
+        """Whether every push is claimed."""
         for outlet in self._outlets.values():
             self._refresh(outlet)
             if outlet.pushed != outlet.confirmed:

@@ -51,7 +51,7 @@ class Outlet:
         self.window = self.channel.window
 
     def has_credit(self) -> bool:
-        """Say whether one more loan may be given."""
+        """Whether one more loan may be given."""
         return self.present and self.pushed - self.confirmed + self.loaned < self.window
 
     def write_off(self) -> None:

@@ -95,7 +95,7 @@ class TeamRollout(SampleRollout):
     def _returns_of(
         self, fragment: Fields, alive: npt.NDArray[np.bool_]
     ) -> tuple[Floats, Floats, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Say what each agent's return consists of.
+        """Describe what each agent's return consists of.
 
         Rewards of the team go on when an agent has died, and those that live know what they are worth: the
         value of who is dead is the mean of theirs. That is our own; Yu et al. (2022) show the value network

@@ -55,7 +55,7 @@ def image_shape(space: gym.Space[Any]) -> ImageShape | None:
 
 
 def is_picture(space: gym.Space[Any]) -> bool:
-    """Say whether an image is so large that it takes convolutions: small ones may be boards or maps."""
+    """Whether an image is so large that it takes convolutions: small ones may be boards or maps."""
     image = image_shape(space)
     return image is not None and min(image.height, image.width) >= _SMALLEST_SIDE
 

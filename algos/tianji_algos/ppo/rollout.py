@@ -117,7 +117,7 @@ class PPORollout(PolicyRollout):
         """
 
     def _own(self, edges: npt.NDArray[np.int64]) -> list[slice]:
-        """Say where this learner's part of each minibatch is."""
+        """Return where this learner's part of each minibatch is."""
         return [slice(*edge) for edge in pairwise(edges[self._peers.index].tolist())]
 
     def _count(

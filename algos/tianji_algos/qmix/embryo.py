@@ -138,7 +138,7 @@ class QMIXEmbryo(OneOptimizer, SequenceEmbryo):
         return int(steps)
 
     def _counts(self, episodes: PackedEpisodes) -> Counts:
-        """Say which values of all steps are learnt, ``[U, V]``."""
+        """Return which values of all steps are learnt, ``[U, V]``."""
         if self._each_for_itself:
             alive: Counts = episodes.seen["alive"][episodes.origin]
             return alive

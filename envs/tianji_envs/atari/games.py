@@ -143,7 +143,7 @@ def read_options(options: Mapping[str, Any] | None) -> AtariOptions:
 
 
 def _wanted(name: str, value: Any) -> str:
-    """Say what a value should be; empty if it is."""
+    """Describe what a value should be; empty if it is."""
     if name == "backend" and value not in BACKENDS:
         return " or ".join(f'"{backend}"' for backend in BACKENDS)
     if name in _AT_LEAST and value < _AT_LEAST[name]:

@@ -124,12 +124,12 @@ class ParticleWorld:
         self.agents: Sequence[str] = ()
 
     def observation_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Say what an agent sees."""
+        """Describe what an agent sees."""
         space: gymnasium.Space[Any] = self._world.observation_space(agent)
         return space
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Say what an agent does."""
+        """Describe what an agent does."""
         space: gymnasium.Space[Any] = self._bounds[agent]
         return space
 

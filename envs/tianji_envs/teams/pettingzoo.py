@@ -118,10 +118,10 @@ class ParallelEnv(Protocol):
     agents: Sequence[str]
 
     def observation_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Say what an agent sees."""
+        """Describe what an agent sees."""
 
     def action_space(self, agent: str) -> gymnasium.Space[Any]:
-        """Say what an agent does."""
+        """Describe what an agent does."""
 
     def reset(self, seed: int | None = None) -> tuple[ByAgent, Any]:
         """Begin an episode: observations, infos."""
@@ -377,7 +377,7 @@ def find_parallel_env(id: str) -> ModuleType:  # noqa: A002 - the config's word 
 
 
 def missing(id: str, cause: ModuleNotFoundError) -> MissingExtraError:  # noqa: A002 - the config's word for it
-    """Say how to install the module that an environment lacks."""
+    """Describe how to install the module that an environment lacks."""
     package, *families = id.split(".")
     if cause.name in _OF_EXTRA or package == "mpe2":
         command = "pip install 'tianji[marl]'"

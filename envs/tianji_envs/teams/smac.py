@@ -329,7 +329,7 @@ def _split(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _missing_steps(package: str) -> list[str]:
-    """Say what is still to be installed, in order."""
+    """Describe what is still to be installed, in order."""
     steps = []
     if importlib.util.find_spec(package) is None:
         steps.append(f"pip install {_SOURCES[package]}")

@@ -94,7 +94,7 @@ class SMAXFactory(EnvironmentFactory):
 
 
 def _settle_jax(threads: int) -> None:
-    """Say where JAX computes, which it reads once, when it first does; a user's own word counts more.
+    """Return where JAX computes, which it reads once, when it first does; a user's own word counts more.
 
     Every actor has a core of its own: more threads than that would take turns on it.
     """

@@ -237,7 +237,7 @@ def _measure(
 
 
 def _print_crossings(records: Sequence[Record]) -> None:
-    """Say where the critical path moves from the actors to the buffer, by Equation 1."""
+    """Return where the critical path moves from the actors to the buffer, by Equation 1."""
     said = set()
     for record in records:
         where = (record.backend, record.msg_kb, record.sample_time_s)

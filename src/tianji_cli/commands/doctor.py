@@ -204,7 +204,7 @@ def packages() -> Iterator[Finding]:
 
 
 def _applies(requirement: Requirement, extra: str) -> bool:
-    """Say whether a requirement is one on this machine, with an extra asked for or none ("")."""
+    """Whether a requirement is one on this machine, with an extra asked for or none ("")."""
     return requirement.marker is None or requirement.marker.evaluate({"extra": extra})
 
 

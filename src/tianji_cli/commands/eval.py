@@ -198,7 +198,7 @@ def evaluate(  # noqa: PLR0913 - as many as the command has options
 
 
 def _baseline(policy: str, checkpoint: str | None) -> Baseline | None:
-    """Say which untrained policy is to play; None: the trained one.
+    """Return which untrained policy is to play; None: the trained one.
 
     Raises:
         UsageError: there is no such policy, or none that has checkpoints.

@@ -196,7 +196,7 @@ def _smax_scenarios() -> Iterator[Entry]:
 
 
 def _lacking(library: str, extra: str) -> str:
-    """Say how to get a library; nothing if it is there."""
+    """Describe how to get a library; nothing if it is there."""
     return f"pip install 'tianji[{extra}]'" if importlib.util.find_spec(library) is None else ""
 
 

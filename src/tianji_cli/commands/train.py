@@ -128,7 +128,7 @@ def train(  # noqa: PLR0913 - as many as the command has options
 
 
 def _exit_status(result: Result, world: World | None) -> int:
-    """Say how the command ends, after ending MPI ranks that cannot end by themselves.
+    """Describe how the command ends, after ending MPI ranks that cannot end by themselves.
 
     Raises:
         RunFailed: the run did.
@@ -167,7 +167,7 @@ def say(what: str) -> None:
 
 
 def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: World | None) -> bool:
-    """Say whether mpiexec is still to be started; refuse ranks that the plan has no use for."""
+    """Whether mpiexec is still to be started; refuse ranks that the plan has no use for."""
     transport, hosts, processes = job.distribution.transport, job.distribution.hosts, len(plan.processes)
     if world is not None:
         check_size(world.size, processes)
@@ -218,7 +218,7 @@ def _mind_earlier(earlier: RunDirectory) -> None:
 
 
 def _goes_on(summary: Summary, job: JobConfig, run: RunDirectory) -> bool:
-    """Say whether --resume would train: not where only the evaluation was left to do."""
+    """Whether --resume would train: not where only the evaluation was left to do."""
     try:
         return summary.status != "finished" and not goals_reached(
             run.checkpoints, job.experiment.stop, job.distribution.groups
@@ -228,7 +228,7 @@ def _goes_on(summary: Summary, job: JobConfig, run: RunDirectory) -> bool:
 
 
 def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None) -> bool:
-    """Say whether there is nothing to train for; if so, print it and how to go on, and touch nothing."""
+    """Whether there is nothing to train for; if so, print it and how to go on, and touch nothing."""
     reached = goals_reached(run.checkpoints, job.experiment.stop, job.distribution.groups)
     if not reached:
         return False

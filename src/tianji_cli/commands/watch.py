@@ -210,7 +210,7 @@ class _Watch:
         return None
 
     def _is_held(self) -> bool | None:
-        """Say whether a process has the metrics open; None if that cannot be known."""
+        """Whether a process has the metrics open; None if that cannot be known."""
         metrics = self._run.metrics
         try:
             if not self._seen_empty and metrics.stat().st_size == 0:
@@ -224,7 +224,7 @@ class _Watch:
             raise _unreadable(metrics, cause) from cause
 
     def _is_saving(self) -> bool:
-        """Say whether a learner still writes checkpoints: it outlives its root for that."""
+        """Whether a learner still writes checkpoints: it outlives its root for that."""
         try:
             return is_occupied(self._run.checkpoints)
         except OSError as cause:

@@ -234,7 +234,7 @@ def _check_hosts(tree: Tree, distribution: Distribution) -> None:
 
 
 def crosses_hosts(engine: str) -> bool:
-    """Say whether an engine reaches from one host to another; what does not load is reported elsewhere."""
+    """Whether an engine reaches from one host to another; what does not load is reported elsewhere."""
     try:
         return transports.load(engine).capabilities.cross_host
     except TransportError:

@@ -127,7 +127,7 @@ def _report(tree: Tree, at: KeyPath, model: type[BaseModel], error: ErrorDetails
 
 
 def _expectation(error: ErrorDetails) -> str:
-    """Say what would be right in the words of TOML, or which word was probably meant."""
+    """Describe what would be right in the words of TOML, or which word was probably meant."""
     words = re.findall(r"'(.+?)'", str(error.get("ctx", {}).get("expected", "")))
     if near := nearest(str(error["input"]), words):
         return f"did you mean {near[0]!r}?"
@@ -158,7 +158,7 @@ def _field_named_in(message: str, model: type[BaseModel] | None) -> tuple[str, .
 
 
 def _known_key(path: KeyPath, model: type[BaseModel] | None, listed: set[str]) -> str:
-    """Say which key was probably meant, or else which there are.
+    """Return which key was probably meant, or else which there are.
 
     Args:
         path: of the key that is unknown.
@@ -218,7 +218,7 @@ _IDS: Final[Mapping[str, str]] = {"atari": "Pong", "gym": "CartPole-v1"}
 
 
 def find_extensions(tree: Tree) -> None:
-    """Make the user's own modules importable, and write their directories and data files into the config.
+    """Make the user's modules importable, and write their directories and data files into the config.
 
     A module that a config names lies beside one of its files, unless ``experiment.extensions`` says
     where. Directories and files are absolute in the resolved config, which may be run from anywhere.
@@ -326,7 +326,7 @@ def _find_component(
 
 
 def find_roles(tree: Tree) -> dict[str, UserRoleSection]:
-    """Build the roles of the user's own, as far as they can be; what cannot be is noted as a problem."""
+    """Build the user roles, as far as they can be; what cannot be is noted as a problem."""
     tables = tree.values.get("roles", {})
     found: dict[str, UserRoleSection] = {}
     if not isinstance(tables, dict):

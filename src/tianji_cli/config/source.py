@@ -45,12 +45,12 @@ _BRACKETS: Final = re.compile(r"""("{3}|'{3}|["'])(?:\\.|.)*?\1|#[^\n]*|[][{}]""
 
 
 def is_section(path: KeyPath) -> bool:
-    """Say whether the keys of a table are inherited one by one."""
+    """Whether the keys of a table are inherited one by one."""
     return path in SECTIONS or is_role(path)
 
 
 def is_role(path: KeyPath) -> bool:
-    """Say whether a table is that of a role of the user's own."""
+    """Whether a table is that of a user role."""
     return len(path) == 2 and path[0] == "roles"
 
 
@@ -237,7 +237,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _too_much(text: str) -> tuple[int, str, str]:
-    """Say what of TOML that is right is more than Python reads.
+    """Describe what of TOML that is right is more than Python reads.
 
     Returns:
         at: where in the text.

@@ -1,4 +1,4 @@
-"""Finds the classes of roles of the user's own, and their settings, by the names that a config gives them."""
+"""Finds the classes of user roles, and their settings, by the names that a config gives them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HasSettings:
 
 
 def refusal_of_name(name: str) -> str | None:
-    """Say why a role cannot be called that, or None if it can: its name is part of channels and files."""
+    """Return why a role cannot be called that, or None if it can: its name is part of channels and files."""
     if name in BUILT_IN:
         return "is the name of a role of every job"
     if name in OTHER_REFUSERS:

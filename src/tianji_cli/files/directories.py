@@ -105,7 +105,7 @@ def directory_lock(directory: Path) -> Iterator[None]:
 
 
 def is_occupied(directory: Path) -> bool:
-    """Say whether a living process has marked the directory."""
+    """Whether a living process has marked the directory."""
     try:
         descriptor = os.open(directory, OPEN)
     except FileNotFoundError:

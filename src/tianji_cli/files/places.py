@@ -115,7 +115,7 @@ def _trusted() -> set[int]:
 
 
 def _is_own_group(group: int) -> bool:
-    """Say whether a group is root's, or the one of its own that many systems give each user."""
+    """Whether a group is root's, or the one of its own that many systems give each user."""
     with contextlib.suppress(KeyError):
         entry, user = grp.getgrgid(group), pwd.getpwuid(os.geteuid())
         return group == ROOT or (entry.gr_name == user.pw_name and set(entry.gr_mem) <= {user.pw_name})

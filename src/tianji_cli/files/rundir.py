@@ -46,7 +46,7 @@ class RunDirectory:
 
     @classmethod
     def next(cls, name: str, out: Path = DEFAULT_OUT) -> RunDirectory:
-        """Say which directory ``create`` would make now, and make nothing.
+        """Return which directory ``create`` would make now, and make nothing.
 
         Raises:
             RunDirectoryError: the name is no single path component.

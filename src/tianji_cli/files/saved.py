@@ -150,7 +150,7 @@ def read_sealed(directory: Path, name: str) -> bytes:
 
 
 def _identity(directory: Path) -> tuple[int, int, int] | None:
-    """Say which directory a path or a link leads to; None if there is none."""
+    """Return which directory a path or a link leads to; None if there is none."""
     try:
         status = directory.stat()
     except OSError:
@@ -174,7 +174,7 @@ def _read_sealed(directory: Path, name: str) -> bytes:
 
 
 def is_whole(directory: Path) -> bool:
-    """Say whether every file of a sealed directory is as it was."""
+    """Whether every file of a sealed directory is as it was."""
     try:
         sums = _sums(directory).items()
         return bool(sums) and all(
@@ -288,7 +288,7 @@ def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
 
 
 def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
-    """Say which stop rules hold already of what a run has saved, over all its sessions.
+    """Return which stop rules hold already of what a run has saved, over all its sessions.
 
     ``wall_s`` is none of them: it is a limit of each session, which begins anew.
 

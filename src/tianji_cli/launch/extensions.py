@@ -160,7 +160,7 @@ def _modules_named(config: JobConfig) -> Iterator[str]:
 
 
 def _is_installed(name: str, roots: Sequence[Path]) -> bool:
-    """Say whether Python finds a module before it looks at the user's directories, which come last."""
+    """Whether Python finds a module before it looks at the user's directories, which come last."""
     if name in sys.stdlib_module_names:
         return True
     found = PathFinder.find_spec(name, [entry for entry in sys.path if Path(entry).resolve() not in roots])

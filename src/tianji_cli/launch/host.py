@@ -286,7 +286,7 @@ class JoinedHost:
 
 
 def reaches_run(run: Path, key: JobKey, say: Callable[[str], None]) -> bool:
-    """Say whether this host has a job's run directory under the root's path, and may write there.
+    """Whether this host has a job's run directory under the root's path, and may write there.
 
     Args:
         run: where the root has it.

@@ -175,7 +175,7 @@ class LocalLauncher:
             raise error
 
     def begin(self, job: JobSpec) -> None:
-        """Say what all workers from now on are told."""
+        """Describe what all workers from now on are told."""
         self._ask(Job(spec=job))
 
     def start(self, own: ProcessSpec) -> WorkerProcess:
@@ -189,7 +189,7 @@ class LocalLauncher:
         return worker
 
     def hear(self) -> None:
-        """Take note of whatever happened to the workers; never waits."""
+        """Note whatever happened to the workers; never waits."""
         self._flush()
         while not self.lost:
             try:

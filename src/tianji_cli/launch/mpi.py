@@ -100,12 +100,12 @@ def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:
 
 
 def started_again() -> bool:
-    """Say whether this is a rank that ``run_again_under_mpiexec`` has started."""
+    """Whether this is a rank that ``run_again_under_mpiexec`` has started."""
     return STARTED_AGAIN in os.environ
 
 
 def has_mpiexec() -> bool:
-    """Say whether MPI jobs can be started here."""
+    """Whether MPI jobs can be started here."""
     return _find_mpiexec() is not None
 
 
@@ -170,7 +170,7 @@ class Launch:
 
 
 def launched() -> Launch | None:
-    """Say whether an MPI launcher, or srun with several tasks, has started this process.
+    """Whether an MPI launcher, or srun with several tasks, has started this process.
 
     Looks at the environment alone: what starts one process of its own accord must not initialise MPI.
     """

@@ -124,7 +124,7 @@ def batch_script(job: JobConfig, run: Path, request: Request, tianji: Path) -> s
 
 
 def script_of(run: Path) -> Path:
-    """Say where a run's script is."""
+    """Return where a run's script is."""
     return run / "job.sbatch"
 
 

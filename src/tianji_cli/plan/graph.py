@@ -125,7 +125,7 @@ class RoleGraph:
         channels: Mapping[str, ChannelSize],
         slots: Mapping[str, int],
     ) -> Wiring:
-        """Say which rank sends what to which.
+        """Return which rank sends what to which.
 
         Args:
             job: id of the job.
@@ -149,7 +149,7 @@ class RoleGraph:
 
 
 def graph_of(config: JobConfig) -> RoleGraph:
-    """Say who is connected to whom in a job: all that follows from its config."""
+    """Return who is connected to whom in a job: all that follows from its config."""
     distribution, roles = config.distribution, config.roles
     channels = [ChannelEdge(FRAGMENTS, "actor", "buffer")]
     channels += [

@@ -124,7 +124,7 @@ class Plan:
         return ", ".join(titles[:MOST_TITLES]) + (f" and {more} more" if more > 0 else "")
 
     def is_local(self, rank: int) -> bool:
-        """Say whether a rank is on the root's host."""
+        """Whether a rank is on the root's host."""
         return self.processes[rank].host == self.processes[ROOT_RANK].host
 
     @property

@@ -1,4 +1,4 @@
-"""The base class of roles of the user's own, and what they find around them. Imports no torch.
+"""The base class of user roles, and what they find around them. Imports no torch.
 
 ``[roles.NAME]`` of a config names a subclass of ``UserRole`` by its type and says what it is connected to:
 with ``receives = ["fragments"]`` it gets a copy of every fragment of its group, with ``reads = ["policy"]``
@@ -38,7 +38,7 @@ MOST_REPORTED: Final = 32 << 10
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What a role of the user's own is built with.
+    """What a user role is built with.
 
     Attributes:
         name: what the config calls the role.
@@ -91,7 +91,7 @@ class Policy:
 
 
 class UserRole(Role, user_roles.HasSettings):
-    """A role of the user's own: subclass it, set ``settings_type`` and write ``turn``.
+    """A user role: subclass it, set ``settings_type`` and write ``turn``.
 
     ``turn`` does a small piece of work and says whether there was any; without any the process sleeps until a
     fragment or a policy comes. What ``report`` adds to the base's is in the run's metrics and summary under

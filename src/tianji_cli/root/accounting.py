@@ -164,7 +164,7 @@ def _added(tables: Sequence[Said | None]) -> Said | None:
 
 
 def _earliest(said: Sequence[Said]) -> list[list[float | None]]:
-    """Say when the first group reached each threshold."""
+    """Return when the first group reached each threshold."""
     first: dict[float, float | None] = {}
     for one in said:
         for threshold, seconds in one.get("time_to", ()):

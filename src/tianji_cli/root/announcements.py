@@ -77,7 +77,7 @@ class Announcements:
             self._event(f"not ready yet after {SLOW_START_S:g} s: {self._plan.titles(missing)}")
 
     def mind_first_step(self, trained_s: float) -> None:
-        """Say how long it took until the first step, which was ``trained_s`` ago; 0 before it."""
+        """Describe how long it took until the first step, which was ``trained_s`` ago; 0 before it."""
         if trained_s and not self._first_step_announced:
             self._first_step_announced = True
             start_up_s = time.monotonic() - BEGAN_S - trained_s

@@ -219,7 +219,7 @@ class WorkLog:
         idle_s: core seconds in which the cores of this host had nothing to do, so far.
 
     Attributes:
-        waits_for: the role of the user's own that held actors back when ``current`` was asked last.
+        waits_for: the user role that held actors back when ``current`` was asked last.
     """
 
     def __init__(self, config: JobConfig, plan: Plan, idle_s: Callable[[], float] = usable_idle_s) -> None:
@@ -327,7 +327,7 @@ class WorkLog:
         return observed_bottleneck(observed, self._rho, self._overlap, cores)
 
     def _cores(self, first: _Mark, last: _Mark) -> HostCores | None:
-        """Say what became of the cores between two moments; None where the job has several hosts."""
+        """Describe what became of the cores between two moments; None where the job has several hosts."""
         if not self._is_here or last.at_s <= first.at_s:
             return None
         distribution, there = self._config.distribution, len(os.sched_getaffinity(0))
@@ -433,7 +433,7 @@ class BackPressure:
         return self._worst(lately, now_s - then_s)
 
     def overall(self) -> Receiver | None:
-        """Say who held its group's actors back for as long as they were there."""
+        """Return who held its group's actors back for as long as they were there."""
         there_s = sum(self._running_s.values()) / max(len(self._running_s), 1)
         return self._worst(self._total(), there_s) if there_s >= LEAST_S else None
 

@@ -113,7 +113,7 @@ class Ending:
             self._control.send(rank, WindDown())
 
     def actors_are_gone(self) -> bool:
-        """Say whether all actors have stopped; kills them when none of them does any more."""
+        """Whether all actors have stopped; kills them when none of them does any more."""
         now, remaining = time.monotonic(), self._pool.ranks & self.actors
         if remaining != self._remaining:  # However many there are: each that stops gives the others time.
             self._remaining, self.deadline = remaining, now + WIND_DOWN_LIMIT_S

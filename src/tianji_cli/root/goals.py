@@ -34,7 +34,7 @@ class StopRules:
         self._overview = overview
 
     def steps_reached(self) -> str | None:
-        """Say whether the steps are made, or None; asked at every report of a learner."""
+        """Whether the steps are made, or None; asked at every report of a learner."""
         if not self._several or self._stop.env_steps is None:
             return None
         # Each counts its own, over all sessions.
@@ -43,7 +43,7 @@ class StopRules:
         return f"{goal} environment steps" if env_steps >= goal else None
 
     def time_reached(self) -> str | None:
-        """Say whether the time is up, or None; reads the production pages of all actors."""
+        """Whether the time is up, or None; reads the production pages of all actors."""
         limit_s = self._stop.wall_s
         if limit_s is None or self._overview.session_train_s < limit_s:
             return None
@@ -128,7 +128,7 @@ class ProductionGoal:
             self._control.send(rank, Allow(fragments=0))
 
     def _pause_s(self, now: float, coming: float, missing: float) -> float:
-        """Say when to look again: often once each actor need only begin one more fragment."""
+        """Return when to look again: often once each actor need only begin one more fragment."""
         then, came = self._before
         self._before = now, coming
         rate = (coming - came) / max(now - then, 1e-3)
@@ -156,7 +156,7 @@ class ProductionGoal:
         return whole * self._unit * samples, samples
 
     def _has_stalled(self, now: float) -> bool:
-        """Say whether nothing has arrived for much longer than a fragment takes."""
+        """Whether nothing has arrived for much longer than a fragment takes."""
         received = self._overview.received
         if received != self._seen:
             self._seen, self._grown_at = received, now

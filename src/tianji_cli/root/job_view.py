@@ -200,7 +200,7 @@ class Overview:
 
     @property
     def waits_for(self) -> Receiver | None:
-        """The role of the user's own that held actors back at the last snapshot."""
+        """The user role that held actors back at the last snapshot."""
         return self._work.waits_for
 
     def snapshot(self) -> Snapshot:
@@ -438,7 +438,7 @@ class WorkerView:
 def role_states(
     plan: Plan, views: Mapping[int, WorkerView], now_s: float, since_s: float
 ) -> tuple[RoleStatus, ...]:
-    """Say how every role of a job is doing.
+    """Describe how every role of a job is doing.
 
     Args:
         plan: the processes of the job.
@@ -469,7 +469,7 @@ def _states(
 
 
 def role_summaries(plan: Plan, views: Mapping[int, WorkerView]) -> tuple[RoleSummary, ...]:
-    """Say how every role of a job did over the whole session."""
+    """Describe how every role of a job did over the whole session."""
     return tuple(_summaries(plan, views))
 
 
@@ -487,7 +487,7 @@ def _summaries(plan: Plan, views: Mapping[int, WorkerView]) -> Iterator[RoleSumm
 def extra_reports(
     plan: Plan, views: Mapping[int, WorkerView], names: Collection[str]
 ) -> dict[str, dict[str, Any]]:
-    """Say what roles of the user's own reported last, by name and rank.
+    """Describe what user roles reported last, by name and rank.
 
     Messages that they refused are left out: those are counted with all others.
 

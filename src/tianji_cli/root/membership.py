@@ -42,7 +42,7 @@ class Membership:
         self.leave([rank])
 
     def is_current(self, rank: int, incarnation: int) -> bool:
-        """Say whether this is the present life of a rank."""
+        """Whether this is the present life of a rank."""
         return self._incarnations[rank] == incarnation
 
     def register(self, message: Register) -> None:
@@ -107,7 +107,7 @@ class GroupLosses:
         return {process.rank for process in self._plan.trainers if process.group not in self.causes}
 
     def includes(self, rank: int) -> bool:
-        """Say whether a rank belongs to a lost group."""
+        """Whether a rank belongs to a lost group."""
         return self._plan.processes[rank].group in self.causes
 
     def ranks_of(self, group: int | None) -> set[int]:
@@ -141,7 +141,7 @@ class GroupLosses:
                     self.orphaned.update(other.actors)
 
     def account(self, overview: Overview) -> Account:
-        """Say where every sample went, after everything stopped."""
+        """Return where every sample went, after everything stopped."""
         overview.settle_unsure()
         return reconcile(overview.productions(), overview.receptions(), self.killed, self.orphaned)
 

@@ -190,7 +190,7 @@ def _meet(
 def _mind_files_elsewhere(
     order: Order, plan: Plan, nodes: Mapping[int, NodeLauncher], telemetry: Telemetry
 ) -> None:
-    """Say whose files end with the job; ranks of an MPI launcher are taken to share their directories."""
+    """Return whose files end with the job; ranks of an MPI launcher are taken to share their directories."""
     cut_off = {launcher.node.host.name for launcher in nodes.values() if launcher.reaches_run is False}
     for place in files_elsewhere(plan, order.job.roles):
         if place.host not in cut_off:
@@ -231,7 +231,7 @@ def _job_spec(order: Order, progress: tuple[Progress, ...], plan: Plan, root: Ro
 
 
 def build_spec(job: JobConfig, where: Path) -> BuildSpec:
-    """Say what is to be built once before the job starts.
+    """Describe what is to be built once before the job starts.
 
     Args:
         job: the config.
@@ -242,7 +242,7 @@ def build_spec(job: JobConfig, where: Path) -> BuildSpec:
 
 
 def _wants_fresh_process(job: JobConfig) -> bool:
-    """Say whether what the job's environment needs must not be forked: every process builds one.
+    """Whether what the job's environment needs must not be forked: every process builds one.
 
     It does so, if for nothing else, to learn what a fragment looks like.
     """

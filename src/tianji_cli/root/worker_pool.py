@@ -136,13 +136,13 @@ class WorkerPool:
         self._running[rank] = self._launcher(rank).start(ProcessSpec(rank, incarnation))
 
     def hear(self, message: FromStation) -> int | None:
-        """Take note of what a node says; gives the rank whose worker it says has written or ended."""
+        """Note what a node says; gives the rank whose worker it says has written or ended."""
         launcher = self._nodes.get(message.node)
         worker = launcher.hear(message) if launcher is not None else None
         return worker.spec.rank if worker is not None else None
 
     def is_lost(self, rank: int) -> bool:
-        """Say whether a rank ran at a node that is gone."""
+        """Whether a rank ran at a node that is gone."""
         return rank in self._by_rank and self._by_rank[rank].lost
 
     def exits(self) -> list[ProcessExit]:
@@ -252,7 +252,7 @@ def admit(arrival: Arrive, taken: set[str]) -> NodeAgent:
 
 
 def objection(arrival: Arrive) -> str:
-    """Say why a node cannot take part; empty if it can."""
+    """Return why a node cannot take part; empty if it can."""
     ours = version("tianji")
     if arrival.version != ours:
         return f"{arrival.host} has tianji {arrival.version} and the root has {ours}: install the same"
@@ -296,7 +296,7 @@ class NodeLauncher:
         return self._workers
 
     def begin(self, job: JobSpec) -> None:
-        """Say what all workers from now on are told."""
+        """Describe what all workers from now on are told."""
         here = job.plan.processes[ROOT_RANK].host == self.node.host.name
         adapted = replace(job, interface=self.node.interface, production=job.production if here else None)
         self._control.send(self.node.name, Prepare(job=adapted.to_json()))
@@ -326,7 +326,7 @@ class NodeLauncher:
             self._control.send(self.node.name, StartNoMore())
 
     def hear(self, message: FromStation) -> WorkerProcess | None:
-        """Take note of what the node says; gives the worker that it says has written or ended."""
+        """Note what the node says; gives the worker that it says has written or ended."""
         self._heard = time.monotonic()
         match message:
             case Began(number=number, pid=pid) if number < len(self._workers):

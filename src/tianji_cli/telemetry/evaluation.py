@@ -74,7 +74,7 @@ class Evaluation:
         return cls(len(returns), mean, std, win_rate, agents, left_out, cut_off if left_out else None)
 
     def described(self, kind: str, limits: str) -> str:
-        """Say what came of it, and what was left out.
+        """Describe what came of it, and what was left out.
 
         Args:
             kind: of episodes: "greedy episodes".
@@ -117,7 +117,7 @@ class EvaluationWatch:
         self.ended_by: str | None = None
 
     def is_late(self, evaluating: Evaluating | None) -> bool:
-        """Say whether the evaluator is to be ended, once; the clock begins with the first call.
+        """Whether the evaluator is to be ended, once; the clock begins with the first call.
 
         Args:
             evaluating: how far it is; None before it has built what it plays with.

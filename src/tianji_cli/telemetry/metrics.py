@@ -95,7 +95,7 @@ class AppendOnlyFile:
 
 
 def has_writer(path: Path) -> bool | None:
-    """Say whether a living process has a file open for appending; None if its file system has no locks.
+    """Whether a living process has a file open for appending; None if its file system has no locks.
 
     Raises:
         OSError: it cannot be opened, or is no regular file.

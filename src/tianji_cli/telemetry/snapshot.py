@@ -173,7 +173,7 @@ class Snapshot:
         bottleneck: what held the job back in the last seconds; None while too little is known.
         averaging: of the groups' parameters; None with one group.
         by_group: how far each group is; empty with one group.
-        extra: what roles of the user's own report, by name and rank.
+        extra: what user roles report, by name and rank.
         frames_per_step: frames of the game that an environment step takes; None until an actor has said it.
         win_rate: share of the last 100 episodes that were won; None before any has ended, or where nothing
             is won.
@@ -334,7 +334,7 @@ class Summary:
         bottleneck: what held the job back over the whole session; None if it was too short to tell.
         averaging: of the groups' parameters; None with one group.
         by_group: how far each group came; empty with one group.
-        extra: what roles of the user's own reported last, by name and rank.
+        extra: what user roles reported last, by name and rank.
         frames: frames of the game that ``env_steps`` took; None if no actor has said how many a step takes.
         frames_per_s: frames made per second; None likewise.
         steps_given_up: env steps of sequences whose beginning had left the replay before they ended; None

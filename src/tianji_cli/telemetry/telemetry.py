@@ -82,7 +82,7 @@ class _Unwaited(io.RawIOBase):
         return True
 
     def isatty(self) -> bool:
-        """Say whether it is a terminal."""
+        """Whether it is a terminal."""
         return os.isatty(self._descriptor)
 
     def fileno(self) -> int:

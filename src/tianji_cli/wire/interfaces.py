@@ -92,7 +92,7 @@ def link_mb_per_s(address: str) -> float | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Say whether an address stays inside this host."""
+    """Whether an address stays inside this host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -97,7 +97,7 @@ def write_new_key(path: Path) -> JobKey:
 
 
 def engine_options(interface: str, key: JobKey) -> EngineOptions:
-    """Say how an endpoint reaches others. Off loopback, nothing gets in without the job's key."""
+    """Describe how an endpoint reaches others. Off loopback, nothing gets in without the job's key."""
     if is_loopback(interface):
         return EngineOptions(interface)
     return EngineOptions(interface, key.public, key.secret)

@@ -436,7 +436,7 @@ class BuildOutput:
             os.dup2(self.printed, descriptor)
 
     def read(self, status: int) -> BuildReport:
-        """Say what came of a process that exited with ``status``; the memory is gone then."""
+        """Describe what came of a process that exited with ``status``; the memory is gone then."""
         with open(self.report, "rb") as report, open(self.printed, "rb") as printed:
             report.seek(0)
             said = report.read()

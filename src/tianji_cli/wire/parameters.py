@@ -66,7 +66,7 @@ def contribution_layout(values: int) -> RecordLayout:
 
 
 def values_in(nbytes: int) -> int:
-    """Say how many values a contribution of ``nbytes`` bytes has."""
+    """Return how many values a contribution of ``nbytes`` bytes has."""
     return (nbytes - contribution_layout(0).nbytes) // _VALUE.itemsize
 
 
@@ -145,7 +145,7 @@ class Average(Record):
     def fill_header(
         self, job: int, number: int, contributors: int, *, is_open: bool, taken: Sequence[int]
     ) -> None:
-        """Say what it is the average of.
+        """Describe what it is the average of.
 
         Args:
             job: the job's number.

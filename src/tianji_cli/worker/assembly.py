@@ -147,7 +147,7 @@ class Assembly(Parts):
         )
 
     def wiring(self, capabilities: Capabilities) -> Wiring:
-        """Say who sends what to whom, in all groups, which are alike."""
+        """Return who sends what to whom, in all groups, which are alike."""
         graph, channels = graph_of(self._config), self.supply(0).sizes(capabilities)
         copy = replace(channels[FRAGMENTS], borrow=1)
         channels |= {copies_for(role): copy for role in self._config.roles}
@@ -167,7 +167,7 @@ class Assembly(Parts):
         return model.parameter_count + sum(tensor.numel() for tensor in moments)
 
     def supply(self, group: int) -> Supply:
-        """Say what a group needs to get its learner's batches, and build it."""
+        """Describe what a group needs to get its learner's batches, and build it."""
         config = self._config
         return supply_of(
             Terms(
@@ -208,7 +208,7 @@ class Assembly(Parts):
         )
 
     def _copies(self) -> list[Destination]:
-        """Say who gets a copy of every fragment of this group."""
+        """Return who gets a copy of every fragment of this group."""
         receiving = [name for name, role in self._config.roles.items() if FRAGMENTS in role.receives]
         return [
             Destination(name, process.rank, copies_for(name))

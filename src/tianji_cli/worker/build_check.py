@@ -41,7 +41,7 @@ def check_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> None:
         _build(spec)
         imported = sorted(name for name in sys.modules.keys() - before if name.startswith(FORKABLE))
         report = BuildReport(imported=tuple(imported))
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's own modules raise
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's modules raise
         report = BuildReport(error=text(describe(error)), traceback=text(traceback.format_exc()))
     os.write(output.report, report.model_dump_json().encode())
     sys.exit(1 if report.error else 0)

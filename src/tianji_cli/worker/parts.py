@@ -254,7 +254,7 @@ def check_agent(name: str, environment: str, team: Sequence[str]) -> None:
 
 
 def spaces_of(environment: VectorEnvironment) -> Spaces:
-    """Say what a policy sees of one environment, and what it does there.
+    """Describe what a policy sees of one environment, and what it does there.
 
     Raises:
         UnsupportedSpaceError: stacks are wanted of what is no array of numbers.

@@ -422,7 +422,7 @@ class ReplaySupply(Supply):
 
 
 def _lends(capabilities: Capabilities, claims: int) -> bool:
-    """Say whether an engine lends so many claims at once."""
+    """Whether an engine lends so many claims at once."""
     return capabilities.lends and (capabilities.max_borrowed == 0 or claims <= capabilities.max_borrowed)
 
 

@@ -217,7 +217,7 @@ def _stay_until_claimed(endpoint: Transport, trial: Trial, told: Told) -> None:
 
 
 def _sampler(trial: Trial, run: Run) -> Callable[[], None]:
-    """Say what takes the time of a sample. A thorough run is about contents: it takes none."""
+    """Describe what takes the time of a sample. A thorough run is about contents: it takes none."""
     seconds = 0.0 if run.thorough else trial.sample_time_s
     if seconds == 0:
         return lambda: None

@@ -35,7 +35,7 @@ def stamp(rank: int, run: int, number: int) -> int:
 
 
 def explain(word: int) -> str:
-    """Say which message a stamp belongs to."""
+    """Return which message a stamp belongs to."""
     rank, run = word >> NUMBER_BITS >> RUN_BITS, (word >> NUMBER_BITS) % (1 << RUN_BITS)
     return f"message {word % (1 << NUMBER_BITS)} of rank {rank} in run {run}"
 

@@ -189,7 +189,7 @@ class Told(Protocol):
     descriptors: Sequence[int]
 
     def enough(self) -> bool:
-        """Say whether the run shall end. Never waits; once true it stays so until the next run."""
+        """Whether the run shall end. Never waits; once true it stays so until the next run."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class Experiment(Protocol):
     """A module that is an experiment."""
 
     def wiring(self, trial: Trial) -> Wiring:
-        """Say which channels and slots it needs."""
+        """Return which channels and slots it needs."""
 
     def lead(self, endpoint: Any, trial: Trial, run: Run, watch: Watch) -> Outcome:
         """Measure, at rank 0."""

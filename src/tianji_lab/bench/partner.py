@@ -171,7 +171,7 @@ class Partner:
         return True
 
     def enough(self) -> bool:
-        """Say whether the run shall end.
+        """Whether the run shall end.
 
         Raises:
             Dismissed: the whole benchmark is over, or the leading process gone; the run is not waited for.

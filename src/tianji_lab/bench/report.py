@@ -145,7 +145,7 @@ def write_all(
 
 
 def _in_common(records: Sequence[Record]) -> list[str]:
-    """Say what all records have in common, of that which the table does not show."""
+    """Describe what all records have in common, of that which the table does not show."""
     first = records[0]
     sayings: list[Callable[[Record], str]] = []
     if first.experiment in {"comm", "bandwidth"}:

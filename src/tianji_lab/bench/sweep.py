@@ -161,7 +161,7 @@ class Request:
 
 
 def default_messages(experiment: ExperimentName, nbytes: int) -> int:
-    """Say how many messages a run has by default: the paper's 10,000, or fewer as sizes grow."""
+    """Return how many messages a run has by default: the paper's 10,000, or fewer as sizes grow."""
     if experiment == "comm":
         return 10_000
     most, fewest, most_bytes = {
@@ -222,10 +222,10 @@ class Progress(Protocol):
     """Shows how far a sweep is."""
 
     def begin(self, what: str) -> None:
-        """Say what is measured now."""
+        """Describe what is measured now."""
 
     def done(self, result: str) -> None:
-        """Say what came of it."""
+        """Describe what came of it."""
 
 
 @dataclass

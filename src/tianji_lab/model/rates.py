@@ -118,7 +118,7 @@ class Seats:
     at_once: bool = False
 
     def crowd(self, busy: PerRole) -> PerRole:
-        """Say which share of the other cores is at work, as one actor, one buffer and one learner find it.
+        """Return which share of the other cores is at work, as one actor, one buffer and one learner find it.
 
         Args:
             busy: share of the time that each role works.
@@ -134,7 +134,7 @@ class Seats:
         return crowd if self.cores.buffers else crowd._replace(buffers=crowd.learners)
 
     def speed(self, cores: float) -> float:
-        """Say how fast roles go that share cores, as a share of how fast they go on cores of their own.
+        """Describe how fast roles go that share cores, as a share of how fast they go on cores of their own.
 
         Args:
             cores: that those of them which are at work would keep at work.

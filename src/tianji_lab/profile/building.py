@@ -59,7 +59,7 @@ class Subject:
         return took_s.get(part, larger * took_s.get(Part(part.role, self.num_envs), 0.0))
 
     def divides_by(self, share: int) -> bool:
-        """Say whether the batch can be divided among so many learners."""
+        """Whether the batch can be divided among so many learners."""
         try:
             load_config(self.config, self.settings(self.num_envs, share))
         except ConfigError:
@@ -274,7 +274,7 @@ class Room:
         return max(free // self.actor_cores, 1)
 
     def is_crowded(self, phase: Phase) -> bool:
-        """Say whether several roles run, and no more would have had room."""
+        """Whether several roles run, and no more would have had room."""
         if phase.unpinned:
             return True
         roles = phase.actors + (phase.learner_cores > 0)

@@ -162,7 +162,7 @@ def _reason(cause: Exception) -> str:
 
 
 def _is_complete(measurements: Measurements) -> bool:
-    """Say whether there is what predictions need: an actor and a learner for some number of environments."""
+    """Whether there is what predictions need: an actor and a learner for some number of environments."""
     options = set(measurements.sizes)
     of_actors = {figures.num_envs for figures in measurements.actors}
     of_learners = {figures.num_envs for figures in measurements.learners if figures.cores == 1}

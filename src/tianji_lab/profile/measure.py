@@ -122,7 +122,7 @@ def message_bytes(nbytes: int) -> int:
 
 
 def _store(engine: str) -> Store:
-    """Say how fragments are received: where the engine has them, if it lends.
+    """Describe how fragments are received: where the engine has them, if it lends.
 
     The copy that a replay makes of them is in what its buffer's work costs, which is measured over an engine
     that lends. Over one that does not, the same copy is counted here, too: a little too much.
@@ -131,7 +131,7 @@ def _store(engine: str) -> Store:
 
 
 def _affordable(messages: int, nbytes: int) -> str:
-    """Say how many messages a run has."""
+    """Return how many messages a run has."""
     return str(max(FEWEST_MESSAGES, min(messages, int(MOST_BYTES / nbytes))))
 
 

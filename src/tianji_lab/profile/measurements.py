@@ -261,7 +261,7 @@ def _left_out(unmeasured: Sequence[str]) -> list[str]:
 
 
 def middle_half(repeated: Repeated) -> float:
-    """Say how far the middle half of the repeats lies apart, as a share of the median.
+    """Describe how far the middle half of the repeats lies apart, as a share of the median.
 
     Of fewer than ``FEWEST`` repeats it is all of them.
 

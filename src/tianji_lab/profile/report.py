@@ -108,7 +108,7 @@ def print_verified(checks: Sequence[Verified]) -> None:
 
 
 def print_written(to: Path, candidate: Candidate, *, is_best: bool) -> None:
-    """Say what was written, and how to use it.
+    """Describe what was written, and how to use it.
 
     Args:
         to: the config.
@@ -220,7 +220,7 @@ def _print_recommendation(console: Console, found: Findings) -> None:
 
 
 def _print_prediction(console: Console, found: Findings, predicted: Prediction) -> None:
-    """Say what a split gives, what holds it back, and what it leaves."""
+    """Describe what a split gives, what holds it back, and what it leaves."""
     split, there = predicted.split, found.cluster.cores
     console.print(Text(_roles(split), style="bold green"), soft_wrap=True)
     uses, steps = count(predicted.throughput), count(predicted.throughput / predicted.rho)
@@ -236,7 +236,7 @@ def _print_prediction(console: Console, found: Findings, predicted: Prediction) 
 
 
 def _gain(found: Findings, predicted: Prediction) -> str:
-    """Say how that lies to the config as it is."""
+    """Describe how that lies to the config as it is."""
     before, here = found.as_it_is, found.subject.hosts
     if before.split == predicted.split and found.cluster.nodes == here.nodes:
         return ", which is what the config gives as it is"
@@ -378,7 +378,7 @@ SMALLEST: Final = 0.005
 
 
 def measured_facts(found: Findings) -> Iterator[Fact]:
-    """Say what was measured with as many environments as configured.
+    """Describe what was measured with as many environments as configured.
 
     Args:
         found: what was measured, and what it costs.

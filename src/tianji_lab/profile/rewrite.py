@@ -103,7 +103,7 @@ def _changes(before: Tree, after: Tree, means: Mapping[str, Any]) -> Iterator[tu
 
 
 def _of_machine(before: Tree, after: Tree) -> dict[KeyPath, object]:
-    """Say what the config leaves to the machine, and would be something else on another."""
+    """Describe what the config leaves to the machine, and would be something else on another."""
     values = {path: _value(after.values, path) for path in OF_MACHINE if _value(before.values, path) is None}
     return {path: value for path, value in values.items() if value is not None}
 

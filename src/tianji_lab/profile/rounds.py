@@ -246,7 +246,7 @@ class Rounds:
                     self._progress.total -= 1
 
     def _divided(self, phases: Sequence[Phase], budget_s: float) -> float:
-        """Say how long windows may be, so that there is time for ``LEAST_ROUNDS``."""
+        """Describe how long windows may be, so that there is time for ``LEAST_ROUNDS``."""
         parts = {place.part for phase in phases for place in self._room.places(phase).values()}
         building_s = sum(self._builder.expected_s(part) + FRESH_S for part in parts)
         fixed_s = len(phases) * (WARM_S + TAIL_S) + building_s
@@ -336,7 +336,7 @@ class Rounds:
         return self._builder.subject.job.distribution.mode == "sync"
 
     def _pauses(self, phase: Phase) -> Pauses:
-        """Say how long roles wait for one another in the job.
+        """Describe how long roles wait for one another in the job.
 
         In step an actor waits while the learner learns, and the learner while the actors act. Where all share
         all cores, the learner waits for samples after each version. A core that was idle, or another role's
@@ -416,7 +416,7 @@ def _windows(answer: Answer) -> list[float]:
 
 
 def _in_words(acted: Sequence[Acted], learned: Sequence[Learned]) -> str:
-    """Say how fast roles went while they worked, in a few words."""
+    """Describe how fast roles went while they worked, in a few words."""
     said = []
     for answer in learned:
         busy_s = sum(one.store_s + one.update_s + one.draw_s + one.rest_s for one in answer.windows)

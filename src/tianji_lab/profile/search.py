@@ -139,7 +139,7 @@ class Splits:
                     yield replace(like, learners=learners, learner_cores=1, actors=actors, pinned=False)
 
     def _can_share(self, split: Split) -> bool:
-        """Say whether learners can divide among themselves what they learn from."""
+        """Whether learners can divide among themselves what they learn from."""
         if split.learners == 1:
             return True
         if self._job.learns_from_replay:  # One of them deals it out, with the replay beside it.
@@ -151,7 +151,7 @@ class Splits:
         return settings.rollout_steps // fragment_steps % split.learners == 0
 
     def _has_place(self, split: Split) -> bool:
-        """Say whether a group's buffer and learners find room on one node, and GPUs if they use any."""
+        """Whether a group's buffer and learners find room on one node, and GPUs if they use any."""
         groups_of_node = max(1, split.groups // self._cluster.nodes)
         cores = groups_of_node * (split.learners * split.learner_cores + split.buffer_cores)
         if cores > self._cluster.cores_per_node:
@@ -377,7 +377,7 @@ class Search:
         return next((why for why in of_values if why is not None), None)
 
     def _refusal(self, split: Split) -> str | None:
-        """Say why a split cannot be run. Milliseconds each: not to be asked of all there are."""
+        """Return why a split cannot be run. Milliseconds each: not to be asked of all there are."""
         if (known := self._known_refusal(split)) is not None:
             return known
         values = self._values(split)

@@ -144,7 +144,7 @@ def workload_of(
 def fingerprint(job: JobConfig) -> str:
     """Hash what measurements of a job's parts depend on: all but what a split or an experiment sets.
 
-    Nor do they depend on roles of the user's own, nor on how groups average, which is reckoned.
+    Nor do they depend on user roles, nor on how groups average, which is reckoned.
 
     Hosts are a part of it in so far as the engine between them is measured only where there are several.
     """
@@ -176,7 +176,7 @@ def num_envs_options(config: str, overrides: Sequence[str] = ()) -> tuple[int, .
 
 
 def _is_valid(config: str, overrides: Sequence[str], num_envs: int) -> bool:
-    """Say whether at least one actor may have so many environments."""
+    """Whether at least one actor may have so many environments."""
     try:
         load_config(config, [*overrides, f"{NUM_ENVS}={num_envs}", f"{ACTORS}=1"])
     except ConfigError:

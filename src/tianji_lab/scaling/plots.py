@@ -220,7 +220,7 @@ def _draw_times(axes: Axes, study: Study, rows: Sequence[Row]) -> None:
 
 
 def _note_missing(axes: Axes, x: float, row: Row, seconds: float) -> None:
-    """Say how many of a setting's trainings did not reach the threshold: above its bar, if it has one."""
+    """Return how many of a setting's trainings did not reach the threshold: above its bar, if it has one."""
     style: dict[str, Any] = {"fontsize": 6, "color": GREY, "ha": "center"}
     said = f"{row.repeats - row.reached} of {row.repeats}"
     if _is_open(row):
@@ -275,6 +275,6 @@ def _legend(figure: Figure, rows: Sequence[Row], simulations: Simulations, *, ha
 
 
 def _is_open(row: Row) -> bool:
-    """Say whether most trainings reached the threshold, and not all: a bar goes to the end of their time."""
+    """Whether most trainings reached the threshold, and not all: a bar goes to the end of their time."""
     times = row.time_to_s
     return times is not None and times.median is not None and times.max is None

@@ -166,7 +166,7 @@ def _range(values: Sequence[float]) -> Range | None:
 
 
 def cautions(study: Study, rows: Sequence[Row]) -> list[str]:
-    """Say what makes the figures worth less.
+    """Describe what makes the figures worth less.
 
     Args:
         study: what was trained.

@@ -224,7 +224,7 @@ def _simulated(subject: MeasuredJob, split: Split, machines: Machines) -> Simula
 
 
 def assumptions(subject: MeasuredJob, machines: Machines, *, has_groups: bool) -> tuple[str, ...]:
-    """Say what a simulation takes for granted.
+    """Describe what a simulation takes for granted.
 
     Args:
         subject: what was measured.

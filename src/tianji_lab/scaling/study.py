@@ -183,7 +183,7 @@ class Study:
         return FIGURES[self.figure]
 
     def overrides_of(self, setting: Setting, seed: int) -> list[str]:
-        """Say what differs from the config in one training."""
+        """Describe what differs from the config in one training."""
         wanted = [] if self.threshold is None else [self.threshold]
         stop = f"wall_s = {json.dumps(self.seconds)}"
         if self.of.until_threshold:
@@ -309,7 +309,7 @@ def _splits(like: Split, request: Request, figure: Figure, cores: int) -> list[S
 
 
 def _is_oversubscribed(job: JobConfig) -> bool:
-    """Say whether roles on a host want more cores than it has; all are taken to be like this one."""
+    """Whether roles on a host want more cores than it has; all are taken to be like this one."""
     distribution = job.distribution
     if distribution.transport.local == "inproc":
         return False  # All roles share one thread, and want no more.

@@ -46,7 +46,7 @@ class Interval:
     at_least: bool = False
 
     def overlaps(self, other: Interval) -> bool:
-        """Say whether the intervals have a value in common."""
+        """Whether the intervals have a value in common."""
         return self.low <= other.high and other.low <= self.high
 
 
@@ -206,7 +206,7 @@ def print_rows(rows: Sequence[Row], comparison: Comparison) -> None:
 
 
 def _against(row: Row, first: Row, threshold: str) -> str:
-    """Say how a setting lies to the first, as far as that is known."""
+    """Describe how a setting lies to the first, as far as that is known."""
     if row.times_the_first is None:
         times = f"how many times as long to {threshold} as {_name(first)} {_name(row)} took is not known"
     else:

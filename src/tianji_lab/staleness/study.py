@@ -82,7 +82,7 @@ class Comparison:
     threshold: float
 
     def overrides_of(self, setting: Setting, seed: int) -> list[str]:
-        """Say what differs from the config in one training."""
+        """Describe what differs from the config in one training."""
         thresholds = sorted({*self.job.experiment.thresholds, self.threshold})
         return [
             "experiment.eval_episodes=0",

@@ -21,7 +21,7 @@ def pages(nbytes: int) -> memoryview:
 
 
 def lost(error: MPI.Exception, what: str) -> TransportError:
-    """Say what MPI failed at."""
+    """Describe what MPI failed at."""
     return TransportError(f"MPI cannot {what}: {error}")
 
 

@@ -103,7 +103,7 @@ class Tags:
 
 
 def format_address(process: int) -> str:
-    """Say where an endpoint is: its process's rank in the MPI job."""
+    """Return where an endpoint is: its process's rank in the MPI job."""
     return f"{SCHEME}{process}"
 
 

@@ -72,7 +72,7 @@ class Runner(Protocol):
     control: Connection
 
     def is_alive(self) -> bool:
-        """Say whether the part is still played."""
+        """Whether the part is still played."""
 
     def kill(self) -> None:
         """Have it end at once."""
@@ -99,7 +99,7 @@ class OwnRunner:
             theirs.close()
 
     def is_alive(self) -> bool:
-        """Say whether it runs."""
+        """Whether it runs."""
         return bool(self._task.is_alive())
 
     def kill(self) -> None:
@@ -152,7 +152,7 @@ class Peer:
         return result
 
     def answered(self) -> bool:
-        """Say whether the result is there."""
+        """Whether the result is there."""
         return self._control.poll()
 
     def ask(self, verb: str, *arguments: Any) -> Any:

@@ -28,7 +28,7 @@ class Station:
         self.pid: int = control.recv()
 
     def is_alive(self) -> bool:
-        """Say whether the part is still played: it is until ``join`` has said that it ended."""
+        """Whether the part is still played: it is until ``join`` has said that it ended."""
         return True
 
     def kill(self) -> None:

@@ -73,12 +73,12 @@ class UcxOutlet(Outlet):
             self.free.append(flying.popleft()[1])
 
     def in_flight(self) -> bool:
-        """Say whether UCX has not sent everything yet."""
+        """Whether UCX has not sent everything yet."""
         self.reap()
         return bool(self.flying) or self.opening is not None
 
     def check_open(self) -> None:
-        """Look whether the way to the receiver is open: UCX connects only while a call is inside it."""
+        """Check whether the way to the receiver is open: UCX connects only while a call is inside it."""
         if self.opening is not None and self.opening.completed:
             self.opening = None
             self.present, self.lost = True, False
@@ -160,7 +160,7 @@ class UcxInlet(Inlet):
     lives: dict[int, Life] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Say how many claims go by between two credits."""
+        """Return how many claims go by between two credits."""
         super().__post_init__()
         self.batch = max(1, self.channel.window // 2)
 

@@ -154,7 +154,7 @@ class Publisher:
             home.readers.pop(rank, None)
 
     def in_flight(self) -> bool:
-        """Say whether UCX still reads a value."""
+        """Whether UCX still reads a value."""
         for home in self._homes.values():
             home.reap()
         return any(home.flying for home in self._homes.values())

@@ -346,7 +346,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         return True
 
     def _received(self, view: UcxSlotView) -> None:
-        """Look whether a value has arrived completely; ask for a newer one then."""
+        """Check whether a value has arrived completely; ask for a newer one then."""
         if view.coming is None or not view.coming[0].completed:
             return
         _, buffer, nbytes = view.coming
@@ -385,7 +385,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         return self._port.sleep(timeout_s, also, self._in_flight())
 
     def _in_flight(self) -> bool:
-        """Say whether something that was sent or is being received is not complete."""
+        """Whether something that was sent or is being received is not complete."""
         coming = self._arriving or any(view.coming is not None for view in self._read.values())
         leaving = any(outlet.in_flight() for outlet in self._outlets.values())
         return bool(coming) or leaving or self._publisher.in_flight()

@@ -84,7 +84,7 @@ class Curve:
         connecting.curve_publickey, connecting.curve_secretkey = self.public.encode(), self.secret.encode()
 
     def opens(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
-        """Say whether these are the credentials of a member."""
+        """Whether these are the credentials of a member."""
         return mechanism == b"CURVE" and list(credentials) == [z85.decode(self.public)]
 
 
@@ -104,7 +104,7 @@ class Password:
         connecting.plain_username, connecting.plain_password = MEMBER, self.word.encode()
 
     def opens(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
-        """Say whether these are the credentials of a member."""
+        """Whether these are the credentials of a member."""
         return mechanism == b"PLAIN" and list(credentials) == [MEMBER, self.word.encode()]
 
 
@@ -264,7 +264,7 @@ def _shut(doors: Sequence[Door]) -> Iterator[None]:
 
 
 def _are_quiet(doors: Sequence[Door]) -> bool:
-    """Say whether libzmq has accepted all connections, and has closed enough of those that were put out."""
+    """Whether libzmq has accepted all connections, and has closed enough of those that were put out."""
     if any(door.has_callers for door in doors):
         return False
     free: list[int] = []

@@ -69,7 +69,7 @@ class ZmqOutlet(Outlet):
     hello_at: float = 0.0
 
     def __post_init__(self) -> None:
-        """Say how many pushes may pass between two looks for credit, while some of the window is left."""
+        """Return how many pushes may pass between two looks for credit, while some of the window is left."""
         super().__post_init__()
         self.stride = max(1, self.channel.window // 8)
 
@@ -198,7 +198,7 @@ class ZmqSlotView(SlotView):
     join_at: float = 0.0
 
     def shows(self, header: Header) -> bool:
-        """Say whether a frame is a value of this slot."""
+        """Whether a frame is a value of this slot."""
         slot = self.slot
         return (header.kind, header.stream, header.rank) == (Kind.VALUE, self.index, slot.writer) and (
             header.nbytes <= slot.max_bytes

@@ -38,7 +38,7 @@ HANDSHAKE_BYTES = 4096
 
 
 def readable(socket: ByteSocket) -> bool:
-    """Say whether a socket has something to receive."""
+    """Whether a socket has something to receive."""
     return bool(zmq.zmq_poll([(socket, POLLIN)], 0))
 
 
@@ -130,7 +130,7 @@ class Sockets:
         return socket.bind_to_random_port(f"tcp://{self._options.host}")
 
     def knows(self, rank: int, address: str) -> bool:
-        """Say whether ``rank`` was connected to at this address."""
+        """Whether ``rank`` was connected to at this address."""
         return self._addresses.get(rank) == address
 
     def connect(self, rank: int, address: str, read: Sequence[int]) -> None:

@@ -308,7 +308,7 @@ class Actor(Role):
 
 
 def _is_finite(values: npt.NDArray[Any]) -> bool:
-    """Say whether all of an array is finite, mostly by a sum of squares: a tenth of a look at each number."""
+    """Whether all of an array is finite, mostly by a sum of squares: a tenth of a look at each number."""
     flat = values.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
         return math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())  # The sum may overflow.

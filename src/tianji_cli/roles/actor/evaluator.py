@@ -33,7 +33,7 @@ class Policy(Protocol):
     """What an evaluator asks of a player: an agent, or a baseline to compare it with."""
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """Take note that the next observation of those environments, ``[N]``, is the first of an episode."""
+        """Note that the next observation of those environments, ``[N]``, is the first of an episode."""
 
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Choose actions ``[N, ...]``."""

@@ -31,7 +31,7 @@ class FrameStack(ABC):
 
     @abstractmethod
     def forget(self, where: Flags) -> None:
-        """Take note that the next frames of those environments, ``[N]``, are the first of an episode."""
+        """Note that the next frames of those environments, ``[N]``, are the first of an episode."""
 
     @abstractmethod
     def keep(self) -> None:

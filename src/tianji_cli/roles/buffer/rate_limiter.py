@@ -40,13 +40,13 @@ class RateLimiter:
         return self.received - self.warmup - self.consumed / self.rho
 
     def may_receive(self, fragment_steps: int) -> bool:
-        """Say whether a fragment of so many env steps may be received now."""
+        """Whether a fragment of so many env steps may be received now."""
         if self.received < self.warmup:
             return True  # Nothing is consumed yet: to hold reception back here would be for ever.
         return self.tolerance is None or self.error + fragment_steps <= self.tolerance
 
     def may_consume(self, batch_steps: int) -> bool:
-        """Say whether a batch of up to so many env steps may be drawn now."""
+        """Whether a batch of up to so many env steps may be drawn now."""
         if self.received < self.warmup:
             return False
         return self.tolerance is None or self.error - batch_steps / self.rho >= -self.tolerance

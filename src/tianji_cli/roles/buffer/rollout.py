@@ -41,7 +41,7 @@ class FragmentValidator:
         self._actors = actors
 
     def has_its_size(self, claim: Claim) -> bool:
-        """Say whether a message is as large as a fragment; one that is not is noted as refused."""
+        """Whether a message is as large as a fragment; one that is not is noted as refused."""
         if claim.nbytes == self._layout.nbytes:
             return True
         self.refusals.add(claim, f"it has {claim.nbytes} bytes, not {self._layout.nbytes}")
@@ -248,7 +248,7 @@ class RolloutStore:
         return arrived
 
     def advance(self, version: int) -> None:
-        """Say which version the actors are to use from now on (``in_step`` takes no other)."""
+        """Return which version the actors are to use from now on (``in_step`` takes no other)."""
         self._version = version
 
     def wind_down(self) -> None:

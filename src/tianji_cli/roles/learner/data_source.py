@@ -32,7 +32,7 @@ class DataSource(ABC):
 
     @abstractmethod
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Say what came since the last call, in the order it is to be counted."""
+        """Describe what came since the last call, in the order it is to be counted."""
 
     def deal(self, env_steps: int, *, synchronise: bool) -> bool:  # noqa: ARG002 - for those with followers
         """Deal the next updates out to the followers, and to this learner.
@@ -61,7 +61,7 @@ class DataSource(ABC):
         """Hand out the next batch for the embryo, valid until the next call; None if it is not there yet."""
 
     def used(self) -> None:  # noqa: B027 - rollouts want to know nothing
-        """Take note that the embryo has made its update on the last batch."""
+        """Note that the embryo has made its update on the last batch."""
 
     @property
     @abstractmethod
@@ -70,7 +70,7 @@ class DataSource(ABC):
 
     @abstractmethod
     def advance(self, version: int) -> None:
-        """Take note that this version was published: a new round begins."""
+        """Note that this version was published: a new round begins."""
 
     @abstractmethod
     def wind_down(self) -> None:
@@ -202,7 +202,7 @@ class ReplayClient(ABC):
 
     @abstractmethod
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Say what came since the last call."""
+        """Describe what came since the last call."""
 
     def deal(self, deal: Deal) -> bool:  # noqa: ARG002 - for those that have followers
         """Draw a batch and deal a share of it to each learner; False while it cannot be done."""
@@ -260,7 +260,7 @@ class ReplaySource(DataSource):
         self._updates_in_round = 0
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Say what came since the last call."""
+        """Describe what came since the last call."""
         return self._source.arrivals()
 
     def deal(self, env_steps: int, *, synchronise: bool) -> bool:
@@ -330,7 +330,7 @@ class LocalReplayClient(ReplayClient):
         self._arrays = arrays
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Say what the buffer received since the last call."""
+        """Describe what the buffer received since the last call."""
         return self._store.arrivals()
 
     def draw(self) -> BatchArrays | None:

@@ -122,7 +122,7 @@ class StopRule:
     win_rate: float | None = None
 
     def reached(self, progress: Progress, episodes: Episodes) -> str | None:
-        """Say which rule holds, or None."""
+        """Return which rule holds, or None."""
         mean = episodes.mean
         if self.mean_return is not None and episodes.full and mean is not None and mean >= self.mean_return:
             return f"mean return of the last {episodes.in_mean} episodes is {mean:.6g}"

@@ -71,7 +71,7 @@ class RawEnd(ABC):
 
     @abstractmethod
     def flush(self) -> bool:
-        """Say whether everything that was sent has left, and see to it that it does."""
+        """Whether everything that was sent has left, and see to it that it does."""
 
     @abstractmethod
     def close(self) -> None:

@@ -73,7 +73,7 @@ class TimedSource(DataSource):
         model.write_parameters(self._initial)
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Say what came."""
+        """Describe what came."""
         return self._feed.arrivals()
 
     def batch(self) -> Any | None:
@@ -84,7 +84,7 @@ class TimedSource(DataSource):
         return batch
 
     def used(self) -> None:
-        """Take note that it was used."""
+        """Note that it was used."""
         began = time.perf_counter()
         self._feed.used()
         self.draw_s += time.perf_counter() - began
@@ -106,7 +106,7 @@ class TimedSource(DataSource):
         self._feed.wind_down()
 
     def report(self) -> dict[str, Any]:
-        """Say what was measured."""
+        """Describe what was measured."""
         return self._feed.report()
 
 

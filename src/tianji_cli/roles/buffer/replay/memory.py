@@ -341,7 +341,7 @@ class _Latest:
     insertion: int
 
     def is_followed_by(self, incarnation: int, sequence: int, oldest: int) -> bool:
-        """Say whether that fragment goes on where this one, if it is still held, ends."""
+        """Whether that fragment goes on where this one, if it is still held, ends."""
         return (incarnation, sequence - 1) == (self.incarnation, self.sequence) and self.insertion >= oldest
 
 

@@ -170,7 +170,7 @@ def kept_first(fields: Iterable[FieldSpec]) -> tuple[FieldSpec, ...]:
 
 
 def bytes_of(layout: FragmentLayout, settings: ReplaySettings, agent_fields: tuple[str, ...]) -> ReplayBytes:
-    """Say what ``Replay`` will take, to the byte."""
+    """Describe what ``Replay`` will take, to the byte."""
     ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
     index = Transitions if settings.sequence_steps is None else Sequences
     bookkeeping = index.bookkeeping_bytes(layout, ring.slots) + ring.span + ring.slots * 24

@@ -166,7 +166,7 @@ class Sampler(ABC):
         return None
 
     def accept(self, insertion: int, priorities: Priorities | None) -> None:  # noqa: B027 - most need not
-        """Take note of a fragment, whose steps have these priorities if the actor computed some."""
+        """Note a fragment, whose steps have these priorities if the actor computed some."""
 
     def evict(self, insertion: int) -> None:  # noqa: B027 - most need not
         """Draw none of a fragment's steps any more; their spans are still there."""

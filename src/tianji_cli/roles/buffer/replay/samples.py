@@ -69,7 +69,7 @@ class SampleIndex(ABC):
 
     @abstractmethod
     def accept(self, insertion: int) -> int:
-        """Take note of a fragment, and of what it makes of those before it; returns its samples."""
+        """Note a fragment, and of what it makes of those before it; returns its samples."""
 
     def evict(self, insertion: int) -> None:
         """Let no sample begin in a fragment any more."""
@@ -126,7 +126,7 @@ class Stacks:
         self._planes = np.arange(self._stack)
 
     def accept(self, slot: int, mask: npt.NDArray[np.bool_]) -> None:
-        """Take note of the ends in a slot's fragment; ``mask [T, N]`` says which steps are experience."""
+        """Note the ends in a slot's fragment; ``mask [T, N]`` says which steps are experience."""
         steps = len(mask)
         blank = np.zeros((steps + 1, self._num_envs), np.uint8)
         # What only resets an environment leads to the first observation of its next episode.

@@ -82,12 +82,12 @@ class ReplayStore:
         self._winding_down = True
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Say what came since the last call."""
+        """Describe what came since the last call."""
         arrived, self._arrivals = self._arrivals, []
         return arrived
 
     def may_draw(self, most_steps: int) -> bool:
-        """Say whether a batch of up to so many env steps may be drawn now."""
+        """Whether a batch of up to so many env steps may be drawn now."""
         return self.replay.drawable and self.limiter.may_consume(most_steps)
 
     def draw(self, into: BatchArrays) -> None:

@@ -57,7 +57,7 @@ class FollowerSource(ABC):
 
     @abstractmethod
     def used(self) -> None:
-        """Take note that the update rule has made its update on the last batch."""
+        """Note that the update rule has made its update on the last batch."""
 
     def report(self) -> dict[str, Any]:
         """What the root is told: messages that were refused, how many, and why the first."""
@@ -66,7 +66,7 @@ class FollowerSource(ABC):
 
     @abstractmethod
     def _missing(self, deal: Deal) -> bool:
-        """Say whether shares are yet to come."""
+        """Whether shares are yet to come."""
 
     @abstractmethod
     def _take(self, claim: Claim) -> str | None:
@@ -257,7 +257,7 @@ class ScatteringReplayClient(ReplayClient):
         self._refusals = Rejected()
 
     def arrivals(self) -> Sequence[FragmentStats]:
-        """Say what the buffer received since the last call."""
+        """Describe what the buffer received since the last call."""
         return self._store.arrivals()
 
     def deal(self, deal: Deal) -> bool:

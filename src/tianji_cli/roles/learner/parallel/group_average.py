@@ -111,7 +111,7 @@ class GroupAverage:
         return {"averaging": {"contributed": self._number, "adopted": self._adoptions}}
 
     def _has_to_wait(self, *, due: bool) -> bool:
-        """Say whether an average is awaited, and not for too long."""
+        """Whether an average is awaited, and not for too long."""
         if not (due or self._outstanding):
             return False
         now = time.monotonic()
