@@ -1,16 +1,18 @@
 import numpy as np
+import pytest
 
 from tianji_cli.wire.parameters import POLICY_HEADER_BYTES, PublishedPolicy, policy_layout
 
 
-def test_a_policy_is_read_as_it_was_written() -> None:
-    memory = memoryview(bytearray(policy_layout(5).nbytes))
+@pytest.mark.parametrize("count", [5, 1000])
+def test_a_policy_is_read_as_it_was_written(count: int) -> None:
+    memory = memoryview(bytearray(policy_layout(count).nbytes))
     written = PublishedPolicy(memory)
-    written.parameters[...] = np.arange(5) + 0.5
+    written.parameters[...] = np.arange(count) + 0.5
     written.header["env_steps"] = 2**40 + 3
     read = PublishedPolicy(memoryview(bytes(memory)))
     assert read.env_steps == 2**40 + 3
-    np.testing.assert_array_equal(read.parameters, np.arange(5, dtype=np.float32) + 0.5)
+    np.testing.assert_array_equal(read.parameters, np.arange(count, dtype=np.float32) + 0.5)
 
 
 def test_the_step_count_and_the_parameters_are_views_that_share_nothing() -> None:
