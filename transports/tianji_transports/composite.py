@@ -164,7 +164,7 @@ class Confluence:
     turn: int = 0
 
     def probe(self, counters: Counters) -> Claim | None:
-        """Claim from whoever's turn it is, or else from the other."""
+        """Claim from the engine whose turn it is, or else from the other."""
         name = self.channel.name
         if self.turn < self.share:
             first, second = self.local, self.remote

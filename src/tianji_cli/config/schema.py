@@ -52,7 +52,7 @@ MAX_PROCESSES: Final = 32_768
 """Processes of a job: the root keeps a connection to each."""
 
 MAX_ROLES: Final = 64
-"""Roles of the user's own: each is a process in every group, and may get a copy of every fragment."""
+"""User roles: each is a process in every group, and may get a copy of every fragment."""
 
 Processes = Annotated[Count, at_most(MAX_PROCESSES, "each is a process that the root is connected to")]
 Groups = Annotated[Count, at_most(1024, "the root averages the parameters of all of them, one by one")]

@@ -1,6 +1,6 @@
 """The fork server of a job: imports once what is slow to import, then forks a worker at each request.
 
-Started by ``launcher`` as ``python -m tianji_cli.launch.fork_server CHANNEL LIFELINE``, two descriptors.
+Started by ``local`` as ``python -m tianji_cli.launch.fork_server CHANNEL LIFELINE``, two descriptors.
 Lines of JSON go over the channel: requests come in, notices go out. The launcher never waits for the server
 to read; so the server may wait for the launcher. The server ends as soon as the channel's other end does, and
 so with its root.

@@ -14,6 +14,7 @@ from tianji_cli.plan.plan import ROOT_RANK, Plan
 from tianji_cli.root.job_view import Overview
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.parameters import Average, Contribution, average_layout, values_in
+from tianji_cli.wire.records import job_number
 from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import Claim, EngineOptions, Transport
 from tianji_transports.errors import TransportError
@@ -51,7 +52,6 @@ class RootEndpoint:
         if self._over:
             return
         # Imported here: the root of a single group needs none of it to start.
-        from tianji_cli.wire.records import job_number  # noqa: PLC0415
         from tianji_transports.composite import open_endpoint  # noqa: PLC0415
 
         plan = self._plan

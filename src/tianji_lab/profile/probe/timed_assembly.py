@@ -45,7 +45,7 @@ def job_of(config: JobConfig, directory: Path) -> Job:
     name = f"probe-{os.getpid()}-{next(_jobs)}"
     place = directory / name
     place.mkdir()
-    # Roles of the user's own are no part of what is measured.
+    # User roles are no part of what is measured.
     config = config.model_copy(update={"roles": {}})
     return Job(name, config, Plan(processes, ENGINE, ENGINE), place)
 
