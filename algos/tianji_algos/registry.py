@@ -47,7 +47,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             default_embryo="dqn",
         ),
         ("embryo", "dqn"): _BuiltIn(
-            target="tianji_algos.dqn.embryo:DQNEmbryo",
+            target="tianji_algos.dqn.dqn:DQNEmbryo",
             settings="tianji_algos.dqn.settings:DQNSettings",
             contract="QNetwork",
         ),
@@ -59,7 +59,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             default_embryo="impala",
         ),
         ("embryo", "impala"): _BuiltIn(
-            target="tianji_algos.impala.embryo:IMPALAEmbryo",
+            target="tianji_algos.impala.impala:IMPALAEmbryo",
             settings="tianji_algos.impala.settings:IMPALASettings",
             contract="ActorCritic",
         ),
@@ -72,7 +72,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             plays_in_team=True,
         ),
         ("embryo", "maddpg"): _BuiltIn(
-            target="tianji_algos.maddpg.embryo:MADDPGEmbryo",
+            target="tianji_algos.maddpg.maddpg:MADDPGEmbryo",
             settings="tianji_algos.maddpg.settings:MADDPGSettings",
             contract="TeamDeterministic",
         ),
@@ -85,7 +85,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             plays_in_team=True,
         ),
         ("embryo", "mappo"): _BuiltIn(
-            target="tianji_algos.mappo.embryo:MAPPOEmbryo",
+            target="tianji_algos.mappo.mappo:MAPPOEmbryo",
             settings="tianji_algos.mappo.settings:MAPPOSettings",
             contract="TeamActorCritic",
         ),
@@ -97,7 +97,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             default_embryo="ppo",
         ),
         ("embryo", "ppo"): _BuiltIn(
-            target="tianji_algos.ppo.embryo:PPOEmbryo",
+            target="tianji_algos.ppo.ppo:PPOEmbryo",
             settings="tianji_algos.ppo.settings:PPOSettings",
             contract="ActorCritic",
         ),
@@ -110,7 +110,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             plays_in_team=True,
         ),
         ("embryo", "qmix"): _BuiltIn(
-            target="tianji_algos.qmix.embryo:QMIXEmbryo",
+            target="tianji_algos.qmix.qmix:QMIXEmbryo",
             settings="tianji_algos.qmix.settings:QMIXSettings",
             contract="TeamQ",
         ),

@@ -12,7 +12,7 @@ from algos.training import parameters
 from tianji_algos.batch import Batch
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.dqn.agent import DQNAgent
-from tianji_algos.dqn.embryo import DQNEmbryo
+from tianji_algos.dqn.dqn import DQNEmbryo
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.errors import (
     DivergedError,

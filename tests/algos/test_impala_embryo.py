@@ -11,7 +11,7 @@ from algos.training import parameters, train
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.distributions import distribution_for
 from tianji_algos.errors import DivergedError, StateMismatchError
-from tianji_algos.impala.embryo import IMPALAEmbryo
+from tianji_algos.impala.impala import IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from tianji_algos.batch import Batch
 from tianji_algos.core import Spaces
 from tianji_algos.errors import DivergedError, StateMismatchError
-from tianji_algos.maddpg.embryo import MADDPGEmbryo
+from tianji_algos.maddpg.maddpg import MADDPGEmbryo
 from tianji_algos.maddpg.settings import MADDPGSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
 

@@ -13,7 +13,7 @@ from algos.training import parameters
 
 from tianji_algos.batch import Batch
 from tianji_algos.core import Peers, Spaces
-from tianji_algos.maddpg.embryo import MADDPGEmbryo
+from tianji_algos.maddpg.maddpg import MADDPGEmbryo
 
 ROWS = 12
 BOTH = pytest.mark.parametrize("spaces", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])

@@ -12,12 +12,12 @@ from tianji_algos.core import Fields, Spaces, build_model
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.mappo.agent import MAPPOAgent
-from tianji_algos.mappo.embryo import MAPPOEmbryo
+from tianji_algos.mappo.mappo import MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
-from tianji_algos.models.through_torch import TorchExecutor
+from tianji_algos.models.torch_backend import TorchExecutor
 from tianji_algos.team import Records
 
 ENVS = 16

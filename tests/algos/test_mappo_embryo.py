@@ -15,7 +15,7 @@ from algos.training import parameters, train
 
 from tianji_algos.core import Peers, Spaces, build_model
 from tianji_algos.mappo.agent import MAPPOAgent
-from tianji_algos.mappo.embryo import MAPPOEmbryo
+from tianji_algos.mappo.mappo import MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import IMPOSSIBLE, TeamActorCritic
 

@@ -14,7 +14,7 @@ from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.mlp import MLPActorCritic, MLPBackprop
 from tianji_algos.models.observation_encoder import ObservationEncoder
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.models.through_torch import TorchBackprop, TorchExecutor
+from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor
 from tianji_algos.optim.state import flatten_parameters
 
 Floats = npt.NDArray[np.float32]

@@ -18,16 +18,16 @@ from algos.training import parameters
 
 from tianji_algos.batch import Batch
 from tianji_algos.core import ALONE, Embryo, Peers, ReplayEmbryo, RolloutEmbryo, Spaces, build_model
-from tianji_algos.dqn.embryo import DQNEmbryo
+from tianji_algos.dqn.dqn import DQNEmbryo
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.errors import AlgorithmError
-from tianji_algos.impala.embryo import IMPALAEmbryo
+from tianji_algos.impala.impala import IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
-from tianji_algos.ppo.embryo import PPOEmbryo
+from tianji_algos.ppo.ppo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOSettings
 
 Floats = npt.NDArray[np.float32]

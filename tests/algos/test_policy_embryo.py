@@ -13,13 +13,13 @@ from algos.fragments import Fragment, random_rollout
 from algos.training import parameters, train
 
 from tianji_algos.core import Spaces, build_model
-from tianji_algos.impala.embryo import IMPALAEmbryo
+from tianji_algos.impala.impala import IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.on_policy.embryo import PolicyEmbryo
-from tianji_algos.ppo.embryo import PPOEmbryo
+from tianji_algos.on_policy.on_policy import PolicyEmbryo
+from tianji_algos.ppo.ppo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOSettings
 
 SMALL: dict[str, Any] = {

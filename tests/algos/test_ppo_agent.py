@@ -11,7 +11,7 @@ from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.agent import PPOAgent
-from tianji_algos.ppo.embryo import PPOEmbryo
+from tianji_algos.ppo.ppo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 
 STEPS, ENVS = 32, 16

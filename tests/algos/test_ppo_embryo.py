@@ -15,7 +15,7 @@ from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 from tianji_algos.ppo.agent import PPOAgent
-from tianji_algos.ppo.embryo import PPOEmbryo
+from tianji_algos.ppo.ppo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 
 SMALL: dict[str, Any] = {"rollout_steps": 64, "minibatch_size": 16, "epochs": 3, "learning_rate": 1e-2}

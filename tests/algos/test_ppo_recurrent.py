@@ -18,8 +18,8 @@ from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.agent import PPOAgent
-from tianji_algos.ppo.embryo import PPOEmbryo
 from tianji_algos.ppo.loss import PPOMinibatch
+from tianji_algos.ppo.ppo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_algos.sequences import Sequences
 

@@ -16,7 +16,7 @@ from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.settings import MLPQSettings
 from tianji_algos.models.teams.q_network import AgentInputs, TeamQ
 from tianji_algos.qmix.agent import QMIXAgent
-from tianji_algos.qmix.embryo import PackedEpisodes
+from tianji_algos.qmix.qmix import PackedEpisodes
 from tianji_algos.qmix.settings import QMIXAgentSettings, TeamQSettings
 from tianji_algos.team import Records
 

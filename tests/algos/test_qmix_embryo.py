@@ -25,7 +25,7 @@ from tianji_algos.errors import (
 from tianji_algos.models.mlp_q import MLPQ
 from tianji_algos.models.settings import MLPQSettings
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ
-from tianji_algos.qmix.embryo import QMIXEmbryo
+from tianji_algos.qmix.qmix import QMIXEmbryo
 from tianji_algos.qmix.settings import QMIXSettings, TeamQSettings
 
 Floats = npt.NDArray[np.float32]

@@ -6,7 +6,7 @@ from algos.team_episodes import empty_records, random_batch, team_spaces
 
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.models.teams.q_network import NO_ACTION
-from tianji_algos.qmix.embryo import PackedEpisodes
+from tianji_algos.qmix.qmix import PackedEpisodes
 
 SPACES = team_spaces(agents=2, observation=1, actions=3)
 L = 4

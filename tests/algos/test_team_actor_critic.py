@@ -15,7 +15,7 @@ from tianji_algos.device import as_numbers
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.mappo.settings import TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import IMPOSSIBLE, TeamActorCritic
-from tianji_algos.models.through_torch import TorchBackprop, TorchExecutor
+from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor
 from tianji_algos.team import Records
 
 Floats = npt.NDArray[np.float32]

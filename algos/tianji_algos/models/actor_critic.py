@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Executor, Model
-from tianji_algos.models.through_torch import TorchBackprop, TorchExecutor
+from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor
 
 Floats = npt.NDArray[np.float32]
 

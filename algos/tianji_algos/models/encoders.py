@@ -16,7 +16,7 @@ from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.layers import build_layers
 from tianji_algos.models.observation_encoder import ImageShape, ObservationEncoder, image_shape
 from tianji_algos.models.settings import EncoderSettings, RecurrentActorCriticSettings
-from tianji_algos.models.through_torch import MixedPrecision
+from tianji_algos.models.torch_backend import MixedPrecision
 
 
 class ImageEncoder(MixedPrecision):

@@ -13,7 +13,7 @@ import torch
 
 from tianji_algos.core import Executor, Model
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.models.through_torch import TorchBackprop, TorchExecutor, TorchForward
+from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor, TorchForward
 
 Floats = npt.NDArray[np.float32]
 

@@ -13,7 +13,7 @@ import torch
 from tianji_algos.core import Executor, Fields
 from tianji_algos.device import Exchange, device_of
 from tianji_algos.models.actor_critic import ActorCritic, Backprop
-from tianji_algos.models.through_torch import TorchBackprop, acting_copy
+from tianji_algos.models.torch_backend import TorchBackprop, acting_copy
 from tianji_algos.sequences import Sequences
 
 Floats = npt.NDArray[np.float32]

@@ -8,7 +8,7 @@ import gymnasium  # noqa: F401
 import torch  # noqa: F401
 
 import tianji_algos.ppo.agent
-import tianji_algos.ppo.embryo  # noqa: F401
+import tianji_algos.ppo.ppo  # noqa: F401
 import tianji_cli.worker.assembly  # noqa: F401
 from tianji_transports import registry
 

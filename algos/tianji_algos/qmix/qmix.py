@@ -16,8 +16,8 @@ from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import SequenceEmbryo, Spaces, require_model
 from tianji_algos.device import Exchange
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ, team_that_chooses
-from tianji_algos.optim.one_optimizer import OneOptimizer
 from tianji_algos.optim.optimizers import build_optimizer
+from tianji_algos.optim.single_optimizer import SingleOptimizer
 from tianji_algos.optim.state import Means, flatten_parameters, tensors_of
 from tianji_algos.optim.target_network import TargetNetwork
 from tianji_algos.qmix.settings import QMIXSettings
@@ -82,7 +82,7 @@ Counts = npt.NDArray[np.bool_]
 DIAGNOSTICS: Final = ("loss", "td_error", "mean_q", "mean_target")
 
 
-class QMIXEmbryo(OneOptimizer, SequenceEmbryo):
+class QMIXEmbryo(SingleOptimizer, SequenceEmbryo):
     """Trains a team's value towards the rewards and what target networks make of what follows.
 
     Every step of every episode counts alike, up to the terminal one. For a mixer what a dead agent does, its

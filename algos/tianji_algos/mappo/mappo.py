@@ -16,7 +16,7 @@ from tianji_algos.mappo.rollout import TeamMinibatch, TeamRollout
 from tianji_algos.mappo.settings import MAPPOSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.on_policy.rollout import PolicyMinibatch
-from tianji_algos.ppo.embryo import PPOEmbryo
+from tianji_algos.ppo.ppo import PPOEmbryo
 from tianji_algos.rollout_observations import Observations
 
 

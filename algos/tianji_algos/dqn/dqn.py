@@ -14,15 +14,15 @@ from tianji_algos.device import uploads_to
 from tianji_algos.dqn.loss import DIAGNOSTICS, DQNLoss, bootstrap
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.models.q_network import QNetwork, count_actions
-from tianji_algos.optim.one_optimizer import OneOptimizer
 from tianji_algos.optim.optimizers import Adam
+from tianji_algos.optim.single_optimizer import SingleOptimizer
 from tianji_algos.optim.state import Means, flatten_parameters, tensors_of
 from tianji_algos.optim.target_network import TargetNetwork
 
 Floats = npt.NDArray[np.float32]
 
 
-class DQNEmbryo(OneOptimizer, ReplayEmbryo):
+class DQNEmbryo(SingleOptimizer, ReplayEmbryo):
     """Trains a Q network towards what a target network makes of the next observation.
 
     Args:

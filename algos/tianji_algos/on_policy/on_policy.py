@@ -16,8 +16,8 @@ from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.through_time import RecurrentActorCritic
 from tianji_algos.on_policy.rollout import PolicyMinibatch, PolicyRollout
 from tianji_algos.on_policy.settings import PolicySettings
-from tianji_algos.optim.one_optimizer import OneOptimizer
 from tianji_algos.optim.optimizers import build_optimizer
+from tianji_algos.optim.single_optimizer import SingleOptimizer
 from tianji_algos.optim.state import Means, flatten_parameters, tensors_of
 from tianji_algos.rollout_observations import Observations
 
@@ -34,7 +34,7 @@ class PolicyLoss(Protocol):
         """
 
 
-class PolicyEmbryo(OneOptimizer, RolloutEmbryo):
+class PolicyEmbryo(SingleOptimizer, RolloutEmbryo):
     """Trains an actor-critic on rollouts.
 
     Args:
@@ -119,7 +119,7 @@ class PolicyEmbryo(OneOptimizer, RolloutEmbryo):
         """Continue from what ``state`` returned; what is scheduled is the settings' business.
 
         Raises:
-            StateMismatchError: see ``OneOptimizer``.
+            StateMismatchError: see ``SingleOptimizer``.
         """
         super().load_state(tensors, rest)
         self._rng.bit_generator.state = rest["rng"]

@@ -14,7 +14,7 @@ from tianji_algos.optim.settings import OptimizerSettings
 from tianji_algos.optim.state import Means, check_algorithm, copy_tensors, restore_tensors
 
 
-class OneOptimizer(Embryo):
+class SingleOptimizer(Embryo):
     """An update rule's optimizer: its schedule, its part of a checkpoint, what is reported and averaged.
 
     Args:

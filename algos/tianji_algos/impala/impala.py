@@ -8,7 +8,7 @@ from tianji_algos.distributions import Distribution
 from tianji_algos.impala.loss import DIAGNOSTICS, IMPALALoss, VTrace
 from tianji_algos.impala.rollout import IMPALARollout
 from tianji_algos.impala.settings import IMPALASettings
-from tianji_algos.on_policy.embryo import PolicyEmbryo
+from tianji_algos.on_policy.on_policy import PolicyEmbryo
 from tianji_algos.rollout_observations import Observations
 
 

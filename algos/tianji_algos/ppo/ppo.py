@@ -9,7 +9,7 @@ import torch
 
 from tianji_algos.core import Fields
 from tianji_algos.distributions import Distribution
-from tianji_algos.on_policy.embryo import PolicyEmbryo
+from tianji_algos.on_policy.on_policy import PolicyEmbryo
 from tianji_algos.ppo.loss import DIAGNOSTICS, PPOLoss, PPOMinibatch
 from tianji_algos.ppo.rollout import PPORollout, SampleRollout, SequenceRollout
 from tianji_algos.ppo.settings import PPOSettings
