@@ -40,7 +40,7 @@ class _BuiltIn:
 _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
     {
         ("agent", "dqn"): _BuiltIn(
-            target="tianji_algos.dqn.agent:DQNAgent",
+            target="tianji_algos.dqn.dqn:DQNAgent",
             settings="tianji_algos.dqn.settings:DQNAgentSettings",
             contract="QNetwork",
             default_model="mlp_q",
@@ -52,7 +52,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             contract="QNetwork",
         ),
         ("agent", "impala"): _BuiltIn(
-            target="tianji_algos.impala.agent:IMPALAAgent",
+            target="tianji_algos.impala.impala:IMPALAAgent",
             settings="tianji_algos.impala.settings:IMPALAAgentSettings",
             contract="ActorCritic",
             default_model="mlp_actor_critic",
@@ -64,7 +64,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             contract="ActorCritic",
         ),
         ("agent", "maddpg"): _BuiltIn(
-            target="tianji_algos.maddpg.agent:MADDPGAgent",
+            target="tianji_algos.maddpg.maddpg:MADDPGAgent",
             settings="tianji_algos.maddpg.settings:MADDPGAgentSettings",
             contract="TeamDeterministic",
             default_model="team_deterministic",
@@ -77,7 +77,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             contract="TeamDeterministic",
         ),
         ("agent", "mappo"): _BuiltIn(
-            target="tianji_algos.mappo.agent:MAPPOAgent",
+            target="tianji_algos.mappo.mappo:MAPPOAgent",
             settings="tianji_algos.mappo.settings:MAPPOAgentSettings",
             contract="TeamActorCritic",
             default_model="team_actor_critic",
@@ -90,7 +90,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             contract="TeamActorCritic",
         ),
         ("agent", "ppo"): _BuiltIn(
-            target="tianji_algos.ppo.agent:PPOAgent",
+            target="tianji_algos.ppo.ppo:PPOAgent",
             settings="tianji_algos.ppo.settings:PPOAgentSettings",
             contract="ActorCritic",
             default_model="mlp_actor_critic",
@@ -102,7 +102,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             contract="ActorCritic",
         ),
         ("agent", "qmix"): _BuiltIn(
-            target="tianji_algos.qmix.agent:QMIXAgent",
+            target="tianji_algos.qmix.qmix:QMIXAgent",
             settings="tianji_algos.qmix.settings:QMIXAgentSettings",
             contract="TeamQ",
             default_model="team_q",
@@ -130,12 +130,12 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
             contract="ActorCritic",
         ),
         ("model", "mlp_q"): _BuiltIn(
-            target="tianji_algos.models.mlp_q:MLPQ",
+            target="tianji_algos.models.mlp:MLPQ",
             settings="tianji_algos.models.settings:MLPQSettings",
             contract="QNetwork",
         ),
         ("model", "recurrent_actor_critic"): _BuiltIn(
-            target="tianji_algos.models.recurrent:GatedActorCritic",
+            target="tianji_algos.models.through_time:GatedActorCritic",
             settings="tianji_algos.models.settings:RecurrentActorCriticSettings",
             contract="ActorCritic",
         ),

@@ -1,10 +1,10 @@
-"""What settings of algorithms have in common, and schedules of exploration. Imports no torch."""
+"""Settings that algorithms share: of exploration, optimizers, target networks, rollouts. Imports no torch."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Schedule = Literal["constant", "linear"]
 """How a hyperparameter changes over training."""
@@ -30,3 +30,101 @@ def falling(start: float, end: float, over: int, env_steps: int) -> float:
         env_steps: seen by now.
     """
     return start + min(1.0, env_steps / over) * (end - start)
+
+
+class OptimizerSettings(Settings):
+    """Of Adam, and how its learning rate changes over training.
+
+    Attributes:
+        learning_rate: of the optimizer.
+        learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``.
+        schedule_steps: env steps after which a linear schedule has reached 0.
+        adam_eps: Adam's term against division by zero, added to a root.
+        max_grad_norm: gradients are scaled down to this norm; None leaves them as they are.
+    """
+
+    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate_schedule: Schedule = "constant"
+    schedule_steps: int | None = Field(None, ge=1)
+    adam_eps: float = Field(1e-8, gt=0)
+    max_grad_norm: float | None = Field(10.0, gt=0)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """How each hyperparameter that may change over training does."""
+        return (self.learning_rate_schedule,)
+
+    def remaining(self, schedule: Schedule, env_steps: int) -> float:
+        """Give the share of a hyperparameter that a schedule leaves after so many env steps."""
+        if schedule == "constant" or self.schedule_steps is None:
+            return 1.0
+        return max(0.0, 1.0 - env_steps / self.schedule_steps)
+
+    @model_validator(mode="after")
+    def _scheduled(self) -> Self:
+        if "linear" in self.schedules and self.schedule_steps is None:
+            raise ValueError("a linear schedule needs schedule_steps, the env steps after which it reaches 0")
+        return self
+
+
+class AnyOptimizerSettings(OptimizerSettings):
+    """Of Adam or RMSProp.
+
+    Attributes:
+        optimizer: "adam" or "rmsprop".
+        rmsprop_decay: how much of its mean square RMSProp keeps from update to update.
+        rmsprop_eps: RMSProp's term against division by zero, added inside the root.
+    """
+
+    optimizer: Literal["adam", "rmsprop"] = "adam"
+    rmsprop_decay: float = Field(0.99, ge=0, lt=1)
+    rmsprop_eps: float = Field(1e-5, gt=0)
+
+
+class TargetSettings(Settings):
+    """How a target network keeps up with the online network.
+
+    Settings of what was not chosen may stand here, so that another can be chosen with ``--set``.
+
+    Attributes:
+        target_update: "hard" copies the online network now and then, "soft" follows it with every update.
+        target_every: "hard": updates from one copy to the next.
+        target_tau: "soft": share of the way that the target network goes with every update.
+    """
+
+    target_update: Literal["hard", "soft"] = "hard"
+    target_every: int = Field(200, ge=1)
+    target_tau: float = Field(0.005, gt=0, lt=1)
+
+
+class PolicySettings(AnyOptimizerSettings):
+    """Hyperparameters beside those of the loss.
+
+    Attributes:
+        rollout_steps: env steps, over all actors of a learner, that are gathered for one round of updates.
+        minibatch_size: samples per gradient update, about: a rollout is cut into equal minibatches.
+        epochs: passes over each rollout.
+        gamma: discount.
+        reward_scale: rewards are multiplied by it before anything else.
+        value_coef: weight of the value loss, half the squared error.
+        entropy_coef: weight of the entropy bonus.
+    """
+
+    rollout_steps: int = Field(2048, ge=1)
+    minibatch_size: int = Field(256, ge=1)
+    epochs: int = Field(1, ge=1)
+    gamma: float = Field(0.99, ge=0, le=1)
+    reward_scale: float = Field(1.0, gt=0)
+    value_coef: float = Field(0.5, ge=0)
+    entropy_coef: float = Field(0.0, ge=0)
+    adam_eps: float = Field(1e-5, gt=0)
+    max_grad_norm: float = Field(0.5, gt=0)
+
+    @model_validator(mode="after")
+    def _filled(self) -> Self:
+        if self.minibatch_size > self.rollout_steps:
+            raise ValueError(
+                f"minibatch_size ({self.minibatch_size}) can never be filled: "
+                f"a rollout has rollout_steps = {self.rollout_steps} samples"
+            )
+        return self

@@ -13,8 +13,7 @@ from algos.training import parameters
 
 from tianji_algos.batch import Batch
 from tianji_algos.core import Spaces, build_model
-from tianji_algos.maddpg.agent import MADDPGAgent
-from tianji_algos.maddpg.maddpg import MADDPGEmbryo
+from tianji_algos.maddpg.maddpg import MADDPGAgent, MADDPGEmbryo
 from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings, TeamDeterministicSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
 from tianji_algos.team import Records

@@ -14,8 +14,7 @@ from algos.fragments import Fragment, random_fragment
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.ppo.agent import PPOAgent
-from tianji_algos.ppo.ppo import PPOEmbryo
+from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 
 STEPS, ENVS = 16, 64

@@ -10,10 +10,10 @@ import torch
 from algos.fragments import random_fragment
 
 from tianji_algos.core import Spaces, build_model
-from tianji_algos.dqn.agent import DQNAgent
+from tianji_algos.dqn.dqn import DQNAgent
 from tianji_algos.dqn.settings import DQNAgentSettings
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.mlp import MLPQ
 from tianji_algos.models.settings import MLPQSettings
 
 Floats = npt.NDArray[np.float32]

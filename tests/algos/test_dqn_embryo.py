@@ -11,8 +11,7 @@ from algos.training import parameters
 
 from tianji_algos.batch import Batch
 from tianji_algos.core import Spaces, build_model
-from tianji_algos.dqn.agent import DQNAgent
-from tianji_algos.dqn.dqn import DQNEmbryo
+from tianji_algos.dqn.dqn import DQNAgent, DQNEmbryo
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.errors import (
     DivergedError,
@@ -20,8 +19,7 @@ from tianji_algos.errors import (
     UnsuitableModelError,
     UnsupportedSpaceError,
 )
-from tianji_algos.models.mlp import MLPActorCritic
-from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.mlp import MLPQ, MLPActorCritic
 from tianji_algos.models.q_network import QNetwork
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from tianji_algos.dqn.loss import DQNLoss, bootstrap, pick
+from tianji_algos.dqn.dqn import DQNLoss, bootstrap, pick
 
 Floats = npt.NDArray[np.float32]
 B, A = 24, 3

@@ -11,8 +11,7 @@ from pydantic import BaseModel
 
 from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
-from tianji_algos.models.mlp import MLPActorCritic
-from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.mlp import MLPQ, MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.optim.state import flatten_parameters
 

@@ -8,11 +8,9 @@ import pytest
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsuitableModelError
-from tianji_algos.impala.agent import IMPALAAgent
-from tianji_algos.impala.impala import IMPALAEmbryo
+from tianji_algos.impala.impala import IMPALAAgent, IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings
-from tianji_algos.models.mlp import MLPActorCritic
-from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.mlp import MLPQ, MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 
 STEPS, ENVS = 8, 16

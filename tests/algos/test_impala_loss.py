@@ -10,7 +10,7 @@ from algos.fragments import Fragment, random_fragment
 
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import distribution_for
-from tianji_algos.impala.loss import DIAGNOSTICS, IMPALALoss, IMPALAMinibatch, VTrace
+from tianji_algos.impala.impala import DIAGNOSTICS, IMPALALoss, IMPALAMinibatch, VTrace
 
 Floats = npt.NDArray[np.float32]
 

@@ -14,10 +14,9 @@ from algos.training import flat_of
 from tianji_algos import registry
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsuitableModelError, UnsupportedSpaceError
-from tianji_algos.maddpg.agent import MADDPGAgent
-from tianji_algos.maddpg.maddpg import MADDPGEmbryo
+from tianji_algos.maddpg.maddpg import MADDPGAgent, MADDPGEmbryo
 from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings
-from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.mlp import MLPQ
 from tianji_algos.models.settings import MLPQSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
 

@@ -11,8 +11,7 @@ from algos.teams import bury, random_records, team_spaces
 from tianji_algos.core import Fields, Spaces, build_model
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
-from tianji_algos.mappo.agent import MAPPOAgent
-from tianji_algos.mappo.mappo import MAPPOEmbryo
+from tianji_algos.mappo.mappo import MAPPOAgent, MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings

@@ -14,8 +14,7 @@ from algos.teams import bury, random_team_fragment, random_team_rollout, team_sp
 from algos.training import parameters, train
 
 from tianji_algos.core import Peers, Spaces, build_model
-from tianji_algos.mappo.agent import MAPPOAgent
-from tianji_algos.mappo.mappo import MAPPOEmbryo
+from tianji_algos.mappo.mappo import MAPPOAgent, MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import IMPOSSIBLE, TeamActorCritic
 

@@ -24,8 +24,7 @@ from tianji_algos.errors import AlgorithmError
 from tianji_algos.impala.impala import IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.models.mlp import MLPActorCritic
-from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.mlp import MLPQ, MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 from tianji_algos.ppo.ppo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOSettings

@@ -17,8 +17,7 @@ from tianji_algos import registry
 from tianji_algos.batch import Batch
 from tianji_algos.core import Agent, Embryo, Spaces, build_model
 from tianji_algos.device import Snapshot
-from tianji_algos.models.mlp import MLPActorCritic
-from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.mlp import MLPQ, MLPActorCritic
 
 KINDS = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 MODELS = {"ppo": "mlp_actor_critic", "impala": "mlp_actor_critic", "dqn": "mlp_q"}

@@ -17,7 +17,7 @@ import torch
 from tianji_algos import registry
 from tianji_algos.batch import Batch
 from tianji_algos.core import Embryo, Model, RolloutEmbryo, Spaces, build_model
-from tianji_algos.sequences import Sequences
+from tianji_algos.rollout_observations import Sequences
 
 Array = npt.NDArray[Any]
 Fragment = dict[str, Array]

@@ -10,8 +10,7 @@ from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.ppo.agent import PPOAgent
-from tianji_algos.ppo.ppo import PPOEmbryo
+from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 
 STEPS, ENVS = 32, 16

@@ -11,11 +11,9 @@ from algos.training import parameters, train
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import DivergedError, StateMismatchError, UnsuitableModelError
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.models.mlp import MLPActorCritic
-from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.mlp import MLPQ, MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
-from tianji_algos.ppo.agent import PPOAgent
-from tianji_algos.ppo.ppo import PPOEmbryo
+from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 
 SMALL: dict[str, Any] = {"rollout_steps": 64, "minibatch_size": 16, "epochs": 3, "learning_rate": 1e-2}

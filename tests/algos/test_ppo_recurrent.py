@@ -17,11 +17,9 @@ from tianji_algos.core import Fields, Spaces, build_model
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.ppo.agent import PPOAgent
-from tianji_algos.ppo.loss import PPOMinibatch
-from tianji_algos.ppo.ppo import PPOEmbryo
+from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo, PPOMinibatch
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_algos.sequences import Sequences
+from tianji_algos.rollout_observations import Sequences
 
 STEPS, ENVS = 8, 4
 SMALL: dict[str, Any] = {"rollout_steps": 64, "minibatch_size": 24, "epochs": 3, "learning_rate": 1e-2}

@@ -12,11 +12,10 @@ from algos.training import flat_of
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsuitableModelError, UnsupportedSpaceError
-from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.mlp import MLPQ
 from tianji_algos.models.settings import MLPQSettings
 from tianji_algos.models.teams.q_network import AgentInputs, TeamQ
-from tianji_algos.qmix.agent import QMIXAgent
-from tianji_algos.qmix.qmix import PackedEpisodes
+from tianji_algos.qmix.qmix import PackedEpisodes, QMIXAgent
 from tianji_algos.qmix.settings import QMIXAgentSettings, TeamQSettings
 from tianji_algos.team import Records
 

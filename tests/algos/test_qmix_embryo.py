@@ -22,7 +22,7 @@ from tianji_algos.errors import (
     UnsuitableModelError,
     UnsupportedSpaceError,
 )
-from tianji_algos.models.mlp_q import MLPQ
+from tianji_algos.models.mlp import MLPQ
 from tianji_algos.models.settings import MLPQSettings
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ
 from tianji_algos.qmix.qmix import QMIXEmbryo

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from tianji_algos.qmix.targets import best_values, lambda_targets, value_of
+from tianji_algos.qmix.qmix import best_values, lambda_targets, value_of
 
 Floats = npt.NDArray[np.float32]
 

@@ -12,8 +12,7 @@ from algos.training import parameters
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import build_model
 from tianji_algos.models.teams.q_network import TeamQ
-from tianji_algos.qmix.agent import QMIXAgent
-from tianji_algos.qmix.qmix import QMIXEmbryo
+from tianji_algos.qmix.qmix import QMIXAgent, QMIXEmbryo
 from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings, TeamQSettings
 
 SPACES = team_spaces(agents=2, observation=3, actions=2, state=3)

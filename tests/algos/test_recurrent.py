@@ -14,12 +14,11 @@ from torch import nn
 from tianji_algos import registry
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.recurrent import GatedActorCritic
-from tianji_algos.models.through_time import RecurrentActorCritic
+from tianji_algos.models.through_time import GatedActorCritic, RecurrentActorCritic
 from tianji_algos.optim.state import flatten_parameters
-from tianji_algos.ppo.agent import PPOAgent
+from tianji_algos.ppo.ppo import PPOAgent
 from tianji_algos.ppo.settings import PPOAgentSettings
-from tianji_algos.sequences import Sequences
+from tianji_algos.rollout_observations import Sequences
 from tianji_algos.settings import NoSettings
 
 Floats = npt.NDArray[np.float32]

@@ -1,25 +1,259 @@
-"""DQN's update rule (Mnih et al., 2015), with double, n-step and weighted updates."""
+"""DQN (Mnih et al., 2015) with double, n-step and weighted updates: agent, loss and update rule.
+
+The loss works on transposed Q, ``[A, B]``: that is how the built-in network lays it out in memory, and numpy
+is fast on rows of B numbers.
+"""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import math
+from typing import Any, ClassVar, Final, cast
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
-from tianji_algos.core import ReplayEmbryo, Spaces, require_model
+from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, require_model
 from tianji_algos.device import uploads_to
-from tianji_algos.dqn.loss import DIAGNOSTICS, DQNLoss, bootstrap
-from tianji_algos.dqn.settings import DQNSettings
+from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
+from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.optim.optimizers import Adam
 from tianji_algos.optim.single_optimizer import SingleOptimizer
-from tianji_algos.optim.state import Means, flatten_parameters, tensors_of
-from tianji_algos.optim.target_network import TargetNetwork
+from tianji_algos.optim.state import Means, TargetNetwork, flatten_parameters, tensors_of
+from tianji_algos.settings import falling
 
 Floats = npt.NDArray[np.float32]
+
+DIAGNOSTICS: Final = ("loss", "mean_q", "td_error")
+
+
+def pick(q: Floats, action: npt.NDArray[Any]) -> tuple[Floats, npt.NDArray[np.intp]]:
+    """Take ``q[i, action[i]]`` of each row i of ``q [B, A]``.
+
+    Returns:
+        What was taken, ``[B]``, and where it is in the flat ``q.T``.
+    """
+    where = action.astype(np.intp)
+    where *= len(q)
+    where += np.arange(len(q))
+    return q.T.reshape(-1).take(where, mode="clip"), where
+
+
+def bootstrap(next_q: Floats, chooser: Floats) -> Floats:
+    """Value the states that ``next_q [B, A]`` belongs to at the action that is best by ``chooser [B, A]``.
+
+    With the online network as chooser this is double Q-learning (van Hasselt et al., 2016, equation 4);
+    with ``next_q`` itself it is the maximum (Mnih et al., 2015).
+    """
+    if chooser is next_q:
+        return cast("Floats", np.maximum.reduce(next_q.T))
+    return pick(next_q, chooser.T.argmax(axis=0))[0]
+
+
+class DQNLoss:
+    """Mean, over a batch, of the weighted Huber or half squared TD error.
+
+    Args:
+        delta: TD error from which the loss is linear; None for half the squared error everywhere.
+
+    Attributes:
+        td_error: of each sample of the last batch, ``[B]``.
+    """
+
+    def __init__(self, delta: float | None) -> None:
+        self._delta = np.float32(math.inf if delta is None else delta)
+        self._d_q = np.empty((0, 0), np.float32)
+        self.td_error: Floats = np.empty(0, np.float32)
+
+    def gradient(
+        self, q: Floats, action: npt.NDArray[Any], target: Floats, weight: Floats
+    ) -> tuple[Floats, tuple[float, float, float]]:
+        """Differentiate by ``q [B, A]``.
+
+        Args:
+            q: values of all actions.
+            action: those taken, ``[B]``.
+            target: what their values should have been, ``[B]``.
+            weight: importance of each sample, ``[B]``.
+
+        Returns:
+            The derivative ``[B, A]``, reused by the next call, and the ``DIAGNOSTICS`` in order.
+        """
+        size = len(q)
+        taken, where = pick(q, action)
+        self.td_error = taken - target
+        slope = np.clip(self.td_error, -self._delta, self._delta)
+        chord = self.td_error - np.float32(0.5) * slope  # both losses are slope * (error - slope / 2)
+        slope *= weight
+        diagnostics = (
+            float(np.dot(slope, chord)) / size,
+            float(taken.mean()),
+            float(np.abs(self.td_error).mean()),
+        )
+        slope /= np.float32(size)
+        if self._d_q.shape != q.T.shape:
+            self._d_q = np.empty(q.T.shape, np.float32)
+        self._d_q.fill(0.0)
+        self._d_q.reshape(-1)[where] = slope
+        return self._d_q.T, diagnostics
+
+
+class DQNAgent(Agent):
+    """Acts epsilon-greedily; records the action, and on demand how surprising its outcome was.
+
+    Args:
+        spaces: of one environment.
+        model: the network to act with.
+        settings: of the exploration.
+        num_envs: N, how many environments ``act`` serves at once.
+        seed: of the exploration.
+
+    Raises:
+        UnsupportedSpaceError: the action space is not Discrete.
+        UnsuitableModelError: the model is no ``QNetwork``.
+    """
+
+    settings_type: ClassVar[type[DQNAgentSettings]] = DQNAgentSettings
+    default_model: ClassVar[str] = "mlp_q"
+    default_embryo: ClassVar[str] = "dqn"
+
+    def __init__(
+        self, spaces: Spaces, model: QNetwork, settings: DQNAgentSettings, num_envs: int, seed: int
+    ) -> None:
+        self.settings = settings
+        self._actions = np.float32(count_actions(spaces.action))
+        assert isinstance(spaces.action, gym.spaces.Discrete)
+        require_model(model, QNetwork, "DQN", "mlp_q")
+        self._first = int(spaces.action.start)
+        self._executor = model.executor(num_envs)
+        self._rng = np.random.default_rng(seed)
+        self._draws = np.empty((2, num_envs), np.float32)
+        self._is_random = np.empty(num_envs, np.bool_)
+        self._action = np.empty(num_envs, np.int64)
+        self._seen = _SeenValues(num_envs) if settings.priorities else None
+        self._epsilon = np.empty(num_envs, np.float32)
+        if settings.epsilon_schedule == "linear":
+            self.schedule(0)
+        else:
+            self.explore_as(0, num_envs)
+
+    @classmethod
+    def fields(cls, spaces: Spaces, settings: DQNAgentSettings) -> tuple[FieldSpec, ...]:
+        """Record ``action``, counted from 0, and ``priority`` if the settings ask for it."""
+        action = FieldSpec("action", np.min_scalar_type(count_actions(spaces.action) - 1))
+        return (action, FieldSpec("priority", np.dtype(np.float32))) if settings.priorities else (action,)
+
+    def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
+        """Choose the best action, or with probability epsilon any; write ``action [N]``."""
+        (q,) = self._executor(observation)
+        np.argmax(q.T, axis=0, out=self._action)
+        self._explore(self._action, self._epsilon)
+        into["action"][...] = self._action
+        if self._seen is not None:
+            self._seen.append(q, self._action)
+        return self._for_environment()
+
+    def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
+        """Write the priority of each step, ``[T, N]``; of those that are no experience, 0."""
+        if self._seen is None:
+            return
+        (q,) = self._executor(observation)
+        settings = self.settings
+        fields["priority"][...] = self._seen.td_error(
+            fields, q, settings.priority_gamma, settings.priority_reward_scale
+        )
+
+    def schedule(self, env_steps: int) -> None:
+        """Set epsilon, where it falls over training."""
+        settings = self.settings
+        if settings.epsilon_schedule == "linear":
+            self._epsilon[:] = falling(
+                settings.epsilon_start, settings.epsilon_end, settings.epsilon_steps, env_steps
+            )
+
+    def explore_as(self, first: int, of: int) -> None:
+        """Set the epsilon of each environment, where they differ."""
+        settings = self.settings
+        if settings.epsilon_schedule == "per_actor":
+            share = np.arange(first, first + len(self._epsilon)) / max(1, of - 1)
+            self._epsilon[:] = settings.epsilon_base ** (1.0 + settings.epsilon_alpha * share)
+
+    def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Choose the best actions, or with probability ``eval_epsilon`` any."""
+        (q,) = self._executor(observation)
+        best: npt.NDArray[np.int64] = q.T.argmax(axis=0)
+        if self.settings.eval_epsilon:
+            self._explore(best, self.settings.eval_epsilon)
+        best += self._first
+        return best
+
+    def adopt(self, parameters: Floats) -> None:
+        """Act with these parameters from now on."""
+        self._executor.adopt(parameters)
+
+    def reseed(self, seed: int) -> None:
+        """Begin the exploration's random stream anew."""
+        self._rng = np.random.default_rng(seed)
+
+    def _explore(self, actions: npt.NDArray[np.int64], epsilon: Floats | float) -> None:
+        """Replace actions ``[N]`` by random ones, each with probability epsilon."""
+        self._rng.random(dtype=np.float32, out=self._draws)
+        luck, choice = self._draws
+        np.less(luck, epsilon, out=self._is_random)
+        choice *= self._actions
+        np.copyto(actions, choice, where=self._is_random, casting="unsafe")
+
+    def _for_environment(self) -> npt.NDArray[np.int64]:
+        if self._first != 0:
+            self._action += self._first
+        return self._action
+
+
+class _SeenValues:
+    """What the network said while acting, so that a fragment's TD errors cost no second pass.
+
+    Args:
+        num_envs: N.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._taken = np.empty((0, num_envs), np.float32)
+        self._best = np.empty((1, num_envs), np.float32)
+        self._steps = 0
+
+    def append(self, q: Floats, action: npt.NDArray[Any]) -> None:
+        """Note the values of one time step."""
+        if self._steps == len(self._taken):
+            longer = max(32, 2 * self._steps)
+            self._taken = np.resize(self._taken, (longer, len(action)))
+            self._best = np.resize(self._best, (longer + 1, len(action)))
+        self._taken[self._steps] = pick(q, action)[0]
+        np.maximum.reduce(q.T, out=self._best[self._steps])
+        self._steps += 1
+
+    def td_error(self, fields: Fields, last_q: Floats, gamma: float, reward_scale: float) -> Floats:
+        """Give ``|r + gamma max Q' - Q|`` of each of a fragment's steps ``[T, N]``, and forget them.
+
+        Args:
+            fields: of a fragment whose T steps are the last that were noted.
+            last_q: values of the observation after the last step, ``[N, A]``.
+            gamma: discount.
+            reward_scale: of the rewards.
+        """
+        steps = len(fields["reward"])
+        first, stop = self._steps - steps, self._steps
+        np.maximum.reduce(last_q.T, out=self._best[stop])
+        error: Floats = self._best[first + 1 : stop + 1] * np.float32(gamma)
+        error *= 1 - fields["terminated"]
+        error += fields["reward"] * np.float32(reward_scale)
+        error -= self._taken[first:stop]
+        np.abs(error, out=error)
+        error *= fields["mask"]
+        self._steps = 0
+        return error
 
 
 class DQNEmbryo(SingleOptimizer, ReplayEmbryo):

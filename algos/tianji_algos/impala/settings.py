@@ -6,8 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tianji_algos.on_policy.settings import PolicySettings
-from tianji_algos.settings import Settings
+from tianji_algos.settings import PolicySettings, Settings
 
 
 class IMPALAAgentSettings(Settings):

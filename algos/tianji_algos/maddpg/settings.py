@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tianji_algos.models.settings import Widths
-from tianji_algos.optim.settings import OptimizerSettings
-from tianji_algos.settings import Settings
+from tianji_algos.settings import OptimizerSettings, Settings
 
 
 class MADDPGAgentSettings(Settings):

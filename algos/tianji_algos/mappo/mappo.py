@@ -1,23 +1,217 @@
-"""MAPPO's update rule (Yu et al., 2022), from which this one departs in two things.
+"""MAPPO (Yu et al., 2022): agent, distribution, rollout and update rule.
 
-Values are not normalised by running means of the returns: ``reward_scale`` brings these to a size that
-networks learn. And a dead agent's value is the mean of those of the living (see ``TeamRollout``).
+The update departs from the paper's in two things. Values are not normalised by running means of the returns:
+``reward_scale`` brings these to a size that networks learn. And a dead agent's value is the mean of those of
+the living (see ``TeamRollout``).
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from tianji_algos.core import Spaces
-from tianji_algos.mappo.distribution import TeamDistribution
-from tianji_algos.mappo.rollout import TeamMinibatch, TeamRollout
-from tianji_algos.mappo.settings import MAPPOSettings
+from tianji_algos.core import Fields, Spaces
+from tianji_algos.distributions import Actions, Categorical, Distribution, Gaussian
+from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
-from tianji_algos.on_policy.rollout import PolicyMinibatch
-from tianji_algos.ppo.ppo import PPOEmbryo
-from tianji_algos.rollout_observations import Observations
+from tianji_algos.on_policy.on_policy import PolicyMinibatch
+from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
+from tianji_algos.ppo.rollout import PPOMinibatch, SampleRollout, estimate_advantages
+from tianji_algos.rollout_observations import Indices, Observations
+from tianji_algos.team import Team
+
+Floats = npt.NDArray[np.float32]
+
+
+class TeamDistribution(Distribution):
+    """The distribution of one agent's actions, for each of M agents.
+
+    A policy's output has M rows for each of N environments, ``[N * M, outputs]``. Actions that an agent has
+    not, or may not choose, are the network's business: it makes them impossible, or constant.
+
+    Args:
+        spaces: of one environment.
+
+    Raises:
+        UnsupportedSpaceError: the environment shows no team.
+    """
+
+    def __init__(self, spaces: Spaces) -> None:
+        team = Team.of(spaces)
+        most = team.most_actions
+        recorded = team.action_field()
+        self._space = spaces.action
+        if team.discrete:
+            self._agent: Distribution = Categorical((most,), (0,), scalar=True, dtype=recorded.dtype)
+        else:
+            self._agent = Gaussian(gym.spaces.Box(-np.inf, np.inf, (most,), np.float32))
+        self.agents = (team.agents,)
+        self.outputs = self._agent.outputs
+        self.action_shape = recorded.shape
+        self.action_dtype = recorded.dtype
+        self._log_prob = np.empty(0, np.float32)
+        self._given = np.empty(0, self._space.dtype)
+
+    def sample(self, policy: Floats, rng: np.random.Generator, action: Actions, log_prob: Floats) -> None:
+        """Draw ``action [N, M, ...]`` and write its ``log_prob [N, M]``; ``action`` is contiguous."""
+        if len(self._log_prob) != len(policy):
+            self._log_prob = np.empty(len(policy), np.float32)
+        self._agent.sample(policy, rng, self._of_agents(action), self._log_prob)
+        log_prob[...] = self._log_prob.reshape(log_prob.shape)
+
+    def mode(self, policy: Floats) -> Actions:
+        """Give the likeliest actions ``[N, M, ...]``."""
+        return self._agent.mode(policy).reshape(-1, *self.action_shape)
+
+    def for_environment(self, action: Actions) -> Actions:
+        """Give actions as the space's type, within each agent's own bounds; reused by the next call."""
+        if self._given.shape != action.shape:
+            self._given = np.empty(action.shape, self._space.dtype)
+        if isinstance(self._space, gym.spaces.Box):
+            np.clip(action, self._space.low, self._space.high, out=self._given)
+        else:
+            np.copyto(self._given, action)
+        return self._given
+
+    def evaluate(self, policy: Floats, action: Actions) -> tuple[Floats, Floats]:
+        """Give log-probabilities and entropies of agents' actions, ``[rows]``, whichever agents' they are."""
+        return self._agent.evaluate(policy, action)
+
+    def gradient(self, d_log_prob: Floats, d_entropy: float) -> Floats:
+        """Derive by the policy of the last ``evaluate``, ``[rows, outputs]``."""
+        return self._agent.gradient(d_log_prob, d_entropy)
+
+    def _of_agents(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """View actions ``[N, M, ...]`` as ``[N * M, ...]``."""
+        return action.reshape(-1, *self._agent.action_shape)
+
+
+class MAPPOAgent(PPOAgent):
+    """Acts by sampling for every agent of a team; records action, log-probability and value of each."""
+
+    algorithm: ClassVar[str] = "MAPPO"
+    contract: ClassVar[type[torch.nn.Module]] = TeamActorCritic
+    settings_type: ClassVar[type[MAPPOAgentSettings]] = MAPPOAgentSettings  # type: ignore[assignment]
+    default_model: ClassVar[str] = "team_actor_critic"
+    default_embryo: ClassVar[str] = "mappo"
+    plays_in_team: ClassVar[bool] = True
+
+    @classmethod
+    def distribution(cls, spaces: Spaces) -> TeamDistribution:
+        """Give what the agents choose from, each for itself."""
+        return TeamDistribution(spaces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TeamMinibatch(PPOMinibatch):
+    """Samples for one gradient update: the steps of living agents, ``[B, ...]`` each.
+
+    Attributes:
+        env_steps: that they are parts of, over all learners.
+    """
+
+    env_steps: int
+
+
+class TeamRollout(SampleRollout):
+    """Env steps of a rollout, shuffled one by one; what they have of each agent stays together.
+
+    Until a minibatch is put together, samples are ``[env steps, M, ...]``.
+    """
+
+    _settings: MAPPOSettings
+    _env_steps: list[int]
+    """Of each minibatch of this epoch, over all learners."""
+
+    def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
+        """Shuffle env steps; minibatches have equally many of them, give or take one."""
+        order, edges = super()._deal(rng)
+        self._env_steps = np.diff(edges).sum(axis=0).tolist()
+        return order, edges
+
+    def _count(
+        self, columns: Mapping[str, npt.NDArray[Any]], edges: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """Count the steps of living agents in each minibatch, over all learners."""
+        own = np.array([np.count_nonzero(columns["alive"][part]) for part in self._own(edges)], np.int64)
+        counts: npt.NDArray[np.int64] = self._peers.compare(own).sum(axis=0)
+        return counts
+
+    def _minibatch(self, number: int, samples: slice, total: int) -> TeamMinibatch:
+        """Put together what living agents did; the network sees the others with them."""
+        observation, _ = self._input(number, samples)
+        parts = {name: _of_agents(rows[samples]) for name, rows in self._ordered.items()}
+        is_alive, outputs = parts.pop("alive"), None
+        if not is_alive.all():
+            outputs = np.flatnonzero(is_alive)
+            parts = {name: rows[outputs] for name, rows in parts.items()}
+        env_steps = self._env_steps[number]
+        return TeamMinibatch(
+            observation=observation, total=total, outputs=outputs, env_steps=env_steps, **parts
+        )
+
+    def _fields(self, fragment: Fields) -> dict[str, npt.NDArray[Any]]:
+        """Compute what a minibatch has of each step, ``[T * N, M, ...]``."""
+        alive = fragment["observation"]["alive"]
+        reward, value, is_end, mask = self._returns_of(fragment, alive)
+        settings = self._settings
+        advantage = estimate_advantages(
+            reward * np.float32(settings.reward_scale),
+            value,
+            is_end,
+            mask,
+            settings.gamma,
+            settings.gae_lambda,
+        )
+        target = advantage + value[:-1]
+        advantage *= alive[:-1]
+        columns = {
+            "action": fragment["action"],
+            "log_prob": fragment["log_prob"],
+            "value": value[:-1],
+            "advantage": advantage,
+            "target": target,
+            "alive": alive[:-1],
+        }
+        return {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in columns.items()}
+
+    def _returns_of(
+        self, fragment: Fields, alive: npt.NDArray[np.bool_]
+    ) -> tuple[Floats, Floats, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Describe what each agent's return consists of.
+
+        Rewards of the team go on when an agent has died, and those that live know what they are worth: the
+        value of who is dead is the mean of theirs. That is our own; Yu et al. (2022) show the value network
+        zeros in place of what a dead agent would see. An agent's own rewards end with it.
+
+        Args:
+            fragment: with ``terminated`` and ``mask``, ``[T, N]``.
+            alive: ``[T + 1, N, M]``.
+
+        Returns:
+            Reward; value ``[T + 1, N, M]``; where nothing follows; and what is experience. All but the value
+            are ``[T, N, M]``, or ``[T, N, 1]`` where they are the same for all agents.
+        """
+        value = fragment["value"]
+        is_end = fragment["terminated"][..., None].astype(np.bool_)
+        mask = fragment["mask"][..., None].astype(np.bool_)
+        if self._settings.rewards == "team":
+            if not alive.all():
+                living = np.maximum(alive.sum(axis=2, keepdims=True), 1).astype(np.float32)
+                value = np.where(alive, value, (value * alive).sum(axis=2, keepdims=True) / living)
+            return fragment["reward"][..., None], value, is_end, mask
+        return fragment["observation"]["reward"][1:], value, is_end | ~alive[1:], mask & alive[:-1]
+
+
+def _of_agents(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """View ``[B, M, ...]`` as ``[B * M, ...]``."""
+    return rows.reshape(-1, *rows.shape[2:])
 
 
 class MAPPOEmbryo(PPOEmbryo):

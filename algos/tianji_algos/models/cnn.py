@@ -1,17 +1,196 @@
-"""Convolutional networks for images: an actor-critic, and action values."""
+"""Convolutional networks for images: encoders, heads, an actor-critic and action values."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
+import gymnasium as gym
 import torch
+from torch import nn
+from torch.nn import functional
 
 from tianji_algos.core import Spaces
+from tianji_algos.distributions import Gaussian, distribution_for
+from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.models.encoders import ImageEncoder, PolicyValueHead
 from tianji_algos.models.layers import build_layers
+from tianji_algos.models.observation_encoder import ImageShape, ObservationEncoder, image_shape
 from tianji_algos.models.q_network import QNetwork, count_actions
-from tianji_algos.models.settings import CNNActorCriticSettings, CNNQSettings
+from tianji_algos.models.settings import (
+    CNNActorCriticSettings,
+    CNNQSettings,
+    EncoderSettings,
+    RecurrentActorCriticSettings,
+)
+from tianji_algos.models.torch_backend import MixedPrecision
+
+
+class ImageEncoder(MixedPrecision):
+    """Convolutions over images of bytes, then fully connected layers, a ReLU after each.
+
+    Bytes become numbers from 0 to 1; the factor is put into the first convolution's weights, which are fewer.
+
+    Args:
+        space: of one observation: uint8 ``[S, H, W]``, ``[H, W]`` or ``[H, W, C]``.
+        settings: which network.
+        widths: of the fully connected layers.
+
+    Attributes:
+        features: width of the last layer.
+
+    Raises:
+        UnsupportedSpaceError: observations are no images of bytes, or too small for the convolutions.
+    """
+
+    def __init__(self, space: gym.Space[Any], settings: EncoderSettings, widths: Sequence[int]) -> None:
+        super().__init__(settings.precision)
+        image = image_shape(space)
+        if image is None:
+            raise UnsupportedSpaceError(
+                f"a convolutional network ({settings.encoder!r}) takes images of bytes, uint8 [S, H, W], not "
+                f"{space}; a fully connected one would be right: the model 'mlp_actor_critic' or 'mlp_q', or "
+                "for 'recurrent_actor_critic' encoder = 'mlp'"
+            )
+        self._image = image
+        self._pools = settings.encoder == "impala_large"
+        build = _residual if self._pools else _plain
+        (first, *rest), outputs = build(image, settings)
+        assert isinstance(first, nn.Conv2d)
+        self.first, self.rest = first, nn.Sequential(*rest)
+        self.dense = build_layers(outputs, widths, "relu", ())
+        self.features = widths[-1]
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Compute features ``[N, features]`` in float32 of ``observation [N, ...]``."""
+        device = observation.device
+        pixels = self._image.to_planes(observation)
+        # Channels last, gradients of convolutions take half the time in float32 on a CPU, and pooling takes a
+        # quarter. As bytes they are put there in a tenth of the time that it takes afterwards.
+        trains_in_float32 = torch.is_grad_enabled() and self.dtype == torch.float32
+        if self._pools or device.type != "cpu" or trains_in_float32:
+            pixels = pixels.contiguous(memory_format=torch.channels_last)
+        pixels = pixels.to(self.dtype)
+        with self.computing(device):
+            first = self.first
+            weight = first.weight * (1.0 / 255.0)
+            maps = functional.conv2d(pixels, weight, first.bias, first.stride, first.padding)
+            features: torch.Tensor = self.dense(self.rest(maps).flatten(1))
+        return features.float()
+
+
+class RowEncoder(MixedPrecision):
+    """Fully connected layers over observations that are no images.
+
+    Args:
+        space: of one observation.
+        settings: widths and activation.
+
+    Attributes:
+        features: width of the last layer.
+
+    Raises:
+        UnsupportedSpaceError: observations that it cannot take.
+    """
+
+    def __init__(self, space: gym.Space[Any], settings: RecurrentActorCriticSettings) -> None:
+        super().__init__(settings.precision)
+        self._rows = ObservationEncoder(space)
+        self.dense = build_layers(self._rows.features, settings.widths, settings.activation, ())
+        self.features = settings.widths[-1]
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Compute features ``[N, features]`` in float32 of ``observation [N, ...]``."""
+        rows = self._rows.in_torch(observation).to(self.dtype)
+        with self.computing(observation.device):
+            features: torch.Tensor = self.dense(rows)
+        return features.float()
+
+
+class _ResidualBlock(nn.Module):
+    """Two convolutions beside a shortcut (Espeholt et al., 2018, Figure 3, right)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = _convolution(channels, channels, 3, 1, padding=1)
+        # Each block adds up two numbers: with a smaller one of them, what flows grows less over six blocks.
+        self.second = _convolution(channels, channels, 3, 1, padding=1, gain=1.0)
+
+    def forward(self, maps: torch.Tensor) -> torch.Tensor:
+        """Add to ``maps [N, channels, H, W]`` what the convolutions make of them."""
+        added: torch.Tensor = self.second(functional.relu(self.first(functional.relu(maps))))
+        return maps + added
+
+
+def _plain(image: ImageShape, settings: EncoderSettings) -> tuple[list[nn.Module], int]:
+    """Build a stack of convolutions; returns them, and how many numbers they give."""
+    layers: list[nn.Module] = []
+    planes, height, width = image.planes, image.height, image.width
+    for channels, (kernel, stride) in zip(settings.section_channels, settings.windows, strict=True):
+        if min(height, width) < kernel:
+            raise UnsupportedSpaceError(
+                f"images of {image.height} x {image.width} are too small for encoder = {settings.encoder!r}: "
+                f"its convolution {len(layers) // 2 + 1} of {kernel} x {kernel} gets {height} x {width}; "
+                "larger images, smaller model.kernels and model.strides, or 'impala_large' would be right"
+            )
+        layers += [_convolution(planes, channels, kernel, stride), nn.ReLU(inplace=True)]
+        planes, height, width = channels, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+    return layers, planes * height * width
+
+
+def _residual(image: ImageShape, settings: EncoderSettings) -> tuple[list[nn.Module], int]:
+    """Build sections of a convolution, pooling and two blocks; returns what ``_plain`` does."""
+    layers: list[nn.Module] = []
+    planes, height, width = image.planes, image.height, image.width
+    for channels in settings.section_channels:
+        layers += [_convolution(planes, channels, 3, 1, padding=1), nn.MaxPool2d(3, 2, padding=1)]
+        layers += [_ResidualBlock(channels), _ResidualBlock(channels)]
+        planes, height, width = channels, (height + 1) // 2, (width + 1) // 2
+    return [*layers, nn.ReLU()], planes * height * width
+
+
+def _convolution(
+    planes: int, channels: int, kernel: int, stride: int, padding: int = 0, gain: float = math.sqrt(2.0)
+) -> nn.Conv2d:
+    layer = nn.Conv2d(planes, channels, kernel, stride, padding)
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]  # it has one
+    return layer
+
+
+class PolicyValueHead(nn.Module):
+    """One layer with the outputs of the policy and the value; in float32, which probabilities need.
+
+    The standard deviation of continuous actions is a parameter of its own and depends on no observation.
+
+    Args:
+        features: width of what it gets.
+        space: of the actions.
+        policy_gain: scale of the policy output's initial weights.
+        initial_log_std: of the Gaussian policy.
+
+    Raises:
+        UnsupportedSpaceError: an action space that it cannot serve.
+    """
+
+    def __init__(
+        self, features: int, space: gym.Space[Any], policy_gain: float, initial_log_std: float
+    ) -> None:
+        super().__init__()
+        distribution = distribution_for(space)
+        gaussian = isinstance(distribution, Gaussian)
+        outputs = distribution.outputs // 2 if gaussian else distribution.outputs
+        self.outputs = build_layers(features, (), "relu", [policy_gain] * outputs + [1.0])
+        self.log_std = nn.Parameter(torch.full((outputs,), initial_log_std)) if gaussian else None
+
+    def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Compute policy ``[N, outputs]`` and value ``[N]`` from ``features [N, features]``."""
+        outputs = self.outputs(features)
+        policy, value = outputs[:, :-1], outputs[:, -1]
+        if self.log_std is not None:
+            policy = torch.cat((policy, self.log_std.expand_as(policy)), dim=1)
+        return policy, value
 
 
 class CNNActorCritic(ActorCritic):

@@ -1,4 +1,7 @@
-"""A fully connected actor-critic: torch holds the parameters, numpy does the arithmetic on a CPU."""
+"""Fully connected networks: an actor-critic and action values; numpy does the arithmetic on a CPU.
+
+Torch holds the parameters, and does the arithmetic on other devices.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from torch import nn
 from tianji_algos.core import Executor, Spaces
 from tianji_algos.device import device_of
 from tianji_algos.distributions import Gaussian, distribution_for
+from tianji_algos.models import q_network
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
 from tianji_algos.models.layers import (
     NumpyExecutor,
@@ -24,7 +28,8 @@ from tianji_algos.models.layers import (
     value_views,
 )
 from tianji_algos.models.observation_encoder import ObservationEncoder
-from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.models.q_network import Forward, QNetwork, count_actions
+from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 
 Floats = npt.NDArray[np.float32]
 
@@ -145,3 +150,174 @@ class MLPBackprop:
             self._networks.networks, d_outputs, self._gradients, strict=True
         ):
             network.backward(d_output, d_weights, d_biases)
+
+
+class MLPQ(QNetwork):
+    """Action values, plain or dueling (Wang et al., 2016).
+
+    A dueling network without ``stream_hidden`` has one output layer, whose first output is the state's value
+    and whose others are the advantages.
+
+    Args:
+        spaces: of one environment.
+        settings: widths, activation, dueling.
+
+    Raises:
+        UnsupportedSpaceError: an observation or action space that it cannot serve.
+    """
+
+    settings_type: ClassVar[type[MLPQSettings]] = MLPQSettings
+
+    def __init__(self, spaces: Spaces, settings: MLPQSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.encoder = ObservationEncoder(spaces.observation)
+        self.actions = count_actions(spaces.action)
+        outputs = self.actions + settings.dueling
+        trunk_outputs = 0 if settings.stream_hidden else outputs
+        activation, width = settings.activation, settings.hidden[-1]
+        self.trunk = build_layers(self.encoder.features, settings.hidden, activation, [1.0] * trunk_outputs)
+        if settings.stream_hidden:
+            self.value = build_layers(width, settings.stream_hidden, activation, [1.0])
+            self.advantage = build_layers(width, settings.stream_hidden, activation, [1.0] * self.actions)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Compute ``Q [N, A]`` in torch, on any device."""
+        rows = self.encoder.in_torch(observation)
+        flowing: torch.Tensor = self.trunk(rows)
+        if not self.settings.dueling:
+            return flowing
+        if self.settings.stream_hidden:
+            value, advantage = self.value(flowing), self.advantage(flowing)
+        else:
+            value, advantage = flowing[:, :1], flowing[:, 1:]
+        q: torch.Tensor = value + advantage - advantage.mean(dim=1, keepdim=True)
+        return q
+
+    def executor(self, batch_size: int) -> Executor:
+        """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
+        if not self._on_cpu():
+            return super().executor(batch_size)
+        return NumpyExecutor(self, partial(_numpy_q, self))
+
+    def evaluation(self) -> Forward:
+        """Evaluate in numpy on a CPU, in torch elsewhere."""
+        return _numpy_q(self, value_views(self)) if self._on_cpu() else super().evaluation()
+
+    def backprop(self) -> q_network.Backprop:
+        """Train in numpy on a CPU, in torch elsewhere."""
+        return MLPQBackprop(self) if self._on_cpu() else super().backprop()
+
+    def _on_cpu(self) -> bool:
+        return device_of(self).type == "cpu"
+
+
+class _NumpyQ:
+    """The forward and backward pass over named arrays; ``q [A, N]`` is feature-major."""
+
+    prefixes: tuple[str, ...] = ("trunk",)
+
+    def __init__(self, model: MLPQ, arrays: Mapping[str, Floats]) -> None:
+        self.encode = model.encoder
+        self.trunk = dense_network(
+            arrays, "trunk", model.settings.activation, activate_output=bool(model.settings.stream_hidden)
+        )
+
+    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats]:
+        return (self.forward(self.encode(observation)).T,)
+
+    def forward(self, rows: Floats) -> Floats:
+        """Compute ``q [A, N]`` for encoded observations ``rows [N, features]``; reused by the next call."""
+        return self.trunk.forward(rows)
+
+    def backward(self, d_q: Floats, gradients: list[tuple[list[Floats], list[Floats]]]) -> None:
+        """Write the gradients of the last ``forward``, given ``d_q [A, N]``.
+
+        Args:
+            d_q: derivative of the loss by ``q``.
+            gradients: weights and biases of the layers under each of ``prefixes``, written.
+        """
+        self.trunk.backward(d_q, *gradients[0])
+
+
+class _NumpyDuelingQ(_NumpyQ):
+    """Q = V + A - mean(A) (Wang et al., 2016, equation 9), where V and A are outputs of one layer."""
+
+    def __init__(self, model: MLPQ, arrays: Mapping[str, Floats]) -> None:
+        super().__init__(model, arrays)
+        self._q = np.empty((model.actions, 0), np.float32)
+
+    def forward(self, rows: Floats) -> Floats:
+        """Compute ``q [A, N]`` from V and A, which the trunk's last layer gives."""
+        outputs = self.trunk.forward(rows)
+        return self._combine(outputs[0], outputs[1:])
+
+    def backward(self, d_q: Floats, gradients: list[tuple[list[Floats], list[Floats]]]) -> None:
+        """Divide ``d_q [A, N]`` between V and A, and go back through the trunk."""
+        self.trunk.backward(np.concatenate(self._divide(d_q)), *gradients[0])
+
+    def _combine(self, value: Floats, advantage: Floats) -> Floats:
+        if self._q.shape != advantage.shape:
+            self._q = np.empty_like(advantage)
+        offset = value - np.add.reduce(advantage) / np.float32(len(advantage))
+        np.add(advantage, offset, out=self._q)
+        return self._q
+
+    def _divide(self, d_q: Floats) -> tuple[Floats, Floats]:
+        """Give the derivatives by V ``[1, N]`` and by A ``[A, N]``."""
+        d_value: Floats = np.add.reduce(d_q, keepdims=True)
+        d_advantage: Floats = d_q - d_value / np.float32(len(d_q))
+        return d_value, d_advantage
+
+
+class _NumpyStreams(_NumpyDuelingQ):
+    """V and A as networks of their own on top of the trunk."""
+
+    prefixes = ("trunk", "value", "advantage")
+
+    def __init__(self, model: MLPQ, arrays: Mapping[str, Floats]) -> None:
+        super().__init__(model, arrays)
+        activation = model.settings.activation
+        self.value = dense_network(arrays, "value", activation)
+        self.advantage = dense_network(arrays, "advantage", activation)
+        self._d_trunk = np.empty((2, model.settings.hidden[-1], 0), np.float32)
+
+    def forward(self, rows: Floats) -> Floats:
+        """Compute ``q [A, N]`` from V and A, which two networks make of the trunk's output."""
+        trunk = self.trunk.forward(rows).T
+        return self._combine(self.value.forward(trunk)[0], self.advantage.forward(trunk))
+
+    def backward(self, d_q: Floats, gradients: list[tuple[list[Floats], list[Floats]]]) -> None:
+        """Divide ``d_q [A, N]`` between the two networks, and add up what they give back to the trunk."""
+        if self._d_trunk.shape[2] != d_q.shape[1]:
+            self._d_trunk = np.empty((*self._d_trunk.shape[:2], d_q.shape[1]), np.float32)
+        d_value, d_advantage = self._divide(d_q)
+        by_value, by_advantage = self._d_trunk
+        self.value.backward(d_value, *gradients[1], d_input=by_value)
+        self.advantage.backward(d_advantage, *gradients[2], d_input=by_advantage)
+        by_value += by_advantage
+        self.trunk.backward(by_value, *gradients[0])
+
+
+def _numpy_q(model: MLPQ, arrays: Mapping[str, Floats]) -> _NumpyQ:
+    if model.settings.stream_hidden:
+        return _NumpyStreams(model, arrays)
+    return (_NumpyDuelingQ if model.settings.dueling else _NumpyQ)(model, arrays)
+
+
+class MLPQBackprop:
+    """Differentiates an ``MLPQ`` by hand.
+
+    Args:
+        model: its parameters and their ``grad`` are read and written where they are now.
+    """
+
+    def __init__(self, model: MLPQ) -> None:
+        gradients = gradient_views(model)
+        self._network = _numpy_q(model, value_views(model))
+        self._gradients = [select_layers(gradients, prefix) for prefix in self._network.prefixes]
+
+    def __call__(self, observation: npt.NDArray[Any], loss_gradient: q_network.LossGradient) -> None:
+        """Write the gradient of a loss on ``observation [B, ...]``."""
+        (d_q,) = loss_gradient(*self._network(observation))
+        self._network.backward(d_q.T, self._gradients)

@@ -1,20 +1,26 @@
-"""Actor-critics that remember, and how torch acts with them and trains them through time."""
+"""The recurrent backend: the contract of actor-critics that remember, and an LSTM or GRU after an encoder."""
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
-from tianji_algos.core import Executor, Fields
+from tianji_algos.core import Executor, Fields, Spaces
 from tianji_algos.device import Exchange, device_of
+from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic, Backprop
+from tianji_algos.models.cnn import ImageEncoder, PolicyValueHead, RowEncoder
+from tianji_algos.models.settings import RecurrentActorCriticSettings
 from tianji_algos.models.torch_backend import TorchBackprop, acting_copy
-from tianji_algos.sequences import Sequences
+from tianji_algos.rollout_observations import Sequences
 
 Floats = npt.NDArray[np.float32]
 
@@ -125,3 +131,124 @@ class RecurrentBackprop(TorchBackprop):
             to_device(sequences.observation), first, to_device(sequences.state)
         )
         self.propagate((policy, value), loss_gradient)
+
+
+class RecurrentCore(nn.Module):
+    """One layer of LSTM (Hochreiter & Schmidhuber, 1997) or GRU (Cho et al., 2014) cells, in float32.
+
+    Args:
+        inputs: width of what it gets.
+        width: of what it gives.
+        kind: "lstm" or "gru".
+
+    Attributes:
+        state_size: numbers remembered: an LSTM's output and cell side by side, a GRU's output.
+    """
+
+    def __init__(self, inputs: int, width: int, kind: Literal["lstm", "gru"]) -> None:
+        super().__init__()
+        # All parameters of a network are one tensor, not where cuDNN would lay out these.
+        warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
+        self.cells = nn.LSTM(inputs, width) if kind == "lstm" else nn.GRU(inputs, width)
+        self.state_size = state_size(width, kind)
+        for name, parameter in self.cells.named_parameters():
+            if name.startswith("bias"):
+                nn.init.zeros_(parameter)
+                continue
+            for gate in parameter.detach().view(-1, width, parameter.shape[1]):
+                nn.init.orthogonal_(gate)
+        if kind == "lstm":  # The forget gate begins open (Jozefowicz et al., 2015).
+            nn.init.ones_(self.cells.get_parameter("bias_ih_l0").detach()[width : 2 * width])
+
+    def forward(
+        self, features: torch.Tensor, first: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Go through steps in their order.
+
+        From one step at which an episode begins in any column to the next, all columns go through one call,
+        which takes a third of the time of as many calls as there are steps. The more columns, the more such
+        steps; where every step is one, it takes as long as single steps do.
+
+        Args:
+            features: ``[T, B, inputs]``.
+            first: ``[T, B]`` bool, on the host; the state is zero before these.
+            state: ``[B, state_size]`` before the first step.
+
+        Returns:
+            ``[T, B, width]``, and the state after the last step.
+        """
+        begins = first.any(dim=1).tolist()
+        bounds = [0, *(t for t in range(1, len(begins)) if begins[t]), len(begins)]
+        outputs: list[torch.Tensor] = []
+        for start, stop in pairwise(bounds):
+            if begins[start]:
+                state = state.masked_fill(first[start, :, None].to(state.device), 0.0)
+            output, state = self._without_beginnings(features[start:stop], state)
+            outputs.append(output)
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs), state
+
+    def _without_beginnings(
+        self, features: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if isinstance(self.cells, nn.GRU):
+            output, after = self.cells(features, state[None].contiguous())
+            return output, after[0]
+        hidden, cell = (half.contiguous() for half in state.chunk(2, dim=1))
+        if len(features) == 1:  # which is faster so: it prepares no weights for more
+            parameters = self.cells.parameters()
+            hidden, cell = torch.lstm_cell(features[0], (hidden, cell), *parameters)
+            return hidden[None], torch.cat((hidden, cell), dim=1)
+        output, (hiddens, cells) = self.cells(features, (hidden[None], cell[None]))
+        return output, torch.cat((hiddens[0], cells[0]), dim=1)
+
+
+def state_size(width: int, kind: Literal["lstm", "gru"]) -> int:
+    """Count what a core of a width remembers of one environment."""
+    return 2 * width if kind == "lstm" else width
+
+
+class GatedActorCritic(RecurrentActorCritic):
+    """Policy and value on top of an LSTM or GRU (Mnih et al., 2016; Espeholt et al., 2018).
+
+    Args:
+        spaces: of one environment.
+        settings: encoder, core and their widths, initial scales, precision.
+
+    Raises:
+        UnsupportedSpaceError: an observation or action space that it cannot serve.
+    """
+
+    settings_type: ClassVar[type[RecurrentActorCriticSettings]] = RecurrentActorCriticSettings
+
+    def __init__(self, spaces: Spaces, settings: RecurrentActorCriticSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        self.encoder: ImageEncoder | RowEncoder
+        if settings.encoder == "mlp":
+            self.encoder = RowEncoder(spaces.observation, settings)
+        else:
+            self.encoder = ImageEncoder(spaces.observation, settings, settings.widths)
+        self.core = RecurrentCore(self.encoder.features, settings.width, settings.core)
+        self.state_size = self.core.state_size
+        self.head = PolicyValueHead(
+            settings.width, spaces.action, settings.policy_gain, settings.initial_log_std
+        )
+
+    @classmethod
+    def recorded(
+        cls,
+        spaces: Spaces,  # noqa: ARG003 - the same for all
+        settings: RecurrentActorCriticSettings,
+    ) -> tuple[FieldSpec, ...]:
+        """Record once in a fragment what is remembered before its first step."""
+        shape = (state_size(settings.width, settings.core),)
+        return (FieldSpec("state", np.dtype(np.float32), shape, once=True),)
+
+    def unroll(
+        self, observation: torch.Tensor, first: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Go through steps in their order; the encoder sees all of them at once."""
+        features = self.encoder(observation.flatten(0, 1)).view(*first.shape, -1)
+        outputs, state = self.core(features, first, state)
+        policy, value = self.head(outputs.flatten(0, 1))
+        return policy, value, state

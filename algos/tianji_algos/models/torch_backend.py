@@ -16,6 +16,8 @@ from tianji_algos.core import Executor, Model
 from tianji_algos.device import Exchange, device_of
 from tianji_algos.models.settings import Precision
 
+Floats = npt.NDArray[np.float32]
+
 
 class MixedPrecision(nn.Module):
     """Layers that compute in the precision that is set; their parameters are float32, for an optimizer.
@@ -47,7 +49,6 @@ class MixedPrecision(nn.Module):
         self._converts = False
 
 
-Floats = npt.NDArray[np.float32]
 Network = TypeVar("Network", bound=Model)
 
 

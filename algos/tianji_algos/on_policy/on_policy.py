@@ -1,27 +1,156 @@
-"""What update rules that train a policy on rollouts have in common: PPO's and IMPALA's."""
+"""What PPO, IMPALA and MAPPO share: agents that sample from a policy, rollouts, and updates from them."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import BaseModel
 
-from tianji_algos.core import Fields, Peers, RolloutEmbryo, Spaces, require_model
+from tianji_algos.core import ALONE, Agent, Fields, Peers, RolloutEmbryo, Spaces, require_model
 from tianji_algos.distributions import Distribution, distribution_for
+from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.through_time import RecurrentActorCritic
-from tianji_algos.on_policy.rollout import PolicyMinibatch, PolicyRollout
-from tianji_algos.on_policy.settings import PolicySettings
 from tianji_algos.optim.optimizers import build_optimizer
 from tianji_algos.optim.single_optimizer import SingleOptimizer
 from tianji_algos.optim.state import Means, flatten_parameters, tensors_of
 from tianji_algos.rollout_observations import Observations
+from tianji_algos.settings import PolicySettings
 
 Floats = npt.NDArray[np.float32]
+
+
+class PolicyAgent(Agent):
+    """Acts by sampling; records the action and its log-probability.
+
+    Args:
+        spaces: of one environment.
+        model: the network to act with.
+        settings: an instance of ``settings_type``.
+        num_envs: N, how many environments ``act`` serves at once.
+        seed: of the exploration.
+
+    Raises:
+        UnsupportedSpaceError: the action space is none that can be sampled from.
+        UnsuitableModelError: the model is no ``ActorCritic``.
+    """
+
+    algorithm: ClassVar[str]
+    """What it is called in errors."""
+    contract: ClassVar[type[torch.nn.Module]] = ActorCritic
+    """What its networks derive from."""
+
+    def __init__(
+        self, spaces: Spaces, model: ActorCritic, settings: BaseModel, num_envs: int, seed: int
+    ) -> None:
+        require_model(model, self.contract, self.algorithm, self.default_model)
+        self.settings = settings
+        self._distribution = self.distribution(spaces)
+        self._executor = model.executor(num_envs)
+        self._rng = np.random.default_rng(seed)
+        self._action = np.empty((num_envs, *self._distribution.action_shape), self._distribution.action_dtype)
+
+    @classmethod
+    def distribution(cls, spaces: Spaces) -> Distribution:
+        """Give what the policy chooses from."""
+        return distribution_for(spaces.action)
+
+    @classmethod
+    def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - always the same
+        """Record ``action`` as drawn (not clipped) and ``log_prob``."""
+        distribution = cls.distribution(spaces)
+        return (
+            FieldSpec("action", distribution.action_dtype, distribution.action_shape),
+            FieldSpec("log_prob", np.dtype(np.float32), distribution.agents),
+        )
+
+    def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
+        """Sample actions for ``observation [N, ...]``; write action and log_prob ``[N, ...]``."""
+        policy, value = self._executor(observation)
+        self._distribution.sample(policy, self._rng, self._action, into["log_prob"])
+        into["action"][...] = self._action
+        self.record_value(value, into)
+        return self._distribution.for_environment(self._action)
+
+    def record_value(self, value: npt.NDArray[np.float32], into: Fields) -> None:
+        """Record the value ``[N]`` of a step, if the update rule asks for it."""
+
+    def begin(self, fields: Fields) -> None:
+        """Write what the network remembers."""
+        self._executor.record(fields)
+
+    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
+        """Let the network forget earlier episodes."""
+        self._executor.forget(where)
+
+    def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Choose the likeliest actions."""
+        policy, _ = self._executor(observation)
+        return self._distribution.for_environment(self._distribution.mode(policy))
+
+    def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
+        """Act with these parameters from now on."""
+        self._executor.adopt(parameters)
+
+    def reseed(self, seed: int) -> None:
+        """Begin the exploration's random stream anew."""
+        self._rng = np.random.default_rng(seed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyMinibatch:
+    """Samples for one gradient update: steps that are experience.
+
+    Attributes:
+        observation: what the network takes: an array, or a tensor where it computes; for one that remembers
+            ``Sequences``, with steps that are no samples.
+        action: as it was recorded, ``[samples, ...]``.
+        log_prob: of the action under the policy that acted, ``[samples]``.
+        total: samples of the minibatch over all learners, one at least: its own, if there is only one.
+    """
+
+    observation: Any
+    action: npt.NDArray[Any]
+    log_prob: npt.NDArray[np.float32]
+    total: int
+
+    @property
+    def samples(self) -> int:
+        """How many are this learner's."""
+        return len(self.log_prob)
+
+
+class PolicyRollout(ABC):
+    """The fragments of one round of updates, in memory that is kept.
+
+    Args:
+        observations: where the rollout's are held.
+    """
+
+    def __init__(self, observations: Observations) -> None:
+        self._observations = observations
+        self._peers: Peers = ALONE
+
+    def join(self, peers: Peers) -> None:
+        """Hold this learner's share of every rollout from now on."""
+        self._peers = peers
+
+    @abstractmethod
+    def gather(self, fragments: Sequence[Fields]) -> None:
+        """Copy in what is needed of fragments."""
+
+    @abstractmethod
+    def minibatches(self, rng: np.random.Generator) -> Iterator[PolicyMinibatch]:
+        """Go through all samples once, in random order, in minibatches of about equal size.
+
+        Every learner yields as many: it has a share of each minibatch, which may be empty.
+        """
 
 
 class PolicyLoss(Protocol):

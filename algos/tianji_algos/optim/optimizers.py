@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 import torch
 
 from tianji_algos.errors import DivergedError
-from tianji_algos.optim.settings import AnyOptimizerSettings
+from tianji_algos.settings import AnyOptimizerSettings
 
 
 class Optimizer(ABC):

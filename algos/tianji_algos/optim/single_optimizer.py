@@ -10,8 +10,8 @@ import torch
 
 from tianji_algos.core import ALONE, Embryo, Peers
 from tianji_algos.optim.optimizers import Optimizer
-from tianji_algos.optim.settings import OptimizerSettings
 from tianji_algos.optim.state import Means, check_algorithm, copy_tensors, restore_tensors
+from tianji_algos.settings import OptimizerSettings
 
 
 class SingleOptimizer(Embryo):

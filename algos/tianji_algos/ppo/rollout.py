@@ -1,4 +1,4 @@
-"""A rollout: the fragments of one round of updates, as flat arrays of samples in memory that is kept.
+"""A rollout for PPO: the fragments of one round of updates as flat arrays of samples, with their advantages.
 
 The minibatches of a network that remembers are whole sequences.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
@@ -15,16 +16,72 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Fields
-from tianji_algos.on_policy.rollout import PolicyRollout
-from tianji_algos.ppo.advantage import estimate_advantages
-from tianji_algos.ppo.loss import PPOMinibatch
+from tianji_algos.on_policy.on_policy import PolicyMinibatch, PolicyRollout
 from tianji_algos.ppo.settings import PPOSettings
-from tianji_algos.rollout_observations import Observations
-from tianji_algos.sequences import Columns, Indices, Sequences
+from tianji_algos.rollout_observations import Columns, Indices, Observations, Sequences
 
 Floats = npt.NDArray[np.float32]
 
+
+def estimate_advantages(
+    reward: Floats,
+    value: Floats,
+    terminated: npt.NDArray[Any],
+    mask: npt.NDArray[Any],
+    gamma: float,
+    gae_lambda: float,
+) -> Floats:
+    """Estimate advantages (Schulman et al., 2016, equation 16).
+
+    The step after an episode's end only resets the environment: ``mask`` is False there, which keeps the
+    next episode apart. The observation it starts from is the ended episode's last one, so ``value[t + 1]``
+    bootstraps a truncated step as it does any other; a terminated step has nothing to bootstrap from.
+
+    Args:
+        reward: ``[T, N, ...]``: a team has a last axis, of its agents; it is 1 long in ``reward``,
+            ``terminated`` and ``mask`` where these are the same for all of them.
+        value: ``[T + 1, N, ...]``; the last row belongs to the observation after the last step.
+        terminated: ``[T, N, ...]``, bool or uint8.
+        mask: ``[T, N, ...]``; where it is False the advantage is 0 and nothing flows through.
+        gamma: discount.
+        gae_lambda: 0 is one-step temporal difference, 1 is Monte Carlo.
+
+    Returns:
+        Advantages ``[T, N, ...]``, for every agent that there is a value of.
+    """
+    experience = mask.astype(bool)
+    delta = np.where(terminated.astype(bool), np.float32(0.0), value[1:])
+    delta *= np.float32(gamma)
+    delta += reward
+    delta -= value[:-1]
+    delta *= experience
+    decay = experience * np.float32(gamma * gae_lambda)
+    advantage = delta
+    carried = np.empty_like(advantage[0])
+    for t in range(len(advantage) - 2, -1, -1):
+        np.multiply(decay[t], advantage[t + 1], out=carried)
+        advantage[t] += carried
+    return advantage
+
+
 SMALL: Final = np.float32(1e-8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOMinibatch(PolicyMinibatch):
+    """Samples for one gradient update, ``[B, ...]`` each.
+
+    Attributes:
+        value: estimate at the time of acting.
+        advantage: how much better than ``value`` the action turned out, normalised.
+        target: what the value should have been: advantage (not normalised) plus value.
+        outputs: which of the network's outputs are the samples, ``[B]``; None says that all are, in order.
+    """
+
+    value: Floats
+    advantage: Floats
+    target: Floats
+    outputs: npt.NDArray[np.intp] | None = None
 
 
 class PPORollout(PolicyRollout):

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tianji_algos.on_policy.settings import PolicySettings
-from tianji_algos.settings import Schedule, Settings
+from tianji_algos.settings import PolicySettings, Schedule, Settings
 
 
 class PPOAgentSettings(Settings):

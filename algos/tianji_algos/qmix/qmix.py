@@ -1,4 +1,4 @@
-"""QMIX's update rule (Rashid et al., 2018, section 4), and with other mixers VDN's and IQL's.
+"""QMIX (Rashid et al., 2018, section 4), and with other mixers VDN and IQL: agent, targets and update rule.
 
 Episodes have different lengths: they are packed step by step, without what follows their ends.
 """
@@ -13,19 +13,164 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import SequenceBatch
-from tianji_algos.core import SequenceEmbryo, Spaces, require_model
+from tianji_algos.core import Agent, Fields, SequenceEmbryo, Spaces, require_model
 from tianji_algos.device import Exchange
+from tianji_algos.fields import FieldSpec
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ, team_that_chooses
 from tianji_algos.optim.optimizers import build_optimizer
 from tianji_algos.optim.single_optimizer import SingleOptimizer
-from tianji_algos.optim.state import Means, flatten_parameters, tensors_of
-from tianji_algos.optim.target_network import TargetNetwork
-from tianji_algos.qmix.settings import QMIXSettings
-from tianji_algos.qmix.targets import best_values, lambda_targets, value_of
-from tianji_algos.team import Records
+from tianji_algos.optim.state import Means, TargetNetwork, flatten_parameters, tensors_of
+from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings
+from tianji_algos.settings import falling
+from tianji_algos.team import UNAVAILABLE, Records
 
 Floats = npt.NDArray[np.float32]
+
+DIAGNOSTICS: Final = ("loss", "td_error", "mean_q", "mean_target")
 Indices = npt.NDArray[np.intp]
+Counts = npt.NDArray[np.bool_]
+
+Actions = npt.NDArray[np.int64]
+
+
+class QMIXAgent(Agent):
+    """Acts epsilon-greedily for all agents of a team; records what each does.
+
+    Args:
+        spaces: of one environment.
+        model: the networks to act with.
+        settings: of the exploration.
+        num_envs: N, how many environments ``act`` serves at once.
+        seed: of the exploration.
+
+    Raises:
+        UnsupportedSpaceError: the environment has no team, or actions are continuous.
+        UnsuitableModelError: the model is no ``TeamQ``.
+    """
+
+    settings_type: ClassVar[type[QMIXAgentSettings]] = QMIXAgentSettings
+    default_model: ClassVar[str] = "team_q"
+    default_embryo: ClassVar[str] = "qmix"
+    plays_in_team: ClassVar[bool] = True
+
+    def __init__(
+        self, spaces: Spaces, model: TeamQ, settings: QMIXAgentSettings, num_envs: int, seed: int
+    ) -> None:
+        require_model(model, TeamQ, "QMIX", "team_q")
+        self.settings = settings
+        team = team_that_chooses(spaces)
+        self._executor = model.executor(num_envs)
+        self._rng = np.random.default_rng(seed)
+        self._draws = np.empty((2, num_envs, team.agents), np.float32)
+        self._masked = np.empty((num_envs, team.agents, team.most_actions), np.float32)
+        self._number = np.empty(self._masked.shape, np.int32)
+        self._beyond = np.empty(self._masked.shape, np.bool_)
+        self._action = np.empty((num_envs, team.agents), np.int64)
+        self.schedule(0)
+
+    @classmethod
+    def fields(cls, spaces: Spaces, settings: QMIXAgentSettings) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - always the same
+        """Record ``action [M]``, counted from 0."""
+        return (team_that_chooses(spaces).action_field(),)
+
+    def act(self, observation: Records, into: Fields) -> Actions:
+        """Choose the best available actions, each with probability epsilon any; write ``action [N, M]``."""
+        actions = self._act(observation, self._epsilon)
+        into["action"][...] = actions
+        return actions
+
+    def act_greedily(self, observation: Records) -> Actions:
+        """Choose the best available actions, or each with probability ``eval_epsilon`` any."""
+        return self._act(observation, self.settings.eval_epsilon)
+
+    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
+        """Forget what was seen and done before."""
+        self._executor.forget(where)
+
+    def schedule(self, env_steps: int) -> None:
+        """Set epsilon."""
+        settings = self.settings
+        self._epsilon = falling(
+            settings.epsilon_start, settings.epsilon_end, settings.epsilon_steps, env_steps
+        )
+
+    def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
+        """Act with these parameters from now on."""
+        self._executor.adopt(parameters)
+
+    def reseed(self, seed: int) -> None:
+        """Begin the exploration's random stream anew."""
+        self._rng = np.random.default_rng(seed)
+
+    def _act(self, observation: Records, epsilon: float) -> Actions:
+        available: npt.NDArray[np.bool_] = observation["available"]
+        (q,) = self._executor(observation)
+        self._masked.fill(UNAVAILABLE)
+        np.copyto(self._masked, q, where=available)
+        self._masked.argmax(axis=2, out=self._action)
+        if epsilon > 0.0:
+            self._explore(available, epsilon)
+        self._executor.note(self._action)
+        return self._action
+
+    def _explore(self, available: npt.NDArray[np.bool_], epsilon: float) -> None:
+        """Replace actions by random available ones, each with probability epsilon."""
+        self._rng.random(dtype=np.float32, out=self._draws)
+        luck, choice = self._draws
+        np.cumsum(available, axis=2, dtype=np.int32, out=self._number)  # of each available action, from 1
+        choice *= self._number[..., -1]
+        np.greater(self._number, choice[..., None], out=self._beyond)
+        np.copyto(self._action, self._beyond.argmax(axis=2), where=luck < epsilon)
+
+
+def value_of(q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+    """Take the values ``[R, M]`` of actions ``[R, M]`` from those of all, ``q [R, M, A]``."""
+    return q.gather(2, action[:, :, None])[:, :, 0]
+
+
+def best_values(q: torch.Tensor, chooser: torch.Tensor, available: torch.Tensor) -> torch.Tensor:
+    """Give the values ``[R, M]`` of what each agent would do.
+
+    With the online network as chooser this is double Q-learning (van Hasselt et al., 2016, equation 4); with
+    ``q`` itself it is the maximum.
+
+    Args:
+        q: of all actions, by the target network, ``[R, M, A]``.
+        chooser: by which the best actions are found, ``[R, M, A]``.
+        available: which actions there are.
+    """
+    return value_of(q, chooser.masked_fill(~available, UNAVAILABLE).argmax(dim=2))
+
+
+def lambda_targets(
+    reward: torch.Tensor, discount: torch.Tensor, value: torch.Tensor, td_lambda: float, sizes: Sequence[int]
+) -> torch.Tensor:
+    """Compute ``y_t = r_t + discount_t ((1 - lambda) V_t+1 + lambda y_t+1)``, without importance weights.
+
+    That is Peng's Q(lambda) (Peng & Williams, 1994); 0 is Q-learning's target. Beyond an episode's last step
+    there is no ``y``, and ``V`` stands in for it.
+
+    Args:
+        reward: of each step, ``[U, 1]`` or ``[U, V]``, time first; the longest episodes come first.
+        discount: ``gamma``, or 0 for steps after which nothing counts, ``[U, 1]`` or ``[U, V]``.
+        value: of what each step led to, ``[U, V]``.
+        td_lambda: lambda.
+        sizes: how many episodes have a step at each time.
+
+    Returns:
+        ``[U, V]``.
+    """
+    target = reward + discount * value
+    if td_lambda == 0.0:
+        return target
+    stop = len(target)
+    for now, later in zip(reversed(sizes[:-1]), reversed(sizes[1:]), strict=True):
+        begin = stop - later
+        steps = slice(begin - now, begin - now + later)  # Those of this time that are no episode's last.
+        gain = target[begin:stop] - value[steps]
+        target[steps].addcmul_(gain, discount[steps], value=td_lambda)
+        stop = begin
+    return target
 
 
 class PackedEpisodes:
@@ -75,11 +220,6 @@ class PackedEpisodes:
 def _steps_of(field: npt.NDArray[Any], steps: Indices) -> npt.NDArray[Any]:
     """Take steps from a field ``[B, L, ...]``."""
     return field.reshape(-1, *field.shape[2:]).take(steps, axis=0, mode="clip")
-
-
-Counts = npt.NDArray[np.bool_]
-
-DIAGNOSTICS: Final = ("loss", "td_error", "mean_q", "mean_target")
 
 
 class QMIXEmbryo(SingleOptimizer, SequenceEmbryo):

@@ -6,8 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tianji_algos.optim.settings import AnyOptimizerSettings, TargetSettings
-from tianji_algos.settings import Settings
+from tianji_algos.settings import AnyOptimizerSettings, Settings, TargetSettings
 
 
 class QMIXAgentSettings(Settings):

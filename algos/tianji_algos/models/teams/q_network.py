@@ -19,6 +19,8 @@ from tianji_algos.models.layers import flat_views
 from tianji_algos.qmix.settings import TeamQSettings
 from tianji_algos.team import Records, Team
 
+Floats = npt.NDArray[np.float32]
+
 
 class Mixer(nn.Module, ABC):
     """Gives what is learnt from the agents' values: one value for the team, or one for each agent.
@@ -112,8 +114,6 @@ def build_mixer(team: Team, settings: TeamQSettings) -> Mixer:
         return MonotonicMixer(team.agents, team.state, settings.mixer_width, settings.hypernet_width)
     return SumMixer() if settings.mixer == "vdn" else NoMixer()
 
-
-Floats = npt.NDArray[np.float32]
 
 NO_ACTION: Final = -1
 """What an agent did before its first step."""
