@@ -18,7 +18,7 @@ from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.on_policy.on_policy import PolicyEmbryo
+from tianji_algos.on_policy import PolicyEmbryo
 from tianji_algos.ppo.ppo import PPOEmbryo
 from tianji_algos.ppo.settings import PPOSettings
 

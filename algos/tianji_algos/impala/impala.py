@@ -16,7 +16,7 @@ import numpy.typing as npt
 from tianji_algos.core import Fields
 from tianji_algos.distributions import Distribution
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings
-from tianji_algos.on_policy.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch, PolicyRollout
+from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch, PolicyRollout
 from tianji_algos.rollout_observations import Columns, Indices, Observations
 
 Floats = npt.NDArray[np.float32]

@@ -20,7 +20,7 @@ from tianji_algos.core import Fields, Spaces
 from tianji_algos.distributions import Actions, Categorical, Distribution, Gaussian
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
-from tianji_algos.on_policy.on_policy import PolicyMinibatch
+from tianji_algos.on_policy import PolicyMinibatch
 from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
 from tianji_algos.ppo.rollout import PPOMinibatch, SampleRollout, estimate_advantages
 from tianji_algos.rollout_observations import Indices, Observations

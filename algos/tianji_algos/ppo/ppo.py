@@ -17,7 +17,7 @@ import torch
 from tianji_algos.core import Fields, Spaces
 from tianji_algos.distributions import Distribution
 from tianji_algos.fields import FieldSpec
-from tianji_algos.on_policy.on_policy import PolicyAgent, PolicyEmbryo
+from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo
 from tianji_algos.ppo.rollout import PPOMinibatch, PPORollout, SampleRollout, SequenceRollout
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_algos.rollout_observations import Observations

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Fields
-from tianji_algos.on_policy.on_policy import PolicyMinibatch, PolicyRollout
+from tianji_algos.on_policy import PolicyMinibatch, PolicyRollout
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_algos.rollout_observations import Columns, Indices, Observations, Sequences
 
