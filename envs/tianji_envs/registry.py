@@ -55,7 +55,7 @@ def _as_factory(type: str, found: object) -> EnvironmentFactory:  # noqa: A002 -
     import gymnasium  # noqa: PLC0415 - naming a type must not cost what using one does
 
     from tianji_envs.core import BaseEnv, EnvironmentFactory  # noqa: PLC0415
-    from tianji_envs.user import UserFactory  # noqa: PLC0415
+    from tianji_envs.serial import UserFactory  # noqa: PLC0415
 
     if inspect.isclass(found):
         if issubclass(found, EnvironmentFactory):

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tianji_envs.atari.environment import AtariVectorEnvironment, Turn
 from tianji_envs.atari.games import AtariOptions
-from tianji_envs.atari.vector import AtariVectorEnvironment, Turn
 
 Step = tuple[float, int, str]
 """Reward, lives afterwards, and "over" or "cut" where the game ended with the step."""

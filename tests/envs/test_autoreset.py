@@ -14,8 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from tianji_envs.core import BaseEnv, derive_seed
 from tianji_envs.gym import GymFactory, OwnVectorEnvironment
-from tianji_envs.serial import SerialVectorEnvironment
-from tianji_envs.user import UserFactory
+from tianji_envs.serial import SerialVectorEnvironment, UserFactory
 
 Roll = Callable[..., Any]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from tianji_transports.core import ANY
-from tianji_transports.ends import HeldClaim
+from tianji_transports.endpoint import HeldClaim
 from tianji_transports.errors import MessageTooLargeError, TransportError
 from tianji_transports.inproc import InprocInlet, InprocTransport
 from tianji_transports.testing import verbs

@@ -26,8 +26,7 @@ from tianji_transports.core import (
     Loan,
     Transport,
 )
-from tianji_transports.endpoint import Endpoint
-from tianji_transports.ends import HeldLoan
+from tianji_transports.endpoint import Endpoint, HeldLoan
 from tianji_transports.errors import TransportClosedError, TransportError
 from tianji_transports.waiting import drain, wait_for_news
 from tianji_transports.wiring import Channel, Wiring

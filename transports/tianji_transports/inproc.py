@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tianji_transports.core import Capabilities, EngineOptions
-from tianji_transports.endpoint import Endpoint
-from tianji_transports.ends import HeldClaim, HeldLoan, Inlet, Outlet, SlotView
+from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan, Inlet, Outlet, SlotView
 from tianji_transports.waiting import readable
 from tianji_transports.wiring import Channel, Slot, Wiring
 

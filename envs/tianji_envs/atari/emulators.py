@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from ale_py.vector_env import AtariVectorEnv
 
+from tianji_envs.atari.environment import Turn
 from tianji_envs.atari.games import AtariOptions, title
-from tianji_envs.atari.vector import Turn
 
 
 class AleEmulators:

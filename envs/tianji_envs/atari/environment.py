@@ -1,15 +1,22 @@
-"""Environment type ``"atari"``: games of the Atari 2600, emulated by ``ale_py`` or by EnvPool."""
+"""Environment type ``"atari"``: games of the Atari 2600, emulated by ``ale_py`` or by EnvPool.
+
+The emulators know whole games. Here a lost life becomes the end of an episode, rewards are clipped, and the
+scores of the games are kept.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple, Protocol
 
-from tianji_envs.atari.games import AtariOptions, find_game, read_options, title
-from tianji_envs.atari.vector import AtariVectorEnvironment, Emulators
-from tianji_envs.core import EnvironmentFactory, VectorEnvironment
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from tianji_envs.atari.games import WITHOUT_FIRE, AtariOptions, find_game, read_options, title
+from tianji_envs.core import Array, EnvironmentFactory, Games, VectorEnvironment, derive_seed
 from tianji_envs.errors import BrokenEnvironmentError, MissingExtraError
 
 MAX_FRAMES: Final = 108_000
@@ -75,3 +82,175 @@ def _missing(backend: str) -> MissingExtraError:
     return MissingExtraError(
         f"Atari's backend {backend!r} needs more than is installed: pip install 'tianji[{extra}]'"
     )
+
+
+NOOP, FIRE = 0, 1
+RENDERED_SIZE = 336
+"""Pixels that a drawing has at least in height and width, if a whole multiple of a frame fits."""
+
+
+class Turn(NamedTuple):
+    """What a step of all emulators gives; the library allocates it, each time anew.
+
+    Attributes:
+        frames: the newest, ``[N, 1, height, width]`` uint8.
+        reward: of the game, ``[N]``.
+        terminated: the game is over, ``[N]`` bool.
+        truncated: the game took too long, ``[N]`` bool.
+        lives: left, ``[N]``; 0 throughout in games without lives.
+    """
+
+    frames: npt.NDArray[np.uint8]
+    reward: npt.NDArray[np.int32] | npt.NDArray[np.float32]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    lives: npt.NDArray[np.int32]
+
+
+class Emulators(Protocol):
+    """N emulators of whole games with unclipped rewards, which autoreset as ``VectorEnvironment`` says."""
+
+    num_actions: int
+
+    def reset(self, seeds: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+        """Begin a game in every emulator; gives frames and lives as ``Turn`` has them."""
+        ...
+
+    def step(self, actions: npt.NDArray[np.int32]) -> Turn:
+        """Act once in every emulator."""
+        ...
+
+    def close(self) -> None:
+        """Free the emulators. Harmless when repeated."""
+        ...
+
+
+class AtariVectorEnvironment(VectorEnvironment):
+    """N games, one frame an observation.
+
+    Args:
+        game: the ROM.
+        emulators: N of that game.
+        num_envs: N.
+        options: as training or evaluation is to have them.
+        evaluation: the steps are not learned from.
+    """
+
+    def __init__(
+        self,
+        game: str,
+        emulators: Emulators,
+        num_envs: int,
+        options: AtariOptions,
+        *,
+        evaluation: bool = False,
+    ) -> None:
+        self._emulators = emulators
+        self._clips = options.clip_rewards
+        self._ends_at_lives = options.life_loss
+        fires = options.fire_reset and (options.full_action_space or game not in WITHOUT_FIRE)
+        self._first_action = FIRE if fires else NOOP
+        # Where a lost life ends no episode, the step after it is experience: another action than the
+        # policy's own would be learnt from as if it had been that.
+        self._begins_lives = options.life_loss or (fires and evaluation)
+
+        self.num_envs = num_envs
+        self.observation_space = gymnasium.spaces.Box(0, 255, (options.size, options.size), np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(emulators.num_actions)
+        self.stack = options.stack
+        self.frames_per_step = options.frame_skip
+        self._score = np.zeros(num_envs, np.float32)
+        self._game_over = np.zeros(num_envs, np.bool_)
+        if options.clip_rewards or options.life_loss:
+            self.games = Games(self._score, self._game_over)
+
+        self._frames = np.zeros((num_envs, 1, options.size, options.size), np.uint8)
+        self._actions = np.zeros(num_envs, np.int32)
+        self._lives = np.zeros(num_envs, np.int32)
+        # Of the last step: the emulator's game was over; a life was lost and another is left; the next
+        # action begins a life; the game was over where an episode only began, and nothing has said so yet.
+        self._over, self._lost, self._begins, self._unsaid = np.zeros((4, num_envs), np.bool_)
+        self._eventful = False  # Some of these but for the lost lives, which do nothing later, are set.
+
+    def reset(self, seed: int, observation: Array) -> None:
+        """Begin a game in every emulator."""
+        seeds = np.array([derive_seed(seed, index) for index in range(self.num_envs)], np.int64)
+        self._frames, self._lives[...] = self._emulators.reset(seeds)
+        observation[...] = self._frames[:, 0]
+        self._score[...] = 0
+        for flags in (self._game_over, self._over, self._lost, self._begins, self._unsaid):
+            flags[...] = False
+        self._eventful = False
+
+    def step(
+        self, actions: Array, observation: Array, reward: Array, terminated: Array, truncated: Array
+    ) -> None:
+        """Act once in every emulator; the action that begins a life is not the caller's."""
+        self._actions[...] = actions
+        if self._eventful:
+            np.copyto(self._actions, self._first_action, where=self._begins)
+        turn = self._emulators.step(self._actions)
+        self._frames = turn.frames
+        observation[...] = turn.frames[:, 0]
+        terminated[...] = turn.terminated
+        truncated[...] = turn.truncated
+        if self._clips:
+            np.clip(turn.reward, -1, 1, out=reward)
+        else:
+            reward[...] = turn.reward
+        # Most steps neither end nor begin anything, and calls of numpy cost more than what they do here.
+        eventful = self._eventful
+        if eventful:
+            np.copyto(self._score, 0, where=self._game_over)
+        np.add(self._score, turn.reward, out=self._score)
+        if (
+            eventful
+            or not np.array_equal(turn.lives, self._lives)
+            or turn.terminated.any()
+            or turn.truncated.any()
+        ):
+            self._note_ends(turn)
+            if self._ends_at_lives:
+                self._end_episodes_at_lives(reward, terminated, truncated)
+            elif self._begins_lives:
+                self._begins[...] = self._lost
+            self._eventful = any(flags.any() for flags in (self._over, self._begins, self._unsaid))
+
+    def _note_ends(self, turn: Turn) -> None:
+        """Find what has ended with this step. ``np.greater(a, b)`` of flags is "a and not b"."""
+        lost, over = self._lost, self._over
+        np.less(turn.lives, self._lives, out=lost)
+        np.logical_and(lost, turn.lives, out=lost)  # Qbert shows 0 lives for a while before its game is over.
+        np.greater(lost, over, out=lost)  # Where the last game was over, a new one began with its own lives.
+        np.logical_or(turn.terminated, turn.truncated, out=over)
+        np.greater(lost, over, out=lost)
+        self._lives[...] = turn.lives
+        self._game_over[...] = over
+
+    def _end_episodes_at_lives(self, reward: Array, terminated: Array, truncated: Array) -> None:
+        """Make the step after a lost life one that only begins an episode: without reward or flags.
+
+        The game goes on in that step. Should it end there, the next one says so: the emulator then
+        begins a new game and gives no reward either. That step, which is rare, counts as experience of a
+        terminal state though its action did nothing and it shows the new game; if the game was cut off,
+        it says terminated all the same.
+        """
+        begins, unsaid, ends = self._begins, self._unsaid, self._lost
+        for written in (reward, terminated, truncated, self._game_over):
+            np.copyto(written, False, where=begins)
+        np.greater(ends, begins, out=ends)
+        np.logical_or(ends, unsaid, out=ends)
+        np.logical_or(terminated, ends, out=terminated)
+        np.logical_or(self._game_over, unsaid, out=self._game_over)
+        np.logical_and(self._over, begins, out=unsaid)
+        begins[...] = ends
+
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Draw the first game's newest frame, enlarged: the emulators' own screens are out of reach."""
+        times = max(1, RENDERED_SIZE // self._frames.shape[-1])
+        large = self._frames[0, 0].repeat(times, axis=0).repeat(times, axis=1)
+        return np.repeat(large[:, :, None], 3, axis=2)
+
+    def close(self) -> None:
+        """Free the emulators."""
+        self._emulators.close()

@@ -1,15 +1,130 @@
-"""The ends of what an ``mpi`` endpoint sends and receives, and the memory that goes through them."""
+"""The ends of what an ``mpi`` endpoint sends, receives, writes and reads, and the tags that tell them apart.
+
+Data has no header: a message's tag says which job and which stream it belongs to, MPI says who sent it.
+
+    channel   DATA     sender -> receiver   a payload, synchronously: over when it was claimed
+              BACK     receiver -> sender   WELCOME: I take messages; BYE: I closed after ``number`` claims
+    slot      VALUE    writer -> reader     a line with the version, and the payload
+              BACK     reader -> writer     WELCOME: I read; BYE: I closed
+
+The writer of a slot sends every reader a few values at most, and then the newest. A value stays with MPI
+until its reader receives it: MPI takes no message back. So a reader that does not look has ``depth`` values
+on their way to it, whatever the writer publishes, and is sent the newest as soon as it has received one of
+them. A reader receives all that is there and keeps the newest.
+"""
 
 from __future__ import annotations
 
+import enum
 import mmap
+import struct
 from collections import deque
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from tianji_transports.ends import HeldClaim, Inlet, Outlet, flat_bytes
+from tianji_transports.core import Counters
+from tianji_transports.endpoint import HeldClaim, Inlet, Outlet, SlotView, flat_bytes
 from tianji_transports.errors import MessageTooLargeError, TransportError
 from tianji_transports.mpi.world import MPI, discard, leave
-from tianji_transports.wiring import Channel
+from tianji_transports.wiring import Channel, Slot, Wiring, digest
+
+LINE = 64
+"""Bytes before a slot's payload."""
+_FRAME = struct.Struct("<QBxxxiQ")
+_VERSION = struct.Struct("<Qq")
+FRAME_BYTES = _FRAME.size
+SCHEME = "mpi:"
+
+
+class Kind(enum.IntEnum):
+    """What a frame says."""
+
+    WELCOME = 1
+    BYE = 2
+
+
+class Frame(NamedTuple):
+    """A small message that prepares or ends a stream.
+
+    Attributes:
+        digest: of the job and its wiring.
+        kind: a ``Kind``.
+        rank: who sends it.
+        number: claims so far.
+    """
+
+    digest: int
+    kind: int
+    rank: int
+    number: int
+
+
+class Tags:
+    """The tags of one job: a block of MPI's tags, chosen by the job's digest.
+
+    Attributes:
+        digest: of the job and its wiring.
+        data: by channel index, the tag of its messages.
+        back: by (channel index, sender), the tag of what its receiver answers.
+        value: by (slot index, reader), the tag of its values.
+        join: by slot index, the tag of what its readers tell the writer.
+    """
+
+    def __init__(self, wiring: Wiring, largest: int) -> None:
+        self.digest = digest(wiring)
+        self.data: dict[int, int] = {}
+        self.back: dict[tuple[int, int], int] = {}
+        self.value: dict[tuple[int, int], int] = {}
+        self.join: dict[int, int] = {}
+        count = sum(1 + len(channel.senders) for channel in wiring.channels)
+        count += sum(1 + len(slot.readers) for slot in wiring.slots)
+        if count > largest:
+            raise TransportError(f"the job needs {count} tags; this MPI has {largest}")
+        tag = count * (self.digest % ((largest + 1) // max(1, count)))
+        for index, channel in enumerate(wiring.channels):
+            self.data[index] = tag
+            for offset, sender in enumerate(channel.senders, 1):
+                self.back[index, sender] = tag + offset
+            tag += 1 + len(channel.senders)
+        for index, slot in enumerate(wiring.slots):
+            self.join[index] = tag
+            for offset, reader in enumerate(slot.readers, 1):
+                self.value[index, reader] = tag + offset
+            tag += 1 + len(slot.readers)
+
+    def frame(self, kind: Kind, rank: int, number: int = 0) -> bytes:
+        """Make a frame of this job."""
+        return _FRAME.pack(self.digest, kind, rank, number)
+
+    def read_frame(self, memory: bytearray, nbytes: int) -> Frame | None:
+        """Read a frame; None if it is malformed or of another job."""
+        if nbytes != FRAME_BYTES:
+            return None
+        frame = Frame._make(_FRAME.unpack_from(memory))
+        return frame if frame.digest == self.digest else None
+
+    def write_version(self, into: memoryview, version: int) -> None:
+        """Write the line before a slot's payload."""
+        _VERSION.pack_into(into, 0, self.digest, version)
+
+    def read_version(self, memory: memoryview) -> int | None:
+        """Read the line before a slot's payload; None if it is of another job."""
+        found, version = _VERSION.unpack_from(memory)
+        return int(version) if found == self.digest else None
+
+
+def format_address(process: int) -> str:
+    """Return where an endpoint is: its process's rank in the MPI job."""
+    return f"{SCHEME}{process}"
+
+
+def parse_address(address: str, processes: int) -> int:
+    """Read what ``format_address`` wrote, in a job of so many processes."""
+    number = address.removeprefix(SCHEME)
+    if not address.startswith(SCHEME) or not number.isdecimal() or int(number) >= processes:
+        raise TransportError(f"{address!r} is no address in an MPI job of {processes} processes")
+    return int(number)
+
 
 NOWHERE = -1
 """In place of the process of a rank whose address is not known yet."""
@@ -226,3 +341,156 @@ class MpiClaim(HeldClaim):
 
 NO_CLAIM = MpiClaim(MpiInlet(NOWHERE, Channel("", NOWHERE, (NOWHERE,), 0), port=Port(0, 0), back=0), None, 0)
 """In place of the last claim before there was one."""
+
+
+DEPTH_BYTES = 1 << 20
+LEAST_DEPTH, MOST_DEPTH = 2, 8
+"""Values on their way to a reader: a reader that looks seldom gets the last of them, so more is fresher;
+what it does not look at is moved for nothing, so large values are fewer."""
+
+
+def depth(max_bytes: int) -> int:
+    """How many values may be on their way to one reader."""
+    return min(MOST_DEPTH, max(LEAST_DEPTH, DEPTH_BYTES // max(1, max_bytes)))
+
+
+@dataclass(eq=False)
+class Value:
+    """A published value: a line, its payload, and how many readers it is on its way to."""
+
+    memory: memoryview
+    nbytes: int = 0
+    version: int = -1
+    flying: int = 0
+
+
+@dataclass(eq=False)
+class Reader:
+    """A reader as its writer sees it.
+
+    Attributes:
+        tag: of values for it.
+        process: where it is, once it has said so.
+        version: newest version that was sent to it.
+        flying: values that it has not received yet, oldest first.
+    """
+
+    tag: int
+    process: int = NOWHERE
+    version: int = -1
+    flying: deque[tuple[MPI.Request, Value]] = field(default_factory=deque)
+
+
+@dataclass(eq=False)
+class MpiSlotHead:
+    """The writing end of a slot: its newest value, those on their way, and memory for the next."""
+
+    slot: Slot
+    join: int
+    readers: dict[int, Reader]
+    newest: Value | None = None
+    free: list[Value] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Decide how many values may be on their way."""
+        self.depth = depth(self.slot.max_bytes)
+
+    def publish(self, payload: memoryview, version: int, tags: Tags) -> None:
+        """Replace the value and send it to those who have room for it."""
+        value = self.free.pop() if self.free else Value(pages(LINE + self.slot.max_bytes))
+        tags.write_version(value.memory, version)
+        value.nbytes, value.version = LINE + payload.nbytes, version
+        value.memory[LINE : value.nbytes] = payload
+        old, self.newest = self.newest, value
+        if old is not None and not old.flying:
+            self.free.append(old)
+        self.serve()
+
+    def serve(self) -> None:
+        """See what was received, and send the newest value to the readers that lack it."""
+        for reader in self.readers.values():
+            flying = reader.flying
+            while flying and flying[0][0].Test():
+                value = flying.popleft()[1]
+                value.flying -= 1
+                if not value.flying and value is not self.newest:
+                    self.free.append(value)
+            newest = self.newest
+            if newest is None or reader.process == NOWHERE or reader.version >= newest.version:
+                continue
+            if len(flying) < self.depth:
+                memory = newest.memory[: newest.nbytes]
+                request = MPI.COMM_WORLD.Issend([memory, MPI.BYTE], reader.process, reader.tag)
+                flying.append((request, newest))
+                newest.flying += 1
+                reader.version = newest.version
+
+    def close(self) -> None:
+        """Leave what is on its way to MPI."""
+        for reader in self.readers.values():
+            while reader.flying:
+                leave(*reader.flying.popleft())
+
+
+@dataclass(eq=False)
+class MpiSlotView(SlotView):
+    """The reading end of a slot.
+
+    Attributes:
+        tag: of its values.
+        join: tag of what the writer is told.
+        process: where the writer is.
+        value: memory and size of the newest value.
+        free: memory for the next ones.
+    """
+
+    tag: int = field(kw_only=True)
+    join: int = field(kw_only=True)
+    process: int = NOWHERE
+    value: memoryview | None = None
+    nbytes: int = 0
+    lent: memoryview | None = None
+    free: list[memoryview] = field(default_factory=list)
+
+    def update(self, tags: Tags, status: MPI.Status, counters: Counters) -> None:
+        """Receive what there is and keep the newest."""
+        while self.process != NOWHERE:
+            message = MPI.COMM_WORLD.Improbe(self.process, self.tag, status)
+            if message is None:
+                break
+            nbytes = status.Get_count(MPI.BYTE)
+            if not LINE <= nbytes <= LINE + self.slot.max_bytes:
+                discard(message, nbytes)
+                counters.reject(f"{nbytes} bytes are no value of slot {self.slot.name!r}")
+                continue
+            memory = self.free.pop() if self.free else pages(LINE + self.slot.max_bytes)
+            message.Recv([memory, nbytes, MPI.BYTE])
+            version = tags.read_version(memory)
+            if version is None or version <= self.version:
+                counters.reject(f"version {version} of slot {self.slot.name!r} is of another job or old")
+                self.free.append(memory)
+                continue
+            if self.value is not None and self.value is not self.lent:
+                self.free.append(self.value)
+            self.value, self.nbytes, self.version = memory, nbytes, version
+
+    def claim(self) -> HeldClaim:
+        """Lend the newest value."""
+        assert self.value is not None
+        self.lent = self.value
+        return HeldClaim(self, self.lent, self.lent[LINE : self.nbytes], self.slot.writer, self.version)
+
+    def reclaim(self, handle: memoryview) -> None:
+        """Get a value's memory back."""
+        super().reclaim(handle)
+        self.lent = None
+        if handle is not self.value:
+            self.free.append(handle)
+
+    def close(self, status: MPI.Status) -> None:
+        """Throw away what is there."""
+        while self.process != NOWHERE:
+            message = MPI.COMM_WORLD.Improbe(self.process, self.tag, status)
+            if message is None:
+                break
+            discard(message, status.Get_count(MPI.BYTE))

@@ -16,12 +16,27 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from tianji_transports.core import Capabilities, EngineOptions
-from tianji_transports.endpoint import Endpoint
-from tianji_transports.ends import HeldClaim, HeldLoan, Inbox
+from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan, Inbox
 from tianji_transports.errors import TransportError
-from tianji_transports.mpi.ends import NO_CLAIM, NOWHERE, Buffer, MpiClaim, MpiInlet, MpiOutlet, Port, lost
-from tianji_transports.mpi.slots import MpiSlotHead, MpiSlotView, Reader
-from tianji_transports.mpi.tags import FRAME_BYTES, Frame, Kind, Tags, format_address, parse_address
+from tianji_transports.mpi.ends import (
+    FRAME_BYTES,
+    NO_CLAIM,
+    NOWHERE,
+    Buffer,
+    Frame,
+    Kind,
+    MpiClaim,
+    MpiInlet,
+    MpiOutlet,
+    MpiSlotHead,
+    MpiSlotView,
+    Port,
+    Reader,
+    Tags,
+    format_address,
+    lost,
+    parse_address,
+)
 from tianji_transports.mpi.world import MPI, discard, initialise, largest_tag, leave, reap
 from tianji_transports.wiring import Channel, Slot, Wiring
 

@@ -12,18 +12,13 @@ one process (peers are threads there) from ``OneProcessContract``. Needs pytest.
 
 import pytest
 
-pytest.register_assert_rewrite(
-    *(f"{__name__}.{name}" for name in ("channels", "close", "deaths", "slots", "soak", "verbs", "waiting"))
-)
+pytest.register_assert_rewrite(*(f"{__name__}.{name}" for name in ("channels", "close", "soak", "verbs")))
 
 from tianji_transports.registry import load  # noqa: E402
 from tianji_transports.testing import verbs  # noqa: E402 - after the rewriting was asked for
-from tianji_transports.testing.channels import ChannelContract  # noqa: E402
-from tianji_transports.testing.close import CloseContract, StopContract  # noqa: E402
-from tianji_transports.testing.deaths import DeathContract  # noqa: E402
+from tianji_transports.testing.channels import ChannelContract, SlotContract, WaitContract  # noqa: E402
+from tianji_transports.testing.close import CloseContract, DeathContract, StopContract  # noqa: E402
 from tianji_transports.testing.job import Job, Peer  # noqa: E402
-from tianji_transports.testing.slots import SlotContract  # noqa: E402
-from tianji_transports.testing.waiting import WaitContract  # noqa: E402
 
 __all__ = ["Job", "LivingTransportContract", "OneProcessContract", "Peer", "TransportContract", "verbs"]
 

@@ -1,8 +1,13 @@
-"""What holds for channels: order, sizes, windows, claims, loans."""
+"""What holds for channels (order, sizes, windows, claims, loans), for latest-value slots, and for ``wait``.
+
+``wait`` wakes for everything that matters and costs nothing while nothing comes.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import time
 from array import array
 from typing import ClassVar
 
@@ -12,7 +17,7 @@ from tianji_transports.core import FULL, Transport
 from tianji_transports.errors import MessageTooLargeError, TransportError
 from tianji_transports.testing import verbs
 from tianji_transports.testing.job import Job
-from tianji_transports.wiring import Channel
+from tianji_transports.wiring import Channel, Slot
 
 MAX = 300_000
 
@@ -285,3 +290,217 @@ class ChannelContract:
             ):
                 with pytest.raises(TransportError, match=r"'[fg]'"):
                     wrong()
+
+
+MAX_VALUE = 200_000
+
+
+def written_by_0(*readers: int) -> tuple[Slot, ...]:
+    """A slot that rank 0 writes."""
+    return (Slot("p", 0, readers, MAX_VALUE),)
+
+
+class SlotContract:
+    """Slots, whatever the engine."""
+
+    engine: ClassVar[str]
+
+    def test_a_slow_reader_gets_the_newest_value_and_no_older_one(self) -> None:
+        """No reader gets an old version because a newer one was waiting behind it."""
+        with Job(self.engine, slots=written_by_0(1)) as job:
+            reader, writer = job.open(1), job.start(0)
+            assert reader.latest("p") is None
+            writer.ask("publish", "p", 0, MAX_VALUE)
+            assert verbs.read(reader, "p", 0) == 0
+            writer.ask("publish_many", "p", 1, 20, MAX_VALUE)
+            time.sleep(0.2)  # this is the slow reader
+            versions = [verbs.read(reader, "p", 0, newer_than=0)]
+            while versions[-1] != 20:
+                versions.append(verbs.read(reader, "p", 0, newer_than=versions[-1]))
+            # What was still on its way comes one after the other; a queue would hand out all of the 20.
+            assert len(versions) <= 10
+            assert reader.latest("p", newer_than=20) is None
+
+    def test_a_value_is_never_torn_and_versions_only_rise(self) -> None:
+        """Readers look while the writer writes as fast as it can."""
+        count = 300
+        with Job(self.engine, slots=written_by_0(1, 2)) as job:
+            reader, writer, other = job.open(1), job.start(0), job.start(2)
+            writer.tell("publish_many", "p", 0, count, MAX_VALUE)
+            version = -1
+            while version != count - 1:
+                version = verbs.read(reader, "p", 0, newer_than=version)
+            writer.answer()
+            assert other.ask("read", "p", 0, count - 2) == count - 1
+
+    def test_every_one_of_several_readers_sees_whole_values_while_they_are_written(self) -> None:
+        """Each reads as fast as it can, every byte, and ends with the last version."""
+        readers, last = (1, 2, 3, 4), 100
+        with Job(self.engine, slots=written_by_0(*readers)) as job:
+            writer, peers = job.open(0), [job.start(rank) for rank in readers]
+            for peer in peers:
+                peer.tell("read_to", "p", 0, last)
+            for version in range(last + 1):
+                verbs.publish(writer, "p", version, MAX_VALUE - version)
+                writer.wait(0.0)
+            verbs.until(writer, lambda: all(peer.answered() for peer in peers) or None)
+            for peer in peers:
+                assert 1 <= peer.answer() <= last + 1
+
+    def test_a_held_value_stays_as_it_was(self) -> None:
+        """A claim on a value is not overwritten by newer versions."""
+        with Job(self.engine, slots=written_by_0(1)) as job:
+            reader, writer = job.open(1), job.start(0)
+            writer.ask("publish", "p", 0, MAX_VALUE)
+            held = verbs.until(reader, lambda: reader.latest("p"))
+            writer.ask("publish_many", "p", 1, 30, MAX_VALUE)
+            verbs.check(held.view(), 0, 0)
+            with pytest.raises(TransportError, match="release"):
+                reader.latest("p")
+            held.release()
+            version = 0
+            while version != 30:
+                version = verbs.read(reader, "p", 0, newer_than=version)
+
+    def test_a_late_reader_gets_the_current_value(self) -> None:
+        """A restarted actor need not wait for the next update."""
+        with Job(self.engine, slots=written_by_0(1, 2)) as job:
+            writer = job.start(0)
+            writer.ask("publish_many", "p", 0, 5, 1000)
+            assert verbs.read(job.open(1), "p", 0) == 4
+            assert job.start(2).ask("read", "p", 0) == 4
+
+    def test_a_reader_may_be_its_own_writer(self) -> None:
+        """Roles that share a rank share values, too."""
+        with Job(self.engine, slots=written_by_0(0)) as job:
+            endpoint = job.open(0)
+            verbs.publish(endpoint, "p", 3, 100)
+            assert verbs.read(endpoint, "p", 0) == 3
+
+    @pytest.mark.parametrize("nbytes", [0, 1, MAX_VALUE])
+    def test_every_size_up_to_the_largest_is_a_value(self, nbytes: int) -> None:
+        """Empty and largest values."""
+        with Job(self.engine, slots=written_by_0(1)) as job:
+            reader, writer = job.open(1), job.start(0)
+            writer.ask("publish", "p", 1, nbytes)
+            held = verbs.until(reader, lambda: reader.latest("p"))
+            assert held.nbytes == nbytes
+            assert held.take(memoryview(bytearray(MAX_VALUE))) == nbytes
+
+    def test_a_wrong_publish_is_an_error(self) -> None:
+        """Too large, not newer, not the writer."""
+        with Job(self.engine, slots=written_by_0(1)) as job:
+            writer, reader = job.open(0), job.open(1)
+            with pytest.raises(MessageTooLargeError, match=str(MAX_VALUE)):
+                writer.publish("p", memoryview(bytearray(MAX_VALUE + 1)), 0)
+            verbs.publish(writer, "p", 5, 10)
+            with pytest.raises(TransportError, match="version 5"):
+                verbs.publish(writer, "p", 5, 10)
+            with pytest.raises(TransportError, match="'p'"):
+                verbs.publish(reader, "p", 6, 10)
+            with pytest.raises(TransportError, match="'p'"):
+                writer.latest("p")
+
+
+class WaitContract:
+    """Sleeping, whatever the engine."""
+
+    engine: ClassVar[str]
+    most_idle: ClassVar[float] = 0.03
+    """Share of a core that a waiting endpoint may take while nothing comes."""
+
+    def test_a_message_wakes(self) -> None:
+        """Whether it comes before or after the sleep begins."""
+        with Job(self.engine, (Channel("f", 0, (1,), 100),)) as job:
+            receiver, sender = job.open(0), job.start(1)
+            sender.tell("push", 0, "f", 0)
+            assert verbs.await_news(receiver, lambda: receiver.probe("f")) == 0
+            sender.answer()
+            sender.tell("push", 0, "f", 1)
+            sender.answer()
+            assert verbs.woken(receiver)
+            verbs.receive(receiver, "f", 1, 1)
+
+    def test_a_credit_wakes(self) -> None:
+        """Who was refused is woken when a push is claimed."""
+        with Job(self.engine, (Channel("f", 0, (1,), 100, window=1),)) as job:
+            sender, receiver = job.open(1), job.start(0)
+            verbs.push(sender, 0, "f", 0)
+            assert sender.loan(0, "f", 1) is FULL
+            receiver.tell("receive", "f", 1, 0)
+            while sender.loan(0, "f", 1) is FULL:
+                assert verbs.woken(sender)
+            receiver.answer()
+
+    def test_a_value_wakes(self) -> None:
+        """Readers of a slot sleep in the same ``wait``."""
+        with Job(self.engine, slots=(Slot("p", 0, (1,), 100),)) as job:
+            reader, writer = job.open(1), job.start(0)
+            for version in range(3):
+                writer.tell("publish", "p", version, 50)
+                while (value := reader.latest("p", version - 1)) is None:
+                    assert verbs.woken(reader)
+                assert value.version == version
+                value.release()
+                writer.answer()
+
+    def test_a_descriptor_wakes(self) -> None:
+        """``also`` is waited for with everything else."""
+        with Job(self.engine, (Channel("f", 0, (1,), 100),)) as job:
+            receiver = job.open(0)
+            reading, writing = os.pipe()
+            try:
+                assert not receiver.wait(0.0, also=[reading])
+                assert not receiver.wait(0.1, also=[reading])
+                os.write(writing, b"x")
+                assert verbs.woken(receiver, also=[reading])
+                assert receiver.wait(0.0, also=[reading])
+                assert not receiver.wait(0.05)
+            finally:
+                os.close(reading)
+                os.close(writing)
+
+    def test_no_wake_up_is_missed_in_many_rounds(self) -> None:
+        """Two ranks take turns; each sleeps until the other has pushed or claimed."""
+        rounds = 1000
+        channels = (Channel("f", 0, (1,), 16, window=1), Channel("f", 1, (0,), 16, window=1))
+        with Job(self.engine, channels) as job:
+            here, there = job.open(0), job.start(1)
+            there.tell("echo", 0, "f", rounds)
+            missed = 0
+            for number in range(rounds):
+                missed += verbs.send_back(here, 1, "f", number)
+                missed += verbs.await_news(here, lambda: here.probe("f", 1))
+            assert missed == 0
+            assert there.answer() == 0
+
+    def test_waiting_burns_no_core(self) -> None:
+        """Under ``most_idle`` of one while nothing comes, with peers around."""
+        channels = (Channel("f", 0, (1,), 1000), Channel("b", 1, (0,), 1000))
+        slots = (Slot("p", 0, (1,), 1000), Slot("q", 1, (0,), 1000))
+        with Job(self.engine, channels, slots) as job:
+            endpoint, peer = job.open(0), job.start(1)
+            peer.ask("publish", "q", 1, 10)
+            assert verbs.read(endpoint, "q", 1) == 1
+            while endpoint.wait(0.3):
+                pass
+            began, cpu = time.monotonic(), time.process_time()
+            while (slept := time.monotonic() - began) < 2.0:
+                endpoint.wait(2.0 - slept)
+            assert time.process_time() - cpu < self.most_idle * 2.0
+
+    def test_a_message_left_alone_wakes_once(self) -> None:
+        """Who does not ask for what was reported is not kept awake by it; something new wakes again."""
+        with Job(self.engine, (Channel("f", 0, (1,), 100),)) as job:
+            receiver, sender = job.open(0), job.start(1)
+            sender.tell("push", 0, "f", 0)
+            assert verbs.until(receiver, lambda: receiver.wait(verbs.LONG_S) or None)
+            sender.answer()
+            while receiver.wait(0.3):
+                pass
+            sender.tell("push", 0, "f", 1)
+            assert verbs.woken(receiver)
+            sender.answer()
+            verbs.receive(receiver, "f", 1, 0)
+            assert receiver.wait(0.0), "after a claim, what is still there is news again"
+            verbs.receive(receiver, "f", 1, 1)

@@ -11,13 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from tianji_transports.core import Capabilities, CloseReport, EngineOptions
-from tianji_transports.endpoint import Endpoint
-from tianji_transports.ends import HeldClaim, HeldLoan
+from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan
 from tianji_transports.errors import TransportError
-from tianji_transports.ucx.ends import Buffer, Life, Message, UcxInlet, UcxOutlet, UcxSlotView
+from tianji_transports.ucx.ends import Buffer, Life, Message, Publisher, UcxInlet, UcxOutlet, UcxSlotView
 from tianji_transports.ucx.frames import LINE, NUMBER, Kind, job_bits, new_session, tag_of, tag_parts
 from tianji_transports.ucx.port import SMALL, Lane, Port, Tag, address_text, parse_address
-from tianji_transports.ucx.slots import Publisher
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 AT_ONCE = 64

@@ -9,7 +9,7 @@ from typing import Final
 
 import zmq
 
-from tianji_transports.ends import Inlet, Outlet, SlotView
+from tianji_transports.endpoint import Inlet, Outlet, SlotView
 from tianji_transports.zmq.frames import LINE, Header, Kind
 
 SHARED_BYTES: Final = 64 * 1024

@@ -18,8 +18,7 @@ from typing import ClassVar
 import zmq
 
 from tianji_transports.core import Capabilities, EngineOptions
-from tianji_transports.endpoint import Endpoint
-from tianji_transports.ends import HeldClaim, HeldLoan, Inbox
+from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan, Inbox
 from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Channel, Slot, Wiring, digest
 from tianji_transports.zmq.door import NOBLOCK

@@ -17,7 +17,7 @@ from tianji_lab.bench.raw.end import RawEnd, fill, wiring
 from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
 from tianji_transports.shm.page import LINE, Page
-from tianji_transports.shm.ports import Ports
+from tianji_transports.shm.transport import Ports
 
 
 class IceoryxEnd(RawEnd):

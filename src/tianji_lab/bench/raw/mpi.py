@@ -10,8 +10,7 @@ from collections import deque
 from tianji_lab.bench.experiment import Trial
 from tianji_lab.bench.raw.end import RawEnd, fill, wiring
 from tianji_transports.core import EngineOptions
-from tianji_transports.mpi.ends import pages
-from tianji_transports.mpi.tags import Tags, format_address, parse_address
+from tianji_transports.mpi.ends import Tags, format_address, pages, parse_address
 from tianji_transports.mpi.world import MPI, initialise, largest_tag, leave
 
 
