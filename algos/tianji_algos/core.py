@@ -77,12 +77,7 @@ class Model(torch.nn.Module, ABC):
 
     @classmethod
     def recorded(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - most: nothing
-        """Fields that this network adds to a fragment: what it remembers, for those that do.
-
-        Args:
-            spaces: of one environment.
-            settings: an instance of ``settings_type``.
-        """
+        """Fields that this network adds to a fragment: what it remembers, for those that do."""
         return ()
 
     @property
@@ -265,19 +260,13 @@ class Agent(ABC):
     @classmethod
     @abstractmethod
     def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:
-        """Fields this agent adds to a fragment beside ``COMMON_FIELDS``; ``action`` is one of them.
-
-        Args:
-            spaces: of one environment.
-            settings: an instance of ``settings_type``.
-        """
+        """Fields this agent adds to a fragment beside ``COMMON_FIELDS``; ``action`` is one of them."""
 
     @abstractmethod
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
         """Choose exploring actions for ``observation [N, ...]``, stacked where ``Spaces.stack`` says so.
 
         Args:
-            observation: what the environments show now.
             into: one time step of this agent's fields, ``[N, ...]`` each, to be written in place.
 
         Returns:
@@ -285,11 +274,7 @@ class Agent(ABC):
         """
 
     def begin(self, fields: Fields) -> None:  # noqa: B027 - most record nothing
-        """Write what is recorded once in a fragment, in place, before its first step.
-
-        Args:
-            fields: all of it, not yet filled.
-        """
+        """Write what is recorded once in a fragment, in place, before its first step."""
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:  # noqa: B027 - most remember nothing
         """Note that the next observation of those environments, ``[N]``, is the first of an episode."""
@@ -306,12 +291,7 @@ class Agent(ABC):
         """Set whatever is scheduled over training for about so many env steps of the whole job."""
 
     def explore_as(self, first: int, of: int) -> None:  # noqa: B027 - most explore alike everywhere
-        """Return which of the job's training environments this agent serves.
-
-        Args:
-            first: number of its first environment; the others follow.
-            of: how many there are in the job.
-        """
+        """Return which of the job's training environments this agent serves."""
 
     @abstractmethod
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -335,12 +315,6 @@ def build_model(model_type: type[Model], spaces: Spaces, settings: BaseModel, se
 
 def require_model(model: object, contract: type[torch.nn.Module], algorithm: str, example: str) -> None:
     """Refuse a model that an algorithm cannot work with, before it fails somewhere else.
-
-    Args:
-        model: that was given.
-        contract: what it has to derive from.
-        algorithm: that asks.
-        example: name of a model that would do.
 
     Raises:
         UnsuitableModelError: it does not derive from that.

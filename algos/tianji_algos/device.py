@@ -50,11 +50,7 @@ def own_stream(device: torch.device) -> torch.cuda.Stream | None:
 
 
 class Staging:
-    """Memory on the host that a device copies from or to by itself; it grows and is never given back.
-
-    Args:
-        device: that copies.
-    """
+    """Memory on the host that a device copies from or to by itself; it grows and is never given back."""
 
     def __init__(self, device: torch.device) -> None:
         self._pinned = device.type == "cuda"
@@ -94,9 +90,6 @@ class Uploads:
     """Copies arrays to a device on a stream of its own.
 
     The host fills one of two pieces of pinned memory while the device copies from the other.
-
-    Args:
-        device: to copy to.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -165,11 +158,7 @@ def uploads_to(device: torch.device) -> Callable[[Array], Callable[[], Any]]:
 
 
 class Downloads:
-    """Copies tensors from a device into memory that is kept, with one wait for all of them.
-
-    Args:
-        device: to copy from.
-    """
+    """Copies tensors from a device into memory that is kept, with one wait for all of them."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -192,9 +181,6 @@ class Exchange:
     """Gives a network on a device its input, and a host the network's output.
 
     On a CPU both are views, and nothing is copied.
-
-    Args:
-        device: where the network is.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -220,7 +206,6 @@ class Snapshot:
     while training goes on.
 
     Args:
-        model: whose parameters.
         header_nbytes: room before them, a multiple of 4.
 
     Attributes:

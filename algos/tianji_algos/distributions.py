@@ -74,7 +74,6 @@ class Categorical(Distribution):
         sizes: number of actions in each set.
         starts: the environment's number for each set's first action.
         scalar: an action is one number (Discrete) and not an array (MultiDiscrete).
-        dtype: of an action.
     """
 
     def __init__(
@@ -149,12 +148,7 @@ class Categorical(Distribution):
 
 
 class _Draw:
-    """Draws from one set of actions, in memory that is kept: an actor does this at every step.
-
-    Args:
-        size: A, number of actions.
-        rows: N, how many are drawn at once.
-    """
+    """Draws from one set of actions, in memory that is kept: an actor does this at every step."""
 
     def __init__(self, size: int, rows: int) -> None:
         self._uniform = np.empty(rows, np.float32)
@@ -191,9 +185,6 @@ class Gaussian(Distribution):
     """Independent normal distributions, from means and logarithms of standard deviations ``[N, 2 D]``.
 
     The environment gets actions clipped to its bounds; what is recorded and judged is the action as drawn.
-
-    Args:
-        space: of the environment's actions.
     """
 
     def __init__(self, space: gym.spaces.Box) -> None:

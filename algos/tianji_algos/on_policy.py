@@ -29,13 +29,6 @@ Floats = npt.NDArray[np.float32]
 class PolicyAgent(Agent):
     """Acts by sampling; records the action and its log-probability.
 
-    Args:
-        spaces: of one environment.
-        model: the network to act with.
-        settings: an instance of ``settings_type``.
-        num_envs: N, how many environments ``act`` serves at once.
-        seed: of the exploration.
-
     Raises:
         UnsupportedSpaceError: the action space is none that can be sampled from.
         UnsuitableModelError: the model is no ``ActorCritic``.
@@ -127,11 +120,7 @@ class PolicyMinibatch:
 
 
 class PolicyRollout(ABC):
-    """The fragments of one round of updates, in memory that is kept.
-
-    Args:
-        observations: where the rollout's are held.
-    """
+    """The fragments of one round of updates, in memory that is kept."""
 
     def __init__(self, observations: Observations) -> None:
         self._observations = observations
@@ -167,10 +156,7 @@ class PolicyEmbryo(SingleOptimizer, RolloutEmbryo):
     """Trains an actor-critic on rollouts.
 
     Args:
-        spaces: of one environment.
         model: trained in place, on its final device; its parameters move into one flat tensor.
-        settings: hyperparameters, an instance of ``settings_type``.
-        seed: of the order in which samples are seen.
 
     Raises:
         UnsuitableModelError: the model is no ``ActorCritic``.

@@ -198,7 +198,6 @@ def load(kind: Kind, name: str) -> type[Any]:
     """Import the class behind a name.
 
     Args:
-        kind: what it has to be.
         name: a built-in name, an entry point's, or ``module:attribute``.
 
     Raises:

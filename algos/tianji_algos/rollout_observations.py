@@ -24,10 +24,6 @@ class Observations:
     Rows are numbered ``(fragment * (T + 1) + t) * N + n``: row T is what the last step led to. All fragments
     of a rollout are alike. Where a policy sees a stack, each observation is held once, and stacks are
     gathered.
-
-    Args:
-        spaces: of one environment, as the network sees it.
-        device: where the network computes.
     """
 
     def __init__(self, spaces: Spaces, device: torch.device) -> None:
@@ -81,11 +77,7 @@ class HostFrames:
 
 
 class DeviceFrames:
-    """The same on a device, where frames go once a rollout.
-
-    Args:
-        device: where they go.
-    """
+    """The same on a device, where frames go once a rollout."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -119,7 +111,6 @@ def frame_numbers(mask: npt.NDArray[np.bool_], stack: int) -> Indices:
 
     Args:
         mask: ``[fragments, T, N]``; where it is False, the step only led to an episode's first frame.
-        stack: S, frames of a stack.
 
     Returns:
         ``[fragments * (T + 1) * N, S]``, oldest first, where fragments have ``S - 1 + T + 1`` rows of frames.
@@ -196,7 +187,6 @@ class Columns:
         """Number the observations of columns ``[B]`` as ``Observations`` does.
 
         Args:
-            columns: which.
             steps: T, or T + 1 with what the last step led to.
 
         Returns:
@@ -212,7 +202,6 @@ class Columns:
         """Put together what a network gets of columns ``[B]``.
 
         Args:
-            columns: which.
             observation: ``[steps, B, ...]`` of ``rows(columns, steps)``.
         """
         return Sequences(observation, self.first[: len(observation), columns], self.state[columns])

@@ -177,10 +177,6 @@ class EnvironmentFactory(ABC):
     ) -> None:
         """Refuse options that ``make`` would refuse, without building an environment.
 
-        Args:
-            id: which environment; ``check_id`` accepts it.
-            options: what the config says under ``environment.options``.
-
         Raises:
             WrongOptionError: names the option.
             MissingExtraError: these options need a library; the message is the pip command.
@@ -202,10 +198,8 @@ class EnvironmentFactory(ABC):
 
         Args:
             id: which environment; empty where the type is one environment.
-            num_envs: N.
             max_episode_steps: truncate episodes after so many steps; None means what the environment says.
             options: keyword arguments of the environment's constructor.
-            render: make ``render`` possible.
             evaluation: whole games with their own rewards, whatever eases training.
             threads: how many the environments may step in.
 

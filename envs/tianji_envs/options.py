@@ -21,10 +21,7 @@ def nearest(name: str, known: Iterable[str], show: Callable[[str], str] = repr, 
     '; did you mean Pitfall or Pitfall2?'
 
     Args:
-        name: what does not exist.
-        known: what there is.
         show: writes one of these; in quotes by default.
-        most: how many are named.
     """
     near = tianji_plugins.nearest(name, known, most)
     return f"; did you mean {' or '.join(map(show, near))}?" if near else ""
@@ -55,7 +52,6 @@ def read_typed(
 
     Args:
         kind: a dataclass whose fields are of the types bool, int, float and str.
-        options: what the config says.
         of: what error messages call the environment.
         wanted: says what the value of an option should be, if it has the right type; empty if it is.
 

@@ -30,7 +30,6 @@ def missing(what: str, cause: Exception) -> MissingExtraError:
     """Name the library that something needs and that is not installed.
 
     Args:
-        what: needs it.
         cause: one of ``MISSING``.
     """
     text = str(cause)
@@ -45,12 +44,7 @@ def missing(what: str, cause: Exception) -> MissingExtraError:
 
 
 def not_five(name: str, result: Any) -> str:
-    """Say of what a gymnasium environment's ``step`` gave that it is not what gymnasium says.
-
-    Args:
-        name: of the environment.
-        result: what it gave.
-    """
+    """Say of what a gymnasium environment's ``step`` gave that it is not what gymnasium says."""
     found = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
     return (
         f"{name}: step() gave {found}; "
@@ -63,9 +57,6 @@ class SerialVectorEnvironment(VectorEnvironment):
     """A vector of single environments.
 
     Args:
-        name: what error messages call the environment.
-        create: builds one environment.
-        num_envs: N.
         max_episode_steps: truncate episodes after so many steps; None leaves it to the environment.
     """
 
@@ -213,12 +204,7 @@ class GymnasiumEnv(BaseEnv):
 
 
 class UserFactory(EnvironmentFactory):
-    """Makes environments of one class.
-
-    Args:
-        name: the type as the config names it.
-        environment: the class; its constructor gets the config's options.
-    """
+    """Makes environments of one class."""
 
     def __init__(self, name: str, environment: type[BaseEnv] | type[gymnasium.Env[Any, Any]]) -> None:
         self._name = name

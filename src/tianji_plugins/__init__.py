@@ -35,11 +35,6 @@ def did_you_mean(name: str, known: Iterable[str], kind: str) -> str:
     "did you mean 'ppo'?"
     >>> did_you_mean("zzz", ["ppo", "dqn"], "agents")
     'the agents are: dqn, ppo'
-
-    Args:
-        name: what does not exist.
-        known: what there is.
-        kind: what these are called, in the plural.
     """
     known = sorted(known)
     if near := nearest(name, known):
@@ -98,7 +93,6 @@ class Plugins:
         """Import what a name leads to.
 
         Args:
-            name: of the plug-in.
             target: another ``module:attribute`` of it, such as its settings.
 
         Raises:

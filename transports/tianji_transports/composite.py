@@ -49,10 +49,6 @@ def open_endpoint(
         local: engine of the edges inside a host.
         remote: engine of the edges between hosts.
         hosts: host of each rank; the same mapping at every rank of the job.
-        wiring: the whole job's.
-        rank: this endpoint's.
-        incarnation: how often the rank was restarted.
-        options: how to reach other hosts.
 
     Raises:
         TransportError: an engine is not to be had, or the engines do not go together.
@@ -190,15 +186,6 @@ class CompositeTransport(Transport):
     """An endpoint with one engine for its own host and another one for all the others.
 
     Opens only those engines that its rank has edges for.
-
-    Args:
-        local: engine of the edges inside a host.
-        remote: engine of the edges between hosts.
-        hosts: host of each rank.
-        wiring: the whole job's.
-        rank: this endpoint's.
-        incarnation: how often the rank was restarted.
-        options: for both engines.
     """
 
     def __init__(

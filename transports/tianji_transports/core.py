@@ -169,9 +169,7 @@ class Transport(ABC):
 
     Args:
         wiring: the channels and slots of the job; the endpoint opens those its rank is part of.
-        rank: this endpoint's rank.
         incarnation: 0 at first, one more each time the rank is restarted after a death.
-        options: how to reach other hosts.
     """
 
     capabilities: ClassVar[Capabilities]

@@ -44,8 +44,6 @@ def wait_for_news(sleepers: Sequence[Sleeper], timeout_s: float, also: Sequence[
 
     Args:
         sleepers: endpoints of one thread; the first sleeps with the bells of the others beside its own.
-        timeout_s: when to give up.
-        also: descriptors of the caller's.
     """
     moved = any(sleeper._moved for sleeper in sleepers)
     for sleeper in sleepers:

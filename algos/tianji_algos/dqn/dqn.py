@@ -74,7 +74,6 @@ class DQNLoss:
         """Differentiate by ``q [B, A]``.
 
         Args:
-            q: values of all actions.
             action: those taken, ``[B]``.
             target: what their values should have been, ``[B]``.
             weight: importance of each sample, ``[B]``.
@@ -103,13 +102,6 @@ class DQNLoss:
 
 class DQNAgent(Agent):
     """Acts epsilon-greedily; records the action, and on demand how surprising its outcome was.
-
-    Args:
-        spaces: of one environment.
-        model: the network to act with.
-        settings: of the exploration.
-        num_envs: N, how many environments ``act`` serves at once.
-        seed: of the exploration.
 
     Raises:
         UnsupportedSpaceError: the action space is not Discrete.
@@ -213,11 +205,7 @@ class DQNAgent(Agent):
 
 
 class _SeenValues:
-    """What the network said while acting, so that a fragment's TD errors cost no second pass.
-
-    Args:
-        num_envs: N.
-    """
+    """What the network said while acting, so that a fragment's TD errors cost no second pass."""
 
     def __init__(self, num_envs: int) -> None:
         self._taken = np.empty((0, num_envs), np.float32)
@@ -240,8 +228,6 @@ class _SeenValues:
         Args:
             fields: of a fragment whose T steps are the last that were noted.
             last_q: values of the observation after the last step, ``[N, A]``.
-            gamma: discount.
-            reward_scale: of the rewards.
         """
         steps = len(fields["reward"])
         first, stop = self._steps - steps, self._steps
@@ -260,10 +246,7 @@ class DQNEmbryo(SingleOptimizer, ReplayEmbryo):
     """Trains a Q network towards what a target network makes of the next observation.
 
     Args:
-        spaces: of one environment.
         model: trained in place, on its final device; its parameters move into one flat tensor.
-        settings: hyperparameters.
-        seed: not used, since nothing is drawn here.
 
     Raises:
         UnsupportedSpaceError: the action space is not Discrete.

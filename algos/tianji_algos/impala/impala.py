@@ -187,8 +187,6 @@ class IMPALARollout(PolicyRollout):
     """Sequences of a rollout: the T steps of each environment in each fragment.
 
     Args:
-        settings: the size of a minibatch, and the scale of rewards.
-        observations: where the rollout's are held.
         is_recurrent: the network remembers, and takes ``Sequences``.
     """
 

@@ -33,7 +33,6 @@ class TeamActions(ABC):
         """Give what actors do by their outputs ``[M, B, A]``, differentiably: ``[M, B, A]``.
 
         Args:
-            outputs: of the actors.
             available: which actions there are, ``[M, B, A]``; None where they are continuous.
         """
 
@@ -46,7 +45,6 @@ class DiscreteActions(TeamActions):
     """Actions are one-hot; their distribution has a Gumbel-softmax for its gradient (Jang et al., 2017).
 
     Args:
-        actions: A.
         temperature: of the Gumbel-softmax; the lower it is, the fewer actions have a part in a gradient.
         rng: that actions are drawn with; on the host, so that every device gets the same.
     """
@@ -76,12 +74,7 @@ class DiscreteActions(TeamActions):
 
 
 class ContinuousActions(TeamActions):
-    """Actions are tanh of the outputs, from -1 to 1; in the environment that is from bound to bound.
-
-    Args:
-        bounds: of the environment's actions.
-        device: of the networks.
-    """
+    """Actions are tanh of the outputs, from -1 to 1; in the environment that is from bound to bound."""
 
     def __init__(self, bounds: ActionBounds, device: torch.device) -> None:
         self._middle = torch.from_numpy(bounds.middle).to(device)[:, None]
@@ -135,12 +128,6 @@ def team_actions(
     spaces: Spaces, temperature: float, rng: np.random.Generator, device: torch.device
 ) -> TeamActions:
     """Choose how actors' outputs become actions, by the space of the actions.
-
-    Args:
-        spaces: of one environment.
-        temperature: of discrete actions' Gumbel-softmax.
-        rng: that discrete actions are drawn with.
-        device: of the networks.
 
     Raises:
         UnsupportedSpaceError: an action is not bounded.

@@ -41,13 +41,6 @@ DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error", "entro
 class MADDPGAgent(Agent):
     """Acts for all agents of a team, each by its own observation; records the actions.
 
-    Args:
-        spaces: of one environment.
-        model: the networks to act with.
-        settings: of the exploration.
-        num_envs: N, how many environments ``act`` serves at once.
-        seed: of the exploration.
-
     Raises:
         UnsupportedSpaceError: the environment has no team, or actions are not bounded.
         UnsuitableModelError: the model is no ``TeamDeterministic``.
@@ -224,9 +217,7 @@ class MADDPGEmbryo(ReplayEmbryo):
     Both gradients are taken at the same parameters; those of an actor's loss reach no critic.
 
     Args:
-        spaces: of one environment.
         model: trained in place, on its final device; its parameters move into one flat tensor.
-        settings: hyperparameters.
         seed: of the actions that policies draw in updates.
 
     Raises:

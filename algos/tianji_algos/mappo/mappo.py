@@ -35,9 +35,6 @@ class TeamDistribution(Distribution):
     A policy's output has M rows for each of N environments, ``[N * M, outputs]``. Actions that an agent has
     not, or may not choose, are the network's business: it makes them impossible, or constant.
 
-    Args:
-        spaces: of one environment.
-
     Raises:
         UnsupportedSpaceError: the environment shows no team.
     """
@@ -191,7 +188,6 @@ class TeamRollout(SampleRollout):
         zeros in place of what a dead agent would see. An agent's own rewards end with it.
 
         Args:
-            fragment: with ``terminated`` and ``mask``, ``[T, N]``.
             alive: ``[T + 1, N, M]``.
 
         Returns:

@@ -19,14 +19,6 @@ class BatchedLayers(nn.Module):
 
     Torch differentiates them: they stand in losses that go through several networks, or through time.
     ``AgentNetworks`` and ``DenseNetwork`` are for losses simple enough to be differentiated by hand.
-
-    Args:
-        networks: G.
-        inputs: width of the input.
-        hidden: widths of the hidden layers.
-        outputs: width of the output.
-        activation: "tanh" or "relu".
-        output_gain: scale of the output layer's initial weights.
     """
 
     def __init__(
@@ -53,7 +45,6 @@ class BatchedLayers(nn.Module):
         """Compute ``[G, B, outputs]`` of ``rows [G, B, inputs]``.
 
         Args:
-            rows: the input of each network.
             frozen: gradients reach the input alone, and not the parameters.
         """
         for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -70,8 +61,6 @@ class NumpyBatchedLayers:
 
     Args:
         arrays: weights and biases by the names that they have in a ``BatchedLayers`` called ``prefix``.
-        prefix: name of that.
-        activation: "tanh" or "relu".
     """
 
     def __init__(self, arrays: Mapping[str, Floats], prefix: str, activation: str) -> None:
@@ -106,8 +95,6 @@ class BatchedGRU(nn.Module):
     the reset gate is applied after what is remembered was multiplied by its weights, and not before.
 
     Args:
-        networks: G.
-        inputs: width of what each gets.
         width: H, of what each remembers and gives.
     """
 
@@ -156,7 +143,6 @@ class NumpyBatchedGRU:
 
     Args:
         arrays: parameters by the names that they have in a ``BatchedGRU`` called ``prefix``.
-        prefix: name of that.
         rows: N, of each network.
 
     Attributes:

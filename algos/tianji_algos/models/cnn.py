@@ -34,8 +34,6 @@ class ImageEncoder(MixedPrecision):
 
     Args:
         space: of one observation: uint8 ``[S, H, W]``, ``[H, W]`` or ``[H, W, C]``.
-        settings: which network.
-        widths: of the fully connected layers.
 
     Attributes:
         features: width of the last layer.
@@ -82,10 +80,6 @@ class ImageEncoder(MixedPrecision):
 
 class RowEncoder(MixedPrecision):
     """Fully connected layers over observations that are no images.
-
-    Args:
-        space: of one observation.
-        settings: widths and activation.
 
     Attributes:
         features: width of the last layer.
@@ -164,12 +158,6 @@ class PolicyValueHead(nn.Module):
 
     The standard deviation of continuous actions is a parameter of its own and depends on no observation.
 
-    Args:
-        features: width of what it gets.
-        space: of the actions.
-        policy_gain: scale of the policy output's initial weights.
-        initial_log_std: of the Gaussian policy.
-
     Raises:
         UnsupportedSpaceError: an action space that it cannot serve.
     """
@@ -196,10 +184,6 @@ class PolicyValueHead(nn.Module):
 class CNNActorCritic(ActorCritic):
     """Policy and value of images on one convolutional network (Mnih et al., 2016; Espeholt et al., 2018).
 
-    Args:
-        spaces: of one environment.
-        settings: which convolutions, initial scales, precision.
-
     Raises:
         UnsupportedSpaceError: an observation or action space that it cannot serve.
     """
@@ -222,10 +206,6 @@ class CNNActorCritic(ActorCritic):
 
 class CNNQ(QNetwork):
     """Action values of images, plain (Mnih et al., 2015) or dueling (Wang et al., 2016).
-
-    Args:
-        spaces: of one environment.
-        settings: which convolutions, dueling, precision.
 
     Raises:
         UnsupportedSpaceError: an observation or action space that it cannot serve.

@@ -26,12 +26,6 @@ class DenseNetwork:
     """Weights ``[out, in]`` and biases ``[out]`` per layer, an activation after each or all but the last.
 
     The arrays are borrowed: what an optimizer writes into them is what the next pass computes with.
-
-    Args:
-        weights: of each layer.
-        biases: of each layer.
-        activation: "tanh" or "relu".
-        activate_output: apply it to the last layer, too.
     """
 
     def __init__(
@@ -122,9 +116,6 @@ def build_layers(
     """Build layers with orthogonal weights and zero biases, an activation after each hidden one.
 
     Args:
-        inputs: width of the input.
-        hidden: widths of the hidden layers.
-        activation: "tanh" or "relu".
         output_gains: scale of each output's initial weights; empty leaves the output layer out.
     """
     layers: list[nn.Module] = []
@@ -147,10 +138,6 @@ def _linear(inputs: int, outputs: int, gain: float) -> nn.Linear:
 
 def flat_views(module: nn.Module, prefix: str = "") -> tuple[Floats, dict[str, Floats]]:
     """Allocate parameters anew as one flat array, with the values that they have now.
-
-    Args:
-        module: a model, or a part of one.
-        prefix: what the names of a part begin with.
 
     Returns:
         The array ``[P]``, all parameters and then all buffers; and views of it by the parameters' names.
@@ -199,7 +186,6 @@ class NumpyExecutor(Executor):
 
     Args:
         model: gives the layout of the flat array, and its first values.
-        network: builds the forward pass over named arrays.
     """
 
     def __init__(

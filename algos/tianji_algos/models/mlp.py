@@ -39,10 +39,6 @@ class MLPActorCritic(ActorCritic):
 
     The standard deviation of continuous actions is a parameter of its own and depends on no observation.
 
-    Args:
-        spaces: of one environment.
-        settings: widths, activation, shared or separate, initial scales.
-
     Raises:
         UnsupportedSpaceError: an observation or action space that it cannot serve.
     """
@@ -158,10 +154,6 @@ class MLPQ(QNetwork):
     A dueling network without ``stream_hidden`` has one output layer, whose first output is the state's value
     and whose others are the advantages.
 
-    Args:
-        spaces: of one environment.
-        settings: widths, activation, dueling.
-
     Raises:
         UnsupportedSpaceError: an observation or action space that it cannot serve.
     """
@@ -234,7 +226,6 @@ class _NumpyQ:
         """Write the gradients of the last ``forward``, given ``d_q [A, N]``.
 
         Args:
-            d_q: derivative of the loss by ``q``.
             gradients: weights and biases of the layers under each of ``prefixes``, written.
         """
         self.trunk.backward(d_q, *gradients[0])

@@ -63,9 +63,6 @@ def is_picture(space: gym.Space[Any]) -> bool:
 class ObservationEncoder:
     """Flattens Box observations; makes discrete ones one-hot.
 
-    Args:
-        space: of one observation.
-
     Raises:
         UnsupportedSpaceError: it is neither Box nor Discrete nor MultiDiscrete, or of images.
     """

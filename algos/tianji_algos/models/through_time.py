@@ -70,12 +70,7 @@ class RecurrentActorCritic(ActorCritic):
 
 
 class RecurrentExecutor(Executor):
-    """Acts with a copy of a network that remembers, and remembers for it.
-
-    Args:
-        model: is copied, and stays as it is.
-        num_envs: N, how many environments are served at once.
-    """
+    """Acts with a copy of a network that remembers, and remembers for it."""
 
     def __init__(self, model: RecurrentActorCritic, num_envs: int) -> None:
         self._model = acting_copy(model)
@@ -135,11 +130,6 @@ class RecurrentBackprop(TorchBackprop):
 
 class RecurrentCore(nn.Module):
     """One layer of LSTM (Hochreiter & Schmidhuber, 1997) or GRU (Cho et al., 2014) cells, in float32.
-
-    Args:
-        inputs: width of what it gets.
-        width: of what it gives.
-        kind: "lstm" or "gru".
 
     Attributes:
         state_size: numbers remembered: an LSTM's output and cell side by side, a GRU's output.
@@ -209,10 +199,6 @@ def state_size(width: int, kind: Literal["lstm", "gru"]) -> int:
 
 class GatedActorCritic(RecurrentActorCritic):
     """Policy and value on top of an LSTM or GRU (Mnih et al., 2016; Espeholt et al., 2018).
-
-    Args:
-        spaces: of one environment.
-        settings: encoder, core and their widths, initial scales, precision.
 
     Raises:
         UnsupportedSpaceError: an observation or action space that it cannot serve.

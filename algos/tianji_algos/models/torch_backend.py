@@ -22,9 +22,6 @@ Floats = npt.NDArray[np.float32]
 class MixedPrecision(nn.Module):
     """Layers that compute in the precision that is set; their parameters are float32, for an optimizer.
 
-    Args:
-        precision: "float32" or "bfloat16".
-
     Attributes:
         dtype: what is computed in.
     """
@@ -74,11 +71,7 @@ class TorchForward:
 
 
 class TorchExecutor(TorchForward, Executor):
-    """Acts with a copy of a network.
-
-    Args:
-        model: is copied, and stays as it is.
-    """
+    """Acts with a copy of a network."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(acting_copy(model))
@@ -100,12 +93,7 @@ class TorchBackprop:
         self._exchange = Exchange(device_of(model))
 
     def __call__(self, observation: Any, loss_gradient: Callable[..., tuple[Floats, ...]]) -> None:
-        """Write the gradient of a loss on ``observation [B, ...]``, given its derivatives by the outputs.
-
-        Args:
-            observation: an array, or a tensor on the device.
-            loss_gradient: from arrays of the outputs to arrays of the derivatives.
-        """
+        """Write the gradient of a loss on ``observation [B, ...]``, given its derivatives by the outputs."""
         self.propagate(_as_tuple(self._model(self._exchange.to_device(observation))), loss_gradient)
 
     def propagate(

@@ -21,7 +21,6 @@ class Optimizer(ABC):
 
     Args:
         flat: the parameters ``[P]``, updated in place; ``flat.grad`` is their gradient.
-        learning_rate: step size; may be set anew at any time.
         max_grad_norm: longer gradients are shortened to this norm; None leaves them as they are.
 
     Attributes:
@@ -78,10 +77,7 @@ class Adam(Optimizer):
     """Adam (Kingma & Ba, 2015, algorithm 1) with gradients clipped by their norm.
 
     Args:
-        flat: the parameters ``[P]``, updated in place; ``flat.grad`` is their gradient.
-        learning_rate: step size; may be set anew at any time.
         eps: added to the root of the second moment.
-        max_grad_norm: longer gradients are shortened to this norm; None leaves them as they are.
 
     Attributes:
         mean: first moment of the gradient, ``[P]``.
@@ -120,11 +116,8 @@ class RMSProp(Optimizer):
     is eps there is about the square of it here.
 
     Args:
-        flat: the parameters ``[P]``, updated in place; ``flat.grad`` is their gradient.
-        learning_rate: step size; may be set anew at any time.
         decay: how much of the mean square is kept from one step to the next.
         eps: added to the mean square, inside the root.
-        max_grad_norm: longer gradients are shortened to this norm; None leaves them as they are.
 
     Attributes:
         square: mean square of the gradient, ``[P]``.

@@ -15,13 +15,7 @@ from tianji_algos.settings import OptimizerSettings
 
 
 class SingleOptimizer(Embryo):
-    """An update rule's optimizer: its schedule, its part of a checkpoint, what is reported and averaged.
-
-    Args:
-        settings: of the update rule.
-        optimizer: of all parameters.
-        means: of what is reported.
-    """
+    """An update rule's optimizer: its schedule, its part of a checkpoint, what is reported and averaged."""
 
     algorithm: ClassVar[str]
     """What it is called in errors and, in small letters, in checkpoints."""

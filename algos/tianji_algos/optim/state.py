@@ -79,11 +79,7 @@ def restore_tensors(own: Tensors, saved: Tensors) -> None:
 
 
 class Means:
-    """Adds up a few numbers with every update.
-
-    Args:
-        names: of the numbers, in their order.
-    """
+    """Adds up a few numbers with every update."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
@@ -113,7 +109,6 @@ class TargetNetwork(Generic[AnyModel]):
     """Follows an online network; is never trained.
 
     Args:
-        online: the network to follow.
         flat: its parameters, as ``flatten_parameters`` gave them.
 
     Attributes:

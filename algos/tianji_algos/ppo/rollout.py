@@ -43,7 +43,6 @@ def estimate_advantages(
         value: ``[T + 1, N, ...]``; the last row belongs to the observation after the last step.
         terminated: ``[T, N, ...]``, bool or uint8.
         mask: ``[T, N, ...]``; where it is False the advantage is 0 and nothing flows through.
-        gamma: discount.
         gae_lambda: 0 is one-step temporal difference, 1 is Monte Carlo.
 
     Returns:
@@ -85,12 +84,7 @@ class PPOMinibatch(PolicyMinibatch):
 
 
 class PPORollout(PolicyRollout):
-    """Samples of a rollout, and the same samples in the order of an epoch.
-
-    Args:
-        settings: discounts, normalisation and the size of a minibatch.
-        observations: where the rollout's are held.
-    """
+    """Samples of a rollout, and the same samples in the order of an epoch."""
 
     def __init__(self, settings: PPOSettings, observations: Observations) -> None:
         super().__init__(observations)
@@ -151,7 +145,6 @@ class PPORollout(PolicyRollout):
         """Copy what the network's input takes beside the observations.
 
         Args:
-            fragments: of the rollout.
             experience: numbers of the steps of each that are samples, of ``T * N``.
         """
 
@@ -166,12 +159,7 @@ class PPORollout(PolicyRollout):
 
     @abstractmethod
     def _input(self, number: int, samples: slice) -> tuple[Any, Indices | None]:
-        """Give the network's input for a minibatch, and which of its outputs are the samples; None is all.
-
-        Args:
-            number: of the minibatch, as it was dealt.
-            samples: where it is in that order.
-        """
+        """Give the network's input for a minibatch, and which of its outputs are the samples; None is all."""
 
     def _own(self, edges: npt.NDArray[np.int64]) -> list[slice]:
         """Return where this learner's part of each minibatch is."""
@@ -185,7 +173,6 @@ class PPORollout(PolicyRollout):
         """Count the samples of each minibatch over all learners.
 
         Args:
-            columns: of this learner's samples.
             edges: where each minibatch begins and the last ends, ``[learners, minibatches + 1]``.
         """
         counts: npt.NDArray[np.int64] = np.diff(edges).sum(axis=0)
@@ -202,8 +189,6 @@ class PPORollout(PolicyRollout):
         Args:
             columns: of this learner's samples; ``advantage`` is written in place. Where there is ``alive``,
                 those that are not are no samples, and their advantages come as zeros.
-            edges: where each minibatch begins and the last ends, ``[learners, minibatches + 1]``.
-            totals: samples of each minibatch over all learners.
         """
         advantage, slices = columns["advantage"], self._own(edges)
         if self._peers.number == 1 and "alive" not in columns:

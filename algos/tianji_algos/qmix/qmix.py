@@ -36,13 +36,6 @@ Actions = npt.NDArray[np.int64]
 class QMIXAgent(Agent):
     """Acts epsilon-greedily for all agents of a team; records what each does.
 
-    Args:
-        spaces: of one environment.
-        model: the networks to act with.
-        settings: of the exploration.
-        num_envs: N, how many environments ``act`` serves at once.
-        seed: of the exploration.
-
     Raises:
         UnsupportedSpaceError: the environment has no team, or actions are continuous.
         UnsuitableModelError: the model is no ``TeamQ``.
@@ -137,7 +130,6 @@ def best_values(q: torch.Tensor, chooser: torch.Tensor, available: torch.Tensor)
     Args:
         q: of all actions, by the target network, ``[R, M, A]``.
         chooser: by which the best actions are found, ``[R, M, A]``.
-        available: which actions there are.
     """
     return value_of(q, chooser.masked_fill(~available, UNAVAILABLE).argmax(dim=2))
 
@@ -154,7 +146,6 @@ def lambda_targets(
         reward: of each step, ``[U, 1]`` or ``[U, V]``, time first; the longest episodes come first.
         discount: ``gamma``, or 0 for steps after which nothing counts, ``[U, 1]`` or ``[U, V]``.
         value: of what each step led to, ``[U, V]``.
-        td_lambda: lambda.
         sizes: how many episodes have a step at each time.
 
     Returns:
@@ -179,9 +170,6 @@ class PackedEpisodes:
     A row is what a team saw, R in all; a step leads from a row to another, U in all, in the order in which
     rows have them. Rows of the same episodes follow one another in the same order, so the first B rows are
     first observations, and step i leads to row B + i.
-
-    Args:
-        batch: B episodes.
 
     Attributes:
         sizes: how many episodes have a row at each time, from 0 to the longest episode's length.
@@ -231,10 +219,7 @@ class QMIXEmbryo(SingleOptimizer, SequenceEmbryo):
     agent counts alike, and for the dead there is nothing to come and nothing to learn.
 
     Args:
-        spaces: of one environment.
         model: trained in place, on its final device; its parameters move into one flat tensor.
-        settings: hyperparameters.
-        seed: not used, since nothing is drawn here.
 
     Raises:
         UnsupportedSpaceError: the environment has no team, or actions are continuous.
@@ -288,7 +273,6 @@ class QMIXEmbryo(SingleOptimizer, SequenceEmbryo):
         """Write the gradient of half the squared error; give the diagnostics.
 
         Args:
-            episodes: to learn from.
             counts: which values are learnt, ``[U, V]``.
             total: how many that are with all learners; the gradients of all add up to that of the mean.
         """
@@ -315,9 +299,7 @@ class QMIXEmbryo(SingleOptimizer, SequenceEmbryo):
         """Compute what the values of all steps should be, ``[U, V]``.
 
         Args:
-            episodes: whose.
             inputs: of the agents' networks, in all rows.
-            state: in all rows.
             online: values of all actions by the online network, in all rows.
         """
         settings, to_device = self.settings, self._exchange.to_device

@@ -22,11 +22,7 @@ class AleEmulators:
     played; it stays off.
 
     Args:
-        game: the ROM.
-        num_envs: N.
         max_steps: of a game, not counting what it begins with.
-        options: of emulation.
-        threads: how many to step in.
     """
 
     def __init__(self, game: str, num_envs: int, max_steps: int, options: AtariOptions, threads: int) -> None:
@@ -71,11 +67,7 @@ class EnvPoolEmulators:
     A pool takes its seeds when it is made, so each reset makes a new one.
 
     Args:
-        game: the ROM.
-        num_envs: N.
-        max_steps: of a game, not counting what it begins with.
         options: of emulation.
-        threads: how many to step in.
     """
 
     def __init__(self, game: str, num_envs: int, max_steps: int, options: AtariOptions, threads: int) -> None:

@@ -129,10 +129,6 @@ class AtariVectorEnvironment(VectorEnvironment):
     """N games, one frame an observation.
 
     Args:
-        game: the ROM.
-        emulators: N of that game.
-        num_envs: N.
-        options: as training or evaluation is to have them.
         evaluation: the steps are not learned from.
     """
 

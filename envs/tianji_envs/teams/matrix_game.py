@@ -129,8 +129,6 @@ class MatrixGameVectorEnvironment(VectorEnvironment):
     """N of one game; what agents see is the state, one-hot, and after the end nothing.
 
     Args:
-        game: its tables.
-        num_envs: N.
         max_episode_steps: truncate episodes after so many steps; None: they end as the game says.
     """
 

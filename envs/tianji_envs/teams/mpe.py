@@ -185,10 +185,6 @@ def spread_heuristic(
 ) -> Callable[[Array], Array] | None:
     """Give the policy for such a vector.
 
-    Args:
-        vector: of simple_spread.
-        options: what it was made with.
-
     Returns:
         From records ``[N]`` to actions; None if there are more than eight agents, or they do not see all
         landmarks.

@@ -42,10 +42,6 @@ TeamActions = spaces.MultiDiscrete | spaces.Box
 def flat_size(who: str, space: gymnasium.Space[Any]) -> int:
     """Count the numbers that ``flat`` makes of an element of ``space``.
 
-    Args:
-        who: what the error calls the one that sees it.
-        space: of one agent.
-
     Raises:
         UnsupportedSpaceError: an image, or nothing of a fixed number of numbers.
     """
@@ -72,10 +68,6 @@ def flat(space: gymnasium.Space[Any], value: Any) -> npt.NDArray[Any]:
 
 def team_actions(name: str, agents: Mapping[str, gymnasium.Space[Any]]) -> TeamActions:
     """Put the action spaces of all agents into one.
-
-    Args:
-        name: what the error calls the environment.
-        agents: their action spaces, by name.
 
     Returns:
         ``MultiDiscrete [M]`` of ``Discrete`` spaces, counted from 0; a float32 ``Box [M, A]`` of boxes, each
@@ -192,7 +184,6 @@ class PettingZooTeam(BaseEnv):
     state is not just all observations in a row.
 
     Args:
-        name: what error messages call the environment.
         env: not shared with anything.
 
     Raises:

@@ -71,9 +71,7 @@ class Battle(ABC):
     """One battle; both packages show it alike.
 
     Args:
-        name: of the map.
         limit: steps that it may take; None: as the package says.
-        keywords: of the package's environment.
     """
 
     sizes: Sizes
@@ -179,12 +177,7 @@ NOOP: Final = 0
 
 
 class SMACVectorEnvironment(VectorEnvironment):
-    """N battles.
-
-    Args:
-        create: builds one.
-        num_envs: N.
-    """
+    """N battles."""
 
     won: npt.NDArray[np.bool_]
 

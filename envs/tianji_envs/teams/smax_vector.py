@@ -51,13 +51,7 @@ class Shown(NamedTuple):
 
 
 class SMAXVectorEnvironment(VectorEnvironment):
-    """N battles.
-
-    Args:
-        scenario: its name.
-        num_envs: N.
-        keywords: of JaxMARL's environment.
-    """
+    """N battles."""
 
     won: npt.NDArray[np.bool_]
 

@@ -278,9 +278,6 @@ class Publisher:
     """Everything that one rank writes.
 
     Args:
-        wiring: of the job.
-        rank: who writes.
-        port: to send with.
         tag: makes the tag of a slot's values from its index.
     """
 
@@ -322,9 +319,6 @@ class Publisher:
         """Take in what a reader has: it waits for something newer.
 
         Args:
-            session: the reader's life.
-            rank: the reader's.
-            index: of the slot in the wiring.
             number: version + 1 of what it has.
             address: where it can be reached, in its first message.
 

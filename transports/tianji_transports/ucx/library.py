@@ -62,11 +62,7 @@ def new_context() -> Any:
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Turn what ucxx raises into ``TransportError``.
-
-    Args:
-        what: what did not work, for the message.
-    """
+    """Turn what ucxx raises into ``TransportError``."""
     try:
         yield
     except (libucxx.UCXError, RuntimeError, OSError) as error:

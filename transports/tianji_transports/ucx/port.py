@@ -193,8 +193,6 @@ class Port:
         Does not sleep if UCX has work already.
 
         Args:
-            timeout_s: how long at most.
-            also: descriptors of the caller's.
             in_flight: something that was sent or is being received is not complete.
         """
         if not all(lane.worker.arm() for lane in self.lanes):

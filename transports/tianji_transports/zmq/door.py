@@ -111,10 +111,6 @@ class Password:
 class Door:
     """Answers who may connect, for all listening sockets of a context; owned by the thread of its sockets.
 
-    Args:
-        context: of the sockets.
-        key: what a member has.
-
     Attributes:
         key: may be replaced until the first look.
         sockets: readable when ``look`` has something to do.

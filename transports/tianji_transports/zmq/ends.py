@@ -163,8 +163,6 @@ class ZmqInlet(Inlet):
         """Learn that a life of the sender begins after push ``number``, or begins again after BYE.
 
         Args:
-            identity: of its connection.
-            session: of the life.
             number: of its last push before.
             reachable: tells whether a connection is still there.
 

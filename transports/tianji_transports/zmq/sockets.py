@@ -47,9 +47,6 @@ def keep_freed_memory(nbytes: int) -> None:
 
     libzmq allocates what it receives. glibc would give a large frame's memory back to the kernel when it is
     freed and have every page of the next one faulted in anew, which costs as much as moving it.
-
-    Args:
-        nbytes: how much free memory may be kept.
     """
     with contextlib.suppress(AttributeError):  # a C library without mallopt
         mallopt = ctypes.CDLL(None).mallopt

@@ -38,10 +38,6 @@ class TeamActorCritic(ActorCritic):
     ``[N * M]``. Logits of actions that are not available are ``IMPOSSIBLE``; numbers that an agent's
     continuous action does not have are drawn from a standard normal distribution.
 
-    Args:
-        spaces: of one environment.
-        settings: widths, activation, what is shared, what values see.
-
     Raises:
         UnsupportedSpaceError: the environment shows no team.
     """
@@ -124,12 +120,7 @@ class TeamActorCritic(ActorCritic):
 
 
 class _NumpyTeam:
-    """All networks' forward pass over named arrays.
-
-    Args:
-        model: says what the networks see and which outputs there are.
-        arrays: its parameters by name.
-    """
+    """All networks' forward pass over named arrays."""
 
     def __init__(self, model: TeamActorCritic, arrays: Mapping[str, Floats]) -> None:
         settings, team, number = model.settings, model.team, len(model.policy)

@@ -27,10 +27,6 @@ class TeamDeterministic(Model):
     Networks of all agents are computed as one. The actors' parameters come first in the flat array: acting
     needs no others.
 
-    Args:
-        spaces: of an environment with a team.
-        settings: widths, activation, what is shared, what is valued.
-
     Attributes:
         team: sizes of what the team sees and does.
         actors: from what agents see to logits, or to numbers whose tanh is the action.
@@ -104,11 +100,7 @@ class TeamDeterministic(Model):
 
 
 class _NumpyActors(Executor):
-    """All actors' forward pass over a flat array of their own.
-
-    Args:
-        model: whose actors.
-    """
+    """All actors' forward pass over a flat array of their own."""
 
     def __init__(self, model: TeamDeterministic) -> None:
         self._flat, arrays = flat_views(model.actors, "actors")

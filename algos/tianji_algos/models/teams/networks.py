@@ -18,7 +18,6 @@ class AgentRows:
     """Puts it together in numpy.
 
     Args:
-        team: sizes.
         identity: say who the agent is.
         state: give the state, too.
     """
@@ -52,7 +51,6 @@ def append_identity(rows: torch.Tensor, agents_axis: int) -> torch.Tensor:
     """Append to rows ``[M, B, ...]`` or ``[B, M, ...]`` which agent they are of, one-hot.
 
     Args:
-        rows: of all agents.
         agents_axis: 0 or 1, which axis the agents are.
     """
     agents = rows.shape[agents_axis]
@@ -65,12 +63,6 @@ class AgentNetworks:
 
     They are differentiated by hand, as the single-agent actor-critics are; ``BatchedLayers``, which computes
     all networks at once, leaves that to torch.
-
-    Args:
-        arrays: weights and biases by name.
-        prefix: of their names.
-        number: of networks.
-        activation: "tanh" or "relu".
     """
 
     def __init__(self, arrays: Mapping[str, Floats], prefix: str, number: int, activation: str) -> None:
@@ -99,14 +91,7 @@ class AgentNetworks:
 
 
 class CentralNetwork:
-    """One network of the state, with an output for each agent.
-
-    Args:
-        arrays: weights and biases by name.
-        prefix: of their names.
-        agents: M.
-        activation: "tanh" or "relu".
-    """
+    """One network of the state, with an output for each agent."""
 
     def __init__(self, arrays: Mapping[str, Floats], prefix: str, agents: int, activation: str) -> None:
         self._prefix = f"{prefix}.0"

@@ -65,12 +65,6 @@ class MonotonicMixer(Mixer):
     Unlike the paper's, the hypernetworks of weights have a hidden layer, too, and all get a state of mean 0
     and standard deviation 1, with the logarithms of what these were: where a state has coordinates on a map,
     values would begin far above all returns.
-
-    Args:
-        agents: M.
-        state: S, width of the state.
-        width: of the mixing network's hidden layer.
-        hypernet_width: of the hypernetworks' hidden layers.
     """
 
     def __init__(self, agents: int, state: int, width: int, hypernet_width: int) -> None:
@@ -122,10 +116,6 @@ NO_ACTION: Final = -1
 class TeamQ(Model):
     """A layer, a GRU and a layer for each agent (DRQN; Hausknecht & Stone, 2015), and a mixer.
 
-    Args:
-        spaces: of an environment with a team that chooses from single actions.
-        settings: widths, what agents are told, what is shared, how values are mixed.
-
     Attributes:
         team: sizes of what the team sees and does.
         networks: G, how many networks there are: one, or one for each agent.
@@ -175,9 +165,6 @@ class TeamQ(Model):
 class AgentInputs:
     """Writes what agents' networks get: observations, last actions and which agent it is, as far as they do.
 
-    Args:
-        model: whose.
-
     Attributes:
         width: I, of one agent's.
     """
@@ -210,12 +197,7 @@ class AgentInputs:
 
 
 class TeamQExecutor(Executor):
-    """Agents' networks in numpy, over views of one flat array; remembers for them.
-
-    Args:
-        model: gives the layout of the flat array, and its first values.
-        num_envs: N.
-    """
+    """Agents' networks in numpy, over views of one flat array; remembers for them."""
 
     def __init__(self, model: TeamQ, num_envs: int) -> None:
         self._flat, arrays = flat_views(model)
