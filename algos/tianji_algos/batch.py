@@ -1,4 +1,4 @@
-"""What a replay gives an off-policy update rule. Imports no torch."""
+"""Batches of a replay for off-policy update rules: a public contract, and no import of torch."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class Embryo(ABC):
         )
 
     def averaged_state(self) -> Sequence[torch.Tensor]:
-        """Give what the optimizer remembers beside the parameters and may be averaged: tensors, in place."""
+        """Return the optimizer's tensors, in place, that groups may average beside the parameters."""
         return ()
 
     @abstractmethod
@@ -164,11 +164,11 @@ class Embryo(ABC):
 
     @abstractmethod
     def schedule(self, env_steps: int) -> None:
-        """Set whatever is scheduled over training (learning rate, clip range) for so many env steps seen."""
+        """Set what is scheduled over training (learning rate, clip range) for so many env steps seen."""
 
     @abstractmethod
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Everything a resumed run needs: tensors, and the rest as JSON values.
+        """Return everything a resumed run needs: tensors, and the rest as JSON values.
 
         What the settings say, or ``schedule``, is no part of it: a run may be resumed with other settings.
         """
@@ -255,7 +255,7 @@ class Agent(ABC):
     """Name of the embryo that trains for this agent if the config names none."""
 
     plays_in_team: ClassVar[bool] = False
-    """It acts for all agents of a team, whose records it is shown (see ``team``)."""
+    """Acts for all agents of a team, by their records (see ``team``)."""
 
     @classmethod
     @abstractmethod
@@ -277,7 +277,7 @@ class Agent(ABC):
         """Write what is recorded once in a fragment, in place, before its first step."""
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:  # noqa: B027 - most remember nothing
-        """Note that the next observation of those environments, ``[N]``, is the first of an episode."""
+        """Record that the next observation of those environments, ``[N]``, is the first of an episode."""
 
     def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:  # noqa: B027 - most record nothing
         """Complete a full fragment, in place, before it is sent.
@@ -288,10 +288,10 @@ class Agent(ABC):
         """
 
     def schedule(self, env_steps: int) -> None:  # noqa: B027 - most explore alike from start to end
-        """Set whatever is scheduled over training for about so many env steps of the whole job."""
+        """Set what is scheduled over training for about so many env steps of the whole job."""
 
     def explore_as(self, first: int, of: int) -> None:  # noqa: B027 - most explore alike everywhere
-        """Return which of the job's training environments this agent serves."""
+        """Serve the environments from number ``first`` on, of the ``of`` that the job trains in."""
 
     @abstractmethod
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -325,7 +325,7 @@ def require_model(model: object, contract: type[torch.nn.Module], algorithm: str
 
 
 class Peers(ABC):
-    """Learners in all_reduce: all of them call the same methods, in the same order.
+    """Learners that all-reduce their gradients: all of them call the same methods, in the same order.
 
     Attributes:
         number: how many there are.
@@ -340,7 +340,7 @@ class Peers(ABC):
         """Replace ``values``, in place, by their sum over all learners: the same bits for each of them."""
 
     def compare(self, own: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Tell the other learners this one's counts ``[K]`` and hear theirs: ``[learners, K]``."""
+        """Exchange counts ``[K]`` with the other learners; returns all of them, ``[learners, K]``."""
         counts = np.zeros((self.number, len(own)), np.int64)
         counts[self.index] = own
         self.add_up(torch.from_numpy(counts))

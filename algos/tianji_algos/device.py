@@ -1,7 +1,7 @@
 """Copies between a host's memory and a device, through pinned memory.
 
 A copy from or to memory that may be paged out stops the host until it is done; from pinned memory it goes
-on by itself. Whatever goes to a device, and parameters that are to be published, are copied on streams of
+on by itself. Data for a device, and parameters that are to be published, are copied on streams of
 their own, while networks compute on another. What a network gives is copied on the stream that computes it,
 since the host waits for it. Each class here also works where the device is a CPU, by plain copies.
 """
@@ -58,7 +58,7 @@ class Staging:
         self._copied = torch.cuda.Event() if self._pinned else None  # type: ignore[no-untyped-call]
 
     def reserve(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Give ``shape`` numbers of this memory, once the last copy is done."""
+        """Return ``shape`` numbers of this memory, once the last copy is done."""
         self.wait()
         wanted = int(np.prod(shape)) * dtype.itemsize
         if wanted > len(self._memory):
@@ -66,7 +66,7 @@ class Staging:
         return self._memory[:wanted].view(dtype).view(shape)
 
     def mark(self) -> None:
-        """Note that what the current stream was told by now is the last copy."""
+        """Record that what the current stream was told by now is the last copy."""
         if self._copied is not None:
             self._copied.record()
 
@@ -98,7 +98,7 @@ class Uploads:
         self._staging = [Staging(device), Staging(device)]
 
     def __call__(self, array: Array) -> torch.Tensor:
-        """Give a copy of ``array`` on the device, for what the current stream is told from now on.
+        """Return a copy of ``array`` on the device, for what the current stream is told from now on.
 
         ``array`` may change as soon as this returns.
         """
@@ -153,7 +153,7 @@ class Uploads:
 
 
 def uploads_to(device: torch.device) -> Callable[[Array], Callable[[], Any]]:
-    """Say how arrays are sent to a network on a device: as ``Uploads.begin`` does, or not at all on a CPU."""
+    """Return what sends arrays to a network on a device: ``Uploads.begin``, or on a CPU a no-op."""
     return _as_it_is if on_host(device) else Uploads(device).begin
 
 
@@ -165,7 +165,7 @@ class Downloads:
         self._staging: list[Staging] = []
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> tuple[Floats, ...]:
-        """Give copies of float32 tensors as arrays, which the next call reuses."""
+        """Return copies of float32 tensors as arrays, which the next call reuses."""
         self._staging += [Staging(self._device) for _ in tensors[len(self._staging) :]]
         by_itself = self._device.type == "cuda"
         copies = [
@@ -191,11 +191,11 @@ class Exchange:
         )
 
     def to_device(self, values: Array | torch.Tensor) -> torch.Tensor:
-        """Give an array as a tensor on the device, records as bytes; a tensor is taken to be there."""
+        """Return an array as a tensor on the device, records as bytes; a tensor is taken to be there."""
         return values if isinstance(values, torch.Tensor) else self._upload(values)
 
     def to_host(self, tensors: Sequence[torch.Tensor]) -> tuple[Floats, ...]:
-        """Give float32 tensors as arrays, which the next call may reuse."""
+        """Return float32 tensors as arrays, which the next call may reuse."""
         return self._download(tensors)
 
 

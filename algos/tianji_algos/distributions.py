@@ -44,7 +44,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def mode(self, policy: Floats) -> Actions:
-        """Give the likeliest actions ``[N, *action_shape]``."""
+        """Return the likeliest actions ``[N, *action_shape]``."""
 
     @abstractmethod
     def for_environment(self, action: Actions) -> Actions:
@@ -52,7 +52,7 @@ class Distribution(ABC):
 
     @abstractmethod
     def evaluate(self, policy: Floats, action: Actions) -> tuple[Floats, Floats]:
-        """Give log-probabilities ``[N]`` and entropies ``[N]``, and remember them for ``gradient``."""
+        """Return log-probabilities ``[N]`` and entropies ``[N]``, and remember them for ``gradient``."""
 
     @abstractmethod
     def gradient(self, d_log_prob: Floats, d_entropy: float) -> Floats:

@@ -1,4 +1,4 @@
-"""Everything that can go wrong in an algorithm, in one tree. Imports no torch.
+"""All errors of this package, in one tree; without torch, since configs are checked without it.
 
 AlgorithmError
 ├── UnknownNameError           no agent, embryo or model of that name; names the nearest one

@@ -1,4 +1,4 @@
-"""What one step of one environment leaves behind: the fields of a fragment. Imports no torch."""
+"""Fields of a fragment: a public contract, which the root and recorders read without torch."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ class PolicyAgent(Agent):
     """
 
     algorithm: ClassVar[str]
-    """What it is called in errors."""
+    """Name in error messages."""
     contract: ClassVar[type[torch.nn.Module]] = ActorCritic
-    """What its networks derive from."""
+    """Class that its networks derive from."""
 
     def __init__(
         self, spaces: Spaces, model: ActorCritic, settings: BaseModel, num_envs: int, seed: int
@@ -51,7 +51,7 @@ class PolicyAgent(Agent):
 
     @classmethod
     def distribution(cls, spaces: Spaces) -> Distribution:
-        """Give what the policy chooses from."""
+        """Return the distribution of the actions."""
         return distribution_for(spaces.action)
 
     @classmethod
@@ -115,7 +115,7 @@ class PolicyMinibatch:
 
     @property
     def samples(self) -> int:
-        """How many are this learner's."""
+        """Number of samples of this learner."""
         return len(self.log_prob)
 
 
@@ -163,7 +163,7 @@ class PolicyEmbryo(SingleOptimizer, RolloutEmbryo):
     """
 
     contract: ClassVar[type[torch.nn.Module]] = ActorCritic
-    """What its networks derive from."""
+    """Class that its networks derive from."""
     example_model: ClassVar[str] = "mlp_actor_critic"
     """Name of one of them."""
     diagnostics: ClassVar[tuple[str, ...]]
@@ -186,7 +186,7 @@ class PolicyEmbryo(SingleOptimizer, RolloutEmbryo):
         self._latest = np.zeros(len(self.diagnostics), np.float32)
 
     def _distribution(self, spaces: Spaces) -> Distribution:
-        """Give what the policy chooses from."""
+        """Return the distribution of the actions."""
         return distribution_for(spaces.action)
 
     @abstractmethod
@@ -226,7 +226,7 @@ class PolicyEmbryo(SingleOptimizer, RolloutEmbryo):
         return batch.total
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Give parameters, what the optimizer remembers, and the state of the random stream."""
+        """Return parameters, what the optimizer remembers, and the state of the random stream."""
         tensors, rest = super().state()
         return tensors, {**rest, "rng": self._rng.bit_generator.state}
 

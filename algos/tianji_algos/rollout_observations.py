@@ -39,7 +39,7 @@ class Observations:
             self._planes = frame_numbers(mask, self._stack)
 
     def take(self, rows: Indices) -> Any:
-        """Give the observations ``[..., *shape]`` of ``rows [...]``, as a network takes them.
+        """Return the observations ``[..., *shape]`` of ``rows [...]``, as a network takes them.
 
         Returns:
             An array on a CPU, a tensor elsewhere; may be reused by the next call.
@@ -67,7 +67,7 @@ class HostFrames:
         self._frames[number] = 0
 
     def take(self, numbers: Indices) -> Array:
-        """Give frames ``[..., *shape]`` by their numbers ``[...]``."""
+        """Return frames ``[..., *shape]`` by their numbers ``[...]``."""
         if len(self._taken) < numbers.size:
             self._taken = np.empty((numbers.size, *self._frames.shape[1:]), self._frames.dtype)
         taken = self._taken[: numbers.size]
@@ -77,7 +77,7 @@ class HostFrames:
 
 
 class DeviceFrames:
-    """The same on a device, where frames go once a rollout."""
+    """Frames of a rollout on a device, to which they are copied once a rollout."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -101,7 +101,7 @@ class DeviceFrames:
         self._frames[number] = 0
 
     def take(self, numbers: Indices) -> torch.Tensor:
-        """Give frames ``[..., *shape]`` by their numbers ``[...]``."""
+        """Return frames ``[..., *shape]`` by their numbers ``[...]``."""
         taken = self._frames.index_select(0, self._upload(numbers.reshape(-1)))
         return taken.view(*numbers.shape, *self._frames.shape[1:])
 
@@ -161,7 +161,7 @@ class Columns:
         nothing = np.zeros((1, self._envs, 0), np.float32)
         self.state = np.concatenate([f.get("state", nothing)[0] for f in fragments])
 
-    def deal(
+    def minibatches(
         self, rng: np.random.Generator, minibatch_size: int, widths: npt.NDArray[np.int64]
     ) -> list[Indices]:
         """Shuffle the columns and cut them into minibatches of as many, give or take one.

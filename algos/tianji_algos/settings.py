@@ -48,7 +48,7 @@ class OptimizerSettings(Settings):
         return (self.learning_rate_schedule,)
 
     def remaining(self, schedule: Schedule, env_steps: int) -> float:
-        """Give the share of a hyperparameter that a schedule leaves after so many env steps."""
+        """Return the share of a hyperparameter that a schedule leaves after so many env steps."""
         if schedule == "constant" or self.schedule_steps is None:
             return 1.0
         return max(0.0, 1.0 - env_steps / self.schedule_steps)

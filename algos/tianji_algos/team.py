@@ -81,13 +81,13 @@ class Team:
         return cls(agents, observation, sizes, discrete, state, has_state)
 
     def action_field(self) -> FieldSpec:
-        """Say how ``action`` is recorded: as numbers counted from 0, ``[M]``, or as it is, ``[M, A]``."""
+        """Describe the field ``action``: numbers from 0, ``[M]``, or the action itself, ``[M, A]``."""
         if self.discrete:
             return FieldSpec("action", np.min_scalar_type(self.most_actions - 1), (self.agents,))
         return FieldSpec("action", np.dtype(np.float32), (self.agents, self.most_actions))
 
     def state_of(self, seen: Records) -> npt.NDArray[np.float32]:
-        """Give the state ``[..., S]`` of records ``[...]``: their own, or all observations in a row."""
+        """Return the state ``[..., S]`` of records ``[...]``: their own, or all observations in a row."""
         if self.has_state:
             state: npt.NDArray[Any] = seen["state"]
             return state

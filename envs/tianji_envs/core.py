@@ -200,7 +200,7 @@ class EnvironmentFactory(ABC):
             id: which environment; empty where the type is one environment.
             max_episode_steps: truncate episodes after so many steps; None means what the environment says.
             options: keyword arguments of the environment's constructor.
-            evaluation: whole games with their own rewards, whatever eases training.
+            evaluation: whole games with their own rewards, without what eases training.
             threads: how many the environments may step in.
 
         Raises:

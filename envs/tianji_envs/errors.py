@@ -1,4 +1,4 @@
-"""Everything that can go wrong on the way to a stepping environment, in one tree.
+"""All errors of this package, in one tree; without gymnasium, since they are cheap to import.
 
     EnvironmentFailure
     ├── UnknownEnvironmentError    no such type or id; names the nearest one

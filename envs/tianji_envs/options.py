@@ -11,7 +11,7 @@ from tianji_envs.errors import WrongOptionError
 
 
 def nearest(name: str, known: Iterable[str], show: Callable[[str], str] = repr, most: int = 1) -> str:
-    """Ask for the nearest of what there is; empty if nothing is near.
+    """Suggest the nearest of what there is; empty if nothing is near.
 
     >>> nearest("clmbing", ["climbing", "penalty"])
     "; did you mean 'climbing'?"
@@ -28,7 +28,7 @@ def nearest(name: str, known: Iterable[str], show: Callable[[str], str] = repr, 
 
 
 def nearest_or_all(name: str, known: Iterable[str]) -> str:
-    """Ask for the nearest of what there is, or else list all of it.
+    """Suggest the nearest of what there is, or else list all of it.
 
     >>> nearest_or_all("zzz", ["climbing", "penalty"])
     '; they are climbing, penalty'

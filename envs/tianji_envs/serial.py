@@ -44,7 +44,7 @@ def missing(what: str, cause: Exception) -> MissingExtraError:
 
 
 def not_five(name: str, result: Any) -> str:
-    """Say of what a gymnasium environment's ``step`` gave that it is not what gymnasium says."""
+    """Describe the wrong result of a gymnasium environment's ``step``."""
     found = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
     return (
         f"{name}: step() gave {found}; "
@@ -97,7 +97,7 @@ class SerialVectorEnvironment(VectorEnvironment):
             self._steps[i] = 0
 
     def _check_record(self, space: TeamSpace, first: Any) -> None:
-        # numpy would take another record part by part in their order, whatever their names.
+        # numpy would copy another record part by part in their order, without regard to their names.
         if not space.contains(first):
             raise BrokenEnvironmentError(
                 f"{self._name}: reset() gave {getattr(first, 'dtype', type(first).__name__)}, "
@@ -211,7 +211,7 @@ class UserFactory(EnvironmentFactory):
         self._environment = environment
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
-        """Refuse any id."""
+        """Refuse all ids."""
         if id:
             raise UnknownEnvironmentError(f"type {self._name!r} is one environment and has no id {id!r}")
 

@@ -62,7 +62,7 @@ class TeamSpace(gymnasium.Space[npt.NDArray[Any]]):
         return isinstance(x, np.ndarray | np.void) and x.dtype == self.dtype and x.shape == ()
 
     def sample(self, mask: Any = None, probability: Any = None) -> Any:
-        """Refuse: what a team sees cannot be made up.
+        """Raise an error: what a team sees cannot be made up.
 
         Raises:
             NotImplementedError: always.

@@ -17,7 +17,7 @@ from types import ModuleType
 
 
 def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
-    """Find the names that were probably meant, in whatever case, the nearest first; none if nothing is near.
+    """Find the names that were probably meant, in any case, the nearest first; none if nothing is near.
 
     >>> nearest("Clmbing", ["climbing", "penalty"])
     ['climbing']
@@ -29,7 +29,7 @@ def nearest(name: str, known: Iterable[str], most: int = 1) -> list[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str], kind: str) -> str:
-    """Ask for the nearest of what there is, or else list all of it.
+    """Suggest the nearest of what there is, or else list all of it.
 
     >>> did_you_mean("pppo", ["ppo", "dqn"], "agents")
     "did you mean 'ppo'?"
@@ -44,7 +44,7 @@ def did_you_mean(name: str, known: Iterable[str], kind: str) -> str:
 
 @dataclass(frozen=True)
 class Plugins:
-    """All that a config may name of one kind.
+    """The plug-ins of one kind that a config may name.
 
     Attributes:
         kind: what messages call one of them.

@@ -2,7 +2,7 @@
 
 An edge is one sender and one receiver of a channel, or a slot's writer and one of its readers. ``split``
 divides a wiring by edges, so that a channel whose senders are on several hosts becomes two of one name.
-Callers open whatever a plan asks for with ``open_endpoint``; its capabilities are known before, from
+Callers open the endpoint of a plan with ``open_endpoint``; its capabilities are known before, from
 ``edge_capabilities``.
 """
 
@@ -95,7 +95,7 @@ def _engine(name: str) -> type[AnyEndpoint]:
 
 
 def both(local: Capabilities, remote: Capabilities) -> Capabilities:
-    """What can be relied upon whichever way a message takes."""
+    """Combine the capabilities of two engines into those that both have."""
     borrowed = [can.max_borrowed for can in (local, remote) if can.max_borrowed]
     return Capabilities(
         cross_host=remote.cross_host,
@@ -127,7 +127,7 @@ def split(wiring: Wiring, hosts: Mapping[int, str], host: str) -> tuple[Wiring, 
 
 
 def _part(wiring: Wiring, job: str, has: Callable[[int, int], bool]) -> Wiring:
-    """Leave the edges that ``has`` says yes to, and nothing that has none."""
+    """Keep the edges for which ``has`` is true, and the channels and slots that have any."""
     channels, slots = [], []
     for channel in wiring.channels:
         senders = tuple(sender for sender in channel.senders if has(sender, channel.receiver))
@@ -149,7 +149,7 @@ class Confluence:
         local: has the senders on this host.
         remote: has the others.
         share: how many are on this host.
-        turn: whose is the next claim: ``local``'s below ``share``.
+        turn: the next claim is ``local``'s below ``share``.
     """
 
     channel: Channel
@@ -215,7 +215,7 @@ class CompositeTransport(Transport):
                 self._local.close()
             raise
         opened = [engine for engine in (self._remote, self._local) if engine is not None]
-        # The first one sleeps for both, so it is the one that cannot ring another.
+        # The first engine sleeps for both, so it is the one without ``rings``.
         self._engines = sorted(opened, key=lambda engine: engine.capabilities.rings)
         self._ways = {
             other: engine
@@ -239,7 +239,7 @@ class CompositeTransport(Transport):
         return engine(part, self.rank, self.incarnation, self.options)
 
     def _sort_in(self, engine: AnyEndpoint) -> None:
-        """Note what comes and goes by way of an engine."""
+        """Index the channels and slots of an engine."""
         for channel in engine.wiring.channels:
             if channel.receiver != self.rank:
                 continue
@@ -265,7 +265,7 @@ class CompositeTransport(Transport):
         return json.dumps([None if engine is None else engine.address for engine in engines])
 
     def connect(self, addresses: Mapping[int, str]) -> None:
-        """Learn where peers are: each engine learns of those whom it reaches."""
+        """Pass peers' addresses to the engine that reaches each of them."""
         parts = {rank: self._part_of(rank, address) for rank, address in addresses.items()}
         for engine in self._engines:
             reached = {rank: part for rank, part in parts.items() if self._ways.get(rank) is engine}
@@ -287,7 +287,7 @@ class CompositeTransport(Transport):
     def _way(self, rank: int, channel: str) -> AnyEndpoint:
         engine = self._ways.get(rank)
         if engine is None:
-            raise self._refusal(f"rank {self.rank} shares no channel {channel!r} with rank {rank}")
+            raise self._error(f"rank {self.rank} shares no channel {channel!r} with rank {rank}")
         return engine
 
     def loan(self, dest: int, channel: str, nbytes: int) -> Loan | Full:
@@ -304,7 +304,7 @@ class CompositeTransport(Transport):
         return self._way(dest, channel).unconfirmed(dest, channel)
 
     def peer_lost(self, rank: int) -> None:
-        """Be told that a peer is dead. Tell it before the peer is restarted."""
+        """Handle the death of a peer; to be called before the peer is restarted."""
         for engine in self._engines:
             engine.peer_lost(rank)
 
@@ -316,7 +316,7 @@ class CompositeTransport(Transport):
         if confluence is None:
             engine = self._inflows.get(channel)
             if engine is None:
-                raise self._refusal(f"rank {self.rank} does not receive {channel!r}")
+                raise self._error(f"rank {self.rank} does not receive {channel!r}")
             return engine.probe(channel, source)
         confluence.check_borrow()
         if source == ANY:
@@ -329,7 +329,7 @@ class CompositeTransport(Transport):
         """Replace a slot's value on both sides; see ``Transport.publish``."""
         engines = self._written.get(slot)
         if engines is None:
-            raise self._refusal(f"rank {self.rank} does not write slot {slot!r}")
+            raise self._error(f"rank {self.rank} does not write slot {slot!r}")
         for engine in engines:
             engine.publish(slot, payload, version)
         self.counters.publishes -= len(engines) - 1
@@ -338,7 +338,7 @@ class CompositeTransport(Transport):
         """Claim a slot's newest value if it is newer; see ``Transport.latest``."""
         engine = self._read.get(slot)
         if engine is None:
-            raise self._refusal(f"rank {self.rank} does not read slot {slot!r}")
+            raise self._error(f"rank {self.rank} does not read slot {slot!r}")
         return engine.latest(slot, newer_than)
 
     # -- waiting and the end ---------------------------------------------------------------------------
@@ -346,12 +346,12 @@ class CompositeTransport(Transport):
     def wait(self, timeout_s: float, also: Sequence[int] = ()) -> bool:
         """Sleep at both engines at once until there is news; see ``Transport.wait``."""
         if self._report is not None:
-            raise self._refusal("wait")
+            raise self._error("wait")
         return wait_for_news(self._engines, timeout_s, also)
 
     @contextlib.contextmanager
     def undisturbed(self) -> Iterator[None]:
-        """Have no stranger take descriptors, by way of either engine; see ``Transport.undisturbed``."""
+        """Keep strangers of both engines from taking descriptors; see ``Transport.undisturbed``."""
         with contextlib.ExitStack() as stack:
             for engine in self._engines:
                 stack.enter_context(engine.undisturbed())
@@ -374,7 +374,7 @@ class CompositeTransport(Transport):
                 unclaimed.update(report.unclaimed)
         return self._report
 
-    def _refusal(self, reason: str) -> TransportError:
+    def _error(self, reason: str) -> TransportError:
         if self._report is not None:
             return TransportClosedError(f"the endpoint of rank {self.rank} is closed")
         return TransportError(f"{reason} in job {self.wiring.job!r}")

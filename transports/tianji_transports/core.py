@@ -20,7 +20,7 @@ from typing import ClassVar, Final, Literal, Self
 from tianji_transports.wiring import Wiring
 
 ANY: Final = -1
-"""Probe source: whichever sender has something."""
+"""Probe source: any sender."""
 
 
 class Full(enum.Enum):
@@ -37,7 +37,7 @@ FULL: Final = Full.FULL
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine can and cannot do, for the plan and the contract suite.
+    """The abilities of an engine, for the plan and the contract suite.
 
     Attributes:
         cross_host: endpoints may be on different hosts.
@@ -62,9 +62,10 @@ class Capabilities:
 
 @dataclass
 class Counters:
-    """What an endpoint did, counted alike by every engine.
+    """Counts of an endpoint's actions, alike for every engine.
 
-    ``first_rejection`` says what was wrong with the first of the ``rejected`` frames.
+    ``first_rejection`` is the reason for the first of the ``rejected`` frames; ``refusals`` counts answers of
+    FULL.
     """
 
     pushes: int = 0
@@ -85,7 +86,7 @@ class Counters:
 
 @dataclass(frozen=True)
 class CloseReport:
-    """What was left when an endpoint closed.
+    """The messages that were left when an endpoint closed.
 
     Attributes:
         unconfirmed: pushes that no receiver had claimed, by (dest rank, channel).
@@ -200,7 +201,7 @@ class Transport(ABC):
 
         Raises:
             MessageTooLargeError: ``nbytes`` exceeds the channel's ``max_bytes``.
-            PeerLostError: ``peer_lost`` was told about the receiver.
+            PeerLostError: ``peer_lost`` was called for the receiver.
         """
 
     @abstractmethod
@@ -231,14 +232,14 @@ class Transport(ABC):
         """
 
     def peer_lost(self, rank: int) -> None:  # noqa: B027 - optional: engines that keep no state per peer
-        """Be told (by the control channel) that a peer is dead: pushes to it raise, its credit is void."""
+        """Handle the death of a peer, which the caller learnt: pushes to it raise, its credit is void."""
 
     def unconfirmed(self, dest: int, channel: str) -> int:
         """Count the pushes to a receiver that it has not claimed yet."""
         raise NotImplementedError
 
     def undisturbed(self) -> AbstractContextManager[None]:
-        """For a caller that opens files: no stranger takes the descriptors for them by connecting."""
+        """Keep strangers from taking descriptors by connecting, while the caller opens files."""
         return nullcontext()
 
     @abstractmethod

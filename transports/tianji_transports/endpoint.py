@@ -162,10 +162,10 @@ class SlotView:
 
 
 class Lender(Protocol):
-    """What gets a claim's memory back: an inlet or a slot view."""
+    """The owner of a claim's memory: an inlet or a slot view."""
 
     def reclaim(self, handle: Any) -> None:
-        """Take back what ``handle`` stands for."""
+        """Take the memory back that ``handle`` stands for."""
 
 
 class HeldLoan(Loan, Generic[OutletT]):
@@ -286,7 +286,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         """Ask for memory to fill, or FULL; see ``Transport.loan``."""
         outlet = self._outlets.get((dest, channel))
         if outlet is None:
-            raise self._refusal(f"rank {self.rank} does not send {channel!r} to rank {dest}")
+            raise self._error(f"rank {self.rank} does not send {channel!r} to rank {dest}")
         if nbytes > outlet.max_bytes:
             raise MessageTooLargeError(
                 f"{nbytes} bytes asked of {channel!r}, whose messages have at most {outlet.max_bytes}"
@@ -306,7 +306,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
     def push(self, loan: Loan) -> None:
         """Send what was filled; see ``Transport.push``."""
         if self._report is not None or not isinstance(loan, HeldLoan) or loan.ended:
-            raise self._refusal("this loan was pushed or abandoned before")
+            raise self._error("this loan was pushed or abandoned before")
         outlet = loan.outlet
         if outlet.lost:
             loan.abandon()
@@ -324,12 +324,12 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         """Count the pushes to a receiver that it has not claimed yet."""
         outlet = self._outlets.get((dest, channel))
         if outlet is None:
-            raise self._refusal(f"rank {self.rank} does not send {channel!r} to rank {dest}")
+            raise self._error(f"rank {self.rank} does not send {channel!r} to rank {dest}")
         self._refresh(outlet)
         return outlet.pushed - outlet.confirmed
 
     def peer_lost(self, rank: int) -> None:
-        """Be told that a peer is dead. Tell it before the peer is restarted."""
+        """Handle the death of a peer; to be called before the peer is restarted."""
         for outlet in self._outlets.values():
             if outlet.dest == rank:
                 self._refresh(outlet)
@@ -342,7 +342,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         """Claim the next message, if there is one; see ``Transport.probe``."""
         inbox = self._inboxes.get(channel)
         if inbox is None:
-            raise self._refusal(f"rank {self.rank} does not receive {channel!r}")
+            raise self._error(f"rank {self.rank} does not receive {channel!r}")
         if inbox.held >= inbox.borrow:
             raise TransportError(
                 f"all {inbox.borrow} claims that the wiring allows on {channel!r} are held: release one first"
@@ -384,7 +384,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         """Count the claims of a channel that are not released."""
         inbox = self._inboxes.get(channel)
         if inbox is None:
-            raise self._refusal(f"rank {self.rank} does not receive {channel!r}")
+            raise self._error(f"rank {self.rank} does not receive {channel!r}")
         return inbox.held
 
     # -- slots -----------------------------------------------------------------------------------------
@@ -392,7 +392,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
     def publish(self, slot: str, payload: memoryview, version: int) -> None:
         """Replace a slot's value; see ``Transport.publish``."""
         if slot not in self._written:
-            raise self._refusal(f"rank {self.rank} does not write slot {slot!r}")
+            raise self._error(f"rank {self.rank} does not write slot {slot!r}")
         if payload.nbytes > self._written[slot].max_bytes:
             raise MessageTooLargeError(
                 f"{payload.nbytes} bytes for slot {slot!r}, which holds {self._written[slot].max_bytes}"
@@ -409,7 +409,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         """Claim a slot's newest value if it is newer; see ``Transport.latest``."""
         view = self._read.get(slot)
         if view is None:
-            raise self._refusal(f"rank {self.rank} does not read slot {slot!r}")
+            raise self._error(f"rank {self.rank} does not read slot {slot!r}")
         if view.held:
             raise TransportError(f"a value of slot {slot!r} is held: release it first")
         view.asked = True
@@ -426,11 +426,11 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         """Sleep until there is news; see ``Transport.wait``.
 
         A caller that claims and pushes nothing between two waits is not woken again by what the first
-        one reported and it then did not even ask for (no probe of that channel, no look at that slot):
-        a receiver that leaves a channel alone, to hold its senders back, sleeps.
+        one reported and it did not ask for since (no probe of that channel, no ``latest`` of that slot):
+        a receiver that leaves a channel alone, as back-pressure on its senders, sleeps.
         """
         if self._report is not None:
-            raise self._refusal("wait")
+            raise self._error("wait")
         return wait_for_news((self,), timeout_s, also)
 
     def bells(self) -> Sequence[int]:
@@ -500,7 +500,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
             self._read.clear()
         return self._report
 
-    def _settled(self) -> bool:
+    def _all_claimed(self) -> bool:
         """Whether every push is claimed."""
         for outlet in self._outlets.values():
             self._refresh(outlet)
@@ -508,8 +508,8 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
                 return False
         return True
 
-    def _refusal(self, reason: str) -> TransportError:
-        """The error for a wrong call: closed, or ``reason``."""
+    def _error(self, reason: str) -> TransportError:
+        """Build the error of a wrong call: closed, or ``reason``."""
         if self._report is not None:
             return TransportClosedError(f"the endpoint of rank {self.rank} is closed")
         return TransportError(f"{reason} in job {self.wiring.job!r}")
@@ -557,7 +557,7 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
         """Bring ``arrived``, ``version``, ``confirmed`` and ``present`` of everything up to date."""
 
     def _arm(self, armed: bool) -> bool:  # noqa: ARG002 - engines whose doorbell is always on need nothing
-        """Have peers ring for every message, credit and value from now on (or no longer).
+        """Make peers ring for every message, credit and value from now on (or no longer).
 
         Returns:
             Whether peers did not ring before.

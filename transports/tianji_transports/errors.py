@@ -1,4 +1,4 @@
-"""Everything that can go wrong while bytes move, in one tree.
+"""All errors of this package, in one tree: what engines raise and their callers catch.
 
     TransportError
     ├── UnknownTransportError      no engine of that name; names the nearest one

@@ -78,7 +78,7 @@ class Doorbell:
 
 @dataclass(eq=False)
 class Job:
-    """What the endpoints of one job share."""
+    """State that the endpoints of one job share."""
 
     pipes: dict[tuple[int, str, int], Pipe] = field(default_factory=dict)
     cells: dict[str, Cell] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How an endpoint sleeps, alone or together with endpoints of other engines, and misses nothing."""
+"""Sleep and wake-up of an endpoint, alone or together with endpoints of other engines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ CLOSE_POLL_S = 0.05  # between two looks at the credits while ``close`` drains
 
 
 class Sleeper(Protocol):
-    """What sleeping needs of an endpoint; see ``endpoint.Endpoint``, which has it all."""
+    """The part of ``endpoint.Endpoint`` that sleeping needs."""
 
     _moved: bool
 
@@ -24,7 +24,7 @@ class Sleeper(Protocol):
 
     def _news(self) -> bool: ...
 
-    def _settled(self) -> bool: ...
+    def _all_claimed(self) -> bool: ...
 
     def _arm(self, armed: bool) -> bool: ...
 
@@ -32,7 +32,7 @@ class Sleeper(Protocol):
 
 
 def readable(descriptors: Sequence[int], timeout_s: float) -> set[int]:
-    """Sleep until one of the descriptors is readable; say which are."""
+    """Sleep until one of the descriptors is readable; returns which are."""
     poller = select.poll()
     for descriptor in descriptors:
         poller.register(descriptor, select.POLLIN)
@@ -67,13 +67,13 @@ def wait_for_news(sleepers: Sequence[Sleeper], timeout_s: float, also: Sequence[
 def drain(sleepers: Sequence[Sleeper], drain_s: float) -> None:
     """Sleep until every push of the endpoints is claimed, or the time is over."""
     deadline = time.monotonic() + drain_s
-    while not _settled(sleepers):
+    while not _all_claimed(sleepers):
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             return
         try:
             _arm(sleepers)
-            if not _settled(sleepers):
+            if not _all_claimed(sleepers):
                 _sleep(sleepers, min(remaining, CLOSE_POLL_S), ())
         finally:
             _disarm(sleepers)
@@ -84,8 +84,8 @@ def _news(sleepers: Sequence[Sleeper]) -> bool:
     return True in [sleeper._news() for sleeper in sleepers]
 
 
-def _settled(sleepers: Sequence[Sleeper]) -> bool:
-    return all(sleeper._settled() for sleeper in sleepers)
+def _all_claimed(sleepers: Sequence[Sleeper]) -> bool:
+    return all(sleeper._all_claimed() for sleeper in sleepers)
 
 
 def _arm(sleepers: Sequence[Sleeper]) -> bool:
@@ -98,7 +98,7 @@ def _disarm(sleepers: Sequence[Sleeper]) -> None:
 
 
 def _rest(sleepers: Sequence[Sleeper], deadline: float, also: Sequence[int]) -> bool:
-    """Sleep once; say whether there is news, or a descriptor in ``also`` is readable."""
+    """Sleep once; returns whether there is news, or a descriptor in ``also`` is readable."""
     try:
         # A push before the endpoint was armed did not ring: look again before sleeping.
         if _arm(sleepers) and _news(sleepers):
@@ -109,7 +109,7 @@ def _rest(sleepers: Sequence[Sleeper], deadline: float, also: Sequence[int]) -> 
 
 
 def _sleep(sleepers: Sequence[Sleeper], timeout_s: float, also: Sequence[int]) -> bool:
-    """Sleep at the first endpoint; say whether a descriptor in ``also`` is readable."""
+    """Sleep at the first endpoint; returns whether a descriptor in ``also`` is readable."""
     first, *others = sleepers
     if not others:
         return first._sleep(timeout_s, also)
@@ -117,5 +117,5 @@ def _sleep(sleepers: Sequence[Sleeper], timeout_s: float, also: Sequence[int]) -
     if not first._sleep(timeout_s, [*also, *bells]):
         return False
     for other in others:
-        other._sleep(0.0, ())  # has it take in who rang
+        other._sleep(0.0, ())  # takes in its rings
     return bool(also) and bool(readable(also, 0.0))

@@ -1,4 +1,4 @@
-"""Who may send what to whom: plain data that every endpoint of a job is built from."""
+"""The channels and slots of a job: plain data that every endpoint is built from."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ class DQNAgent(Agent):
 
 
 class _SeenValues:
-    """What the network said while acting, so that a fragment's TD errors cost no second pass."""
+    """The values that the network gave while acting, so that a fragment's TD errors cost no second pass."""
 
     def __init__(self, num_envs: int) -> None:
         self._taken = np.empty((0, num_envs), np.float32)
@@ -213,7 +213,7 @@ class _SeenValues:
         self._steps = 0
 
     def append(self, q: Floats, action: npt.NDArray[Any]) -> None:
-        """Note the values of one time step."""
+        """Record the values of one time step."""
         if self._steps == len(self._taken):
             longer = max(32, 2 * self._steps)
             self._taken = np.resize(self._taken, (longer, len(action)))
@@ -223,7 +223,7 @@ class _SeenValues:
         self._steps += 1
 
     def td_error(self, fields: Fields, last_q: Floats, gamma: float, reward_scale: float) -> Floats:
-        """Give ``|r + gamma max Q' - Q|`` of each of a fragment's steps ``[T, N]``, and forget them.
+        """Return ``|r + gamma max Q' - Q|`` of each of a fragment's steps ``[T, N]``, and forget them.
 
         Args:
             fields: of a fragment whose T steps are the last that were noted.

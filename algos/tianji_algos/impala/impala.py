@@ -220,7 +220,7 @@ class IMPALARollout(PolicyRollout):
 
         Those that hold no experience are left out: all learners know of them.
         """
-        shares = self._columns.deal(rng, self._settings.minibatch_size, self._widths)
+        shares = self._columns.minibatches(rng, self._settings.minibatch_size, self._widths)
         samples = np.array([np.count_nonzero(self._recorded["mask"][:, share]) for share in shares])
         totals = self._peers.compare(samples).sum(axis=0)
         for share, total in zip(shares, totals.tolist(), strict=True):

@@ -26,11 +26,11 @@ class TeamActions(ABC):
 
     @abstractmethod
     def done(self, recorded: torch.Tensor) -> torch.Tensor:
-        """Give what the agent's field ``action [B, M, ...]`` says was done: ``[M, B, A]``."""
+        """Return what the agent's field ``action [B, M, ...]`` says was done: ``[M, B, A]``."""
 
     @abstractmethod
     def chosen(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
-        """Give what actors do by their outputs ``[M, B, A]``, differentiably: ``[M, B, A]``.
+        """Return what actors do by their outputs ``[M, B, A]``, differentiably: ``[M, B, A]``.
 
         Args:
             available: which actions there are, ``[M, B, A]``; None where they are continuous.
@@ -38,7 +38,7 @@ class TeamActions(ABC):
 
     @abstractmethod
     def entropy(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
-        """Give the entropy of each agent's policy, ``[M, B]``, without gradients."""
+        """Return the entropy of each agent's policy, ``[M, B]``, without gradients."""
 
 
 class DiscreteActions(TeamActions):
@@ -55,7 +55,7 @@ class DiscreteActions(TeamActions):
         self._rng = rng
 
     def done(self, recorded: torch.Tensor) -> torch.Tensor:
-        """Give recorded numbers of actions ``[B, M]`` as one-hot rows ``[M, B, A]``."""
+        """Return recorded numbers of actions ``[B, M]`` as one-hot rows ``[M, B, A]``."""
         return torch.nn.functional.one_hot(recorded.T.long(), self._actions).float()
 
     def chosen(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
@@ -67,7 +67,7 @@ class DiscreteActions(TeamActions):
 
     @torch.no_grad()
     def entropy(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:
-        """Give the entropy of a softmax of the outputs, ``[M, B]``."""
+        """Return the entropy of a softmax of the outputs, ``[M, B]``."""
         probabilities = torch.softmax(_masked(outputs, available), dim=2)
         entropy: torch.Tensor = torch.special.entr(probabilities).sum(dim=2)
         return entropy
@@ -91,11 +91,11 @@ class ContinuousActions(TeamActions):
         outputs: torch.Tensor,
         available: torch.Tensor | None,  # noqa: ARG002 - every number can be chosen
     ) -> torch.Tensor:
-        """Give the tanh of the outputs, and 0 for numbers that an agent's action does not have."""
+        """Return the tanh of the outputs, and 0 for numbers that an agent's action does not have."""
         return outputs.tanh() * self._exists
 
     def entropy(self, outputs: torch.Tensor, available: torch.Tensor | None) -> torch.Tensor:  # noqa: ARG002
-        """Give 0: these policies are deterministic."""
+        """Return 0: these policies are deterministic."""
         return torch.zeros(outputs.shape[:2], device=outputs.device)
 
 

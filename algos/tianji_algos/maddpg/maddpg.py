@@ -183,7 +183,7 @@ class _BoundedChoice(_Choice):
         return self._scaled(outputs)
 
     def greedy(self, outputs: Floats, seen: Records) -> Array:  # noqa: ARG002 - all numbers are available
-        """Give what the policy says."""
+        """Return what the policy says."""
         return self._scaled(np.tanh(outputs, out=outputs))
 
     def _scaled(self, actions: Floats) -> Floats:
@@ -258,7 +258,7 @@ class MADDPGEmbryo(ReplayEmbryo):
             stream.state = stream.jumped(peers.index).state
 
     def averaged_state(self) -> Sequence[torch.Tensor]:
-        """Give Adam's moments."""
+        """Return Adam's moments."""
         adams = (self._actor_adam, self._critic_adam)
         return tuple(moment for adam in adams for moment in adam.tensors().values())
 
@@ -298,7 +298,7 @@ class MADDPGEmbryo(ReplayEmbryo):
         self._actor_adam.learning_rate = remaining * (settings.actor_learning_rate or settings.learning_rate)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Give the parameters of all networks, Adam's moments, what is counted and the random stream."""
+        """Return the parameters of all networks, Adam's moments, what is counted and the random stream."""
         rest = {
             "algorithm": "maddpg",
             "adam_steps": self._critic_adam.steps,
@@ -356,7 +356,7 @@ class MADDPGEmbryo(ReplayEmbryo):
     def _critic_loss(
         self, seen: _Seen, done: torch.Tensor, target: torch.Tensor, weight: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Give the critics' loss (equation 6), the values ``[M, B]`` and absolute errors ``[B]``.
+        """Return the critics' loss (equation 6), the values ``[M, B]`` and absolute errors ``[B]``.
 
         An agent's own critic learns nothing from where the agent is not alive.
         """
@@ -370,7 +370,7 @@ class MADDPGEmbryo(ReplayEmbryo):
     def _policy_loss(
         self, seen: _Seen, done: torch.Tensor, weight: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Give the actors' loss, whose gradient is that of equation 5, and their mean entropy.
+        """Return the actors' loss, whose gradient is that of equation 5, and their mean entropy.
 
         Each agent does what its policy says, and the others what they did; those not alive do not count.
         """

@@ -63,11 +63,11 @@ class TeamDistribution(Distribution):
         log_prob[...] = self._log_prob.reshape(log_prob.shape)
 
     def mode(self, policy: Floats) -> Actions:
-        """Give the likeliest actions ``[N, M, ...]``."""
+        """Return the likeliest actions ``[N, M, ...]``."""
         return self._agent.mode(policy).reshape(-1, *self.action_shape)
 
     def for_environment(self, action: Actions) -> Actions:
-        """Give actions as the space's type, within each agent's own bounds; reused by the next call."""
+        """Return actions as the space's type, within each agent's own bounds; reused by the next call."""
         if self._given.shape != action.shape:
             self._given = np.empty(action.shape, self._space.dtype)
         if isinstance(self._space, gym.spaces.Box):
@@ -77,7 +77,7 @@ class TeamDistribution(Distribution):
         return self._given
 
     def evaluate(self, policy: Floats, action: Actions) -> tuple[Floats, Floats]:
-        """Give log-probabilities and entropies of agents' actions, ``[rows]``, whichever agents' they are."""
+        """Return log-probabilities and entropies of actions of any agents, ``[rows]``."""
         return self._agent.evaluate(policy, action)
 
     def gradient(self, d_log_prob: Floats, d_entropy: float) -> Floats:
@@ -101,7 +101,7 @@ class MAPPOAgent(PPOAgent):
 
     @classmethod
     def distribution(cls, spaces: Spaces) -> TeamDistribution:
-        """Give what the agents choose from, each for itself."""
+        """Return the distribution of each agent's actions."""
         return TeamDistribution(spaces)
 
 
@@ -126,9 +126,9 @@ class TeamRollout(SampleRollout):
     _env_steps: list[int]
     """Of each minibatch of this epoch, over all learners."""
 
-    def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
+    def _shuffle(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
         """Shuffle env steps; minibatches have equally many of them, give or take one."""
-        order, edges = super()._deal(rng)
+        order, edges = super()._shuffle(rng)
         self._env_steps = np.diff(edges).sum(axis=0).tolist()
         return order, edges
 
@@ -229,7 +229,7 @@ class MAPPOEmbryo(PPOEmbryo):
         return batch.env_steps
 
     def _distribution(self, spaces: Spaces) -> TeamDistribution:
-        """Give what the agents choose from, each for itself."""
+        """Return the distribution of each agent's actions."""
         return TeamDistribution(spaces)
 
     def _build_rollout(self, observations: Observations, *, is_recurrent: bool) -> TeamRollout:  # noqa: ARG002 - none is

@@ -1,4 +1,4 @@
-"""The contract between PPO, IMPALA and their networks: a policy and a value for each observation."""
+"""The public contract between PPO, IMPALA and their networks: a policy and a value for each observation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ its outputs are flat then, ``[T * B, outputs]`` and ``[T * B]``, time first.
 class ActorCritic(Model):
     """A network with two outputs: the parameters of the action distribution, and the value.
 
-    A subclass of one's own needs ``forward`` alone; acting and training then go through torch. The policy
+    A user's subclass needs ``forward`` alone; acting and training then go through torch. The policy
     has ``distribution_for(spaces.action).outputs`` numbers per row: logits for discrete actions, means
     followed by logarithms of standard deviations for continuous ones.
     """

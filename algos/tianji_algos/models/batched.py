@@ -57,7 +57,7 @@ class BatchedLayers(nn.Module):
 
 
 class NumpyBatchedLayers:
-    """The same for acting, over arrays that it does not own.
+    """``BatchedLayers`` for acting, over arrays that it does not own.
 
     Args:
         arrays: weights and biases by the names that they have in a ``BatchedLayers`` called ``prefix``.
@@ -139,7 +139,7 @@ class BatchedGRU(nn.Module):
 
 
 class NumpyBatchedGRU:
-    """The same for acting, step by step, over arrays that it does not own.
+    """``BatchedGRU`` for acting, step by step, over arrays that it does not own.
 
     Args:
         arrays: parameters by the names that they have in a ``BatchedGRU`` called ``prefix``.
@@ -160,7 +160,7 @@ class NumpyBatchedGRU:
         self._remembered = np.empty_like(self._gates)
 
     def __call__(self, rows: Floats) -> Floats:
-        """Move on by one step with ``rows [G, N, inputs]``; gives ``state``."""
+        """Move on by one step with ``rows [G, N, inputs]``; returns ``state``."""
         state, gates, remembered = self.state, self._gates, self._remembered
         width = state.shape[2]
         np.matmul(rows, self._input_weight, out=gates)

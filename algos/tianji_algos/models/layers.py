@@ -201,5 +201,5 @@ class NumpyExecutor(Executor):
         np.copyto(self._flat, parameters)
 
     def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        """Give the network's outputs for ``observation [N, ...]``; they are reused by the next call."""
+        """Return the network's outputs for ``observation [N, ...]``; they are reused by the next call."""
         return self._network(observation)

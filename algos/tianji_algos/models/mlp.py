@@ -255,7 +255,7 @@ class _NumpyDuelingQ(_NumpyQ):
         return self._q
 
     def _divide(self, d_q: Floats) -> tuple[Floats, Floats]:
-        """Give the derivatives by V ``[1, N]`` and by A ``[A, N]``."""
+        """Return the derivatives by V ``[1, N]`` and by A ``[A, N]``."""
         d_value: Floats = np.add.reduce(d_q, keepdims=True)
         d_advantage: Floats = d_q - d_value / np.float32(len(d_q))
         return d_value, d_advantage

@@ -34,7 +34,7 @@ class ImageShape:
     colours_last: bool = False
 
     def to_planes(self, observation: torch.Tensor) -> torch.Tensor:
-        """Give ``observation [N, ...]`` as ``[N, planes, H, W]``."""
+        """Return ``observation [N, ...]`` as ``[N, planes, H, W]``."""
         if self.colours_last:
             return observation.permute(0, 3, 1, 2)
         return observation.reshape(-1, self.planes, self.height, self.width)

@@ -36,7 +36,7 @@ Observations are an array, or a tensor on the network's device.
 class QNetwork(Model):
     """A network that gives the value of each action.
 
-    A subclass of one's own needs ``forward`` alone; acting and training then go through torch.
+    A user's subclass needs ``forward`` alone; acting and training then go through torch.
     """
 
     @abstractmethod

@@ -72,7 +72,7 @@ class MLPQSettings(Settings):
 
 
 class EncoderSettings(Settings):
-    """What turns an observation into features, for the networks that have it in common.
+    """The part of a network that turns an observation into features.
 
     ``encoder`` is one of
 

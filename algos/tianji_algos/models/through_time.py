@@ -28,7 +28,7 @@ Floats = npt.NDArray[np.float32]
 class RecurrentActorCritic(ActorCritic):
     """An actor-critic that remembers: its state goes from step to step, and into each fragment.
 
-    A subclass of one's own needs ``unroll``, ``state_size`` and ``recorded``, which declares the field
+    A user's subclass needs ``unroll``, ``state_size`` and ``recorded``, which declares the field
     ``state``; acting and training then go through torch.
 
     Attributes:
@@ -41,7 +41,7 @@ class RecurrentActorCritic(ActorCritic):
     def unroll(
         self, observation: torch.Tensor, first: torch.Tensor, state: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Go through steps in their order.
+        """Compute the outputs of successive steps.
 
         Args:
             observation: ``[T, B, ...]`` as it comes.
@@ -84,11 +84,11 @@ class RecurrentExecutor(Executor):
         self._model.read_parameters(parameters)
 
     def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        """Give policy and value for ``observation [N, ...]``, and move on by one step."""
+        """Return policy and value for ``observation [N, ...]``, and move on by one step."""
         return self._run(observation, moves_on=True)
 
     def preview(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        """Give policy and value for ``observation [N, ...]``, and stay."""
+        """Return policy and value for ``observation [N, ...]``, and stay."""
         return self._run(observation, moves_on=False)
 
     def record(self, fields: Fields) -> None:
@@ -153,7 +153,7 @@ class RecurrentCore(nn.Module):
     def forward(
         self, features: torch.Tensor, first: torch.Tensor, state: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Go through steps in their order.
+        """Compute the outputs of successive steps.
 
         From one step at which an episode begins in any column to the next, all columns go through one call,
         which takes a third of the time of as many calls as there are steps. The more columns, the more such

@@ -61,7 +61,7 @@ class TorchForward:
         self._exchange = Exchange(device_of(model))
 
     def __call__(self, observation: Any) -> tuple[Floats, ...]:
-        """Give each output ``[N, ...]`` for ``observation [N, ...]``: an array, or a tensor on the device.
+        """Return each output ``[N, ...]`` for ``observation [N, ...]``: an array, or a tensor on the device.
 
         What is given may be reused by the next call.
         """

@@ -30,7 +30,7 @@ class Optimizer(ABC):
     """
 
     name: ClassVar[str]
-    """What its tensors and its count are called in a checkpoint."""
+    """Name of its tensors and its count in a checkpoint."""
 
     def __init__(self, flat: torch.nn.Parameter, learning_rate: float, max_grad_norm: float | None) -> None:
         if flat.grad is None:
@@ -62,7 +62,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def _descend(self) -> None:
-        """Update the parameters and whatever is remembered of gradients."""
+        """Update the parameters and the moments of the gradients."""
 
     @abstractmethod
     def tensors(self) -> dict[str, torch.Tensor]:

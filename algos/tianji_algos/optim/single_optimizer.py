@@ -1,4 +1,4 @@
-"""What update rules have in common that follow one gradient with one optimizer: all but MADDPG's."""
+"""The part of update rules that follow one gradient with a single optimizer: all but MADDPG's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class SingleOptimizer(Embryo):
     """An update rule's optimizer: its schedule, its part of a checkpoint, what is reported and averaged."""
 
     algorithm: ClassVar[str]
-    """What it is called in errors and, in small letters, in checkpoints."""
+    """Name in error messages and, in small letters, in checkpoints."""
 
     settings: OptimizerSettings
 
@@ -33,7 +33,7 @@ class SingleOptimizer(Embryo):
         self._peers = peers
 
     def averaged_state(self) -> Sequence[torch.Tensor]:
-        """Give what the optimizer remembers of gradients."""
+        """Return what the optimizer remembers of gradients."""
         return tuple(self._optimizer.tensors().values())
 
     def metrics(self) -> dict[str, float]:
@@ -48,7 +48,7 @@ class SingleOptimizer(Embryo):
         self._optimizer.learning_rate = settings.learning_rate * remaining
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Give the parameters of all networks, what the optimizer remembers and what is counted."""
+        """Return the parameters of all networks, what the optimizer remembers and what is counted."""
         rest = {"algorithm": self.algorithm.lower(), self._steps_key: self._optimizer.steps}
         return copy_tensors(self._tensors()), rest
 

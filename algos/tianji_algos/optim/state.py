@@ -93,7 +93,7 @@ class Means:
         self._updates += 1
 
     def take(self) -> dict[str, float]:
-        """Give the means since the last call, and begin anew; empty if there was no update."""
+        """Return the means since the last call, and begin anew; empty if there was no update."""
         if self._updates == 0:
             return {}
         means = dict(zip(self._names, (self._sums / self._updates).tolist(), strict=True))

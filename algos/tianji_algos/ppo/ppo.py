@@ -126,7 +126,7 @@ class PPOLoss:
         return d_policy, error, diagnostics
 
     def _value_error(self, value: Floats, batch: PPOMinibatch) -> tuple[Floats, float]:
-        """Give the error that flows back, ``[B]``, and the mean of half its square."""
+        """Return the error that flows back, ``[B]``, and the mean of half its square."""
         error = value - batch.target
         if not self.clip_value:
             return error, 0.5 * float(np.dot(error, error)) / len(error)
@@ -141,8 +141,8 @@ class PPOLoss:
 class PPOEmbryo(PolicyEmbryo):
     """Trains an actor-critic on rollouts with the clipped surrogate loss.
 
-    One epoch of one minibatch, in step and with advantages as they are, is advantage actor-critic (Mnih et
-    al., 2016): all ratios are 1 then, and nothing is clipped.
+    One epoch of one minibatch, in ``sync`` mode and without normalised advantages, is advantage actor-critic
+    (Mnih et al., 2016): all ratios are 1 then, and nothing is clipped.
     """
 
     algorithm: ClassVar[str] = "PPO"

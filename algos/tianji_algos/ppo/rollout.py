@@ -118,7 +118,7 @@ class PPORollout(PolicyRollout):
 
         Those without a sample are left out: all learners know of them.
         """
-        order, edges = self._deal(rng)
+        order, edges = self._shuffle(rng)
         for name, rows in self._samples.items():
             np.take(rows, order, axis=0, out=self._ordered[name][: self._size], mode="clip")
         totals = self._count(self._ordered, edges)
@@ -132,7 +132,7 @@ class PPORollout(PolicyRollout):
         """Put a minibatch together.
 
         Args:
-            number: of the minibatch, as it was dealt.
+            number: of the minibatch in its epoch.
             samples: where it is in that order.
             total: its samples over all learners.
         """
@@ -149,7 +149,7 @@ class PPORollout(PolicyRollout):
         """
 
     @abstractmethod
-    def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
+    def _shuffle(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
         """Put the samples in an order and cut it into minibatches.
 
         Returns:
@@ -159,7 +159,7 @@ class PPORollout(PolicyRollout):
 
     @abstractmethod
     def _input(self, number: int, samples: slice) -> tuple[Any, Indices | None]:
-        """Give the network's input for a minibatch, and which of its outputs are the samples; None is all."""
+        """Return the network's input for a minibatch, and which outputs are samples (None: all)."""
 
     def _own(self, edges: npt.NDArray[np.int64]) -> list[slice]:
         """Return where this learner's part of each minibatch is."""
@@ -229,7 +229,7 @@ class PPORollout(PolicyRollout):
         return {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in columns.items()}
 
     def _reserve(self, like: dict[str, npt.NDArray[Any]]) -> None:
-        """Have memory for so many samples; it grows and is never given back."""
+        """Reserve memory for ``_size`` samples; it grows and is never freed."""
         if self._samples and len(self._samples["log_prob"]) >= self._size:
             return
         for memory in (self._samples, self._ordered):
@@ -245,12 +245,12 @@ class SampleRollout(PPORollout):
     _ordered_rows: Indices
 
     def _hold(self, fragments: Sequence[Fields], experience: Sequence[Indices]) -> None:
-        """Note where the observation of each sample is."""
+        """Record where the observation of each sample is."""
         steps, num_envs = fragments[0]["mask"].shape
         each = (steps + 1) * num_envs
         self._rows = np.concatenate([numbers + k * each for k, numbers in enumerate(experience)])
 
-    def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
+    def _shuffle(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
         """Shuffle; minibatches are of equal size, give or take one.
 
         From each minibatch a learner has a share that is as large as its share of the rollout.
@@ -262,7 +262,7 @@ class SampleRollout(PPORollout):
         return order, np.linspace(0, self._sizes, count + 1, axis=1).astype(np.int64)
 
     def _input(self, number: int, samples: slice) -> tuple[Any, None]:  # noqa: ARG002 - where it is will do
-        """Give the observations of the samples."""
+        """Return the observations of the samples."""
         return self._observations.take(self._ordered_rows[samples]), None
 
 
@@ -293,7 +293,7 @@ class SequenceRollout(PPORollout):
     """Of this epoch: columns, and which of the network's outputs are samples."""
 
     def _hold(self, fragments: Sequence[Fields], experience: Sequence[Indices]) -> None:
-        """Note what was remembered, and where episodes begin."""
+        """Record what was remembered, and where episodes begin."""
         self._columns = Columns(fragments)
         self._widths = self._peers.compare(np.array([self._columns.number]))[:, 0]
         each = fragments[0]["mask"].size
@@ -302,11 +302,11 @@ class SequenceRollout(PPORollout):
             self._is_sample[k * each + steps] = True
         self._sample = np.cumsum(self._is_sample) - 1
 
-    def _deal(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
+    def _shuffle(self, rng: np.random.Generator) -> tuple[Indices, npt.NDArray[np.int64]]:
         """Shuffle the columns; minibatches have equally many of them, give or take one."""
         self._minibatches = []
         samples = []
-        for columns in self._columns.deal(rng, self._settings.minibatch_size, self._widths):
+        for columns in self._columns.minibatches(rng, self._settings.minibatch_size, self._widths):
             steps = self._columns.samples(columns).reshape(-1)
             outputs = np.flatnonzero(self._is_sample[steps])
             samples.append(self._sample[steps[outputs]])
@@ -317,7 +317,7 @@ class SequenceRollout(PPORollout):
         return np.concatenate(samples), edges
 
     def _input(self, number: int, samples: slice) -> tuple[Sequences, Indices]:  # noqa: ARG002 - the number will do
-        """Give all steps of the columns, and those that are samples."""
+        """Return all steps of the columns, and those that are samples."""
         columns, outputs = self._minibatches[number]
         observation = self._observations.take(self._columns.rows(columns, self._columns.steps))
         return self._columns.sequences(columns, observation), outputs

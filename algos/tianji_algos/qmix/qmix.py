@@ -122,7 +122,7 @@ def value_of(q: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
 
 
 def best_values(q: torch.Tensor, chooser: torch.Tensor, available: torch.Tensor) -> torch.Tensor:
-    """Give the values ``[R, M]`` of what each agent would do.
+    """Return the values ``[R, M]`` of what each agent would do.
 
     With the online network as chooser this is double Q-learning (van Hasselt et al., 2016, equation 4); with
     ``q`` itself it is the maximum.

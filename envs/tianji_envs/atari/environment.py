@@ -113,7 +113,7 @@ class Emulators(Protocol):
     num_actions: int
 
     def reset(self, seeds: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-        """Begin a game in every emulator; gives frames and lives as ``Turn`` has them."""
+        """Begin a game in every emulator; returns frames and lives as ``Turn`` has them."""
         ...
 
     def step(self, actions: npt.NDArray[np.int32]) -> Turn:

@@ -110,7 +110,7 @@ class AtariOptions:
         clip_rewards: rewards are clipped to [-1, 1], in training.
         life_loss: a lost life ends an episode though the game goes on, in training.
         full_action_space: all 18 actions, not only those that the game knows.
-        fire_reset: the first action of a game is FIRE, whatever the policy chose: in Breakout and a few
+        fire_reset: the first action of a game is FIRE, not the policy's: in Breakout and a few
             others the ball waits for it, and a greedy policy that never learnt to press it would wait
             for ever. So is the first of each further life in evaluation and where ``life_loss`` makes it
             no experience; elsewhere in training it is the policy's own, which is what is recorded.

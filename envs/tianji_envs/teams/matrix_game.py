@@ -22,7 +22,7 @@ AGENTS: Final = ("agent_0", "agent_1")
 
 @dataclass(frozen=True)
 class MatrixGameOptions:
-    """What ``environment.options`` may say.
+    """The keys of ``environment.options``.
 
     Attributes:
         penalty: k of the penalty game, for meeting in opposite corners; at most 0.
@@ -59,7 +59,7 @@ def find_game(id: str, options: MatrixGameOptions | None = None) -> Game:  # noq
       always gives 7, or one whose optimum of 8 they miss if either errs. Optimum: 8.
     - ``climbing`` and ``penalty`` (Claus and Boutilier 1998): the optimum lies beside costly mistakes.
       Optimum: 11 and 10.
-    - ``prisoners_dilemma``: each has a reward of its own, and gets more by betraying whatever the other does.
+    - ``prisoners_dilemma``: each has a reward of its own, and gets more by betraying.
       Both betray in equilibrium, for 1 each; best for the team is 3 each.
 
     Raises:
@@ -176,7 +176,7 @@ class MatrixGameVectorEnvironment(VectorEnvironment):
         observation[ALIVE] = True
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Refuse: a matrix game has no picture."""
+        """Raise an error: a matrix game has no picture."""
         raise BrokenEnvironmentError("a matrix game draws nothing")
 
     def close(self) -> None:

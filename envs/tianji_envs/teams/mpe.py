@@ -183,7 +183,7 @@ _PUSH: Final = 0.5 * _COASTS
 def spread_heuristic(
     vector: VectorEnvironment, options: Mapping[str, Any]
 ) -> Callable[[Array], Array] | None:
-    """Give the policy for such a vector.
+    """Build the policy for such a vector.
 
     Returns:
         From records ``[N]`` to actions; None if there are more than eight agents, or they do not see all
@@ -202,7 +202,7 @@ def spread_heuristic(
 
 
 def _misses(observation: Array, assignments: Array) -> Array:
-    """Say by how much agents would miss their landmarks if they pushed no more.
+    """Compute by how much agents would miss their landmarks if they pushed no more.
 
     Args:
         observation: ``[N, M, O]``: an agent's velocity, its position, all landmarks relative to it, others.

@@ -60,7 +60,7 @@ def flat_size(who: str, space: gymnasium.Space[Any]) -> int:
 
 
 def flat(space: gymnasium.Space[Any], value: Any) -> npt.NDArray[Any]:
-    """Give an element of ``space`` as numbers in a row: as it is, or one-hot where it is of ``Discrete``."""
+    """Return an element of ``space`` as numbers in a row; elements of ``Discrete`` become one-hot."""
     if isinstance(space, spaces.Box | spaces.MultiBinary):
         return np.ravel(value)
     return np.asarray(spaces.flatten(space, value))
@@ -104,7 +104,7 @@ ByAgent = Mapping[str, Any]
 
 
 class ParallelEnv(Protocol):
-    """What is needed of PettingZoo's class of that name."""
+    """The methods of PettingZoo's class of that name that are used here."""
 
     possible_agents: Sequence[str]
     agents: Sequence[str]
@@ -135,7 +135,7 @@ class _Member:
     """One agent: its spaces, and its parts of the record."""
 
     def __init__(self, name: str, index: int, sees: gymnasium.Space[Any], acts: gymnasium.Space[Any]) -> None:
-        self.name = name  # As error messages say it.
+        self.name = name  # In error messages.
         self.index = index
         self.is_masked = isinstance(sees, spaces.Dict) and MASK in sees.spaces
         self.sees = sees["observation"] if isinstance(sees, spaces.Dict) and self.is_masked else sees
@@ -167,7 +167,7 @@ class _Member:
         self.row[...] = row
 
     def action(self, given: Any) -> Any:
-        """Give the agent's own action, out of its row of the team's."""
+        """Return the agent's own action, out of its row of the team's."""
         if isinstance(self.acts, spaces.Discrete):
             return given + int(self.acts.start)
         return given[: self.count].reshape(self.acts.shape)
@@ -392,7 +392,7 @@ def _nearest(id: str) -> str:  # noqa: A002 - the config's word for it
 
 
 def _check_keywords_of(id: str, module: ModuleType, options: Mapping[str, Any] | None) -> None:  # noqa: A002
-    # Where parallel_env wraps a raw_env, it takes whatever that takes, and does not say what.
+    # Where parallel_env wraps a raw_env, it passes all keyword arguments on, and its signature names none.
     check_keywords(id, getattr(module, "raw_env", module.parallel_env), options)
 
 

@@ -90,15 +90,15 @@ class Battle(ABC):
         """Act once; the dead do nothing, which is action 0 and theirs alone."""
 
     def observations(self) -> Any:
-        """Give what each agent sees, ``[M, O]``; zeros where it is dead."""
+        """Return what each agent sees, ``[M, O]``; zeros where it is dead."""
         return self._env.get_obs()
 
     def state(self) -> npt.NDArray[Any]:
-        """Give the state ``[S]``."""
+        """Return the state ``[S]``."""
         return np.asarray(self._env.get_state())
 
     def available(self) -> Any:
-        """Give 1 for each action that is available, ``[M, A]``."""
+        """Return 1 for each available action, ``[M, A]``."""
         return self._env.get_avail_actions()
 
     def close(self) -> None:
@@ -173,7 +173,7 @@ class LiteBattle(Battle):
 
 
 NOOP: Final = 0
-"""What the dead do, and they alone."""
+"""The only action of dead agents, and of them alone."""
 
 
 class SMACVectorEnvironment(VectorEnvironment):
@@ -248,7 +248,7 @@ _SOURCES: Final = {
     "smaclite": "git+https://github.com/uoe-agents/smaclite.git@0d6abbe",
 }
 _LITE_OPTIONS: Final = ("map_file", "use_cpp_rvo2")
-"""What smaclite's environment heeds of its keyword arguments; it takes any others, and says nothing."""
+"""Keyword arguments that smaclite's environment uses; it takes any others and ignores them."""
 _OWN_OPTIONS: Final = {
     "map_name": "environment.id",
     "seed": "experiment.seed",
@@ -313,7 +313,7 @@ class SMACFactory(EnvironmentFactory):
 
 
 def _split(options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Tell which package, and what it is given."""
+    """Split options into the package and its keyword arguments."""
     keywords = dict(options)
     package = keywords.pop("package", "smac")
     if package not in PACKAGES:

@@ -94,7 +94,7 @@ class SMAXFactory(EnvironmentFactory):
 
 
 def _settle_jax(threads: int) -> None:
-    """Return where JAX computes, which it reads once, when it first does; a user's own word counts more.
+    """Set where JAX computes, which it reads once, before its first use; the user's settings come first.
 
     Every actor has a core of its own: more threads than that would take turns on it.
     """
@@ -138,7 +138,7 @@ class SMAXOptions:
 
     Attributes:
         enemy_shoots: the enemies attack.
-        attack_mode: whom they attack of those in range: "closest" or "random".
+        attack_mode: which unit in range they attack: "closest" or "random".
         see_enemy_actions: a unit sees what enemies in sight did last.
         walls_cause_death: a unit that touches the edge of the map dies.
         won_battle_bonus: reward for winning, beside 1 for all the damage that can be done.

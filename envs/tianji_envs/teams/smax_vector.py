@@ -24,7 +24,7 @@ _ALLY, _ENEMY, _GROUND = (60, 100, 230), (200, 70, 50), (240, 240, 240)
 
 
 class Battles(NamedTuple):
-    """What goes on from step to step, ``[N, ...]`` each, in JAX's memory.
+    """The state between steps, ``[N, ...]`` each, in JAX's memory.
 
     Attributes:
         keys: where each battle's random stream has got to.
@@ -90,7 +90,7 @@ class SMAXVectorEnvironment(VectorEnvironment):
     def _act(
         self, battles: Battles, actions: npt.NDArray[np.int32], observation: Array
     ) -> npt.NDArray[np.bool_]:
-        """Step; gives whether each battle was won, terminated and truncated, ``[N, 3]``."""
+        """Step; returns whether each battle was won, terminated and truncated, ``[N, 3]``."""
         (agents, seen), (_, choices) = self._shapes
         self._battles, shown = self._go_on(battles, actions)
         numbers, flags = np.asarray(shown.numbers), np.asarray(shown.flags)
@@ -123,7 +123,7 @@ class SMAXVectorEnvironment(VectorEnvironment):
         return Battles(keys, states, ends), shown
 
     def _blank(self, keys: jax.Array) -> Any:
-        """Give states that will not be read."""
+        """Return states that will not be read."""
         shapes = jax.eval_shape(jax.vmap(self._env.reset), keys)[1]
         return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
@@ -167,6 +167,6 @@ def _build(scenario: str, keywords: dict[str, Any]) -> Any:
 
 
 def _split(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Take from each of N random streams what one step needs; gives the streams and what was taken."""
+    """Take from each of N random streams what one step needs; returns the streams and what was taken."""
     both = jax.vmap(jax.random.split)(keys)
     return both[:, 0], both[:, 1]

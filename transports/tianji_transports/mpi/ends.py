@@ -37,7 +37,7 @@ SCHEME = "mpi:"
 
 
 class Kind(enum.IntEnum):
-    """What a frame says."""
+    """Kinds of frames."""
 
     WELCOME = 1
     BYE = 2
@@ -218,7 +218,7 @@ class MpiOutlet(Outlet):
 
 @dataclass(eq=False)
 class Port:
-    """Where the messages of a channel come in: from any process, told apart by where they come from.
+    """The receiving side of a channel: its messages come from any process, by which senders are told apart.
 
     Attributes:
         tag: of messages.
@@ -247,7 +247,7 @@ class MpiInlet(Inlet):
         port: where the channel comes in.
         back: tag of what is answered.
         process: where the sender is.
-        queue: messages that were matched before anybody asked for them.
+        queue: messages that were matched before a probe asked for them.
     """
 
     port: Port = field(kw_only=True)
@@ -281,8 +281,8 @@ class MpiInlet(Inlet):
 class MpiClaim(HeldClaim):
     """A message that was matched: no other call gets it, and its bytes are where the sender left them.
 
-    ``take`` has MPI move them to where they belong. Whoever looks at them first, or keeps the claim, has
-    them moved into memory of the port's. The sender learns of the claim when they move.
+    ``take`` receives them into the caller's memory. ``view``, or a claim that is kept, receives them into
+    memory of the port. The sender learns of the claim when they move.
     """
 
     __slots__ = ("inlet", "message")
@@ -396,7 +396,7 @@ class MpiSlotHead:
         self.depth = depth(self.slot.max_bytes)
 
     def publish(self, payload: memoryview, version: int, tags: Tags) -> None:
-        """Replace the value and send it to those who have room for it."""
+        """Replace the value and send it to the readers that have room for it."""
         value = self.free.pop() if self.free else Value(pages(LINE + self.slot.max_bytes))
         tags.write_version(value.memory, version)
         value.nbytes, value.version = LINE + payload.nbytes, version

@@ -46,8 +46,8 @@ SELECTABLE = 1024
 """``select`` takes descriptors below this; it alone sleeps for less than a millisecond."""
 BYTE, ANY_SOURCE = MPI.BYTE, MPI.ANY_SOURCE
 LOOKS = 8
-"""How often to look before saying that nothing is there. A look that finds nothing has MPI move what is under
-way, which the next one may find; and it costs a fraction of the way here and back."""
+"""Looks before an answer of "nothing". A look that finds nothing lets MPI move data under way, which the next
+one may find; and it costs a fraction of a call from Python."""
 TEND_EVERY = 16
 """Every so many probes and loans the slots of this endpoint are looked after, too."""
 
@@ -98,9 +98,9 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
         return format_address(self._process)
 
     def connect(self, addresses: Mapping[int, str]) -> None:
-        """Learn where peers are, and have those who send or write know where this endpoint is."""
+        """Learn where peers are, and tell senders and writers where this endpoint is."""
         if self._report is not None:
-            raise self._refusal("connect")
+            raise self._error("connect")
         for rank, address in addresses.items():
             process = parse_address(address, self._processes)
             for inbox in self._inboxes.values():
@@ -115,11 +115,11 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
                     )
                 inlet.process = process
                 inlet.port.by_process[process] = inlet
-                self._tell(process, inlet.back, Kind.WELCOME)
+                self._send_frame(process, inlet.back, Kind.WELCOME)
             for view in self._read.values():
                 if view.slot.writer == rank and view.process != process:
                     view.process = process
-                    self._tell(process, view.join, Kind.WELCOME)
+                    self._send_frame(process, view.join, Kind.WELCOME)
 
     # -- opening ---------------------------------------------------------------------------------------
 
@@ -141,13 +141,13 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
 
     # -- frames ----------------------------------------------------------------------------------------
 
-    def _tell(self, process: int, tag: int, kind: Kind, number: int = 0) -> None:
+    def _send_frame(self, process: int, tag: int, kind: Kind, number: int = 0) -> None:
         frame = self._tags.frame(kind, self.rank, number)
         reap()
         # Synchronous, too: MPI cannot end with a frame on its way, and only so is it known when none is.
         leave(self._world.Issend([frame, MPI.BYTE], process, tag), frame)
 
-    def _hear(self, tag: int) -> tuple[int, Frame] | None:
+    def _receive_frame(self, tag: int) -> tuple[int, Frame] | None:
         """Receive the next frame of a tag and say which process it came from; malformed ones are dropped."""
         status = self._status
         while (message := self._improbe(ANY_SOURCE, tag, status)) is not None:
@@ -171,12 +171,12 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
                 outlet.free.append(flying.popleft())
                 outlet.confirmed += outlet.present
             if outlet.pushed - outlet.confirmed + outlet.loaned >= outlet.window or not outlet.present:
-                self._insist(outlet)
+                self._poll_credit(outlet)
         except MPI.Exception as error:
             raise lost(error, f"send {outlet.channel.name!r} to rank {outlet.dest}") from error
 
-    def _insist(self, outlet: MpiOutlet) -> None:
-        """Look for a credit again and again for a moment, which is much cheaper than ``wait``."""
+    def _poll_credit(self, outlet: MpiOutlet) -> None:
+        """Poll for a credit a few times, which is much cheaper than ``wait``."""
         flying = outlet.flying
         if flying and outlet.present:
             test = flying[0].test
@@ -185,12 +185,12 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
                     outlet.free.append(flying.popleft())
                     outlet.confirmed += 1
                     return
-        self._heed(outlet)
+        self._read_answers(outlet)
 
-    def _heed(self, outlet: MpiOutlet) -> None:
-        """Hear what the receiver of a channel has to say."""
-        while (heard := self._hear(outlet.back)) is not None:
-            process, frame = heard
+    def _read_answers(self, outlet: MpiOutlet) -> None:
+        """Handle the answers of a channel's receiver."""
+        while (received := self._receive_frame(outlet.back)) is not None:
+            process, frame = received
             if frame.rank != outlet.dest or frame.kind not in (Kind.WELCOME, Kind.BYE):
                 self.counters.reject(f"rank {frame.rank} does not receive {outlet.channel.name!r}")
             elif frame.kind == Kind.WELCOME:
@@ -294,9 +294,9 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
             raise lost(error, f"publish slot {slot.name!r}") from error
 
     def _serve(self, head: MpiSlotHead) -> None:
-        """Hear which readers came and went, and send the newest value to those who lack it."""
-        while (heard := self._hear(head.join)) is not None:
-            process, frame = heard
+        """Handle readers that came or went, and send the newest value to those that lack it."""
+        while (received := self._receive_frame(head.join)) is not None:
+            process, frame = received
             reader = head.readers.get(frame.rank)
             if reader is None or frame.kind not in (Kind.WELCOME, Kind.BYE):
                 self.counters.reject(f"rank {frame.rank} does not read slot {head.slot.name!r}")
@@ -337,7 +337,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
         self._tend(now=True)
         for outlet in self._outlets.values():
             self._refresh(outlet)
-            self._heed(outlet)
+            self._read_answers(outlet)
         for port in self._ports.values():
             while (found := self._match(port)) is not None:
                 found.inlet.keep(found)
@@ -365,13 +365,13 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
             for inbox in self._inboxes.values():
                 for inlet in inbox.inlets:
                     if inlet.process != NOWHERE:
-                        self._tell(inlet.process, inlet.back, Kind.BYE, inlet.claimed)
+                        self._send_frame(inlet.process, inlet.back, Kind.BYE, inlet.claimed)
                     inlet.close()
             for outlet in self._outlets.values():
                 outlet.close()
             for view in self._read.values():
                 if view.process != NOWHERE:
-                    self._tell(view.process, view.join, Kind.BYE)
+                    self._send_frame(view.process, view.join, Kind.BYE)
                 view.close(self._status)
             for head in self._heads.values():
                 head.close()

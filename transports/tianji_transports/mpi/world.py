@@ -47,7 +47,7 @@ ABORT_S = 5.0
 PAUSE_S = 0.001
 SHARED_MEMORY = re.compile(r"/dev/shm/mpich_shm_\w+$")  # noqa: S108 - MPICH's, not ours
 LEAST_LARGEST_TAG = 32767
-"""What the standard guarantees."""
+"""The standard's minimum."""
 
 _adrift: list[tuple[MPI.Request, object]] = []
 """Sends that no endpoint waits for, with the memory that MPI may still read."""
@@ -100,7 +100,7 @@ def leave(request: MPI.Request, memory: object) -> None:
 
 
 def reap() -> int:
-    """Let go of the sends that have been received meanwhile; how many are left."""
+    """Let go of the sends that have been received meanwhile; returns how many are left."""
     _adrift[:] = [(request, memory) for request, memory in _adrift if not _is_over(request)]
     return len(_adrift)
 
@@ -121,8 +121,8 @@ def discard(message: MPI.Message, nbytes: int) -> None:
 def finalise(timeout_s: float = FINALISE_S) -> None:
     """End MPI together with every other process of the job; endpoints have to be closed before.
 
-    Every process receives and throws away what is still on its way until all sends of all processes are
-    over (Hoefler, Siebert and Lumsdaine, PPoPP 2010: a barrier that does not block, entered by whoever has
+    Every process receives and throws away what is still on its way until all sends of all processes are over
+    (Hoefler, Siebert and Lumsdaine, PPoPP 2010: a barrier that does not block, entered by a process that has
     nothing in flight). If the others do not come in time, the job is aborted: they are dead or stuck.
     """
     if not MPI.Is_initialized() or MPI.Is_finalized():

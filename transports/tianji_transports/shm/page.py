@@ -1,8 +1,8 @@
 """The shared page of a job: credits, sleep flags and the values of its slots; and what keeps it tidy.
 
 Everything that a job has in shared memory begins with one name, ``/dev/shm/tianji-<user>-<job>``. The page
-itself is locked (shared) by every living endpoint, and the kernel drops a lock with its process: whoever
-gets the lock exclusively knows that the job is dead and may remove all of its names.
+itself is locked (shared) by every living endpoint, and the kernel drops a lock with its process: a process
+that gets the lock exclusively knows that the job is dead and may remove all of its names.
 
 All cells are 64-bit and have one writer each. Counters are hints and credits: the messages themselves are
 ordered by iceoryx2. The values of slots are guarded by hold cells, see ``SlotArea``.
@@ -37,17 +37,17 @@ USUAL_BUFFERS = 3
 
 
 def user_prefix() -> str:
-    """What the names of this user's jobs begin with."""
+    """Prefix of the names of this user's jobs."""
     return f"tianji-{os.getuid()}-"
 
 
 def job_stem(job: str) -> str:
-    """What the names of one job begin with; short, because iceoryx2 appends up to 130 characters."""
+    """Prefix of the names of one job; short, because iceoryx2 appends up to 130 characters."""
     return user_prefix() + hashlib.sha256(job.encode()).hexdigest()[:12]
 
 
 def _stem() -> re.Pattern[str]:
-    """What ``job_stem`` gives."""
+    """Pattern of ``job_stem``'s results."""
     return re.compile(rf"{re.escape(user_prefix())}[0-9a-f]{{12}}")
 
 
@@ -83,7 +83,7 @@ def remove_stale() -> list[str]:
     Returns:
         The stems of the jobs that were removed.
     """
-    # A shorter name would be the beginning of other jobs' names, living ones among them.
+    # A shorter name would be a prefix of other jobs' names, living ones among them.
     stems = {match[0] for path in own_names(user_prefix()) if (match := _stem().match(path.name))}
     return [stem for stem in sorted(stems) if _remove_if_dead(stem)]
 
@@ -241,7 +241,7 @@ class Page:
         )
 
     def reserve(self, offset: int, nbytes: int) -> None:
-        """Have the kernel back a part of the page now, so that writing to it cannot fail."""
+        """Reserve memory for a part of the page now, so that writing to it cannot fail."""
         try:
             os.posix_fallocate(self._descriptor, offset, nbytes)
         except OSError as error:

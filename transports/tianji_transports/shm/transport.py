@@ -2,12 +2,12 @@
 
 One iceoryx2 service for each (sender, channel, receiver) and life of the sender. iceoryx2 alone would discard
 what a receiver is not ready for and report success, so the credits in the job's page (``page``) decide what
-may be sent. Slots live in that page, too: a reader that joins late finds the value there, whatever its writer
-is doing.
+may be sent. Slots live in that page, too: a reader that joins late finds the value there, without the help
+of its writer.
 
 Each rank sleeps on a FIFO. A rank that stored something for a rank that sleeps writes a byte to its FIFO, and
-the sleeper polls it together with any other descriptor. A FIFO outlives its reader, so a restarted rank hears
-those who opened it before.
+the sleeper polls it together with any other descriptor. A FIFO outlives its reader, so ranks that opened it
+before a restart still wake the restarted rank.
 """
 
 from __future__ import annotations
@@ -404,7 +404,7 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
     # -- waiting ---------------------------------------------------------------------------------------
 
     def _wake(self, rank: int) -> None:
-        """Notify a rank if it sleeps; whatever it shall see has been stored before."""
+        """Notify a rank if it sleeps; all that it is to see has been stored before."""
         with self._barrier:  # the page's fence, without the call
             pass
         if self._cells[self._flags[rank]]:

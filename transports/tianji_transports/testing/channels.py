@@ -35,7 +35,7 @@ def introduce(*endpoints: Transport) -> None:
 
 
 class ChannelContract:
-    """Channels, whatever the engine."""
+    """Channels, for every engine."""
 
     engine: ClassVar[str]
 
@@ -173,7 +173,7 @@ class ChannelContract:
             receiver.ask("receive", "f", 1, 3)
 
     def test_loan_answers_full_until_the_receiver_is_there(self) -> None:
-        """Nothing is sent to nobody."""
+        """Without a receiver, nothing is sent."""
         with Job(self.engine, stream_to_0()) as job:
             sender = job.open(1)
             assert sender.loan(0, "f", 1) is FULL
@@ -301,7 +301,7 @@ def written_by_0(*readers: int) -> tuple[Slot, ...]:
 
 
 class SlotContract:
-    """Slots, whatever the engine."""
+    """Slots, for every engine."""
 
     engine: ClassVar[str]
 
@@ -403,7 +403,7 @@ class SlotContract:
 
 
 class WaitContract:
-    """Sleeping, whatever the engine."""
+    """Sleeping, for every engine."""
 
     engine: ClassVar[str]
     most_idle: ClassVar[float] = 0.03
@@ -422,7 +422,7 @@ class WaitContract:
             verbs.receive(receiver, "f", 1, 1)
 
     def test_a_credit_wakes(self) -> None:
-        """Who was refused is woken when a push is claimed."""
+        """A sender that got FULL is woken when a push is claimed."""
         with Job(self.engine, (Channel("f", 0, (1,), 100, window=1),)) as job:
             sender, receiver = job.open(1), job.start(0)
             verbs.push(sender, 0, "f", 0)
@@ -490,7 +490,7 @@ class WaitContract:
             assert time.process_time() - cpu < self.most_idle * 2.0
 
     def test_a_message_left_alone_wakes_once(self) -> None:
-        """Who does not ask for what was reported is not kept awake by it; something new wakes again."""
+        """A message that was reported and not asked for wakes once; something new wakes again."""
         with Job(self.engine, (Channel("f", 0, (1,), 100),)) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("push", 0, "f", 0)

@@ -29,12 +29,12 @@ def traces() -> tuple[int, int, int]:
 
 
 def shared_names() -> set[str]:
-    """What there is in shared memory."""
+    """Names in shared memory."""
     return {path.name for path in Path("/dev/shm").iterdir()}  # noqa: S108 - looked at, not written
 
 
 class CloseContract:
-    """Closing, whatever the engine."""
+    """Closing, for every engine."""
 
     engine: ClassVar[str]
     left_unclaimed: ClassVar[int] = 63
@@ -275,7 +275,7 @@ class DeathContract:
             other.answer()
 
     def test_a_sender_killed_while_it_streams_leaves_whole_messages(self) -> None:
-        """Whatever was claimed of a killed sender is intact and in order."""
+        """What was claimed of a killed sender is intact and in order."""
         with self._job((Channel("f", 0, (1,), 200_000, window=4),)) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("stream", 0, "f", 100_000, 50_000)
@@ -312,7 +312,7 @@ class DeathContract:
 
     @staticmethod
     def _finish(receiver: Transport, sender: Peer) -> None:
-        """Wait at the receiver until the sender has done what it was told."""
+        """Wait at the receiver until the sender has executed its command."""
         verbs.until(receiver, lambda: sender.answered() or None)
         sender.answer()
 

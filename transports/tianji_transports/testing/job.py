@@ -34,7 +34,7 @@ STATIONS = "TIANJI_STATIONS"
 def serve(
     control: Connection, engine: str, wiring: Wiring, rank: int, incarnation: int, options: EngineOptions
 ) -> None:
-    """Run one rank: do what the test says, and wait at the endpoint in between, as a role would."""
+    """Run one rank: execute the test's commands, and wait at the endpoint in between, as a role would."""
     endpoint = registry.create(engine, wiring, rank, incarnation, options)
     with endpoint:
         control.send(endpoint.address)
@@ -47,13 +47,13 @@ def serve(
             if verb == "stop":
                 return
             try:
-                control.send(obey(endpoint, verb, arguments))
+                control.send(execute(endpoint, verb, arguments))
             except (TransportError, AssertionError, TimeoutError) as error:
                 control.send(error)
 
 
-def obey(endpoint: Transport, verb: str, arguments: tuple[Any, ...]) -> Any:
-    """Do one thing: a function of ``verbs``, or a method of the endpoint."""
+def execute(endpoint: Transport, verb: str, arguments: tuple[Any, ...]) -> Any:
+    """Execute one command: a function of ``verbs``, or a method of the endpoint."""
     if verb == "connect":
         endpoint.connect(*arguments)
         return None
@@ -61,7 +61,7 @@ def obey(endpoint: Transport, verb: str, arguments: tuple[Any, ...]) -> Any:
 
 
 class Runner(Protocol):
-    """What plays a peer's part.
+    """The process or thread of a peer.
 
     Attributes:
         pid: of the process.
@@ -72,13 +72,13 @@ class Runner(Protocol):
     control: Connection
 
     def is_alive(self) -> bool:
-        """Whether the part is still played."""
+        """Whether it still runs."""
 
     def kill(self) -> None:
-        """Have it end at once."""
+        """End it at once."""
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end; say whether it came."""
+        """Wait for the end; returns whether it came."""
 
 
 class OwnRunner:
@@ -107,7 +107,7 @@ class OwnRunner:
         os.kill(self.pid, signal.SIGKILL)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the process or thread; say whether it came."""
+        """Wait for the end of the process or thread; returns whether it came."""
         self._task.join(timeout_s)
         if self._task.is_alive():
             return False
@@ -120,7 +120,7 @@ class OwnRunner:
 
 
 class Peer:
-    """A rank in a process of its own (a thread, for an engine of one process) that does what it is told."""
+    """A rank in its own process (a thread, for engines of one process) that executes the test's commands."""
 
     def __init__(
         self, engine: str, wiring: Wiring, rank: int, incarnation: int, options: EngineOptions
@@ -139,11 +139,11 @@ class Peer:
         self.address: str = self.answer()
 
     def tell(self, verb: str, *arguments: Any) -> None:
-        """Have the peer do something; ``answer`` gives its result."""
+        """Send a command to the peer; ``answer`` returns its result."""
         self._control.send((verb, arguments))
 
     def answer(self) -> Any:
-        """Wait for the result of what the peer was told."""
+        """Wait for the result of a command."""
         if not self._control.poll(verbs.PATIENCE_S + 5):
             raise TimeoutError(f"rank {self.rank} does not answer")
         result = self._control.recv()
@@ -156,7 +156,7 @@ class Peer:
         return self._control.poll()
 
     def ask(self, verb: str, *arguments: Any) -> Any:
-        """Have the peer do something and wait for the result."""
+        """Send a command to the peer and wait for the result."""
         self.tell(verb, *arguments)
         return self.answer()
 
@@ -170,7 +170,7 @@ class Peer:
         self._end()
 
     def stop(self) -> None:
-        """Have the peer close its endpoint and end."""
+        """Make the peer close its endpoint and end."""
         if self._runner.is_alive():
             self.tell("stop")
         self._end()
@@ -213,7 +213,7 @@ class Job:
         peer.kill()
 
     def stop(self, peer: Peer) -> None:
-        """Have a peer close and end."""
+        """Make a peer close and end."""
         self.peers.remove(peer)
         peer.stop()
 

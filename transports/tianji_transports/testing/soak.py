@@ -73,7 +73,7 @@ class SoakContract:
 
     @staticmethod
     def _push_for(sender: Transport, seconds: float, nbytes: int, window: int) -> int:
-        """Push and publish whatever can be; memory is bounded throughout."""
+        """Push and publish as much as possible; memory is bounded throughout."""
         before = resident_bytes()
         pushed, version, until = 0, 1000, time.monotonic() + seconds
         while time.monotonic() < until:

@@ -37,7 +37,7 @@ class Station:
         self.control.send(("stop", ()))
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the part; say whether it came."""
+        """Wait for the end of the part; returns whether it came."""
         while self.control.poll(timeout_s):
             if self.control.recv() == IDLE:
                 _idle.append(self)
@@ -63,7 +63,7 @@ def invite() -> None:
 
 
 def recruit(arguments: tuple[Any, ...]) -> Station:
-    """Have an idle station play a part."""
+    """Assign a part to an idle station."""
     if not _idle:
         raise RuntimeError("the test needs more processes than mpiexec was told to start")
     station = _idle.pop(0)
@@ -72,7 +72,7 @@ def recruit(arguments: tuple[Any, ...]) -> Station:
 
 
 def dismiss() -> None:
-    """Have the idle stations end."""
+    """End the idle stations."""
     while _idle:
         _idle.pop().control.close()
 

@@ -1,4 +1,4 @@
-"""What a test has an endpoint do, in the test's own process or in a peer's.
+"""Actions of an endpoint in a test, in the test's own process or in a peer's.
 
 A message carries its sender and its number, and is filled with a byte derived from them: so a receiver can
 tell a wrong, torn or stale one.
@@ -18,7 +18,7 @@ from tianji_transports.core import ANY, Claim, CloseReport, Loan, Transport
 PATIENCE_S = 20.0
 """How long anything may take before the test is a failure; nothing ever waits this long."""
 LONG_S = 8.0
-"""A time-out longer than anything takes: who sleeps to its end was not woken."""
+"""A time-out longer than anything takes: an endpoint that sleeps to its end was not woken."""
 STAMP = struct.Struct("<iiq")
 NUMBER = struct.Struct("<QQ")
 PIECE = 1 << 20
@@ -85,7 +85,7 @@ def claim(endpoint: Transport, channel: str, source: int = ANY) -> Claim:
 
 
 def receive(endpoint: Transport, channel: str, source: int, number: int) -> int:
-    """Claim one message, check that it is ``number`` of ``source``, release it; its size."""
+    """Claim one message, check that it is ``number`` of ``source``, release it; returns its size."""
     held = claim(endpoint, channel, source)
     assert (held.source, held.version) == (source, 0)
     check(held.view(), source, number)
@@ -100,7 +100,7 @@ def receive_stream(endpoint: Transport, channel: str, source: int, first: int, c
 
 
 def echo(endpoint: Transport, dest: int, channel: str, count: int) -> int:
-    """Answer ``count`` messages of ``dest`` on the same channel; the number of sleeps to the end."""
+    """Answer ``count`` messages of ``dest`` on the same channel; returns the number of sleeps to the end."""
     missed = 0
     for number in range(count):
         missed += await_news(endpoint, lambda: endpoint.probe(channel, dest))
@@ -109,7 +109,7 @@ def echo(endpoint: Transport, dest: int, channel: str, count: int) -> int:
 
 
 def send_back(endpoint: Transport, dest: int, channel: str, number: int) -> int:
-    """Push one message; the number of sleeps to the end meanwhile."""
+    """Push one message; returns the number of sleeps to the end meanwhile."""
     lent: list[Loan] = []
 
     def try_loan() -> Loan | None:
@@ -129,7 +129,7 @@ def woken(endpoint: Transport, timeout_s: float = LONG_S, also: Sequence[int] = 
 
 
 def await_news(endpoint: Transport, attempt: Callable[[], Claim | Loan | None]) -> int:
-    """Repeat ``attempt``, asleep in between, until it succeeds; the number of sleeps to the end."""
+    """Repeat ``attempt``, asleep in between, until it succeeds; returns the number of sleeps to the end."""
     missed = 0
     while (got := attempt()) is None:
         missed += not woken(endpoint)
@@ -176,7 +176,7 @@ def push_random(endpoint: Transport, dest: int, channel: str, number: int, nbyte
 
 
 def receive_random(endpoint: Transport, channel: str, source: int, number: int) -> int:
-    """Claim what ``push_random`` pushed, check every byte of it, release it; its size."""
+    """Claim what ``push_random`` pushed, check every byte of it, release it; returns its size."""
     held = until(endpoint, lambda: endpoint.probe(channel, source), 5 * PATIENCE_S)
     for piece, right in pieces(held.view(), source, number):
         assert bytes(piece) == right, f"message {number} of rank {source} is wrong"
@@ -185,7 +185,7 @@ def receive_random(endpoint: Transport, channel: str, source: int, number: int) 
 
 
 def push_numbers(endpoint: Transport, dest: int, channel: str, count: int) -> int:
-    """Push the numbers below ``count``, a message each; the checksum of all."""
+    """Push the numbers below ``count``, a message each; returns the checksum of all."""
     checksum = 0
     for number in range(count):
         while not (lent := endpoint.loan(dest, channel, NUMBER.size)):
@@ -197,7 +197,7 @@ def push_numbers(endpoint: Transport, dest: int, channel: str, count: int) -> in
 
 
 def receive_numbers(endpoint: Transport, channel: str, count: int) -> int:
-    """Claim what ``push_numbers`` pushed, in order; the checksum of all."""
+    """Claim what ``push_numbers`` pushed, in order; returns the checksum of all."""
     checksum = 0
     for number in range(count):
         while (held := endpoint.probe(channel)) is None:
@@ -231,7 +231,7 @@ def publish_many(endpoint: Transport, slot: str, first: int, count: int, nbytes:
 
 
 def read(endpoint: Transport, slot: str, writer: int, newer_than: int = -1) -> int:
-    """Claim a newer value, waiting for it if need be, check and release it; its version."""
+    """Claim a newer value, waiting for it if need be, check and release it; returns its version."""
     value = until(endpoint, lambda: endpoint.latest(slot, newer_than))
     assert value.version > newer_than
     assert value.source == writer
@@ -241,7 +241,7 @@ def read(endpoint: Transport, slot: str, writer: int, newer_than: int = -1) -> i
 
 
 def read_to(endpoint: Transport, slot: str, writer: int, last: int) -> int:
-    """Read newer and newer values up to version ``last``, every byte of each; how many there were."""
+    """Read newer and newer values up to version ``last``, every byte of each; returns how many there were."""
     version, values = -1, 0
     while version != last:
         version = read(endpoint, slot, writer, newer_than=version)

@@ -169,7 +169,7 @@ class UcxInlet(Inlet):
     lives: dict[int, Life] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Return how many claims go by between two credits."""
+        """Set the number of claims between two credits."""
         super().__post_init__()
         self.batch = max(1, self.channel.window // 2)
 
@@ -275,7 +275,7 @@ class SlotHome:
 
 
 class Publisher:
-    """Everything that one rank writes.
+    """The slots that one rank writes.
 
     Args:
         tag: makes the tag of a slot's values from its index.
@@ -316,14 +316,14 @@ class Publisher:
         home.flying.append((request, home.value))
 
     def joined(self, session: int, rank: int, index: int, number: int, address: bytes) -> bool:
-        """Take in what a reader has: it waits for something newer.
+        """Handle a reader's version number: it waits for something newer.
 
         Args:
             number: version + 1 of what it has.
             address: where it can be reached, in its first message.
 
         Returns:
-            Whether that made sense.
+            Whether that was valid.
         """
         home = self._homes.get(index)
         if home is None or rank not in home.slot.readers:

@@ -38,7 +38,7 @@ JOB_MASK: Final = ((1 << JOB_BITS) - 1) << JOB_AT
 
 
 class Kind(enum.IntEnum):
-    """What a message is."""
+    """Kinds of messages."""
 
     HELLO = 0
     WELCOME = 1
@@ -69,7 +69,7 @@ def job_bits(wiring: Wiring) -> int:
 
 
 def new_session(incarnation: int) -> int:
-    """Name one life of a rank: its incarnation, and a few random bits for who opens one twice."""
+    """Name one life of a rank: its incarnation, and random bits, since one may open two endpoints."""
     return (incarnation % 16) << 8 | secrets.randbits(8)
 
 

@@ -23,7 +23,7 @@ SETTINGS: Final = {
     # Eager messages do neither, and are the faster ones through shared memory and over TCP alike.
     "UCX_RNDV_THRESH": "inf",
 }
-"""What this engine sets unless the user did."""
+"""Defaults of this engine, where the user has set nothing."""
 
 
 def _load() -> tuple[Any, Any]:
@@ -71,7 +71,7 @@ def translated(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Fabric:
-    """What UCX can use on this machine, as far as the environment lets it.
+    """Transports and devices of UCX on this machine, under the settings of the environment.
 
     Attributes:
         version: of UCX.
@@ -87,7 +87,7 @@ class Fabric:
 
 
 def describe() -> Fabric:
-    """Ask UCX what there is.
+    """Query UCX's transports and devices.
 
     Raises:
         TransportError: UCX cannot be initialised.

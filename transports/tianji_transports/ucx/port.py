@@ -70,7 +70,7 @@ class Lane:
         self.abandon([(self.worker.tag_recv_with_handle(scratch, probe), scratch)])
 
     def drop_foreign(self, ours: Any) -> int:
-        """Drop what another job sent, as long as nothing of this job is in the queue; say how many."""
+        """Drop what another job sent, as long as nothing of this job is in the queue; returns how many."""
         dropped = 0
         while (probe := self.worker.tag_probe(ours, ANY_TAG, False)).matched:
             tag = probe.sender_tag
@@ -172,7 +172,7 @@ class Port:
 
     # -- messages --------------------------------------------------------------------------------------
 
-    def tell(self, endpoint: Any, tag: Any, message: bytes) -> None:
+    def send_small(self, endpoint: Any, tag: Any, message: bytes) -> None:
         """Send a small message."""
         while self._flying and self._flying[0][0].completed:
             self._free.append(self._flying.popleft()[1])
@@ -188,7 +188,7 @@ class Port:
     # -- sleeping --------------------------------------------------------------------------------------
 
     def sleep(self, timeout_s: float, also: Sequence[int], in_flight: bool) -> bool:
-        """Sleep until UCX has work or a descriptor in ``also`` is readable; say whether one of ``also`` is.
+        """Sleep until UCX has work or one of ``also`` is readable; returns whether one of ``also`` is.
 
         Does not sleep if UCX has work already.
 
@@ -210,7 +210,7 @@ class Port:
         return any(descriptor in ready for descriptor in also)
 
     def moved(self) -> None:
-        """Be told that something came: sleep shortly again."""
+        """Sleep shortly again, since something arrived."""
         self._pause_s = SHORT_SLEEP_S
 
     # -- the end ---------------------------------------------------------------------------------------

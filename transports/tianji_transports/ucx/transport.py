@@ -1,6 +1,6 @@
 """The engine for fast fabrics: UCX, whose tags name job, stream and sender of every message.
 
-Inside a host UCX moves messages through shared memory, between hosts over RDMA or TCP, whatever is there.
+Inside a host UCX moves messages through shared memory, between hosts over RDMA or TCP.
 Messages are described in ``frames``, an endpoint's workers in ``port``. A message is received into
 reused memory as soon as it begins to arrive, so that nothing waits for a busy, suspended or dead sender.
 """
@@ -62,7 +62,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
     def connect(self, addresses: Mapping[int, str]) -> None:
         """Learn where peers are; a new address of a known rank means that it was restarted."""
         if self._report is not None:
-            raise self._refusal("connect")
+            raise self._error("connect")
         for rank, text in addresses.items():
             outlets = [outlet for outlet in self._outlets.values() if outlet.dest == rank]
             views = [view for view in self._read.values() if view.slot.writer == rank]
@@ -84,7 +84,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
                 self._greet(endpoint, Kind.JOIN, view.index, view.version + 1)
 
     def peer_lost(self, rank: int) -> None:
-        """Be told that a peer is dead; see ``Endpoint.peer_lost``."""
+        """Handle the death of a peer; see ``Endpoint.peer_lost``."""
         super().peer_lost(rank)
         for source, session in [lane for lane in self._lanes if lane[0] == rank]:
             self._end(source, session)
@@ -139,12 +139,14 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
 
     # -- sending ---------------------------------------------------------------------------------------
 
-    def _tell(self, endpoint: Any, kind: Kind, index: int, number: int) -> None:
-        self._port.tell(endpoint, self._tag(kind, index), NUMBER.pack(number))
+    def _send_number(self, endpoint: Any, kind: Kind, index: int, number: int) -> None:
+        self._port.send_small(endpoint, self._tag(kind, index), NUMBER.pack(number))
 
     def _greet(self, endpoint: Any, kind: Kind, index: int, number: int) -> None:
-        """Tell who we are, and where to answer."""
-        self._port.tell(endpoint, self._tag(kind, index), NUMBER.pack(number) + self._port.lobby.address)
+        """Send a number and the address for answers."""
+        self._port.send_small(
+            endpoint, self._tag(kind, index), NUMBER.pack(number) + self._port.lobby.address
+        )
 
     def _refresh(self, outlet: UcxOutlet) -> None:
         self._progress()
@@ -185,7 +187,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
                 self.counters.rejected += 1
 
     def _data(self, life: Life, lane: Lane, probe: Any) -> bool:
-        """Begin to receive a message; say whether it made sense."""
+        """Begin to receive a message; returns whether it was valid."""
         inlet, nbytes = life.inlet, probe.length
         channel = inlet.channel
         if nbytes > channel.max_bytes or life.begun - life.claimed >= channel.window or life.lane is not lane:
@@ -225,7 +227,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         self._port.close_lane(lane, lost)
 
     def _control(self, lane: Lane, probe: Any) -> bool:
-        """Take in any other message; say whether it made sense."""
+        """Take in any other message; returns whether it was valid."""
         kind, session, rank, stream = tag_parts(probe.sender_tag.value)
         if kind == Kind.VALUE:
             return self._value(lane, probe, session, rank, stream)
@@ -291,7 +293,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         life = Life(inlet, session, number, number, number, endpoint, lane, self._tag(Kind.CREDIT, stream))
         inlet.lives[session] = life
         self._lives[tag_of(self._job, Kind.DATA, session, rank, stream)] = life
-        self._port.tell(endpoint, self._tag(Kind.WELCOME, stream), NUMBER.pack(number) + lane.address)
+        self._port.send_small(endpoint, self._tag(Kind.WELCOME, stream), NUMBER.pack(number) + lane.address)
         return True
 
     # -- receiving -------------------------------------------------------------------------------------
@@ -312,10 +314,10 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
         return HeldClaim(inlet, message.buffer, message.buffer.memory[: message.nbytes], inlet.source)
 
     def _credit(self, life: Life) -> None:
-        """Tell a sender of claims that it does not know of: it may be waiting."""
+        """Send a credit for claims that the sender does not know of: it may be waiting."""
         if life.told != life.claimed and life.endpoint is not None:
             life.told = life.claimed
-            self._port.tell(life.endpoint, life.credit, NUMBER.pack(life.claimed))
+            self._port.send_small(life.endpoint, life.credit, NUMBER.pack(life.claimed))
 
     # -- slots -----------------------------------------------------------------------------------------
 
@@ -355,7 +357,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
             view.replace(buffer, nbytes - LINE)
         else:
             view.pool.append(buffer)
-        self._tell(view.endpoint, Kind.ACK, view.index, number)
+        self._send_number(view.endpoint, Kind.ACK, view.index, number)
 
     def _newest(self, view: UcxSlotView, newer_than: int) -> HeldClaim | None:
         self._progress()
@@ -392,7 +394,7 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
 
     def _free(self) -> None:
         for life in self._lives.values():
-            self._tell(life.endpoint, Kind.BYE, life.inlet.index, 0)
+            self._send_number(life.endpoint, Kind.BYE, life.inlet.index, 0)
         # A claim or a loan that is still held must not keep UCX alive.
         for key in list(self._lanes):
             self._end(*key)

@@ -1,9 +1,9 @@
-"""Who gets into the listening sockets of a ZMQ context, and how much those hold who do not.
+"""Access control for the listening sockets of a ZMQ context, and a limit on what strangers hold.
 
 libzmq accepts every connection, keeps one that says nothing for half a minute, and stops at nothing but the
-process's last descriptor, which a checkpoint then lacks. A ``Door`` says who may stay: whoever has the job's
-key, or inside a host a password made from what only the job's processes know. Everybody else is a stranger,
-and the stranger who has waited longest is put out when descriptors run short.
+process's last descriptor, which a checkpoint then lacks. A ``Door`` lets members stay: peers with the job's
+key, or inside a host with a password made from what only the job's processes know. Every other peer is a
+stranger, and the stranger that has waited longest is disconnected when descriptors run short.
 
 libzmq stops accepting while its ``EVENTS`` are not taken in: between two looks it lets in a thousand
 connections at most. Where there are no thousand descriptors to spare, files are opened behind a shut door;
@@ -49,15 +49,15 @@ GREETING, WELCOME, ERROR = 64, 170, 12
 """Bytes that libzmq sends to a peer that it does not let in: greeting, CURVE's WELCOME, ERROR, at most."""
 BYTES_SENT: Final = 200
 """Offset of ``tcpi_bytes_sent`` in Linux's ``struct tcp_info``, with ``tcpi_bytes_retrans`` after it."""
-# Who hangs up first when two do not speak alike is chance, and decides which event it is.
+# Which side hangs up first when two protocols differ is chance, and decides which event it is.
 FAILED: Final = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 ACCEPTED, LISTENING = int(zmq.EVENT_ACCEPTED), int(zmq.EVENT_LISTENING)
 EVENTS: Final = FAILED | ACCEPTED | LISTENING | int(zmq.EVENT_DISCONNECTED)
 SPARE: Final = 32
 """Descriptors that are free before the door counts as shut: a checkpoint needs a handful."""
 SHUT_LIMIT_S: Final = 5.0
-"""How long it may take until they are, in seconds: a busy machine needs two for five thousand strangers, who
-cannot prolong it. A learner that is told to stop saves first, and has twice as long."""
+"""Limit in seconds until they are free: a busy machine needs two for five thousand strangers, which cannot
+prolong it. A learner saves first when it is to stop, and has twice as long."""
 
 KEYLESS: Final = "without the job's key"
 SPEECHLESS: Final = "that did not come as far as to show a key"
@@ -67,19 +67,19 @@ ByteSocket = zmq.Socket[bytes]
 
 @dataclass(frozen=True)
 class Curve:
-    """A job's CURVE key pair (Z85): who has it is a member, and what is sent is encrypted."""
+    """A job's CURVE key pair (Z85): peers that have it are members, and what is sent is encrypted."""
 
     public: str
     secret: str
     most_to_strangers: ClassVar[int] = GREETING + WELCOME + ERROR
 
     def guard(self, listening: ByteSocket) -> None:
-        """Have a listening socket admit members only."""
+        """Set a listening socket to admit members only."""
         listening.curve_server = True
         listening.curve_publickey, listening.curve_secretkey = self.public.encode(), self.secret.encode()
 
     def show(self, connecting: ByteSocket) -> None:
-        """Have a socket show it to those that it connects to."""
+        """Set a socket to present it to peers that it connects to."""
         connecting.curve_serverkey = self.public.encode()
         connecting.curve_publickey, connecting.curve_secretkey = self.public.encode(), self.secret.encode()
 
@@ -96,11 +96,11 @@ class Password:
     most_to_strangers: ClassVar[int] = GREETING + ERROR
 
     def guard(self, listening: ByteSocket) -> None:
-        """Have a listening socket admit members only."""
+        """Set a listening socket to admit members only."""
         listening.plain_server = True
 
     def show(self, connecting: ByteSocket) -> None:
-        """Have a socket show it to those that it connects to."""
+        """Set a socket to present it to peers that it connects to."""
         connecting.plain_username, connecting.plain_password = MEMBER, self.word.encode()
 
     def opens(self, mechanism: bytes, credentials: Sequence[bytes]) -> bool:
@@ -109,7 +109,7 @@ class Password:
 
 
 class Door:
-    """Answers who may connect, for all listening sockets of a context; owned by the thread of its sockets.
+    """Decides which peers may connect to the listening sockets of a context; owned by their thread.
 
     Attributes:
         key: may be replaced until the first look.
@@ -125,7 +125,7 @@ class Door:
         self.sockets = [self._gate]
         self._listening: list[int] = []
         self._waiting: dict[tuple[int, int], None] = {}
-        self._refusals: list[str] = []
+        self._rejected: list[str] = []
         self._times_shut = 0
         _made().add(self)
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -144,23 +144,23 @@ class Door:
         self.sockets.append(monitor)
 
     def look(self) -> list[str]:
-        """Answer who may connect, and put strangers out if there are too many.
+        """Answer requests to connect, and disconnect strangers if there are too many.
 
         Returns:
-            What was wrong with each connection that was refused, or ended before it was let in.
+            The reason for each connection that was rejected, or that ended before it was let in.
         """
         ready = {found for found, _ in zmq.zmq_poll([(found, POLLIN) for found in self.sockets], 0)}
         if self._gate in ready:
             self._answer()
         for monitor in self.sockets[1:]:
             if monitor in ready:
-                self._hear(monitor)
-        refusals, self._refusals = self._refusals, []
-        return refusals
+                self._read_events(monitor)
+        rejected, self._rejected = self._rejected, []
+        return rejected
 
     def look_again(self) -> None:
-        """Look, and keep what there is to say for the next ``look``."""
-        self._refusals = self.look()
+        """Look, and keep the reasons for the next ``look``."""
+        self._rejected = self.look()
 
     def keep_out(self) -> None:
         """Let no connection in until ``let_in`` has been called as often as this."""
@@ -184,7 +184,7 @@ class Door:
     def shut(self) -> contextlib.AbstractContextManager[None]:
         """Let no connection in for a moment, and begin it with descriptors to spare.
 
-        Members and strangers that connect meanwhile are heard a second later, when TCP tries again.
+        Members and strangers that connect meanwhile are answered a second later, when TCP tries again.
         """
         return _shut([self])
 
@@ -198,9 +198,9 @@ class Door:
             verdict = (b"200", b"OK") if welcome else (b"400", b"not a member of this job")
             self._gate.send_multipart([version, request, *verdict, b"", b""], NOBLOCK)
             if not welcome:
-                self._refusals.append(KEYLESS)
+                self._rejected.append(KEYLESS)
 
-    def _hear(self, monitor: ByteSocket) -> None:
+    def _read_events(self, monitor: ByteSocket) -> None:
         for _ in range(MOST_AT_ONCE):
             try:
                 said, endpoint = monitor.recv_multipart(NOBLOCK)
@@ -208,12 +208,12 @@ class Door:
                 return
             event, value = struct.unpack("=hi", said)
             if event & FAILED:
-                self._refusals.append(SPEECHLESS)
+                self._rejected.append(SPEECHLESS)
                 continue
             if event == LISTENING:
                 self._listening.append(value)
                 continue
-            # A number that is used again may be heard of here before its end is at another monitor.
+            # A number that is used again may be reported here before its end is at another monitor.
             connection = value, int(endpoint.rpartition(b":")[2])
             self._waiting.pop(connection, None)
             if event == ACCEPTED:
@@ -323,7 +323,7 @@ def _set(descriptor: int, option: int, value: bytes) -> None:
 
 @contextlib.contextmanager
 def borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """Speak of a descriptor as a socket, and leave it open."""
+    """Wrap a descriptor in a socket object, and leave it open."""
     borrowed = socket.socket(fileno=descriptor)
     try:
         yield borrowed

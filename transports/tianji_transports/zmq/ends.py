@@ -69,7 +69,7 @@ class ZmqOutlet(Outlet):
     hello_at: float = 0.0
 
     def __post_init__(self) -> None:
-        """Return how many pushes may pass between two looks for credit, while some of the window is left."""
+        """Set the number of pushes between two looks for credit, while some of the window is left."""
         super().__post_init__()
         self.stride = max(1, self.channel.window // 8)
 
@@ -77,8 +77,8 @@ class ZmqOutlet(Outlet):
         """Return an unsent message's memory."""
         self.free.append(handle)
 
-    def hear(self, kind: int, session: int, number: int) -> bool:
-        """Take in an answer of the receiver; False if it makes no sense."""
+    def handle(self, kind: int, session: int, number: int) -> bool:
+        """Handle an answer of the receiver; returns False if it is invalid."""
         if kind == Kind.WELCOME:
             self._welcome(session)
         elif session != self.session:
@@ -127,7 +127,7 @@ class Life:
     claimed: int = 0
     owed: int = 0
 
-    def hear_of(self, number: int, window: int) -> bool:
+    def count_arrival(self, number: int, window: int) -> bool:
         """Count a push that arrived; False if a sender that keeps to its window could not have sent it."""
         if self.queued >= window or not self.arrived < number <= self.arrived + window:
             return False
@@ -167,7 +167,7 @@ class ZmqInlet(Inlet):
             reachable: tells whether a connection is still there.
 
         Returns:
-            False if it makes no sense, or too many lives of the sender are there.
+            False if it is invalid, or too many lives of the sender are there.
         """
         life = self.lives.get(identity)
         if life is not None:

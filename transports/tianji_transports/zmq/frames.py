@@ -26,7 +26,7 @@ _HEADER = struct.Struct("<QBxHIQQQ24x")  # one line
 
 
 class Kind(enum.IntEnum):
-    """What a frame is."""
+    """Kinds of frames."""
 
     HELLO = 1
     WELCOME = 2
@@ -64,7 +64,7 @@ Fields = tuple[int, int, int, int, int, int, int]
 
 
 def password(wiring: Wiring, address: str) -> str:
-    """What opens the endpoint at an address to members inside a host, and no other endpoint.
+    """Password of the endpoint at an address, for members inside a host.
 
     An endpoint whose peer has died connects again to its address, where a stranger may listen by then.
     """

@@ -1,4 +1,4 @@
-"""The sockets of one ``zmq`` endpoint: what they are bound and connected to, and who may talk to them.
+"""The sockets of one ``zmq`` endpoint: what they are bound and connected to, and which peers may use them.
 
 Knows ZMQ's options and CURVE; knows nothing of channels, credits and versions.
 """
@@ -23,7 +23,7 @@ from tianji_transports.zmq.frames import LINE, password
 LINGER_MS = 200
 """How long a closing endpoint waits for its last credits to leave."""
 DOOR_EVERY_S = 0.001
-"""Between two looks at who wants to connect: one costs as much as a small message."""
+"""Between two looks at requests to connect: one costs as much as a small message."""
 CONTROL_FRAMES = 1000
 """Room in a queue beside the window of pushes; one credit for each claim is the most."""
 WAITING_REQUESTS = 16
@@ -43,7 +43,7 @@ def readable(socket: ByteSocket) -> bool:
 
 
 def keep_freed_memory(nbytes: int) -> None:
-    """Have the C library keep the memory of received frames for the next ones.
+    """Make the C library keep the memory of received frames for the next ones.
 
     libzmq allocates what it receives. glibc would give a large frame's memory back to the kernel when it is
     freed and have every page of the next one faulted in anew, which costs as much as moving it.
@@ -62,7 +62,7 @@ class Sockets:
         dealers: the way to each rank that was connected to.
         publishers: by slot index, what this endpoint writes.
         subscribers: by slot index, what it reads.
-        door: says who may connect.
+        door: decides which peers may connect.
         address: all bound addresses: ``tcp://host:router,pub,pub...``, slots in the wiring's order.
     """
 
@@ -107,7 +107,7 @@ class Sockets:
         self._polled += [(socket, POLLIN) for socket in self.door.sockets]
 
     def _key(self, address: str) -> Curve | Password:
-        """What opens the endpoint at an address."""
+        """Key of the endpoint at an address."""
         if self._options.public_key:
             return Curve(self._options.public_key, self._options.secret_key)
         return Password(password(self._wiring, address))
@@ -165,8 +165,8 @@ class Sockets:
         self._polled.remove((socket, POLLIN))
         socket.close(linger=0)
 
-    def refusals(self) -> list[str]:
-        """Answer who may connect, if that was not done just now; say what was wrong with whom."""
+    def rejected(self) -> list[str]:
+        """Answer requests to connect, if that was not done just now; returns reasons for rejections."""
         now = time.monotonic()
         if now < self._looked_at + DOOR_EVERY_S:
             return []
@@ -174,7 +174,7 @@ class Sockets:
         return self.door.look()
 
     def sleep(self, timeout_s: float, also: Sequence[int]) -> bool:
-        """Sleep until a socket or a descriptor in ``also`` is readable; say whether one of ``also`` is."""
+        """Sleep until a socket or one of ``also`` is readable; returns whether one of ``also`` is."""
         polled = [*self._polled, *((descriptor, POLLIN) for descriptor in also)] if also else self._polled
         self._looked_at = 0.0  # A connection may be what wakes this endpoint.
         ready = zmq.zmq_poll(polled, math.ceil(timeout_s * 1000))

@@ -79,7 +79,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
     def connect(self, addresses: Mapping[int, str]) -> None:
         """Learn where peers are; a new address of a known rank means that it was restarted."""
         if self._report is not None:
-            raise self._refusal("connect")
+            raise self._error("connect")
         for rank, address in addresses.items():
             outlets = [outlet for outlet in self._outlets.values() if outlet.dest == rank]
             views = [view for view in self._read.values() if view.slot.writer == rank]
@@ -110,44 +110,44 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
     def _control(self, kind: Kind, index: int, number: int) -> bytes:
         return control_frame(Header(self._digest, kind, index, self.rank, self._session, number, 0))
 
-    def _tell(self, rank: int, kind: Kind, index: int, number: int) -> None:
+    def _send_control(self, rank: int, kind: Kind, index: int, number: int) -> None:
         with contextlib.suppress(zmq.Again):  # It is said again after a while.
             self._sockets.dealers[rank].send(self._control(kind, index, number), NOBLOCK)
 
     def unconfirmed(self, dest: int, channel: str) -> int:
-        """Count the pushes to a receiver that it has not claimed, as of all that it has said."""
-        self._hear(dest)
+        """Count the pushes to a receiver that it has not claimed, after its latest answers."""
+        self._read_answers(dest)
         return super().unconfirmed(dest, channel)
 
     def peer_lost(self, rank: int) -> None:
-        """Be told that a peer is dead; what it had said before is heard first."""
-        self._hear(rank)
+        """Handle the death of a peer; answers that it sent before are read first."""
+        self._read_answers(rank)
         super().peer_lost(rank)
 
-    def _settled(self) -> bool:
-        self._hear_receivers()
-        return super()._settled()
+    def _all_claimed(self) -> bool:
+        self._read_all_answers()
+        return super()._all_claimed()
 
     def _refresh(self, outlet: ZmqOutlet) -> None:
         if outlet.present and not outlet.lost:
-            # While half a window is left, what the receiver says can wait; then a look now and again will do.
+            # While half a window is left, the receiver's answers can wait; then a look now and again will do.
             used = outlet.pushed - outlet.confirmed + outlet.loaned
             if used >= outlet.window or (2 * used >= outlet.window and outlet.pushed % outlet.stride == 0):
-                self._hear(outlet.dest)
+                self._read_answers(outlet.dest)
             return
-        self._hear(outlet.dest)
+        self._read_answers(outlet.dest)
         if not outlet.present and outlet.dest in self._sockets.dealers:
             now = time.monotonic()
             if now >= outlet.hello_at:
                 outlet.hello_at = now + AGAIN_S
-                self._tell(outlet.dest, Kind.HELLO, outlet.index, outlet.pushed)
+                self._send_control(outlet.dest, Kind.HELLO, outlet.index, outlet.pushed)
 
-    def _hear_receivers(self) -> None:
+    def _read_all_answers(self) -> None:
         for rank in self._sockets.dealers:
-            self._hear(rank)
+            self._read_answers(rank)
 
-    def _hear(self, rank: int) -> None:
-        """Take in what a receiver has said."""
+    def _read_answers(self, rank: int) -> None:
+        """Handle the answers of a receiver."""
         dealer = self._sockets.dealers.get(rank)
         if dealer is None or self._report is not None:
             return
@@ -156,18 +156,18 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
             if not readable(dealer):
                 return
             header = read_header(dealer.recv(NOBLOCK), self._digest)
-            refusal = OTHER_JOB if header is None else self._answered(rank, header)
-            if refusal is not None:
-                self.counters.reject(f"of an answer of rank {rank}: {refusal}")
+            reason = OTHER_JOB if header is None else self._answered(rank, header)
+            if reason is not None:
+                self.counters.reject(f"of an answer of rank {rank}: {reason}")
 
     def _answered(self, rank: int, header: Header) -> str | None:
-        """Take in one answer of a receiver; say what was wrong with it, if anything."""
+        """Take in one answer of a receiver; returns what was wrong with it, if anything."""
         channels = self.wiring.channels
         name = channels[header.stream].name if header.stream < len(channels) else ""
         outlet = self._outlets.get((rank, name))
         if outlet is None or outlet.index != header.stream or header.rank != rank:
             return "nothing is sent there"
-        if not outlet.hear(header.kind, header.session, header.number):
+        if not outlet.handle(header.kind, header.session, header.number):
             return f"no {name!r} was sent to that life of it that it could be about"
         return None
 
@@ -217,7 +217,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         return None
 
     def _next(self, inlet: ZmqInlet) -> HeldClaim:
-        """Claim what is first in the queue of a sender, and let it know in time."""
+        """Claim the first message in the queue of a sender, and send credits in time."""
         queue = inlet.queue
         life, number, frame = queue.popleft()
         inlet.claimed += 1
@@ -263,14 +263,14 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
                     memory, more = frame.buffer, frame.more
                 if more:
                     router.recv_multipart(NOBLOCK, copy=False)
-                    refusal: str | None = OTHER_JOB
+                    reason: str | None = OTHER_JOB
                 else:
-                    refusal = self._accept(identity, memory)
-                if refusal is not None:
-                    self.counters.reject(refusal)
+                    reason = self._accept(identity, memory)
+                if reason is not None:
+                    self.counters.reject(reason)
 
     def _accept(self, identity: bytes, frame: memoryview) -> str | None:
-        """Take in one frame of a sender or reader; say what was wrong with it, if anything."""
+        """Take in one frame of a sender or reader; returns what was wrong with it, if anything."""
         fields = read_fields(frame, self._digest)
         if fields is None:
             return OTHER_JOB
@@ -281,7 +281,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         life = inlet.lives.get(identity) if inlet is not None else None
         if inlet is None or life is None or life.session != session:
             return "no sender on that channel, or an earlier life of one, sent it"
-        if nbytes > inlet.max_bytes or not life.hear_of(number, inlet.window):
+        if nbytes > inlet.max_bytes or not life.count_arrival(number, inlet.window):
             return f"rank {inlet.source} may not send that much on {inlet.channel.name!r}, or not this again"
         inlet.arrived += 1
         inlet.queue.append((life, number, frame))
@@ -316,7 +316,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         self._sockets.publishers[index].send(value, NOBLOCK)
 
     def _joined(self, header: Header) -> str | None:
-        """Publish a value again if a reader lacks it; say what was wrong with the request, if anything."""
+        """Publish a value again if a reader lacks it; returns why the request was wrong, or None."""
         index = header.stream
         publisher = self._sockets.publishers.get(index)
         if publisher is None or header.rank not in self.wiring.slots[index].readers:
@@ -352,12 +352,12 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         if now >= view.join_at:
             view.join_at = now + view.pause_s
             view.pause_s = min(2 * view.pause_s, AGAIN_S)
-            self._tell(view.slot.writer, Kind.JOIN, view.index, view.version + 1)
+            self._send_control(view.slot.writer, Kind.JOIN, view.index, view.version + 1)
 
     # -- waiting ---------------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        self._hear_receivers()
+        self._read_all_answers()
         for outlet in self._outlets.values():
             self._refresh(outlet)
         self._receive()
@@ -368,12 +368,12 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
             self._update(view)
 
     def _admit(self) -> None:
-        """Answer who may connect, and count who was refused; endpoints that never wait do so, too."""
-        for refusal in self._sockets.refusals():
-            self.counters.reject(f"of a connection {refusal}")
+        """Answer requests to connect, and count rejected ones; endpoints that never wait do so, too."""
+        for reason in self._sockets.rejected():
+            self.counters.reject(f"of a connection {reason}")
 
     def undisturbed(self) -> contextlib.AbstractContextManager[None]:
-        """Have no stranger take descriptors; see ``Transport.undisturbed``."""
+        """Keep strangers from taking descriptors; see ``Transport.undisturbed``."""
         return contextlib.nullcontext() if self._report is not None else self._sockets.door.shut()
 
     def _sleep(self, timeout_s: float, also: Sequence[int]) -> bool:

@@ -115,7 +115,7 @@ class TeamActorCritic(ActorCritic):
         return parts
 
     def _state(self, seen: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Give the state ``[N, S]``."""
+        """Return the state ``[N, S]``."""
         return seen["state"] if self.team.has_state else seen["observation"].flatten(1)
 
 
@@ -140,7 +140,7 @@ class _NumpyTeam:
         self._gaussian = np.empty((2 * team.most_actions, 0), np.float32)
 
     def __call__(self, seen: Records) -> tuple[Floats, Floats]:
-        """Give policy ``[N * M, outputs]`` and value ``[N * M]``, reused by the next call."""
+        """Return policy ``[N * M, outputs]`` and value ``[N * M]``, reused by the next call."""
         policy = self.policy.forward(self._own(seen))
         value = self.value.forward(self._value_input(seen))[0]
         if self._log_std is None:
@@ -202,14 +202,14 @@ class TeamBackprop:
 
 
 def _states(team: Team, seen: Records) -> Floats:
-    """Give each agent the state: ``[N, M, S]``, without copies."""
+    """Return the state for each agent: ``[N, M, S]``, without copies."""
     state = team.state_of(seen)
     states: Floats = np.broadcast_to(state[:, None], (len(seen), team.agents, team.state))
     return states
 
 
 def _record_parts(spaces: Spaces) -> dict[str, tuple[int, np.dtype[Any]]]:
-    """Say at which byte of a record each part of it begins, and what it is."""
+    """Find at which byte of a record each part of it begins, and what it is."""
     dtype = spaces.observation.dtype
     fields = None if dtype is None else dtype.fields
     assert fields is not None, "Team.of() has seen to it"

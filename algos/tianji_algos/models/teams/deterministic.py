@@ -63,7 +63,7 @@ class TeamDeterministic(Model):
 
     @property
     def actor_parameter_count(self) -> int:
-        """How many values at the beginning of the flat array belong to the actors."""
+        """Number of values of the actors, which come first in the flat array."""
         return sum(parameter.numel() for parameter in self.actors.parameters())
 
     def act(self, observation: torch.Tensor) -> torch.Tensor:
@@ -74,7 +74,7 @@ class TeamDeterministic(Model):
         return outputs.reshape(agents, batch, -1)
 
     def value(self, state: torch.Tensor, actions: torch.Tensor, *, frozen: bool = False) -> torch.Tensor:
-        """Compute what it is worth that all agents act so.
+        """Compute the values of joint actions.
 
         Args:
             state: of all, ``[B, S]``.
@@ -113,7 +113,7 @@ class _NumpyActors(Executor):
         np.copyto(self._flat, parameters[: len(self._flat)])
 
     def __call__(self, observation: Records) -> tuple[Floats, ...]:
-        """Give the actors' outputs ``[N, M, A]`` of records ``[N]``; they are reused by the next call."""
+        """Return the actors' outputs ``[N, M, A]`` of records ``[N]``; they are reused by the next call."""
         rows = self._rows(observation)
         if self._shares:
             outputs = self._layers(rows.reshape(1, -1, rows.shape[2]))

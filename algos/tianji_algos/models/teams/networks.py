@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class AgentRows:
-    """Puts it together in numpy.
+    """Puts together, in numpy, the rows that agents' networks take.
 
     Args:
         identity: say who the agent is.
@@ -31,7 +31,7 @@ class AgentRows:
         self._rows = np.empty((0, team.agents, self._width), np.float32)
 
     def __call__(self, seen: Records) -> Floats:
-        """Give ``[N, M, inputs]`` of records ``[N]``; reused by the next call."""
+        """Return ``[N, M, inputs]`` of records ``[N]``; reused by the next call."""
         own: Floats = seen["observation"]
         if self._is_observation:
             return own

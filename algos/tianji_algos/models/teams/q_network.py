@@ -30,7 +30,7 @@ class Mixer(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, values: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """Mix.
+        """Compute the mixed values.
 
         Args:
             values: of what each agent does, ``[R, M]``.
@@ -45,7 +45,7 @@ class NoMixer(Mixer):
     """Agents learn independently (IQL; Tan, 1993)."""
 
     def forward(self, values: torch.Tensor, state: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - not needed
-        """Give each agent's own value, ``[R, M]``."""
+        """Return each agent's own value, ``[R, M]``."""
         return values
 
 
@@ -53,7 +53,7 @@ class SumMixer(Mixer):
     """Value decomposition network (Sunehag et al., 2018, equation 2)."""
 
     def forward(self, values: torch.Tensor, state: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - not needed
-        """Give the sum, ``[R, 1]``."""
+        """Return the sum, ``[R, 1]``."""
         return values.sum(dim=1, keepdim=True)
 
 
@@ -78,7 +78,7 @@ class MonotonicMixer(Mixer):
         self.output_bias = nn.Linear(width, 1)
 
     def forward(self, values: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
-        """Give the team's value, ``[R, 1]``."""
+        """Return the team's value, ``[R, 1]``."""
         features, hidden_bias = torch.split(
             self.first(_tamed(state)), [sum(self._widths), self._width], dim=1
         )
@@ -110,7 +110,7 @@ def build_mixer(team: Team, settings: TeamQSettings) -> Mixer:
 
 
 NO_ACTION: Final = -1
-"""What an agent did before its first step."""
+"""An agent's last action before its first step."""
 
 
 class TeamQ(Model):
@@ -213,7 +213,7 @@ class TeamQExecutor(Executor):
         np.copyto(self._flat, parameters)
 
     def __call__(self, observation: Records) -> tuple[Floats, ...]:
-        """Give ``Q [N, M, A]`` of records ``[N]``, and move on by one step; reused by the next call."""
+        """Return ``Q [N, M, A]`` of records ``[N]``, and move on by one step; reused by the next call."""
         inputs = self._inputs(observation["observation"], self._last_action)
         features = self._encoder(self._by_network(inputs))
         np.maximum(features, np.float32(0.0), out=features)
@@ -221,7 +221,7 @@ class TeamQExecutor(Executor):
         return (self._by_environment(q),)
 
     def preview(self, observation: Records) -> tuple[Floats, ...]:
-        """Give ``Q [N, M, A]`` of records ``[N]``, and stay."""
+        """Return ``Q [N, M, A]`` of records ``[N]``, and stay."""
         state = self._core.state.copy()
         q = self(observation)
         self._core.state[...] = state
