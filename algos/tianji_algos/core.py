@@ -31,7 +31,6 @@ class Spaces:
 
     Attributes:
         observation: as a policy sees it; with ``stack`` above 1 its first axis is the stack, oldest first.
-        action: of the environment.
         stack: S, how many observations of the environment in a row a policy sees as one. Fragments hold each
             of them once, with S - 1 rows of history; those from before the episode are seen as zeros.
     """
@@ -126,9 +125,6 @@ class Embryo(ABC):
 
     Built as ``EmbryoType(spaces, model, settings, seed)``; the model is on its final device by then. Derive
     from ``RolloutEmbryo`` or ``ReplayEmbryo``, which say where the batches come from.
-
-    Attributes:
-        model: the network being trained.
     """
 
     settings_type: ClassVar[type[BaseModel]]
@@ -325,12 +321,7 @@ def require_model(model: object, contract: type[torch.nn.Module], algorithm: str
 
 
 class Peers(ABC):
-    """Learners that all-reduce their gradients: all of them call the same methods, in the same order.
-
-    Attributes:
-        number: how many there are.
-        index: which of them this one is, from 0.
-    """
+    """Learners that all-reduce their gradients: all of them call the same methods, in the same order."""
 
     number: int
     index: int

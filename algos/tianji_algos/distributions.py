@@ -28,8 +28,6 @@ class Distribution(ABC):
 
     Attributes:
         outputs: how many numbers per row the policy network has to give.
-        action_shape: of one action as it is recorded.
-        action_dtype: of an action as it is recorded.
         agents: shape of what is one number for a policy of its own: () or, for the M of a team, (M,).
     """
 

@@ -37,126 +37,55 @@ class _BuiltIn:
     plays_in_team: bool = False
 
 
-_BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
-    {
-        ("agent", "dqn"): _BuiltIn(
-            target="tianji_algos.dqn.dqn:DQNAgent",
-            settings="tianji_algos.dqn.settings:DQNAgentSettings",
-            contract="QNetwork",
-            default_model="mlp_q",
-            default_embryo="dqn",
-        ),
-        ("embryo", "dqn"): _BuiltIn(
-            target="tianji_algos.dqn.dqn:DQNEmbryo",
-            settings="tianji_algos.dqn.settings:DQNSettings",
-            contract="QNetwork",
-        ),
-        ("agent", "impala"): _BuiltIn(
-            target="tianji_algos.impala.impala:IMPALAAgent",
-            settings="tianji_algos.impala.settings:IMPALAAgentSettings",
-            contract="ActorCritic",
-            default_model="mlp_actor_critic",
-            default_embryo="impala",
-        ),
-        ("embryo", "impala"): _BuiltIn(
-            target="tianji_algos.impala.impala:IMPALAEmbryo",
-            settings="tianji_algos.impala.settings:IMPALASettings",
-            contract="ActorCritic",
-        ),
-        ("agent", "maddpg"): _BuiltIn(
-            target="tianji_algos.maddpg.maddpg:MADDPGAgent",
-            settings="tianji_algos.maddpg.settings:MADDPGAgentSettings",
-            contract="TeamDeterministic",
-            default_model="team_deterministic",
-            default_embryo="maddpg",
-            plays_in_team=True,
-        ),
-        ("embryo", "maddpg"): _BuiltIn(
-            target="tianji_algos.maddpg.maddpg:MADDPGEmbryo",
-            settings="tianji_algos.maddpg.settings:MADDPGSettings",
-            contract="TeamDeterministic",
-        ),
-        ("agent", "mappo"): _BuiltIn(
-            target="tianji_algos.mappo.mappo:MAPPOAgent",
-            settings="tianji_algos.mappo.settings:MAPPOAgentSettings",
-            contract="TeamActorCritic",
-            default_model="team_actor_critic",
-            default_embryo="mappo",
-            plays_in_team=True,
-        ),
-        ("embryo", "mappo"): _BuiltIn(
-            target="tianji_algos.mappo.mappo:MAPPOEmbryo",
-            settings="tianji_algos.mappo.settings:MAPPOSettings",
-            contract="TeamActorCritic",
-        ),
-        ("agent", "ppo"): _BuiltIn(
-            target="tianji_algos.ppo.ppo:PPOAgent",
-            settings="tianji_algos.ppo.settings:PPOAgentSettings",
-            contract="ActorCritic",
-            default_model="mlp_actor_critic",
-            default_embryo="ppo",
-        ),
-        ("embryo", "ppo"): _BuiltIn(
-            target="tianji_algos.ppo.ppo:PPOEmbryo",
-            settings="tianji_algos.ppo.settings:PPOSettings",
-            contract="ActorCritic",
-        ),
-        ("agent", "qmix"): _BuiltIn(
-            target="tianji_algos.qmix.qmix:QMIXAgent",
-            settings="tianji_algos.qmix.settings:QMIXAgentSettings",
-            contract="TeamQ",
-            default_model="team_q",
-            default_embryo="qmix",
-            plays_in_team=True,
-        ),
-        ("embryo", "qmix"): _BuiltIn(
-            target="tianji_algos.qmix.qmix:QMIXEmbryo",
-            settings="tianji_algos.qmix.settings:QMIXSettings",
-            contract="TeamQ",
-        ),
-        ("model", "cnn_actor_critic"): _BuiltIn(
-            target="tianji_algos.models.cnn:CNNActorCritic",
-            settings="tianji_algos.models.settings:CNNActorCriticSettings",
-            contract="ActorCritic",
-        ),
-        ("model", "cnn_q"): _BuiltIn(
-            target="tianji_algos.models.cnn:CNNQ",
-            settings="tianji_algos.models.settings:CNNQSettings",
-            contract="QNetwork",
-        ),
-        ("model", "mlp_actor_critic"): _BuiltIn(
-            target="tianji_algos.models.mlp:MLPActorCritic",
-            settings="tianji_algos.models.settings:MLPActorCriticSettings",
-            contract="ActorCritic",
-        ),
-        ("model", "mlp_q"): _BuiltIn(
-            target="tianji_algos.models.mlp:MLPQ",
-            settings="tianji_algos.models.settings:MLPQSettings",
-            contract="QNetwork",
-        ),
-        ("model", "recurrent_actor_critic"): _BuiltIn(
-            target="tianji_algos.models.through_time:GatedActorCritic",
-            settings="tianji_algos.models.settings:RecurrentActorCriticSettings",
-            contract="ActorCritic",
-        ),
-        ("model", "team_actor_critic"): _BuiltIn(
-            target="tianji_algos.models.teams.actor_critic:TeamActorCritic",
-            settings="tianji_algos.mappo.settings:TeamActorCriticSettings",
-            contract="TeamActorCritic",
-        ),
-        ("model", "team_deterministic"): _BuiltIn(
-            target="tianji_algos.models.teams.deterministic:TeamDeterministic",
-            settings="tianji_algos.maddpg.settings:TeamDeterministicSettings",
-            contract="TeamDeterministic",
-        ),
-        ("model", "team_q"): _BuiltIn(
-            target="tianji_algos.models.teams.q_network:TeamQ",
-            settings="tianji_algos.qmix.settings:TeamQSettings",
-            contract="TeamQ",
-        ),
-    }
-)
+def _algorithm(
+    name: str, prefix: str, contract: str, model: str, *, plays_in_team: bool = False
+) -> dict[tuple[Kind, str], _BuiltIn]:
+    """Describe an algorithm's agent and embryo, whose names begin with ``prefix``, and its default model."""
+    classes, settings = f"tianji_algos.{name}.{name}:{prefix}", f"tianji_algos.{name}.settings:{prefix}"
+    agent = _BuiltIn(f"{classes}Agent", f"{settings}AgentSettings", contract, model, name, plays_in_team)
+    embryo = _BuiltIn(f"{classes}Embryo", f"{settings}Settings", contract)
+    return {("agent", name): agent, ("embryo", name): embryo}
 
+
+def _model(name: str, target: str, settings: str, contract: str) -> dict[tuple[Kind, str], _BuiltIn]:
+    return {("model", name): _BuiltIn(f"tianji_algos.models.{target}", f"tianji_algos.{settings}", contract)}
+
+
+_BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
+    _algorithm("dqn", "DQN", "QNetwork", "mlp_q")
+    | _algorithm("impala", "IMPALA", "ActorCritic", "mlp_actor_critic")
+    | _algorithm("maddpg", "MADDPG", "TeamDeterministic", "team_deterministic", plays_in_team=True)
+    | _algorithm("mappo", "MAPPO", "TeamActorCritic", "team_actor_critic", plays_in_team=True)
+    | _algorithm("ppo", "PPO", "ActorCritic", "mlp_actor_critic")
+    | _algorithm("qmix", "QMIX", "TeamQ", "team_q", plays_in_team=True)
+    | _model(
+        "cnn_actor_critic", "cnn:CNNActorCritic", "models.settings:CNNActorCriticSettings", "ActorCritic"
+    )
+    | _model("cnn_q", "cnn:CNNQ", "models.settings:CNNQSettings", "QNetwork")
+    | _model(
+        "mlp_actor_critic", "mlp:MLPActorCritic", "models.settings:MLPActorCriticSettings", "ActorCritic"
+    )
+    | _model("mlp_q", "mlp:MLPQ", "models.settings:MLPQSettings", "QNetwork")
+    | _model(
+        "recurrent_actor_critic",
+        "through_time:GatedActorCritic",
+        "models.settings:RecurrentActorCriticSettings",
+        "ActorCritic",
+    )
+    | _model(
+        "team_actor_critic",
+        "teams.actor_critic:TeamActorCritic",
+        "mappo.settings:TeamActorCriticSettings",
+        "TeamActorCritic",
+    )
+    | _model(
+        "team_deterministic",
+        "teams.deterministic:TeamDeterministic",
+        "maddpg.settings:TeamDeterministicSettings",
+        "TeamDeterministic",
+    )
+    | _model("team_q", "teams.q_network:TeamQ", "qmix.settings:TeamQSettings", "TeamQ")
+)
 
 PLUGINS: Final[Mapping[Kind, Plugins]] = MappingProxyType(
     {

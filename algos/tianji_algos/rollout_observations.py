@@ -147,7 +147,6 @@ class Columns:
     """The fragments of a rollout as sequences: column ``f * N + n`` is what environment n did in fragment f.
 
     Attributes:
-        number: how many columns there are.
         steps: T, of each.
         first: ``[T + 1, columns]``, see ``first_observations``.
         state: ``[columns, state_size]``, what was remembered before the first step; of no size where

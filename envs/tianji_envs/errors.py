@@ -32,11 +32,7 @@ class BrokenEnvironmentError(EnvironmentFailure):
 
 
 class WrongOptionError(BrokenEnvironmentError):
-    """The environment has no such option, or none of that value.
-
-    Attributes:
-        option: its name.
-    """
+    """The environment has no such option, or none of that value."""
 
     def __init__(self, option: str, message: str) -> None:
         super().__init__(message)

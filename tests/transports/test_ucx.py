@@ -39,7 +39,7 @@ def stranger() -> Iterator[Port]:
 
 def send(stranger: Port, to: UcxTransport, tag: int, message: bytes) -> None:
     session, address = parse_address(to.address, to.rank)
-    stranger.tell(stranger.endpoint(to.rank, session, address), Tag(tag), message)
+    stranger.send_small(stranger.endpoint(to.rank, session, address), Tag(tag), message)
 
 
 def streams_on(receiver: UcxTransport, sender: UcxTransport) -> None:

@@ -1,1 +1,1 @@
-"""Push/probe transports."""
+"""Push/probe transports: the contract in ``core``, names in ``registry``; knows bytes, and no tensor."""

@@ -145,7 +145,6 @@ class Confluence:
     """A channel whose senders are on both sides: its receiver takes from each as often as it has senders.
 
     Attributes:
-        channel: as in the whole wiring.
         local: has the senders on this host.
         remote: has the others.
         share: how many are on this host.
@@ -232,9 +231,7 @@ class CompositeTransport(Transport):
 
     def _open(self, engine: type[AnyEndpoint], part: Wiring) -> AnyEndpoint | None:
         """Open an engine if this rank has an edge in its part of the wiring."""
-        ranks = {rank for channel in part.channels for rank in (channel.receiver, *channel.senders)}
-        ranks.update(rank for slot in part.slots for rank in (slot.writer, *slot.readers))
-        if self.rank not in ranks:
+        if self.rank not in part.ranks:
             return None
         return engine(part, self.rank, self.incarnation, self.options)
 

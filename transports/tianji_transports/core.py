@@ -92,7 +92,6 @@ class CloseReport:
         unconfirmed: pushes that no receiver had claimed, by (dest rank, channel).
         unclaimed: messages that had arrived and were never claimed, by (source rank, channel),
             as far as the engine can see them.
-        counters: the endpoint's totals.
     """
 
     unconfirmed: Mapping[tuple[int, str], int]

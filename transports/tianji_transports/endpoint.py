@@ -7,6 +7,7 @@ the end of ``Endpoint``.
 
 from __future__ import annotations
 
+import mmap
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
@@ -22,6 +23,11 @@ from tianji_transports.errors import (
 )
 from tianji_transports.waiting import drain, wait_for_news
 from tianji_transports.wiring import Channel, Slot, Wiring
+
+
+def page_memory(nbytes: int) -> memoryview:
+    """Allocate page-aligned memory, to be used again and again: its pages are new only once."""
+    return memoryview(mmap.mmap(-1, max(1, nbytes)))
 
 
 def flat_bytes(memory: memoryview) -> memoryview:

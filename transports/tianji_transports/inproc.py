@@ -6,7 +6,6 @@ the sender. Endpoints find one another by the job's id in this module's table.
 
 from __future__ import annotations
 
-import mmap
 import os
 import threading
 from collections import deque
@@ -15,14 +14,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tianji_transports.core import Capabilities, EngineOptions
-from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan, Inlet, Outlet, SlotView
+from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan, Inlet, Outlet, SlotView, page_memory
 from tianji_transports.waiting import readable
 from tianji_transports.wiring import Channel, Slot, Wiring
-
-
-def _memory(nbytes: int) -> memoryview:
-    """Get page-aligned memory."""
-    return memoryview(mmap.mmap(-1, max(1, nbytes)))
 
 
 @dataclass(eq=False)
@@ -191,7 +185,7 @@ class InprocTransport(Endpoint[InprocOutlet, InprocInlet, InprocSlotView]):
 
     def _allocate(self, outlet: InprocOutlet, nbytes: int) -> HeldLoan[InprocOutlet]:
         pipe = outlet.pipe
-        buffer = pipe.free.pop() if pipe.free else _memory(pipe.max_bytes)
+        buffer = pipe.free.pop() if pipe.free else page_memory(pipe.max_bytes)
         return HeldLoan(outlet, buffer[:nbytes], buffer)
 
     def _send(self, loan: HeldLoan[InprocOutlet]) -> None:
@@ -219,7 +213,7 @@ class InprocTransport(Endpoint[InprocOutlet, InprocInlet, InprocSlotView]):
         else:
             with cell.lock:
                 index = len(cell.buffers)
-                cell.buffers.append(_memory(slot.max_bytes))
+                cell.buffers.append(page_memory(slot.max_bytes))
                 cell.holders.append(0)
         cell.buffers[index][: payload.nbytes] = payload
         with cell.lock:

@@ -58,6 +58,12 @@ class Wiring:
     channels: tuple[Channel, ...] = ()
     slots: tuple[Slot, ...] = ()
 
+    @property
+    def ranks(self) -> set[int]:
+        """The ranks that have a channel or a slot."""
+        ranks = {rank for channel in self.channels for rank in (channel.receiver, *channel.senders)}
+        return ranks | {rank for slot in self.slots for rank in (slot.writer, *slot.readers)}
+
     def channel(self, name: str, receiver: int) -> Channel:
         """Find a channel by its name and its receiver."""
         for channel in self.channels:

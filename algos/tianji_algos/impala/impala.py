@@ -44,7 +44,6 @@ class VTrace:
     a truncated step as it does any other; a terminated step has nothing to bootstrap from.
 
     Attributes:
-        gamma: discount.
         rho_bar: truncation of ``rho`` in the values' targets; it decides which policy's value they are.
         c_bar: truncation of ``c``; it decides how far back a temporal difference is felt.
         pg_rho_bar: truncation of ``rho`` in the policy gradient.
@@ -124,11 +123,7 @@ class IMPALALoss:
     """The loss on one minibatch.
 
     Attributes:
-        distribution: of actions.
-        vtrace: what the targets are.
         is_corrected: for how likely the actions were; else as if the current policy had acted.
-        value_coef: weight of the value loss.
-        entropy_coef: weight of the entropy bonus.
         is_mean: over all learners' samples; else the sum.
     """
 

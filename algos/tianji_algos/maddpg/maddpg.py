@@ -100,11 +100,7 @@ class MADDPGAgent(Agent):
 
 
 class _Choice(ABC):
-    """Turns actors' outputs ``[N, M, A]`` into actions of the environment, which the next call reuses.
-
-    Attributes:
-        rng: where random numbers come from.
-    """
+    """Turns actors' outputs ``[N, M, A]`` into actions of the environment, which the next call reuses."""
 
     rng: np.random.Generator
 

@@ -59,7 +59,7 @@ class TeamDistribution(Distribution):
         """Draw ``action [N, M, ...]`` and write its ``log_prob [N, M]``; ``action`` is contiguous."""
         if len(self._log_prob) != len(policy):
             self._log_prob = np.empty(len(policy), np.float32)
-        self._agent.sample(policy, rng, self._of_agents(action), self._log_prob)
+        self._agent.sample(policy, rng, _of_agents(action), self._log_prob)
         log_prob[...] = self._log_prob.reshape(log_prob.shape)
 
     def mode(self, policy: Floats) -> Actions:
@@ -83,10 +83,6 @@ class TeamDistribution(Distribution):
     def gradient(self, d_log_prob: Floats, d_entropy: float) -> Floats:
         """Derive by the policy of the last ``evaluate``, ``[rows, outputs]``."""
         return self._agent.gradient(d_log_prob, d_entropy)
-
-    def _of_agents(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """View actions ``[N, M, ...]`` as ``[N * M, ...]``."""
-        return action.reshape(-1, *self._agent.action_shape)
 
 
 class MAPPOAgent(PPOAgent):

@@ -35,9 +35,6 @@ class ImageEncoder(MixedPrecision):
     Args:
         space: of one observation: uint8 ``[S, H, W]``, ``[H, W]`` or ``[H, W, C]``.
 
-    Attributes:
-        features: width of the last layer.
-
     Raises:
         UnsupportedSpaceError: observations are no images of bytes, or too small for the convolutions.
     """
@@ -80,9 +77,6 @@ class ImageEncoder(MixedPrecision):
 
 class RowEncoder(MixedPrecision):
     """Fully connected layers over observations that are no images.
-
-    Attributes:
-        features: width of the last layer.
 
     Raises:
         UnsupportedSpaceError: observations that it cannot take.

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tianji_algos.core import Executor, Spaces
-from tianji_algos.device import device_of
+from tianji_algos.device import device_of, on_host
 from tianji_algos.distributions import Gaussian, distribution_for
 from tianji_algos.models import q_network
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
@@ -86,7 +86,7 @@ class MLPActorCritic(ActorCritic):
         return MLPBackprop(self) if self._on_cpu() else super().backprop()
 
     def _on_cpu(self) -> bool:
-        return device_of(self).type == "cpu"
+        return on_host(device_of(self))
 
     def _network(self, output_gains: Sequence[float]) -> nn.Sequential:
         settings = self.settings
@@ -201,7 +201,7 @@ class MLPQ(QNetwork):
         return MLPQBackprop(self) if self._on_cpu() else super().backprop()
 
     def _on_cpu(self) -> bool:
-        return device_of(self).type == "cpu"
+        return on_host(device_of(self))
 
 
 class _NumpyQ:

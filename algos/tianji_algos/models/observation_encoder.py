@@ -23,8 +23,6 @@ class ImageShape:
 
     Attributes:
         planes: frames of a stack, or colours.
-        height: of a plane.
-        width: of a plane.
         colours_last: ``[H, W, C]``, as cameras give it, not ``[planes, H, W]``.
     """
 

@@ -20,11 +20,7 @@ Floats = npt.NDArray[np.float32]
 
 
 class MixedPrecision(nn.Module):
-    """Layers that compute in the precision that is set; their parameters are float32, for an optimizer.
-
-    Attributes:
-        dtype: what is computed in.
-    """
+    """Layers that compute in the precision that is set; their parameters are float32, for an optimizer."""
 
     def __init__(self, precision: Precision) -> None:
         super().__init__()

@@ -1,1 +1,1 @@
-"""optim."""
+"""Optimizers and what update rules keep."""

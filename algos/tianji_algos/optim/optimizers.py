@@ -24,8 +24,6 @@ class Optimizer(ABC):
         max_grad_norm: longer gradients are shortened to this norm; None leaves them as they are.
 
     Attributes:
-        learning_rate: step size of the next step.
-        steps: how many steps were made.
         gradient: ``flat.grad``, which the next step follows.
     """
 

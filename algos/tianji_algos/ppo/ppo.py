@@ -60,11 +60,8 @@ class PPOLoss:
     """The loss on one minibatch.
 
     Attributes:
-        distribution: of actions.
         clip_range: epsilon of the clipped surrogate; set anew by its schedule.
         clip_value: clip the value's change by ``clip_range``, too.
-        value_coef: weight of the value loss.
-        entropy_coef: weight of the entropy bonus.
     """
 
     distribution: Distribution

@@ -1,1 +1,1 @@
-"""atari."""
+"""Games of the Atari 2600."""

@@ -1,1 +1,1 @@
-"""teams."""
+"""Environments of several agents that act at once."""

@@ -1,1 +1,1 @@
-"""mpi."""
+"""The engine for MPI jobs."""

@@ -16,14 +16,13 @@ them. A reader receives all that is there and keeps the newest.
 from __future__ import annotations
 
 import enum
-import mmap
 import struct
 from collections import deque
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tianji_transports.core import Counters
-from tianji_transports.endpoint import HeldClaim, Inlet, Outlet, SlotView, flat_bytes
+from tianji_transports.endpoint import HeldClaim, Inlet, Outlet, SlotView, flat_bytes, page_memory
 from tianji_transports.errors import MessageTooLargeError, TransportError
 from tianji_transports.mpi.world import MPI, discard, leave
 from tianji_transports.wiring import Channel, Slot, Wiring, digest
@@ -130,11 +129,6 @@ NOWHERE = -1
 """In place of the process of a rank whose address is not known yet."""
 
 
-def pages(nbytes: int) -> memoryview:
-    """Get page-aligned memory; it is used again and again, so that its pages are new only once."""
-    return memoryview(mmap.mmap(-1, max(1, nbytes)))
-
-
 def lost(error: MPI.Exception, what: str) -> TransportError:
     """Describe what MPI failed at."""
     return TransportError(f"MPI cannot {what}: {error}")
@@ -153,7 +147,7 @@ class Buffer:
     __slots__ = ("memory", "nbytes", "payload", "request", "start", "test")
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = pages(nbytes)
+        self.memory = page_memory(nbytes)
         self.payload = self.memory[:0]
         self.nbytes = -1
         self.request: MPI.Prequest | None = None
@@ -236,7 +230,7 @@ class Port:
 
     def memory(self) -> memoryview:
         """Get memory for one message."""
-        return self.free.pop() if self.free else pages(self.max_bytes)
+        return self.free.pop() if self.free else page_memory(self.max_bytes)
 
 
 @dataclass(eq=False)
@@ -397,7 +391,7 @@ class MpiSlotHead:
 
     def publish(self, payload: memoryview, version: int, tags: Tags) -> None:
         """Replace the value and send it to the readers that have room for it."""
-        value = self.free.pop() if self.free else Value(pages(LINE + self.slot.max_bytes))
+        value = self.free.pop() if self.free else Value(page_memory(LINE + self.slot.max_bytes))
         tags.write_version(value.memory, version)
         value.nbytes, value.version = LINE + payload.nbytes, version
         value.memory[LINE : value.nbytes] = payload
@@ -463,7 +457,7 @@ class MpiSlotView(SlotView):
                 discard(message, nbytes)
                 counters.reject(f"{nbytes} bytes are no value of slot {self.slot.name!r}")
                 continue
-            memory = self.free.pop() if self.free else pages(LINE + self.slot.max_bytes)
+            memory = self.free.pop() if self.free else page_memory(LINE + self.slot.max_bytes)
             message.Recv([memory, nbytes, MPI.BYTE])
             version = tags.read_version(memory)
             if version is None or version <= self.version:

@@ -66,10 +66,7 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
         super().__init__(wiring, rank, incarnation, options)
         self._world = initialise()
         self._process, self._processes = self._world.Get_rank(), self._world.Get_size()
-        ranks = {channel.receiver for channel in wiring.channels}.union(
-            *(channel.senders for channel in wiring.channels),
-            *({slot.writer, *slot.readers} for slot in wiring.slots),
-        )
+        ranks = wiring.ranks
         if self._processes == 1 and len(ranks) > 1:
             raise TransportError(
                 f"the job has {len(ranks)} ranks and MPI has one process: start it under mpiexec or srun "

@@ -1,1 +1,1 @@
-"""shm."""
+"""The engine for one host, over shared memory."""

@@ -142,8 +142,7 @@ class Layout:
 
     def __init__(self, wiring: Wiring) -> None:
         channels, slots = wiring.channels, wiring.slots
-        ranks = {c.receiver for c in channels} | {s.writer for s in slots}
-        ranks.update(*(c.senders for c in channels), *(s.readers for s in slots))
+        ranks = wiring.ranks
         # A line for each sleep flag: it is read at every push, and must not share a line with counters.
         self.flags = {rank: (1 + place) * LINE // CELL for place, rank in enumerate(sorted(ranks))}
         self.pairs = {

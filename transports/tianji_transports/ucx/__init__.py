@@ -1,1 +1,1 @@
-"""ucx."""
+"""The engine for fast fabrics."""

@@ -7,13 +7,12 @@ up.
 
 from __future__ import annotations
 
-import mmap
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tianji_transports.endpoint import Inlet, Outlet, SlotView
+from tianji_transports.endpoint import Inlet, Outlet, SlotView, page_memory
 from tianji_transports.errors import TransportError
 from tianji_transports.ucx.frames import LINE, NUMBER
 from tianji_transports.ucx.library import Array
@@ -34,7 +33,7 @@ class Buffer:
     __slots__ = ("_nbytes", "_part", "array", "memory", "uses", "whole")
 
     def __init__(self, nbytes: int) -> None:
-        self.memory = memoryview(mmap.mmap(-1, max(1, nbytes)))
+        self.memory = page_memory(nbytes)
         self.whole = self.array = Array(self.memory)
         self.uses = 0
         self._part = self.memory

@@ -57,8 +57,7 @@ def job_bits(wiring: Wiring) -> int:
         TransportError: the wiring has more streams or higher ranks than a tag can name.
     """
     streams = max(len(wiring.channels), len(wiring.slots))
-    ranks = {rank for channel in wiring.channels for rank in (channel.receiver, *channel.senders)}
-    ranks |= {rank for slot in wiring.slots for rank in (slot.writer, *slot.readers)}
+    ranks = wiring.ranks
     if streams > 1 << STREAM_BITS or max(ranks, default=0) >= 1 << RANK_BITS:
         raise TransportError(
             f"transport 'ucx' names {1 << STREAM_BITS} streams and {1 << RANK_BITS} ranks;"

@@ -1,1 +1,1 @@
-"""zmq."""
+"""The engine for several hosts, over TCP."""

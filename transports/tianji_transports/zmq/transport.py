@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import mmap
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import ClassVar
 import zmq
 
 from tianji_transports.core import Capabilities, EngineOptions
-from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan, Inbox
+from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan, Inbox, page_memory
 from tianji_transports.errors import TransportError
 from tianji_transports.wiring import Channel, Slot, Wiring, digest
 from tianji_transports.zmq.door import NOBLOCK
@@ -173,7 +172,7 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
 
     def _allocate(self, outlet: ZmqOutlet, nbytes: int) -> HeldLoan[ZmqOutlet]:
         new = not outlet.free
-        buffer = Buffer(memoryview(mmap.mmap(-1, LINE + outlet.max_bytes))) if new else outlet.free.pop()
+        buffer = Buffer(page_memory(LINE + outlet.max_bytes)) if new else outlet.free.pop()
         if buffer.nbytes != nbytes:
             buffer.size(nbytes)
         return HeldLoan(outlet, buffer.payload, buffer)

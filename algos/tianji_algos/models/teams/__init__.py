@@ -1,1 +1,1 @@
-"""teams."""
+"""Networks of teams."""

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tianji_algos.core import Executor, Spaces
-from tianji_algos.device import device_of, torch_type
+from tianji_algos.device import device_of, on_host, torch_type
 from tianji_algos.mappo.settings import TeamActorCriticSettings
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
 from tianji_algos.models.layers import NumpyExecutor, build_layers, gradient_views, value_views
@@ -97,7 +97,7 @@ class TeamActorCritic(ActorCritic):
         return TeamBackprop(self) if self._on_cpu() else super().backprop()
 
     def _on_cpu(self) -> bool:
-        return device_of(self).type == "cpu"
+        return on_host(device_of(self))
 
     def _networks(self, inputs: int, output_gains: list[float]) -> nn.ModuleList:
         settings = self.settings

@@ -28,7 +28,6 @@ class TeamDeterministic(Model):
     needs no others.
 
     Attributes:
-        team: sizes of what the team sees and does.
         actors: from what agents see to logits, or to numbers whose tanh is the action.
         critics: from the state and all actions to values.
 

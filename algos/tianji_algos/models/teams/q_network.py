@@ -117,7 +117,6 @@ class TeamQ(Model):
     """A layer, a GRU and a layer for each agent (DRQN; Hausknecht & Stone, 2015), and a mixer.
 
     Attributes:
-        team: sizes of what the team sees and does.
         networks: G, how many networks there are: one, or one for each agent.
 
     Raises:

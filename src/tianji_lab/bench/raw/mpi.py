@@ -10,7 +10,8 @@ from collections import deque
 from tianji_lab.bench.experiment import Trial
 from tianji_lab.bench.raw.end import RawEnd, fill, wiring
 from tianji_transports.core import EngineOptions
-from tianji_transports.mpi.ends import Tags, format_address, pages, parse_address
+from tianji_transports.endpoint import page_memory
+from tianji_transports.mpi.ends import Tags, format_address, parse_address
 from tianji_transports.mpi.world import MPI, initialise, largest_tag, leave
 
 
@@ -24,9 +25,9 @@ class IsendEnd(RawEnd):
         self.address = format_address(self._world.Get_rank())
         self._peer = MPI.PROC_NULL
         self._tag = Tags(wiring(trial), largest_tag()).data[0]
-        self._free = [pages(trial.nbytes) for _ in range(trial.window)]
+        self._free = [page_memory(trial.nbytes) for _ in range(trial.window)]
         self._flying: deque[tuple[MPI.Request, memoryview]] = deque()
-        self._memory = pages(trial.nbytes)
+        self._memory = page_memory(trial.nbytes)
 
     def connect(self, peer: str) -> None:
         """Note the peer's process."""
