@@ -11,22 +11,28 @@ lines. ``main`` prints them; a traceback appears only with ``--debug``.
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, Final
+from dataclasses import dataclass
+from typing import ClassVar, Final
 
 from tianji_algos.errors import AlgorithmError
 from tianji_envs.errors import EnvironmentFailure
 from tianji_transports.errors import TransportError
-
-if TYPE_CHECKING:
-    from tianji_cli.config.problems import Problem
 
 MAX_DESCRIPTION: Final = 600
 """Characters of a foreign exception's message that a user is shown."""
 
 MAX_PROBLEMS: Final = 20
 """Problems of a config that a user is shown at once."""
+
+LONGEST: Final = 200
+"""Characters of a value in a message."""
+
+_LONG: Final = re.compile(
+    rf"""(?<!\w)(['"])(?:\\.|(?!\1)[^\\]){{{LONGEST - 1},}}\1(?!\w)|\S{{{LONGEST + 1},}}""", re.DOTALL
+)
 
 
 class TianjiError(Exception):
@@ -39,6 +45,34 @@ class UsageError(TianjiError):
     """The command line names something that does not exist or does not fit."""
 
     exit_status: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One line of a ``ConfigError``: ``where: key: what; remedy``.
+
+    Attributes:
+        where: the file (or ``--set``) that set the value.
+        key: dotted path of the value; empty if the file as a whole is meant.
+        what: is wrong.
+        remedy: what would be right; may be empty.
+    """
+
+    where: str
+    key: str
+    what: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        what = f"{self.what}; {self.remedy}" if self.remedy else self.what
+        key = self.key if len(self.key) <= LONGEST else f"{self.key[: LONGEST - 3]}..."
+        # What a user's own module raises may have several lines.
+        return " ".join(": ".join(part for part in (self.where, key, cut(what)) if part).split())
+
+
+def cut(text: str) -> str:
+    """Shorten the values in a message: a value stands in quotes, or has no blank in it."""
+    return _LONG.sub(lambda value: f"{value[0][: LONGEST - 4]}...{value[1] or ''}", text)
 
 
 class ConfigError(UsageError):
@@ -67,13 +101,13 @@ def printable(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Make a foreign text fit to stand in a line of ours."""
+    """Shorten a foreign text to one line."""
     flat = " ".join(text.split())
     return printable(f"{flat[:MAX_DESCRIPTION]} ..." if len(flat) > MAX_DESCRIPTION else flat)
 
 
 def describe(error: BaseException) -> str:
-    """Say in one line what was raised; the errors of the four packages need no type in front of them."""
+    """Describe in one line what was raised; the errors of the four packages need no type in front of them."""
     known = isinstance(error, TianjiError | AlgorithmError | EnvironmentFailure | TransportError)
     text = one_line(str(error))
     return text if known and text else f"{type(error).__name__}: {text}".removesuffix(": ")

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tianji_cli.config.loader import dump_config, load_config
-from tianji_cli.config.problems import shipped_configs
+from tianji_cli.config.source import shipped_configs
 
 NAMES = st.text(string.ascii_letters + string.digits + "_-éü", min_size=1, max_size=12)
 POSITIVE = st.floats(1e-12, 1e12)

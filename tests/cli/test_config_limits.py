@@ -11,8 +11,7 @@ import pytest
 
 from tianji_cli.commands.train import train
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.problems import LONGEST
-from tianji_cli.errors import ConfigError
+from tianji_cli.errors import LONGEST, ConfigError
 from tianji_cli.plan.plan import Host, make_plan
 
 GOOD = 'extends = "configs/impala_cartpole.toml"\n'

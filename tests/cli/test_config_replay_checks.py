@@ -10,14 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.config.checks import MOST_STEPS, host_warnings
+from tianji_cli.config.checks import host_warnings
 from tianji_cli.config.loader import dump_config, load_config
-from tianji_cli.config.problems import Problem
-from tianji_cli.config.schema import JobConfig
-from tianji_cli.config.update_rules import least_tolerance
-from tianji_cli.errors import ConfigError
+from tianji_cli.config.schema import JobConfig, least_tolerance
+from tianji_cli.errors import ConfigError, Problem
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
-from tianji_cli.roles.buffer.replay.samples import LENGTH
 
 REPLAY = """
 [experiment]
@@ -303,7 +300,3 @@ def test_a_rule_without_a_reward_scale_goes_with_an_agent_that_has_one(tmp_path:
     assert load(tmp_path, own, *prioritised, "agent.priority_reward_scale=0.5").learns_from_replay
     problem = only_problem(tmp_path, own, *prioritised, "training.gamma=0.9")
     assert problem.remedy == "agent.priority_gamma = 0.9 would be right"
-
-
-def test_the_longest_transition_is_the_replays() -> None:
-    assert MOST_STEPS == LENGTH

@@ -12,8 +12,7 @@ import pytest
 
 import tianji_plugins
 from tianji_cli.commands.list import list_things
-from tianji_cli.config import user_roles
-from tianji_cli.config.loader import dump_config, load_config, parse_config
+from tianji_cli.config.loader import ROLES, dump_config, load_config, parse_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
 from tianji_cli.launch.extensions import collect_files
@@ -198,7 +197,7 @@ def test_a_problem_of_a_role_names_the_file_that_set_the_key(place: Path) -> Non
 
 def test_a_name_of_an_installed_package_is_a_type(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sys.path.append(str(place))
-    point = EntryPoint("taper", "tape_roles:Tape", user_roles.ROLES.group)
+    point = EntryPoint("taper", "tape_roles:Tape", ROLES.group)
     before = tianji_plugins._brought
     monkeypatch.setattr(
         tianji_plugins, "_brought", lambda group: {"taper": point} if group == point.group else before(group)
@@ -213,7 +212,7 @@ def test_a_name_of_an_installed_package_is_a_type(place: Path, monkeypatch: pyte
 def test_roles_of_installed_packages_are_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    point = EntryPoint("judge", "tianji_cli.roles.actor.evaluator:Evaluator", user_roles.ROLES.group)
+    point = EntryPoint("judge", "tianji_cli.roles.actor.evaluator:Evaluator", ROLES.group)
     monkeypatch.setattr(
         "tianji_plugins._brought", lambda group: {"judge": point} if group == point.group else {}
     )

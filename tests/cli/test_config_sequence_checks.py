@@ -8,14 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.config.checks import MOST_IN_SEQUENCE
 from tianji_cli.config.loader import dump_config, load_config
-from tianji_cli.config.problems import Problem
-from tianji_cli.config.schema import JobConfig
-from tianji_cli.config.update_rules import least_tolerance
-from tianji_cli.errors import ConfigError
+from tianji_cli.config.schema import JobConfig, least_tolerance
+from tianji_cli.errors import ConfigError, Problem
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
-from tianji_cli.roles.buffer.replay.samples import MOST_STEPS
 
 RULE = """
 from pydantic import BaseModel
@@ -156,10 +152,6 @@ def test_settings_that_episodes_cannot_work_with_are_refused(
     assert problem.key == key
     assert what in problem.what
     assert right in problem.remedy
-
-
-def test_the_checks_know_how_long_a_sequence_may_be() -> None:
-    assert MOST_IN_SEQUENCE == MOST_STEPS
 
 
 @pytest.mark.parametrize("length", [1, 7, 25])

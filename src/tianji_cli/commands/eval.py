@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.problems import cut
-from tianji_cli.errors import RunFailed, TianjiError, UsageError, describe
+from tianji_cli.errors import RunFailed, TianjiError, UsageError, cut, describe
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import finite, number, several

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from tianji_algos import registry as algorithms
-from tianji_cli.config import user_roles
+from tianji_cli.config.loader import ROLES
 from tianji_cli.errors import UsageError
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.telemetry.table import print_table
@@ -96,7 +96,7 @@ def environment_types() -> Iterator[Entry]:
 
 def roles() -> Iterator[Entry]:
     """List roles that installed packages bring for ``[roles.NAME]``; the built-in ones need no naming."""
-    return _named(user_roles.ROLES)
+    return _named(ROLES)
 
 
 def engines() -> Iterator[Entry]:

@@ -2,39 +2,38 @@
 
 An on-policy learner gathers whole fragments of T x N env steps until a rollout is full. So a rollout that
 is no whole number of fragments, or one whose share no actor can deliver, would be waited for in vain.
-Settings of the buffer and of the balance that no part would obey are refused, too.
+Settings of the buffer and of the rate limiter that would have no effect are refused, too.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import metadata
-from typing import Final
+from typing import Any, Final
 
 from tianji_algos import registry as algorithms
-from tianji_cli.config.problems import KeyPath
 from tianji_cli.config.schema import (
     MAX_PROCESSES,
+    MOST_IN_SEQUENCE,
+    MOST_STEPS,
     Buffer,
     Component,
     Distribution,
     Environment,
     Experiment,
     JobConfig,
-    Section,
-    Stop,
-)
-from tianji_cli.config.source import Tree
-from tianji_cli.config.update_rules import (
+    OfReplay,
     OnPolicySettings,
     ReplayLearnerSettings,
+    Stop,
     batch_steps_of,
     least_tolerance,
     replay_settings_of,
     sequence_steps_of,
 )
+from tianji_cli.config.source import Tree
 from tianji_cli.errors import UsageError
 from tianji_envs import registry as environments
 from tianji_envs.errors import EnvironmentFailure
@@ -47,47 +46,62 @@ from tianji_transports.errors import (
     UnknownTransportError,
 )
 
-_ROLLOUT: Final = ("training", "rollout_steps")
-_END: Final = ("experiment", "stop", "env_steps")
-_LEARNERS: Final = ("distribution", "learner", "num")
-_GROUPS: Final = ("distribution", "groups")
-_TRANSPORT: Final = ("distribution", "transport")
-_OF_REPLAY: Final = ("batch_size", "replay_ratio", "warmup_steps", "publish_every", "n_step", "gamma")
+_REPLAY_SETTINGS: Final = ("batch_size", "replay_ratio", "warmup_steps", "publish_every", "n_step", "gamma")
+_FRAGMENT: Final = ("distribution.actor.send_size", "environment.num_envs")
+_BATCH: Final = ("training.batch_size", "training.sequence_steps")
+_IN_FLIGHT: Final = (*_FRAGMENT, "distribution.actor.num", "distribution.actor.window")
+_SHARED: Final = (("priority_gamma", "gamma"), ("priority_reward_scale", "reward_scale"))
+"""Settings of an agent that computes priorities, and those of the update rule that they stand for."""
 
 
-def check_together(tree: Tree, sections: Mapping[str, Section]) -> None:
-    """Note every pair of settings that excludes the other.
+def check_together(tree: Tree, sections: Mapping[str, Any]) -> None:
+    """Refuse every pair of settings that excludes the other.
 
     Args:
-        tree: where problems are noted.
-        sections: the sections that are valid by themselves.
+        tree: takes the problems.
+        sections: those that are valid by themselves.
     """
-    training, distribution = sections.get("training"), sections.get("distribution")
-    if isinstance(distribution, Distribution):
+    agent: Component | None = sections.get("agent")
+    environment: Environment | None = sections.get("environment")
+    training: Component | None = sections.get("training")
+    distribution: Distribution | None = sections.get("distribution")
+    experiment: Experiment | None = sections.get("experiment")
+    groups = 1 if distribution is None else distribution.groups
+    if distribution is not None:
         _check_hosts(tree, distribution)
-        roles = tree.values.get("roles", {})
-        _check_processes(tree, distribution, len(roles) if isinstance(roles, dict) else 0)
-    agent, environment = sections.get("agent"), sections.get("environment")
-    if isinstance(agent, Component) and isinstance(environment, Environment):
+        _check_processes(tree, distribution)
+    if agent is not None and environment is not None:
         _check_agent(tree, agent.type, environment)
-    if not isinstance(training, Component):
+    if training is None:
         return
     settings = training.settings
     replay = replay_settings_of(settings)
     if replay is not None:
-        if check_replay_learner(tree, training.type, replay):
-            _check_with_replay(tree, replay, sections)
+        if not _check_replay_learner(tree, training.type, replay):
+            return
+        if distribution is not None:
+            _check_replay(tree, replay, distribution, agent)
+            if environment is not None:
+                _check_replay_sizes(tree, replay, distribution, environment)
+        if experiment is not None:
+            _check_replay_end(tree, replay, experiment.stop, groups)
     elif isinstance(settings, OnPolicySettings) and isinstance(settings.rollout_steps, int):
-        _check_with_rollouts(tree, training.type, settings.rollout_steps, sections)
+        if distribution is not None:
+            _check_rollouts(tree, training.type, distribution)
+            _check_fragments(tree, settings.rollout_steps, environment, distribution)
+        if experiment is not None:
+            _check_end(tree, settings.rollout_steps, experiment.stop, groups)
     else:
         what = f"the settings of {training.type!r} do not say what it learns from"
-        remedy = f"give them rollout_steps: int, or what a replay's learner has: {', '.join(_OF_REPLAY)}"
+        remedy = (
+            f"give them rollout_steps: int, or what a replay's learner has: {', '.join(_REPLAY_SETTINGS)}"
+        )
         remedy += "; sequence_steps stands for the last two where it learns from episodes"
-        tree.problem(("training", "type"), what, remedy)
+        tree.problem("training.type", what, remedy)
 
 
 def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
-    """Say what will run but badly on hosts of so many cores each (those this process may use by default).
+    """Warn of what runs but badly on hosts of so many cores each (those this process may use by default).
 
     Unpinned roles of which some wait while others work are meant to share cores. So it is the actors alone,
     or all others, that have to find room.
@@ -107,30 +121,8 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     return [f"{who} ask for {actors + others} cores and there are {cores}: they will take turns"]
 
 
-def _check_with_rollouts(tree: Tree, training: str, rollout: int, sections: Mapping[str, Section]) -> None:
-    distribution, environment = sections.get("distribution"), sections.get("environment")
-    experiment = sections.get("experiment")
-    if isinstance(distribution, Distribution):
-        check_rollouts(tree, training, distribution)
-        if isinstance(environment, Environment):
-            _check_fragments(tree, rollout, environment, distribution)
-    if isinstance(experiment, Experiment):
-        _check_end(tree, rollout, experiment.stop, _groups(distribution))
-
-
-def _check_with_replay(tree: Tree, settings: ReplayLearnerSettings, sections: Mapping[str, Section]) -> None:
-    distribution, environment = sections.get("distribution"), sections.get("environment")
-    agent, experiment = sections.get("agent"), sections.get("experiment")
-    if isinstance(distribution, Distribution):
-        check_replay(tree, settings, distribution, agent if isinstance(agent, Component) else None)
-        if isinstance(environment, Environment):
-            check_replay_sizes(tree, settings, distribution, environment)
-    if isinstance(experiment, Experiment):
-        check_replay_end(tree, settings, experiment.stop, _groups(distribution))
-
-
 def _check_agent(tree: Tree, agent: str, environment: Environment) -> None:
-    """Note a built-in agent that acts for a team where the type of environment has none, or the reverse.
+    """Refuse a built-in agent that acts for a team where the type of environment has none, or the reverse.
 
     Of users' own agents and environments it shows only when they are built.
     """
@@ -140,11 +132,11 @@ def _check_agent(tree: Tree, agent: str, environment: Environment) -> None:
         return  # Noted as a problem of its own.
     plays = algorithms.plays_in_team(agent)
     if team is not None and plays is not None and plays != team:
-        tree.problem(("agent", "type"), *wrong_agent(agent, environment.id or environment.type, team=team))
+        tree.problem("agent.type", *wrong_agent(agent, environment.id or environment.type, team=team))
 
 
 def wrong_agent(name: str, environment: str, *, team: bool) -> tuple[str, str]:
-    """Say of an agent that it is none for an environment, and which of the built-in ones are.
+    """Describe an agent that does not fit an environment, and which of the built-in ones do.
 
     Args:
         name: of the agent, as a config names it.
@@ -152,8 +144,7 @@ def wrong_agent(name: str, environment: str, *, team: bool) -> tuple[str, str]:
         team: it shows a team, and the agent acts for one alone; or the other way round.
 
     Returns:
-        what: what is wrong.
-        remedy: what would be right.
+        What is wrong, and what would be right.
     """
     *most, last = (other for other in algorithms.names("agent") if algorithms.plays_in_team(other) == team)
     single, many = "a single agent", "a team"
@@ -162,25 +153,29 @@ def wrong_agent(name: str, environment: str, *, team: bool) -> tuple[str, str]:
     return what, f"{', '.join(most)} or {last} would be right"
 
 
-def _check_fragments(tree: Tree, rollout: int, environment: Environment, distribution: Distribution) -> None:
+def _check_fragments(
+    tree: Tree, rollout: int, environment: Environment | None, distribution: Distribution
+) -> None:
+    if environment is None:
+        return
     actor, learners = distribution.actor, distribution.learner.num
     fragment = actor.send_size * environment.num_envs
     size = f"{fragment} (send_size {actor.send_size} x num_envs {environment.num_envs})"
-    keys = [_ROLLOUT, ("distribution", "actor", "send_size"), ("environment", "num_envs")]
+    keys = ["training.rollout_steps", *_FRAGMENT]
     unit = fragment * math.lcm(actor.num if distribution.mode == "sync" else 1, learners)
     if rollout % fragment:
         what = f"a rollout of {rollout} steps is no whole number of fragments of {size}"
     elif rollout // fragment % learners:
         what = f"{learners} learners cannot share {rollout} steps evenly in fragments of {size}"
-        keys += [_LEARNERS]
+        keys += ["distribution.learner.num"]
     elif rollout % unit:
         what = f"{actor.num} actors in step cannot share {rollout} steps evenly in fragments of {size}"
-        keys += [("distribution", "actor", "num"), ("distribution", "mode")]
+        keys += ["distribution.actor.num", "distribution.mode"]
     else:
         return
     below = rollout // unit * unit
     right = f"{below} or {below + unit}" if below else str(unit)
-    tree.problem(tree.latest(keys), what, f"rollout_steps = {right} would be right")
+    tree.conflict(keys, what, f"rollout_steps = {right} would be right")
 
 
 def _check_end(tree: Tree, rollout: int, stop: Stop, groups: int) -> None:
@@ -188,49 +183,48 @@ def _check_end(tree: Tree, rollout: int, stop: Stop, groups: int) -> None:
     if stop.env_steps is not None and stop.env_steps <= first:
         of_each = f" of each of {groups} groups" if groups > 1 else ""
         what = f"{stop.env_steps} steps end the run with the first rollout of {rollout}{of_each}"
-        where = tree.latest([_END, _ROLLOUT, _GROUPS])
-        tree.problem(where, f"{what}, before any update", f"env_steps should be more than {first}")
+        keys = ["experiment.stop.env_steps", "training.rollout_steps", "distribution.groups"]
+        tree.conflict(keys, f"{what}, before any update", f"env_steps should be more than {first}")
 
 
-def _groups(distribution: Section | None) -> int:
-    return distribution.groups if isinstance(distribution, Distribution) else 1
-
-
-def _check_processes(tree: Tree, distribution: Distribution, roles: int) -> None:
-    """Note more processes than a job can have, and several where all roles of a group share one."""
+def _check_processes(tree: Tree, distribution: Distribution) -> None:
+    """Refuse more processes than a job can have, and several where all roles of a group share one."""
     if distribution.transport.local != "inproc":
-        groups, of_group = distribution.groups, distribution.learner.num + distribution.actor.num + roles
+        roles = tree.values.get("roles", {})
+        groups, of_group = distribution.groups, distribution.learner.num + distribution.actor.num
+        of_group += len(roles) if isinstance(roles, dict) else 0
         of_group += not distribution.buffer.colocate
         if groups * of_group > MAX_PROCESSES:
             many = f"{groups} x {of_group} processes are more than {MAX_PROCESSES:,}"
-            keys = [_GROUPS, ("distribution", "actor", "num"), _LEARNERS]
-            tree.problem(tree.latest(keys), many, "each is a process that the root is connected to")
+            keys = ["distribution.groups", "distribution.actor.num", "distribution.learner.num"]
+            tree.conflict(keys, many, "each is a process that the root is connected to")
         return
     what = 'transport "inproc" puts all roles of a group in one process'
     right = 'transport = "shm" would be right'
     if distribution.learner.num > 1:
         learners = f"{what}, and {distribution.learner.num} learners need as many"
-        tree.problem(tree.latest([_LEARNERS, _TRANSPORT]), learners, right)
+        tree.conflict(["distribution.learner.num", "distribution.transport"], learners, right)
     if distribution.groups > 1:
-        tree.problem(tree.latest([_GROUPS, _TRANSPORT]), f"{what}, and averages go between processes", right)
+        averages = f"{what}, and averages go between processes"
+        tree.conflict(["distribution.groups", "distribution.transport"], averages, right)
 
 
 def _check_hosts(tree: Tree, distribution: Distribution) -> None:
     if distribution.hosts == 1:
         return
     transport = distribution.transport
-    path = tree.latest([("distribution", "transport"), ("distribution", "hosts")])
+    keys = ["distribution.transport", "distribution.hosts"]
     right = 'transport = { local = "shm", remote = "zmq" } would be right'
     if not crosses_hosts(transport.remote):
         what = f"{transport.remote!r} does not reach from one host to another"
-        tree.problem(path, f"{what}, and distribution.hosts is {distribution.hosts}", right)
+        tree.conflict(keys, f"{what}, and distribution.hosts is {distribution.hosts}", right)
         return
     try:
         edge_capabilities(transport.local, transport.remote, {0: "here", 1: "here", 2: "there"})
     except (MissingExtraError, UnknownTransportError, BrokenEngineError):
         return  # Noted as a problem of its own.
     except TransportError as cause:
-        tree.problem(path, str(cause), right)
+        tree.conflict(keys, str(cause), right)
 
 
 def crosses_hosts(engine: str) -> bool:
@@ -263,79 +257,34 @@ def check_devices(config: JobConfig) -> None:
         )
 
 
-MOST_STEPS: Final = 127
-"""Of a transition; ``roles/buffer/replay/samples.py`` has it as ``LENGTH``, and imports gymnasium."""
-MOST_IN_SEQUENCE: Final = 65_535
-"""Steps of a sequence; ``roles/buffer/replay/samples.py`` has it as ``MOST_STEPS``."""
-
-_BUFFER: Final = ("distribution", "buffer")
-_CAPACITY: Final = (*_BUFFER, "capacity")
-_COLOCATE: Final = (*_BUFFER, "colocate")
-_SAMPLER: Final = (*_BUFFER, "sampler")
-_ROLLOUTS: Final = (*_BUFFER, "rollouts")
-_MODE: Final = ("distribution", "mode")
-_BALANCE: Final = ("distribution", "balance")
-_TOLERANCE: Final = ("distribution", "balance_tolerance")
-_FRAGMENT: Final = (("distribution", "actor", "send_size"), ("environment", "num_envs"))
-_IN_FLIGHT: Final = (*_FRAGMENT, ("distribution", "actor", "num"), ("distribution", "actor", "window"))
-_WARMUP: Final = ("training", "warmup_steps")
-_BATCH: Final = ("training", "batch_size")
-_SEQUENCE: Final = ("training", "sequence_steps")
-_AGENT_PRIORITIES: Final = ("agent", "priorities")
-_CORES: Final = (*_BUFFER, "cores")
-
-_OF_A_REPLAY: Final[Mapping[str, str]] = {
-    "capacity": "did you mean rollouts, the number that the buffer holds?",
-    "sampler": 'rollouts are used whole; "uniform" would be right',
-    "priority_exponent": "rollouts have no priorities; leave it out",
-    "importance_exponent": "rollouts have no priorities; leave it out",
-    "importance_steps": "rollouts have no priorities; leave it out",
-    "priority_updates": "rollouts have no priorities; leave it out",
-    "memory": "rollouts stay in memory; leave it out",
-    "save_with_checkpoint": "a rollout is used up at once; leave it out",
-}
-"""Keys of the buffer that only a replay heeds, and what to do where there is none."""
-
-_OF_PRIORITIES: Final = ("priority_exponent", "importance_exponent", "importance_steps", "priority_updates")
-"""Keys of the buffer that only a sampler with priorities heeds."""
-
-_SHARED: Final = (("priority_gamma", "gamma"), ("priority_reward_scale", "reward_scale"))
-"""Settings of an agent that computes priorities, and those of the update rule that they stand for."""
+def _set_of_replay(buffer: Buffer) -> Iterator[tuple[str, OfReplay]]:
+    """Yield the keys that only a replay heeds and that are not as they are by default, with their marks."""
+    for key, field in Buffer.model_fields.items():
+        for mark in field.metadata:
+            if isinstance(mark, OfReplay) and getattr(buffer, key) != field.default:
+                yield key, mark
 
 
-def check_rollouts(tree: Tree, training: str, distribution: Distribution) -> None:
-    """Note settings that do nothing, or cannot be, where the learner trains on rollouts.
-
-    Args:
-        tree: where problems are noted.
-        training: type of the update rule.
-        distribution: the section.
-    """
+def _check_rollouts(tree: Tree, training: str, distribution: Distribution) -> None:
+    """Refuse settings that do nothing, or cannot be, where the learner trains on rollouts."""
     buffer = distribution.buffer
-    usual = Buffer()
-    for key, remedy in _OF_A_REPLAY.items():
-        if getattr(buffer, key) != getattr(usual, key):
-            tree.problem((*_BUFFER, key), f"is of a replay, and {training!r} learns from rollouts", remedy)
+    for key, mark in _set_of_replay(buffer):
+        what = f"is of a replay, and {training!r} learns from rollouts"
+        tree.problem(f"distribution.buffer.{key}", what, mark.remedy)
     if not buffer.colocate:
         what = f"{training!r} learns from rollouts, whose buffer takes turns with the learner"
-        tree.problem(_COLOCATE, f"a process of its own is not supported: {what}", "true is")
+        what = f"a process of its own is not supported: {what}"
+        tree.problem("distribution.buffer.colocate", what, "true is")
+    what = f"{training!r} uses every rollout as often, whoever is ahead"
     if distribution.balance == "free":
-        what = f"{training!r} uses every rollout as often, whoever is ahead"
-        tree.problem(_BALANCE, what, '"held" would be right')
+        tree.problem("distribution.balance", what, '"held" would be right')
     if distribution.balance_tolerance is not None:
-        what = f"{training!r} uses every rollout as often, whoever is ahead"
-        tree.problem(_TOLERANCE, what, "leave it out")
+        tree.problem("distribution.balance_tolerance", what, "leave it out")
     _check_cores(tree, buffer)
 
 
-def check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSettings) -> bool:
-    """Note numbers of the update rule that no replay can do with; say whether there are none.
-
-    Args:
-        tree: where problems are noted.
-        training: type of the update rule.
-        settings: of the update rule.
-    """
+def _check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSettings) -> bool:
+    """Refuse numbers of the update rule that no replay can do with; returns whether there are none."""
     of_sequences = sequence_steps_of(settings) is not None
     of_a_sample = ("sequence_steps", MOST_IN_SEQUENCE) if of_sequences else ("n_step", MOST_STEPS)
     refused = set[str]()
@@ -343,51 +292,46 @@ def check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSetti
         value = getattr(settings, key)
         if value < 1 or (most is not None and value > most):
             right = "at least 1" if most is None else f"1 to {most}"
-            tree.problem(("training", key), f"{value} is out of range for {training!r}", f"{right} is right")
+            tree.problem(f"training.{key}", f"{value} is out of range for {training!r}", f"{right} is right")
             refused.add(key)
     if settings.replay_ratio <= 0:
         what = f"{settings.replay_ratio} uses of each sample are no training"
-        tree.problem(("training", "replay_ratio"), what, "more than 0 is right")
+        tree.problem("training.replay_ratio", what, "more than 0 is right")
         refused.add("replay_ratio")
     # What would fill a batch that cannot be is of no use.
     if "sequence_steps" not in refused and settings.warmup_steps < batch_steps_of(settings):
         what = f"{settings.warmup_steps} env steps do not fill {_batch(settings)}"
         remedy = f"warmup_steps = {batch_steps_of(settings)} would be right"
-        tree.problem(tree.latest([_WARMUP, _BATCH, _SEQUENCE]), what, remedy)
+        tree.conflict(["training.warmup_steps", *_BATCH], what, remedy)
         refused.add("warmup_steps")
     return not refused
 
 
-def check_replay(
+def _check_replay(
     tree: Tree, settings: ReplayLearnerSettings, distribution: Distribution, agent: Component | None
 ) -> None:
-    """Note settings that exclude one another where the learner draws from a replay.
-
-    Args:
-        tree: where problems are noted.
-        settings: of the update rule.
-        distribution: the section.
-        agent: the section, if it is valid.
-    """
+    """Refuse settings that exclude one another where the learner draws from a replay."""
     buffer = distribution.buffer
     if distribution.mode == "sync":
         what = "a learner that draws from a replay has no rounds to wait for"
-        tree.problem(_MODE, what, 'mode = "async" would be right')
+        tree.problem("distribution.mode", what, 'mode = "async" would be right')
     if buffer.rollouts != 1:
         what = "is of rollouts, and the learner draws from a replay"
-        tree.problem(_ROLLOUTS, what, "did you mean capacity, in env steps?")
+        tree.problem("distribution.buffer.rollouts", what, "did you mean capacity, in env steps?")
     if not buffer.colocate and distribution.transport.local == "inproc":
         what = 'transport "inproc" puts buffer and learner in one process'
         remedy = 'colocate = true or transport = "shm" would be right'
-        tree.problem(tree.latest([_COLOCATE, _TRANSPORT]), what, remedy)
+        tree.conflict(["distribution.buffer.colocate", "distribution.transport"], what, remedy)
     _check_shares(tree, settings, distribution)
     if distribution.balance == "free" and distribution.balance_tolerance is not None:
         what = 'nobody is held back with balance = "free"'
-        tree.problem(tree.latest([_TOLERANCE, _BALANCE]), what, 'balance = "held" would be right')
+        keys = ["distribution.balance_tolerance", "distribution.balance"]
+        tree.conflict(keys, what, 'balance = "held" would be right')
     _check_cores(tree, buffer)
     computes = agent is not None and getattr(agent.settings, "priorities", False) is True
     if sequence_steps_of(settings) is not None and buffer.sampler != "uniform":
-        tree.problem(_SAMPLER, "episodes are drawn uniformly", 'sampler = "uniform" would be right')
+        right = 'sampler = "uniform" would be right'
+        tree.problem("distribution.buffer.sampler", "episodes are drawn uniformly", right)
     if buffer.sampler != "prioritised":
         may_have = sequence_steps_of(settings) is None
         _check_no_priorities(tree, buffer, computes=computes, may_have=may_have)
@@ -396,52 +340,46 @@ def check_replay(
 
 
 def _check_shares(tree: Tree, settings: ReplayLearnerSettings, distribution: Distribution) -> None:
-    """Note batches that several learners cannot share."""
+    """Refuse batches that several learners cannot share."""
     learners, batch = distribution.learner.num, settings.batch_size
     if learners == 1:
         return
     if not distribution.buffer.colocate:
         what = f"one of {learners} learners deals out the batches, and has the replay beside it"
-        where = tree.latest([_COLOCATE, _LEARNERS])
-        tree.problem(where, what, "colocate = true or distribution.learner.num = 1 would be right")
+        keys = ["distribution.buffer.colocate", "distribution.learner.num"]
+        tree.conflict(keys, what, "colocate = true or distribution.learner.num = 1 would be right")
     if batch % learners:
         below = batch // learners * learners
         right = f"{below} or {below + learners}" if below else str(learners)
         what = f"{learners} learners cannot share {batch} samples evenly"
-        tree.problem(tree.latest([_BATCH, _LEARNERS]), what, f"batch_size = {right} would be right")
+        keys = ["training.batch_size", "distribution.learner.num"]
+        tree.conflict(keys, what, f"batch_size = {right} would be right")
 
 
-def check_replay_sizes(
+def _check_replay_sizes(
     tree: Tree, settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment
 ) -> None:
-    """Note a replay that is too small for what it has to hold, and a tolerance that cannot be kept.
-
-    Args:
-        tree: where problems are noted.
-        settings: of the update rule.
-        distribution: the section.
-        environment: the section.
-    """
+    """Refuse a replay that is too small for what it has to hold, and a tolerance that cannot be kept."""
     actor, capacity = distribution.actor, distribution.buffer.capacity
     fragment = actor.send_size * environment.num_envs
     in_flight = actor.num * actor.window * fragment
     under_way = steps_under_way(settings, distribution, environment)
-    needs: tuple[tuple[int, str, tuple[KeyPath, ...]], ...] = (
-        (batch_steps_of(settings), _batch(settings), (_BATCH, _SEQUENCE)),
-        (settings.warmup_steps, f"the {settings.warmup_steps} of the warm-up", (_WARMUP,)),
+    needs: tuple[tuple[int, str, tuple[str, ...]], ...] = (
+        (batch_steps_of(settings), _batch(settings), _BATCH),
+        (settings.warmup_steps, f"the {settings.warmup_steps} of the warm-up", ("training.warmup_steps",)),
         (in_flight, f"the {in_flight} that the actors may have in flight", _IN_FLIGHT),
-        (under_way, f"the {under_way} that sequences under way may lie in", (_SEQUENCE, *_IN_FLIGHT)),
+        (under_way, f"the {under_way} that sequences under way may lie in", (_BATCH[1], *_IN_FLIGHT)),
     )
     most, what, keys = max(needs, key=lambda need: need[0])
     if capacity < most:
-        where = tree.latest([_CAPACITY, *keys])
-        tree.problem(where, f"{capacity} env steps are less than {what}", f"capacity = {most} would be right")
+        keys = ("distribution.buffer.capacity", *keys)
+        tree.conflict(keys, f"{capacity} env steps are less than {what}", f"capacity = {most} would be right")
     tolerance = distribution.balance_tolerance
     least = math.ceil(least_tolerance(fragment, batch_steps_of(settings), settings.replay_ratio))
     if distribution.balance == "held" and tolerance is not None and tolerance < least:
         what = f"within {tolerance} env steps neither a fragment could be received nor a batch be drawn"
-        where = tree.latest([_TOLERANCE, *_FRAGMENT, _BATCH, _SEQUENCE])
-        tree.problem(where, what, f"balance_tolerance = {least} would be right")
+        keys = ("distribution.balance_tolerance", *_FRAGMENT, *_BATCH)
+        tree.conflict(keys, what, f"balance_tolerance = {least} would be right")
 
 
 def _batch(settings: ReplayLearnerSettings) -> str:
@@ -465,37 +403,33 @@ def steps_under_way(
     return fragments * actor.send_size * environment.num_envs
 
 
-def check_replay_end(tree: Tree, settings: ReplayLearnerSettings, stop: Stop, groups: int) -> None:
-    """Note a run that would be over before its first update.
-
-    Args:
-        tree: where problems are noted.
-        settings: of the update rule.
-        stop: when the run is over.
-        groups: how many share its steps.
-    """
+def _check_replay_end(tree: Tree, settings: ReplayLearnerSettings, stop: Stop, groups: int) -> None:
+    """Refuse a run that would be over before its first update."""
     warmup = settings.warmup_steps * groups
     if stop.env_steps is not None and stop.env_steps <= warmup:
         of_each = f" of {groups} groups" if groups > 1 else ""
         what = f"{stop.env_steps} steps end the run within the {warmup} of its warm-up{of_each}"
-        tree.problem(tree.latest([_END, _WARMUP, _GROUPS]), what, f"env_steps should be more than {warmup}")
+        keys = ["experiment.stop.env_steps", "training.warmup_steps", "distribution.groups"]
+        tree.conflict(keys, what, f"env_steps should be more than {warmup}")
 
 
 def _check_cores(tree: Tree, buffer: Buffer) -> None:
     if buffer.colocate and buffer.cores != Buffer().cores:
         what = "a buffer that takes turns with the learner has no cores of its own"
-        tree.problem(tree.latest([_CORES, _COLOCATE]), what, f"cores = {Buffer().cores} would be right")
+        keys = ["distribution.buffer.cores", "distribution.buffer.colocate"]
+        tree.conflict(keys, what, f"cores = {Buffer().cores} would be right")
 
 
 def _check_no_priorities(tree: Tree, buffer: Buffer, *, computes: bool, may_have: bool) -> None:
     why = f"sampler {buffer.sampler!r} has no priorities"
     right = 'sampler = "prioritised" would be right' if may_have else "leave it out"
-    for key in _OF_PRIORITIES:
-        if getattr(buffer, key) != getattr(Buffer(), key):
-            tree.problem(tree.latest([(*_BUFFER, key), _SAMPLER]), f"{key} does nothing: {why}", right)
+    for key, mark in _set_of_replay(buffer):
+        if mark.prioritised:
+            keys = [f"distribution.buffer.{key}", "distribution.buffer.sampler"]
+            tree.conflict(keys, f"{key} does nothing: {why}", right)
     if computes:
         what = f"actors would compute priorities that nobody uses: {why}"
-        tree.problem(tree.latest([_AGENT_PRIORITIES, _SAMPLER]), what, right)
+        tree.conflict(["agent.priorities", "distribution.buffer.sampler"], what, right)
 
 
 def _check_agent_priorities(tree: Tree, settings: ReplayLearnerSettings, agent: Component) -> None:
@@ -505,5 +439,5 @@ def _check_agent_priorities(tree: Tree, settings: ReplayLearnerSettings, agent: 
         wanted = getattr(settings, of_learner, None)
         if computed_with is not None and wanted is not None and computed_with != wanted:
             what = f"priorities of actors would be none of the learner's, whose {of_learner} is {wanted}"
-            where = tree.latest([("agent", of_agent), ("training", of_learner)])
-            tree.problem(where, what, f"agent.{of_agent} = {wanted} would be right")
+            keys = [f"agent.{of_agent}", f"training.{of_learner}"]
+            tree.conflict(keys, what, f"agent.{of_agent} = {wanted} would be right")

@@ -1,24 +1,46 @@
-"""TOML in, ``JobConfig`` out, and back again."""
+"""TOML in, ``JobConfig`` out, and back again.
+
+Tables become models, and what pydantic finds wrong becomes problems that a user can act on. Agents, models,
+environments, roles and engines are found by the names that a config gives them; no torch is imported.
+"""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard, TypeVar, get_args
 
 import tomli_w
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails, to_json
 
-from tianji_cli.config import components
+from tianji_algos import registry as algorithms
+from tianji_algos.errors import AlgorithmError
 from tianji_cli.config.checks import check_together
-from tianji_cli.config.components import validated
-from tianji_cli.config.problems import Problem
-from tianji_cli.config.schema import Distribution, Environment, Experiment, JobConfig, UserRoleSection
-from tianji_cli.config.source import Tree, read
-from tianji_cli.config.update_rules import OnPolicySettings
-from tianji_cli.errors import ConfigError
+from tianji_cli.config.schema import (
+    MAX_ROLES,
+    Component,
+    Distribution,
+    Environment,
+    Experiment,
+    JobConfig,
+    OnPolicySettings,
+    UserRoleSection,
+)
+from tianji_cli.config.source import COMPONENTS, KeyPath, Tree, is_role, read
+from tianji_cli.errors import ConfigError, Problem, UsageError
+from tianji_envs import registry as environments
+from tianji_envs.errors import EnvironmentFailure, WrongOptionError
+from tianji_plugins import Plugins, did_you_mean, nearest
+from tianji_transports import registry as transports
+from tianji_transports.errors import TransportError
+
+if TYPE_CHECKING:
+    from tianji_envs.core import EnvironmentFactory
 
 _PLAIN: Final[dict[str, type[BaseModel]]] = {
     "experiment": Experiment,
@@ -47,7 +69,7 @@ def load_config(path: str, overrides: Sequence[str] = (), cores: int | None = No
     tree.values.setdefault("experiment", {})
     if isinstance(tree.values["experiment"], dict):
         tree.values["experiment"].setdefault("name", tree.files[0].stem.strip())
-    components.find_extensions(tree)
+    find_extensions(tree)
     return _validated(tree, cores)
 
 
@@ -61,10 +83,10 @@ def parse_config(text: str) -> JobConfig:
 
 
 def _validated(tree: Tree, cores: int | None = None) -> JobConfig:
-    components.known_sections(tree, list(JobConfig.model_fields))
-    named = components.find_components(tree)
-    components.check_fit(tree, named)
-    found: dict[str, Any] = {**named, "roles": components.find_roles(tree)}
+    known_sections(tree, list(JobConfig.model_fields))
+    named = find_components(tree)
+    check_fit(tree, named)
+    found: dict[str, Any] = {**named, "roles": find_roles(tree)}
     for section, model in _PLAIN.items():
         table = tree.values.get(section, {})
         if isinstance(table, dict):
@@ -72,8 +94,8 @@ def _validated(tree: Tree, cores: int | None = None) -> JobConfig:
             found |= {} if valid is None else {section: valid}
     if isinstance(found.get("distribution"), Distribution):
         found["distribution"] = _with_usual_split(found, cores or len(os.sched_getaffinity(0)))
-    components.check_environment(tree)
-    components.check_transports(tree)
+    check_environment(tree)
+    check_transports(tree)
     check_together(tree, found)
     if tree.problems:
         raise ConfigError(sorted(tree.problems, key=_by_section))
@@ -81,12 +103,7 @@ def _validated(tree: Tree, cores: int | None = None) -> JobConfig:
 
 
 def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
-    """Fill in how many actors there are and whether processes are pinned, where the config does not say it.
-
-    Args:
-        found: the sections that are valid by themselves.
-        cores: of each host.
-    """
+    """Fill in the number of actors and whether processes are pinned, where the config leaves them open."""
     distribution: Distribution = found["distribution"]
     roles: Mapping[str, UserRoleSection] = found["roles"]
     others = distribution.cores_of_learners + sum(role.cores for role in roles.values())
@@ -104,8 +121,8 @@ def _with_usual_split(found: Mapping[str, Any], cores: int) -> Distribution:
 def _most_usual_actors(found: Mapping[str, Any]) -> int:
     """As many as a rollout has fragments: samples of more would be versions old.
 
-    In step there is one, since what is learned must not depend on the machine; and with a replay, whose
-    learner is the slower side as a rule.
+    With ``mode = "sync"`` there is one, since what is learned must not depend on the machine; and with a
+    replay, whose learner is the slower side as a rule.
     """
     distribution: Distribution = found["distribution"]
     settings = getattr(found.get("training"), "settings", None)
@@ -135,3 +152,502 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
         for key, value in table.items()
         if value is not None
     }
+
+
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
+
+_EXAMPLES: Final[Mapping[str, str]] = {
+    "experiment.stop": "stop = { env_steps = 1_000_000 }",
+    "environment.type": 'type = "gym"',
+    "distribution.transport.local": 'transport = { local = "shm", remote = "zmq" }',
+    "distribution.transport.remote": 'transport = { local = "shm", remote = "zmq" }',
+}
+"""What to write where something is missing."""
+
+_WANTED: Final[Mapping[str, str]] = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "dict_type": "a table",
+    "model_type": "a table",
+    "model_attributes_type": "a table",
+}
+"""What would be right, by pydantic's name for what is wrong."""
+
+
+def validated(tree: Tree, at: KeyPath, model: type[AnyModel], table: Mapping[str, Any]) -> AnyModel | None:
+    """Build a section's model; on failure note all its problems and return None.
+
+    Values are checked as JSON is: arrays may become tuples, and nothing else changes its type, but
+    ``1e6`` may stand for a whole number, as people write step counts.
+    """
+    if _ignores_unknown_keys(tree, at, model, table):
+        return None
+    try:
+        return _parsed(model, table)
+    except ValidationError as refused:
+        errors = refused.errors()
+    whole = [error["loc"] for error in errors if _is_whole_number(error)]
+    if whole:
+        table = _with_integers(table, whole)
+        try:
+            return _parsed(model, table)
+        except ValidationError as refused:
+            errors = refused.errors()
+    listed: set[str] = set()
+    for error in errors:
+        _report(tree, at, model, error, listed)
+    return None
+
+
+def _parsed(model: type[AnyModel], table: Mapping[str, Any]) -> AnyModel:
+    return model.model_validate_json(to_json(table, inf_nan_mode="constants"))
+
+
+def _ignores_unknown_keys(tree: Tree, at: KeyPath, model: type[BaseModel], table: Mapping[str, Any]) -> bool:
+    """Refuse a misspelt key even where a user's own model would ignore it."""
+    if model.model_config.get("extra", "ignore") != "ignore":
+        return False
+    known = {name for key, field in model.model_fields.items() for name in (key, field.alias)}
+    unknown = [key for key in table if key not in known]
+    listed: set[str] = set()
+    for key in unknown:
+        tree.problem((*at, key), "unknown key", _known_key((*at, key), model, listed))
+    return bool(unknown)
+
+
+def _is_whole_number(error: ErrorDetails) -> bool:
+    value = error["input"]
+    return error["type"] == "int_type" and isinstance(value, float) and value.is_integer()
+
+
+def _with_integers(
+    value: Any, places: Iterable[tuple[int | str, ...]], at: tuple[int | str, ...] = ()
+) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _with_integers(item, places, (*at, key)) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(item, places, (*at, index)) for index, item in enumerate(value)]
+    return int(value) if at in places else value
+
+
+def _report(tree: Tree, at: KeyPath, model: type[BaseModel], error: ErrorDetails, listed: set[str]) -> None:
+    path = (*at, *map(str, error["loc"]))
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        tree.problem(path, "unknown key", _known_key(path, _model_at(model, error["loc"][:-1]), listed))
+    elif kind == "missing":
+        example = _EXAMPLES.get(".".join(path))
+        tree.problem(path, "missing", f"for example {example}" if example else "")
+    elif kind == "value_error":
+        message = str(error["ctx"]["error"])
+        tree.problem((*path, *_field_named_in(message, _model_at(model, error["loc"]))), message)
+    else:
+        tree.problem(path, f"{shown_value(error['input'])} does not fit", _expectation(error))
+
+
+def _expectation(error: ErrorDetails) -> str:
+    """Describe what would be right in the words of TOML, or which word was probably meant."""
+    words = re.findall(r"'(.+?)'", str(error.get("ctx", {}).get("expected", "")))
+    if near := nearest(str(error["input"]), words):
+        return f"did you mean {near[0]!r}?"
+    wanted = _WANTED.get(error["type"])
+    if wanted is None:
+        return error["msg"].replace("Input should", "it should")
+    unquoted = isinstance(error["input"], str) and re.fullmatch(r"[-+]?[\d._]+|true|false", error["input"])
+    return f"it should be {wanted}" + (" (without quotes)" if unquoted else "")
+
+
+def shown_value(value: object) -> str:
+    """Write a value about as TOML does, shortened to fit in a line.
+
+    >>> shown_value("32"), shown_value(True)
+    ('"32"', 'true')
+    """
+    text = to_json(value, inf_nan_mode="constants").decode()
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _field_named_in(message: str, model: type[BaseModel] | None) -> tuple[str, ...]:
+    """A check of several fields reports their section; the field whose fault it names first is meant."""
+    if model is None:
+        return ()
+    return tuple(
+        word for word in re.findall(r"\w+", message.partition(";")[0]) if word in model.model_fields
+    )[:1]
+
+
+def _known_key(path: KeyPath, model: type[BaseModel] | None, listed: set[str]) -> str:
+    """Return which key was probably meant, or else which there are.
+
+    Args:
+        path: of the key that is unknown.
+        model: of its table; None if it has no keys.
+        listed: tables whose keys were listed already, which once is enough for.
+    """
+    known = list(model.model_fields) if model is not None else []
+    if path[0] in COMPONENTS and len(path) == 2:
+        known.append("type")
+    elif is_role(path[:-1]):
+        known.extend(OWN_KEYS)
+    if near := nearest(path[-1], known):
+        return f"did you mean {near[0]!r}?"
+    elsewhere = [place for place in _all_paths(JobConfig) if place[-1] == path[-1]]
+    if elsewhere:
+        return f"did you mean {'.'.join(elsewhere[0])}?"
+    table = ".".join(path[:-1])
+    if table in listed:
+        return ""
+    listed.add(table)
+    return f"the keys here are: {', '.join(sorted(known))}" if known else "there are no keys here"
+
+
+def _model_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> type[BaseModel] | None:
+    """Find the model of the table that an error's location leads to."""
+    for key in loc:
+        field = model.model_fields.get(str(key))
+        if field is None:
+            return None
+        found = _model_in(field.annotation)
+        if found is None:
+            return None
+        model = found
+    return model
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    for candidate in (annotation, *get_args(annotation)):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def _all_paths(model: type[BaseModel], at: KeyPath = ()) -> Iterable[KeyPath]:
+    for name, field in model.model_fields.items():
+        yield (*at, name)
+        below = _model_in(field.annotation)
+        if below is not None and name not in (*COMPONENTS, "roles"):
+            yield from _all_paths(below, (*at, name))
+
+
+_KINDS: Final[Mapping[str, algorithms.Kind]] = {"agent": "agent", "model": "model", "training": "embryo"}
+
+
+_IDS: Final[Mapping[str, str]] = {"atari": "Pong", "gym": "CartPole-v1"}
+"""An example for each of the environment types that have ids."""
+
+
+def find_extensions(tree: Tree) -> None:
+    """Make the user's modules importable, and write their directories and data files into the config.
+
+    A module that a config names lies beside one of its files, unless ``experiment.extensions`` says
+    where. Directories and files are absolute in the resolved config, which may be run from anywhere.
+    """
+    experiment = tree.values.get("experiment", {})
+    if not isinstance(experiment, dict):
+        return
+    directories = experiment.get("extensions")
+    if directories is None and ("files" in experiment or _names_a_module(tree.values)):
+        absolute = [file.resolve().parent for file in tree.files]
+    elif _are_strings(directories):
+        absolute = [path.resolve() for path in _paths(tree, "extensions", directories)]
+    else:
+        return
+    experiment = tree.values.setdefault("experiment", {})
+    experiment["extensions"] = list(dict.fromkeys(map(str, absolute)))
+    # Behind everything else: a user's random.py must not stand in for Python's own.
+    sys.path.extend(directory for directory in experiment["extensions"] if directory not in sys.path)
+    if _are_strings(experiment.get("files")):
+        found = [_data_file(tree, path, absolute) for path in _paths(tree, "files", experiment["files"])]
+        experiment["files"] = list(dict.fromkeys(map(str, found)))
+
+
+def _are_strings(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _paths(tree: Tree, key: str, names: Sequence[str]) -> list[Path]:
+    """Begin paths of ``[experiment]`` where the config that names them lies, or where the command runs."""
+    origin = tree.origin(("experiment", key))
+    bases = [file for file in tree.files if file.samefile(origin)] if Path(origin).is_file() else []
+    parent = bases[0].resolve().parent if bases else Path.cwd()
+    return [Path(os.path.normpath(parent / name)) for name in names]
+
+
+def _data_file(tree: Tree, path: Path, directories: Sequence[Path]) -> Path:
+    """Find a data file, or note as a problem that it is not there, or nowhere on hosts that join."""
+    if not os.path.exists(path):  # Unlike Path's own, it raises nothing where a name is too long.
+        tree.problem(("experiment", "files"), f"there is no {path}")
+    elif not any(path.is_relative_to(directory) for directory in directories):
+        path = path.resolve()
+        if not any(path.is_relative_to(directory) for directory in directories):
+            known = " and ".join(map(str, directories))
+            what = f"{path} is not below {known}, and would have no place on hosts that join"
+            tree.problem(("experiment", "files"), what, "experiment.extensions names the directories")
+    return path
+
+
+def _names_a_module(values: Mapping[str, Any]) -> bool:
+    named = [
+        table.get(key)
+        for section, key in (
+            *((name, "type") for name in _KINDS),
+            ("environment", "type"),
+            ("environment", "id"),
+        )
+        if isinstance(table := values.get(section), dict)
+    ]
+    roles = values.get("roles")
+    if isinstance(roles, dict):
+        named.extend(role.get("type") for role in roles.values() if isinstance(role, dict))
+    distribution = values.get("distribution")
+    if isinstance(distribution, dict):
+        transport = distribution.get("transport")
+        named.extend(transport.values() if isinstance(transport, dict) else [transport])
+    environment = values.get("environment")
+    if isinstance(environment, dict) and environment.get("type") == "pettingzoo":
+        return True  # Its id is a module's name.
+    return any(isinstance(name, str) and ":" in name for name in named)
+
+
+def find_components(tree: Tree) -> dict[str, Component]:
+    """Build agent, model and training, as far as they can be; what cannot be is noted as a problem."""
+    defaults: dict[str, str] = {}
+    found: dict[str, Component] = {}
+    for section, kind in _KINDS.items():
+        table = tree.values.get(section, {})
+        if not isinstance(table, dict):
+            continue
+        name = table.get("type", defaults.get(section))
+        if name is None and section == "agent":
+            known = ", ".join(repr(agent) for agent in algorithms.names("agent"))
+            tree.problem(("agent", "type"), "missing", f"the agents are: {known}")
+        elif name is not None and not isinstance(name, str):
+            tree.problem((section, "type"), f"{shown_value(name)} does not fit", "it should be a string")
+        elif name is not None:
+            component = _find_component(tree, section, kind, name, table)
+            if component is not None:
+                found[section] = component
+            if section == "agent":
+                defaults = _defaults(name)
+    return found
+
+
+def _find_component(
+    tree: Tree, section: str, kind: algorithms.Kind, name: str, table: Mapping[str, Any]
+) -> Component | None:
+    try:
+        model = algorithms.settings_type(kind, name)
+    except AlgorithmError as error:
+        tree.problem((section, "type"), str(error))
+        return None
+    settings = validated(tree, (section,), model, {key: table[key] for key in table if key != "type"})
+    return None if settings is None else Component(type=name, settings=settings)
+
+
+ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
+
+BUILT_IN: Final = ("root", "actor", "buffer", "learner", "follower", "evaluator")
+"""Names that are taken."""
+
+OTHER_REFUSERS: Final = ("endpoint", "batches", "shares", "priorities")
+"""What counts refused messages besides roles: a role of such a name could not be told from it."""
+
+OWN_KEYS: Final = ("type", "receives", "reads", "cores")
+"""What every ``[roles.NAME]`` may say, whatever its class."""
+
+
+class HasSettings:
+    """What a config has to know of a role's class: the settings it takes. ``UserRole`` derives from it."""
+
+    settings_type: ClassVar[type[BaseModel]]
+    """What ``[roles.NAME]`` may say beside ``OWN_KEYS``."""
+
+
+def wrong_role_name(name: str) -> str | None:
+    """Return why a role cannot be called that, or None if it can: its name is part of channels and files."""
+    if name in BUILT_IN:
+        return "is the name of a role of every job"
+    if name in OTHER_REFUSERS:
+        return "is a name that reports use for something else"
+    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,31}", name) is None:
+        return "names no role; 1 to 32 letters, digits and '_' do, beginning with a letter"
+    return None
+
+
+def load_role(name: str) -> type[HasSettings]:
+    """Import a role's class by ``module:Class``, or a name of the entry-point group.
+
+    Raises:
+        UsageError: there is none, it does not import, or it is no role with settings.
+    """
+    found = ROLES.load(name)
+    if not (isinstance(found, type) and issubclass(found, HasSettings)):
+        raise UsageError(f"role {name!r} is {found!r}, not a subclass of UserRole")
+    settings = getattr(found, "settings_type", None)
+    if not (isinstance(settings, type) and issubclass(settings, BaseModel)):
+        raise UsageError(f"role {name!r} declares no `settings_type`, a pydantic model of its settings")
+    taken = sorted({*settings.model_fields} & {*OWN_KEYS})
+    if taken:
+        raise UsageError(f"role {name!r} has a setting {taken[0]!r}, which every role has: call it otherwise")
+    return found
+
+
+def find_roles(tree: Tree) -> dict[str, UserRoleSection]:
+    """Build the user roles, as far as they can be; what cannot be is noted as a problem."""
+    tables = tree.values.get("roles", {})
+    found: dict[str, UserRoleSection] = {}
+    if not isinstance(tables, dict):
+        return found  # Reported as no section already.
+    if len(tables) > MAX_ROLES:
+        what = f"{len(tables)} are more than {MAX_ROLES}: each is a process in every group"
+        tree.problem(("roles",), what)
+        return found
+    for name, table in tables.items():
+        wrong = wrong_role_name(name)
+        if wrong is not None:
+            tree.problem(("roles", name), f"{name!r} {wrong}")
+        elif not isinstance(table, dict):
+            tree.problem(("roles", name), f"{shown_value(table)} is no role", f"write [roles.{name}]")
+        else:
+            section = _find_role(tree, name, table)
+            if section is not None:
+                found[name] = section
+    return found
+
+
+def _find_role(tree: Tree, name: str, table: Mapping[str, Any]) -> UserRoleSection | None:
+    at = ("roles", name)
+    type_name = table.get("type")
+    if type_name is None:
+        tree.problem((*at, "type"), "missing", 'for example type = "my_module:MyRole"')
+        return None
+    common = {key: table[key] for key in table if key in OWN_KEYS}
+    section = validated(tree, at, UserRoleSection, {**common, "settings": {}})
+    if not isinstance(type_name, str):
+        return None  # Reported as a wrong value already.
+    try:
+        settings_type = load_role(type_name).settings_type
+    except UsageError as error:
+        tree.problem((*at, "type"), str(error))
+        return None
+    settings = validated(tree, at, settings_type, {key: table[key] for key in table if key not in common})
+    if section is None or settings is None:
+        return None
+    return section.model_copy(update={"settings": settings})
+
+
+def check_fit(tree: Tree, components: Mapping[str, Component]) -> None:
+    """Note built-in agents, models and update rules that cannot work with one another.
+
+    What one's own classes work with is known only once they are imported, and found out there.
+    """
+    contracts = {
+        section: contract
+        for section, component in components.items()
+        if (contract := algorithms.contract(_KINDS[section], component.type)) is not None
+    }
+    if {"training", "agent"} <= contracts.keys():
+        agent, training = components["agent"].type, components["training"].type
+        # Each learns from what its own agent records.
+        if training != (right := algorithms.agent_defaults(agent).embryo):
+            what = f"{training!r} does not go with agent {agent!r}"
+            tree.problem(("training", "type"), what, f"training.type = {right!r} would be right")
+            return
+    for other in ("agent", "training"):
+        if {"model", other} <= contracts.keys() and contracts["model"] != contracts[other]:
+            what = f"{components['model'].type!r} does not go with {other} {components[other].type!r}"
+            models = " or ".join(map(repr, algorithms.built_in_names("model", contracts[other])))
+            tree.problem(("model", "type"), what, f"model.type = {models} would be right")
+            return
+
+
+def _defaults(agent: str) -> dict[str, str]:
+    try:
+        defaults = algorithms.agent_defaults(agent)
+    except AlgorithmError:
+        # The agent was reported already. What it goes with is judged as if the nearest name had been written.
+        near = nearest(agent, algorithms.names("agent"))
+        return {} if not near or near[0] == agent else _defaults(near[0])
+    return {"model": defaults.model, "training": defaults.embryo}
+
+
+def check_environment(tree: Tree) -> None:
+    """Note an environment's type, id or options that do not exist, or whose library is missing."""
+    table = tree.values.get("environment")
+    name = table.get("type") if isinstance(table, dict) else None
+    if not isinstance(table, dict) or not isinstance(name, str):
+        return  # Reported as a wrong value already.
+    try:
+        factory = environments.find(name)
+    except EnvironmentFailure as error:
+        tree.problem(("environment", "type"), str(error))
+        return
+    given, options = table.get("id"), table.get("options", {})
+    # What options there are may depend on the id.
+    if _check_environment_id(tree, factory, name, given) and isinstance(options, dict):
+        _check_environment_options(tree, factory, given if isinstance(given, str) else "", options)
+
+
+def _check_environment_id(tree: Tree, factory: EnvironmentFactory, type_name: str, given: object) -> bool:
+    path = ("environment", "id")
+    try:
+        factory.check_id(given if isinstance(given, str) else "")
+    except EnvironmentFailure as error:
+        if given is None:
+            example = f'for example id = "{_IDS[type_name]}"' if type_name in _IDS else ""
+            tree.problem(path, f"missing: {error}", example)
+        elif isinstance(given, str):
+            tree.problem(path, str(error))
+    except Exception as error:  # noqa: BLE001 - an id "module:Name-v0" imports a module of the user's
+        tree.problem(path, f"{given!r} does not import: {type(error).__name__}: {error}")
+    else:
+        return True
+    return False
+
+
+def _check_environment_options(
+    tree: Tree, factory: EnvironmentFactory, env_id: str, options: Mapping[str, Any]
+) -> None:
+    path = ("environment", "options")
+    try:
+        factory.check_options(env_id, options)
+    except WrongOptionError as error:
+        tree.problem((*path, error.option), str(error))
+    except EnvironmentFailure as error:
+        tree.problem(path, str(error))
+    except Exception as error:  # noqa: BLE001 - a factory of the user's may raise anything
+        tree.problem(path, f"cannot be checked: {type(error).__name__}: {error}")
+
+
+def check_transports(tree: Tree) -> None:
+    """Note engines that do not exist, are not installed or do not load."""
+    distribution = tree.values.get("distribution", {})
+    default = Distribution().transport.local
+    written = distribution.get("transport", default) if isinstance(distribution, dict) else None
+    path = ("distribution", "transport")
+    edges = (
+        {(*path, edge): name for edge, name in written.items()}
+        if isinstance(written, dict)
+        else {path: written}
+    )
+    for place, name in edges.items():
+        if not isinstance(name, str):
+            continue  # Reported as a wrong value already.
+        try:
+            transports.load(name)
+        except TransportError as error:
+            tree.problem(place, str(error))
+
+
+def known_sections(tree: Tree, sections: list[str]) -> None:
+    """Note sections that do not exist, and keys that stand where sections do."""
+    for name, value in tree.values.items():
+        if name not in sections:
+            tree.problem((name,), "unknown section", did_you_mean(name, sections, "sections"))
+        elif not isinstance(value, dict):
+            tree.problem((name,), f"{shown_value(value)} is no section", f"write [{name}]")

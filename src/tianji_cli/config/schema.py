@@ -1,14 +1,17 @@
 """What a config says once it is valid: frozen models, one for each section.
 
-Settings whose keys depend on a ``type`` (agent, model, training) are ``Component``s; their models come from
-``tianji_algos`` and import no torch. Whether settings fit one another is ``checks``' business.
+A key's type, default, meaning and what else has to be set for it to have an effect stand here, once; the
+roles get a section as it is. Settings whose keys depend on a ``type`` (agent, model, training) are
+``Component``s; their models come from ``tianji_algos`` and import no torch. Settings that do not fit one
+another are refused in ``checks``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from typing import Annotated, Any, Final, Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import (
     AfterValidator,
@@ -19,17 +22,6 @@ from pydantic import (
     field_validator,
     model_serializer,
     model_validator,
-)
-
-from tianji_cli.config.update_rules import (
-    OnPolicySettings,
-    ReplayLearnerSettings,
-    SequenceSettings,
-    TransitionSettings,
-    batch_steps_of,
-    replay_settings_of,
-    sequence_steps_of,
-    usual_tolerance,
 )
 
 
@@ -70,6 +62,22 @@ def _check_is_a_device(device: str) -> str:
 
 Device = Annotated[str, AfterValidator(_check_is_a_device)]
 """Where a network computes, in torch's words. Without a number a plan gives GPUs out in turn."""
+
+
+@dataclass(frozen=True)
+class OfReplay:
+    """Marks a key of the buffer that has an effect only with a replay.
+
+    Attributes:
+        remedy: what to do where the learner trains on rollouts.
+        prioritised: it has an effect only with ``sampler = "prioritised"``.
+    """
+
+    remedy: str
+    prioritised: bool = False
+
+
+_OF_PRIORITIES: Final = OfReplay("rollouts have no priorities; leave it out", prioritised=True)
 
 
 class Section(BaseModel):
@@ -258,6 +266,15 @@ class Actor(Section):
     device: Device = "cpu"
 
 
+BATCHES_AHEAD: Final = 2
+"""Batches that a buffer in a process of its own assembles before the learner asks for them."""
+
+MOST_STEPS: Final = 127
+"""Of a transition: the replay keeps its length in seven bits."""
+MOST_IN_SEQUENCE: Final = 65_535
+"""Steps of a sequence: the replay keeps its length in two bytes."""
+
+
 class Buffer(Section):
     """Where fragments wait for the learner: a few rollouts on-policy, a replay memory off-policy.
 
@@ -285,14 +302,19 @@ class Buffer(Section):
     colocate: bool = True
     cores: Annotated[Cores, Field(ge=1)] = 1
     rollouts: Count = 1
-    capacity: Count = 100_000
-    sampler: Literal["uniform", "prioritised", "fresh"] = "uniform"
-    priority_exponent: Annotated[float, Field(ge=0, le=1)] = 0.6
-    importance_exponent: Annotated[float, Field(ge=0, le=1)] = 0.4
-    importance_steps: Count | None = None
-    priority_updates: Literal["async", "sync"] = "async"
-    memory: Literal["auto", "ram", "mmap"] = "auto"
-    save_with_checkpoint: bool = False
+    capacity: Annotated[Count, OfReplay("did you mean rollouts, the number that the buffer holds?")] = 100_000
+    sampler: Annotated[
+        Literal["uniform", "prioritised", "fresh"],
+        OfReplay('rollouts are used whole; "uniform" would be right'),
+    ] = "uniform"
+    priority_exponent: Annotated[float, Field(ge=0, le=1), _OF_PRIORITIES] = 0.6
+    importance_exponent: Annotated[float, Field(ge=0, le=1), _OF_PRIORITIES] = 0.4
+    importance_steps: Annotated[Count | None, _OF_PRIORITIES] = None
+    priority_updates: Annotated[Literal["async", "sync"], _OF_PRIORITIES] = "async"
+    memory: Annotated[Literal["auto", "ram", "mmap"], OfReplay("rollouts stay in memory; leave it out")] = (
+        "auto"
+    )
+    save_with_checkpoint: Annotated[bool, OfReplay("a rollout is used up at once; leave it out")] = False
 
     @field_validator("num")
     @classmethod
@@ -345,6 +367,91 @@ class Distribution(Section):
         """Cores of a group's learners, and of a buffer with a process of its own."""
         buffer_cores = 0 if self.buffer.colocate else self.buffer.num * self.buffer.cores
         return self.learner.num * self.learner.cores + buffer_cores
+
+
+@runtime_checkable
+class OnPolicySettings(Protocol):
+    """Settings of an update rule that learns from rollouts. Any settings that have these, a user's too."""
+
+    @property
+    def rollout_steps(self) -> int:
+        """Env steps, over all actors of a learner, that are gathered for one round of updates."""
+
+
+class ReplayLearnerSettings(Protocol):
+    """Settings of an update rule that learns from batches of a replay."""
+
+    @property
+    def batch_size(self) -> int:
+        """B_s, samples of one update: transitions or sequences."""
+
+    @property
+    def replay_ratio(self) -> float:
+        """``rho``: uses of each env step in updates, on average."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """Env steps that are received before the first update."""
+
+    @property
+    def publish_every(self) -> int:
+        """Updates between two published policies."""
+
+
+@runtime_checkable
+class TransitionSettings(ReplayLearnerSettings, Protocol):
+    """Settings of an update rule whose samples are transitions."""
+
+    @property
+    def n_step(self) -> int:
+        """Steps whose rewards a sample sums up."""
+
+    @property
+    def gamma(self) -> float:
+        """Discount of one step."""
+
+
+@runtime_checkable
+class SequenceSettings(ReplayLearnerSettings, Protocol):
+    """Settings of an update rule whose samples are episodes, or parts of long ones."""
+
+    @property
+    def sequence_steps(self) -> int:
+        """L, steps of a sample at most."""
+
+
+def sequence_steps_of(settings: object) -> int | None:
+    """L, env steps of a sample at most, where a replay's samples are sequences; None if they are not."""
+    return settings.sequence_steps if isinstance(settings, SequenceSettings) else None
+
+
+def batch_steps_of(settings: ReplayLearnerSettings) -> int:
+    """Env steps that a batch of a replay has at most."""
+    return settings.batch_size * (sequence_steps_of(settings) or 1)
+
+
+def replay_settings_of(settings: object) -> TransitionSettings | SequenceSettings | None:
+    """Settings of an update rule that learns from a replay; None if they are of another kind."""
+    return settings if isinstance(settings, SequenceSettings | TransitionSettings) else None
+
+
+def least_tolerance(fragment_steps: int, batch_steps: int, rho: float) -> float:
+    """The smallest tolerance of the rate limiter, in env steps, with which one side may always go on.
+
+    Both sides wait if ``error + fragment > tolerance`` and ``error - batch / rho < -tolerance``. There is no
+    such error if ``2 x tolerance >= fragment + batch / rho``.
+
+    Args:
+        fragment_steps: T x N, received at once.
+        batch_steps: env steps that are used at once, at most: B transitions, or the steps of B sequences.
+        rho: uses of each env step.
+    """
+    return (fragment_steps + batch_steps / rho) / 2
+
+
+def usual_tolerance(fragment_steps: int, batch_steps: int, rho: float) -> float:
+    """Twice the least: neither side has to wait for the very moment at which the other is done."""
+    return 2 * least_tolerance(fragment_steps, batch_steps, rho)
 
 
 class JobConfig(Section):

@@ -1,4 +1,4 @@
-"""Reads a config's TOML: the file, those it extends, and ``--set``, remembering who set what.
+"""Reads a config's TOML: the file, those it extends, and ``--set``, and remembers which of them set a value.
 
 Sections are merged key by key, a key's value is replaced as a whole. Nothing here knows what the
 keys mean, except which tables are sections.
@@ -6,6 +6,7 @@ keys mean, except which tables are sections.
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from tianji_cli.config.problems import KeyPath, Problem, find_config, not_found, shown
-from tianji_cli.errors import ConfigError
+import tianji_cli
+from tianji_cli.errors import ConfigError, Problem
+from tianji_plugins import nearest
+
+KeyPath = tuple[str, ...]
+"""Where a value stands in a config: section, key, and whatever lies below the key."""
 
 SECTIONS: Final[frozenset[KeyPath]] = frozenset(
     {
@@ -60,7 +65,7 @@ class Tree:
 
     Attributes:
         values: the tables.
-        origins: who set a key, by its path; what is not listed is inside a value, or was not set.
+        origins: the file or option that set a key, by its path; others are inside a value, or were not set.
         files: the files read, the one that was asked for first.
         problems: what was wrong on the way.
     """
@@ -79,26 +84,32 @@ class Tree:
         below = (origin for known, origin in self.origins.items() if known[: len(path)] == tuple(path))
         return next(below, shown(self.files[0]))
 
-    def latest(self, paths: Sequence[KeyPath]) -> KeyPath:
-        """Find which of some values was set last: by ``--set``, or else nearest to the config asked for.
-
-        That is the one to change if they do not fit one another; the first of those set together.
-        """
-        order = ["--set", *(shown(file) for file in self.files)]
-        written = [path for path in paths if self._was_set(path)] or list(paths)
-        return min(written, key=lambda path: order.index(self.origin(path)))
-
     def _was_set(self, path: KeyPath) -> bool:
-        """A section's origin says who named the section, which is not who set a key that is missing in it."""
+        """A section's origin says who named the section, not a key that is missing in it."""
         return any(
             path[:length] in self.origins
             for length in range(len(path), 0, -1)
             if not is_section(path[:length])
         )
 
-    def problem(self, path: Sequence[str], what: str, remedy: str = "") -> None:
-        """Note that a value is wrong."""
+    def problem(self, path: str | KeyPath, what: str, remedy: str = "") -> None:
+        """Note that a value is wrong, by its path, or by its dotted path."""
+        path = tuple(path.split(".")) if isinstance(path, str) else path
         self.problems.append(Problem(self.origin(path), ".".join(path), what, remedy))
+
+    def conflict(self, keys: Sequence[str], what: str, remedy: str = "") -> None:
+        """Note that values do not fit one another, at the one of them that was set last.
+
+        That is by ``--set``, or else nearest to the config asked for; the first of those set together.
+
+        Args:
+            keys: dotted paths.
+            what: is wrong.
+            remedy: what would be right.
+        """
+        order = ["--set", *(shown(file) for file in self.files)]
+        written = [key for key in keys if self._was_set(tuple(key.split(".")))] or keys
+        self.problem(min(written, key=lambda key: order.index(self.origin(key.split(".")))), what, remedy)
 
     def merge(self, table: Mapping[str, Any], origin: str, at: KeyPath = ()) -> None:
         """Lay a table over what is there.
@@ -149,11 +160,7 @@ class Tree:
 
 
 def read(name: str, overrides: Sequence[str] = ()) -> Tree:
-    """Read a config with all that it extends, and lay ``--set`` over it.
-
-    Args:
-        name: path of the config, or the name of a shipped one.
-        overrides: the values of ``--set``, each ``SECTION.KEY=VALUE``; later ones win.
+    """Read a config with all that it extends, and lay ``--set`` over it; see ``load_config``.
 
     Raises:
         ConfigError: a file is missing, is not TOML, or extends itself.
@@ -237,13 +244,7 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _too_much(text: str) -> tuple[int, str, str]:
-    """Describe what of TOML that is right is more than Python reads.
-
-    Returns:
-        at: where in the text.
-        what: it is.
-        remedy: what would be right.
-    """
+    """Find what Python does not read of valid TOML: its place, what it is, and what would be right."""
     depth = 0
     for bracket in _BRACKETS.finditer(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(bracket[0], 0)
@@ -293,3 +294,61 @@ def _parse_value(text: str) -> object:
     except tomllib.TOMLDecodeError:
         return text
     return table["value"] if len(table) == 1 else text
+
+
+def shipped_directory() -> Path | None:
+    """Find where the configs lie: beside the code in a wheel, at the repository's root otherwise."""
+    package = Path(tianji_cli.__file__).resolve().parent
+    installed = package / "configs"
+    if installed.is_dir():
+        return installed
+    checkout = package.parents[1]
+    if (checkout / "configs").is_dir() and (checkout / "pyproject.toml").is_file():
+        return checkout / "configs"
+    return None
+
+
+def shipped_configs() -> dict[str, Path]:
+    """List the shipped configs by the name that finds them from anywhere, ``configs/NAME.toml``."""
+    directory = shipped_directory()
+    if directory is None:
+        return {}
+    return {f"configs/{path.name}": path for path in sorted(directory.glob("*.toml"))}
+
+
+def find_config(name: str, base: Path) -> Path | None:
+    """Find a config by its path, or a shipped one as ``configs/NAME.toml``, ``NAME.toml`` or ``NAME``.
+
+    A relative path begins in ``base``.
+    """
+    path = base / Path(name).expanduser()
+    if os.path.isfile(path):  # Unlike Path's own, it raises nothing where a name is too long.
+        return path
+    parts = Path(name).parts
+    if len(parts) == 1 or (len(parts) == 2 and parts[0] == "configs"):
+        return shipped_configs().get(f"configs/{parts[-1].removesuffix('.toml')}.toml")
+    return None
+
+
+def not_found(name: str, base: Path, where: str, key: str = "") -> Problem:
+    """Describe a config that is not there, and which one was probably meant."""
+    path = base / Path(name).expanduser()
+    if os.path.isdir(path):
+        return Problem(
+            where, key, "is a directory" if where == name else f"{name} is a directory", "name a TOML file"
+        )
+    beside = sorted(path.parent.glob("*.toml")) if os.path.isdir(path.parent) else []
+    candidates = [str(Path(name).parent / found.name) for found in beside] + list(shipped_configs())
+    by_stem = {Path(candidate).stem: candidate for candidate in reversed(candidates)}
+    stem = next(iter(nearest(path.name.removesuffix(".toml"), by_stem)), None)
+    near = by_stem[stem] if stem is not None else None
+    remedy = f"did you mean {near!r}?" if near else "`configs/NAME.toml` finds the ones that come with tianji"
+    return Problem(where, key, "no such file" if where == name else f"no such file: {name}", remedy)
+
+
+def shown(path: Path) -> str:
+    """Write a path as short as it can be read from the working directory."""
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)

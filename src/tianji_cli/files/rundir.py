@@ -13,8 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from tianji_cli.config.problems import cut
-from tianji_cli.errors import UsageError
+from tianji_cli.errors import UsageError, cut
 from tianji_cli.files.places import check_trusted
 from tianji_cli.files.regular import open_regular
 from tianji_cli.quantities import ranges

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError, to_json
 
 from tianji_algos.settings import NoSettings
-from tianji_cli.config import user_roles
+from tianji_cli.config.loader import HasSettings, load_role
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.roles.buffer.rollout import FragmentValidator
@@ -90,7 +90,7 @@ class Policy:
     parameters: npt.NDArray[np.float32]
 
 
-class UserRole(Role, user_roles.HasSettings):
+class UserRole(Role, HasSettings):
     """A user role: subclass it, set ``settings_type`` and write ``turn``.
 
     ``turn`` does a small piece of work and says whether there was any; without any the process sleeps until a
@@ -237,7 +237,7 @@ def find_user_role(type_name: str) -> type[UserRole]:
     Raises:
         UsageError: there is none, it does not import, or it is no ``UserRole``.
     """
-    found = user_roles.load(type_name)
+    found = load_role(type_name)
     if not issubclass(found, UserRole):
         raise UsageError(f"role {type_name!r} is {found!r}, not a subclass of {UserRole.__module__}.UserRole")
     return found

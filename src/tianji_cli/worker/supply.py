@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from tianji_algos.core import Embryo, ReplayEmbryo, RolloutEmbryo
-from tianji_cli.config.schema import JobConfig
-from tianji_cli.config.update_rules import BATCHES_AHEAD
+from tianji_cli.config.schema import BATCHES_AHEAD, JobConfig
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, DEALS, FRAGMENTS, PRIORITIES, SHARES, ChannelSize
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer

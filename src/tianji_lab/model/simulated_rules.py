@@ -8,7 +8,7 @@ import random
 
 import simpy
 
-from tianji_cli.config.update_rules import least_tolerance
+from tianji_cli.config.schema import least_tolerance
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_lab.model.costs import Split, Workload
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import simpy
 
-from tianji_cli.config.update_rules import BATCHES_AHEAD
+from tianji_cli.config.schema import BATCHES_AHEAD
 from tianji_lab.model.costs import Costs, Split, Workload
 from tianji_lab.model.rates import NOBODY, PerRole, Seats, seats_of
 from tianji_lab.model.simulated_rules import Chance, SharedCores, SimulatedActor, Sleeper, actors_of, store_of

@@ -12,9 +12,8 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.problems import KeyPath, dotted, find_config, shown
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.config.source import SECTIONS, Tree, read
+from tianji_cli.config.source import SECTIONS, KeyPath, Tree, find_config, read, shown
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.files.rundir import write_whole
 from tianji_lab.profile.settings import ACTORS, PINNED
@@ -144,7 +143,7 @@ def _nameless(job: JobConfig) -> JobConfig:
 
 
 def _cannot_be_said(before: Tree, changes: Mapping[KeyPath, object]) -> str:
-    keys = ", ".join(map(dotted, changes))
+    keys = ", ".join(".".join(key) for key in changes)
     return (
         f"{shown(before.files[0])} with another {keys} cannot be written so that it means what was asked; "
         "--set each key of a section by itself, or write the config by hand"

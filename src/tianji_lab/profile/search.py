@@ -10,9 +10,8 @@ from math import lcm
 from typing import Final
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.config.source import read
-from tianji_cli.config.update_rules import OnPolicySettings
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.telemetry.bottleneck import BALANCED
 from tianji_lab.model.costs import CostTable, Split, Workload, powers_of_two

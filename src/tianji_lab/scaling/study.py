@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.schema import JobConfig
-from tianji_cli.config.update_rules import OnPolicySettings
+from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.launch.mpi import launched
 from tianji_cli.plan.plan import expected_hosts, make_plan

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.schema import JobConfig
-from tianji_cli.config.update_rules import OnPolicySettings
+from tianji_cli.config.schema import JobConfig, OnPolicySettings
 from tianji_cli.errors import UsageError
 from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import duration

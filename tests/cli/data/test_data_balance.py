@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.config.update_rules import least_tolerance, usual_tolerance
+from tianji_cli.config.schema import least_tolerance, usual_tolerance
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 
 FRAGMENTS = st.integers(1, 4096)

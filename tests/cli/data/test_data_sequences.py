@@ -14,9 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tianji_algos.fields import FieldSpec
+from tianji_cli.config.schema import MOST_IN_SEQUENCE
 from tianji_cli.roles.buffer.replay.file import restore_replay, save_replay
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of, kept_first
-from tianji_cli.roles.buffer.replay.samples import MOST_STEPS, TERMINATED
+from tianji_cli.roles.buffer.replay.samples import TERMINATED
 from tianji_cli.wire.batches import BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_envs.team import TeamSpace
@@ -276,7 +277,7 @@ def test_a_replay_of_sequences_takes_what_was_predicted() -> None:
     assert replay.nbytes == predicted.total
 
 
-@pytest.mark.parametrize("most", [0, MOST_STEPS + 1])
+@pytest.mark.parametrize("most", [0, MOST_IN_SEQUENCE + 1])
 def test_a_length_that_two_bytes_do_not_hold_is_refused(most: int) -> None:
     with pytest.raises(ValueError, match="a sequence has 1 to 65535 steps"):
         open_sequences(fragment_layout(2, 2), 5, most)

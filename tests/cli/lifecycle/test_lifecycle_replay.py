@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tianji_cli.config.update_rules import BATCHES_AHEAD
+from tianji_cli.config.schema import BATCHES_AHEAD
 
 RHO, WARMUP = 2.0, 512
 DQN: dict[str, Any] = {

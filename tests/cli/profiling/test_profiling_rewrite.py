@@ -14,9 +14,8 @@ import pytest
 from cli.profiling.probing import leaves
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.problems import shipped_configs
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.config.source import read
+from tianji_cli.config.source import read, shipped_configs
 from tianji_cli.errors import UsageError
 from tianji_lab.model.costs import Split
 from tianji_lab.profile.rewrite import check_place, write

@@ -8,8 +8,8 @@ import pytest
 from cli.profiling.probing import leaves
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.problems import shipped_configs
 from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.source import shipped_configs
 from tianji_lab.model.costs import Split, Workload
 from tianji_lab.profile.scaling import GroupAveraging
 from tianji_lab.profile.settings import (

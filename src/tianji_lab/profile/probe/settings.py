@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from tianji_cli.config.checks import steps_under_way
-from tianji_cli.config.problems import Problem
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import ConfigError
+from tianji_cli.errors import ConfigError, Problem
 
 REPLAY_BYTES: Final = 128 << 20
 """More fragments than these make draws no slower: they are beyond all caches."""

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
+from tianji_cli.config.schema import MOST_IN_SEQUENCE, MOST_STEPS
 from tianji_cli.roles.buffer.replay.memory import NONE, Indices, Links, ReplayMemory, Rows
 from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.wire.fragment import FragmentLayout
@@ -155,7 +156,7 @@ def blank_bytes(layout: FragmentLayout, slots: int) -> int:
     return slots * rows_each(layout) if spec.history else 0
 
 
-LENGTH: Final = 127
+LENGTH: Final = MOST_STEPS
 """Bits of a span for the number of steps."""
 
 
@@ -317,9 +318,6 @@ def _discounts(gamma: float) -> npt.NDArray[np.float32]:
 BEGINS: Final = 1
 """Bit of a span that says that a sequence begins with a step."""
 
-MOST_STEPS: Final = 65_535
-"""Of a sequence: its length has two bytes."""
-
 Numbers = npt.NDArray[np.int64]
 
 
@@ -388,8 +386,8 @@ class Sequences(SampleIndex):
     """
 
     def __init__(self, memory: ReplayMemory, steps: int) -> None:
-        if not 1 <= steps <= MOST_STEPS:
-            raise ValueError(f"a sequence has 1 to {MOST_STEPS} steps, not {steps}")
+        if not 1 <= steps <= MOST_IN_SEQUENCE:
+            raise ValueError(f"a sequence has 1 to {MOST_IN_SEQUENCE} steps, not {steps}")
         super().__init__(memory)
         (observation,) = (spec for spec in self._layout.fields if spec.name == "observation")
         if observation.history:
