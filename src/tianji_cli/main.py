@@ -11,40 +11,59 @@ import resource
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from json import dumps
 from pathlib import Path
+from pkgutil import resolve_name
 from shutil import get_terminal_size
 from textwrap import wrap
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
 from tianji_cli.commands import bench_app
+from tianji_cli.commands.bench_options import Json, Override
 from tianji_cli.errors import ConfigError, TianjiError, describe, printable
 from tianji_cli.signals import INTERRUPTED, Interruption
 
+_FUNCTIONS: Final[dict[str, tuple[str, str]]] = {}
+"""Module and name of the function behind a command, and its help."""
+
+
+class _Commands(TyperGroup):
+    """Imports the function of a command, which declares its options, when it is known that this one runs."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in _FUNCTIONS:
+            function, help_ = _FUNCTIONS[name]
+            own = typer.Typer(add_completion=False)
+            own.command(name=name, help=help_)(resolve_name(f"tianji_cli.commands.{function}"))
+            command = typer.main.get_command(own)
+        return name, command, rest
+
+
+def _exit(status: int, **_options: object) -> None:
+    raise typer.Exit(status)
+
+
 app = typer.Typer(
     name="tianji",
+    cls=_Commands,
+    result_callback=_exit,
     help="Distributed reinforcement learning with relaxed assignment dependencies.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-launch = typer.Typer(help="Start a job on a cluster.", no_args_is_help=True)
+launch = typer.Typer(cls=_Commands, help="Start a job on a cluster.", no_args_is_help=True)
 app.add_typer(launch, name="launch")
 app.add_typer(bench_app.app, name="bench")
 
-JsonOption = Annotated[
-    str | None, typer.Option("--json", metavar="PATH", help="Write the figures as JSON; - is stdout.")
-]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Replace a setting; repeatable."),
-]
-NameOption = Annotated[str | None, typer.Option(help="Name of the experiment.")]
-OutOption = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Runs are in DIR, not experiments/.")
-]
+
+def _add(name: str, function: str, help_: str, to: typer.Typer = app) -> None:
+    """Add a command by its name and line in the help; ``function`` returns the exit status."""
+    _FUNCTIONS[name] = function, help_
+    to.command(name=name, help=help_)(lambda: None)
 
 
 @app.callback(invoke_without_command=True)
@@ -59,151 +78,10 @@ def common(
         raise typer.Exit
 
 
-@app.command()
-def train(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
-    config: Annotated[
-        str | None, typer.Argument(metavar="[CONFIG]", help="A TOML file, or a shipped one's name.")
-    ] = None,
-    set_: SetOption = None,
-    name: NameOption = None,
-    out: OutOption = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.")
-    ] = None,
-    run_in: Annotated[
-        Path | None, typer.Option("--run", metavar="DIR", help="Use the directory that `tianji launch` made.")
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Where hosts that join reach this one.")
-    ] = None,
-    transport: Annotated[
-        str | None, typer.Option(help="Engine of every edge, in place of the config's.")
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="Where learners compute, such as cpu or cuda; actors: distribution.actor.device."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print who would run where, and start nothing.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-    json: JsonOption = None,
-) -> None:
-    """Train from a config, or go on with an earlier run."""
-    from tianji_cli.commands.train import train as run  # noqa: PLC0415
-
-    overrides = list(set_ or [])
-    overrides += [f"distribution.transport={dumps(transport)}"] if transport else []
-    overrides += [f"distribution.device={dumps(device)}"] if device else []
-    status = run(
-        config,
-        overrides=overrides,
-        name=name,
-        out=out,
-        resume=resume,
-        run_in=run_in,
-        listen=listen,
-        dry_run=dry_run,
-        quiet=quiet,
-        json_to=json,
-    )
-    raise typer.Exit(status)
-
-
-@app.command(name="eval")
-def evaluate(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Path of a run, NAME/N, or NAME for its newest.")],
-    episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes to play.")] = 100,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the environments.")] = None,
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(metavar="best|last|STEP", help="Which one to play with; as the config says by default."),
-    ] = None,
-    policy: Annotated[
-        str, typer.Option(metavar="trained|random|heuristic", help="Who plays: the trained one by default.")
-    ] = "trained",
-    max_s: Annotated[
-        float | None,
-        typer.Option(metavar="S", min=0.001, help="Longest time; the config's eval_max_s by default."),
-    ] = None,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Most env steps; the config's eval_max_steps by default."),
-    ] = None,
-    render: Annotated[
-        Path | None, typer.Option(metavar="X.gif", help="Save an animated GIF of the first episode.")
-    ] = None,
-    out: OutOption = None,
-    json: JsonOption = None,
-) -> None:
-    """Play greedy episodes with a policy that a run has saved."""
-    from tianji_cli.commands.eval import evaluate as play  # noqa: PLC0415
-
-    raise typer.Exit(
-        play(
-            run,
-            episodes=episodes,
-            seed=seed,
-            checkpoint=checkpoint,
-            policy=policy,
-            max_s=max_s,
-            max_steps=max_steps,
-            render=render,
-            out=out,
-            json_to=json,
-        )
-    )
-
-
-@app.command()
-def watch(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Path of a run, NAME/N, or NAME for its newest.")],
-    out: OutOption = None,
-    json: JsonOption = None,
-) -> None:
-    """Show a run that is going on, until it is over, and then its result."""
-    from tianji_cli.commands.watch import watch as look_on  # noqa: PLC0415
-
-    raise typer.Exit(look_on(run, out=out, json_to=json))
-
-
-@app.command()
-def join(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="tcp://HOST:PORT of the job's root.")],
-    key: Annotated[Path, typer.Option(metavar="FILE", help="The job's key, job.key of its run directory.")],
-    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
-) -> None:
-    """Take part in a job of another host, until it is over."""
-    from tianji_cli.commands.join import join as take_part  # noqa: PLC0415
-
-    raise typer.Exit(take_part(address, key, quiet=quiet))
-
-
-@launch.command()
-def slurm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
-    config: Annotated[str, typer.Argument(metavar="CONFIG", help="A TOML file, or a shipped one's name.")],
-    nodes: Annotated[int, typer.Option(min=1, help="How many nodes to ask for.")],
-    print_: Annotated[bool, typer.Option("--print", help="Print the script, and make nothing.")] = False,
-    partition: Annotated[str | None, typer.Option(help="Where to queue.")] = None,
-    time: Annotated[
-        str | None, typer.Option(metavar="LIMIT", help="As Slurm writes it, such as 2:00:00.")
-    ] = None,
-    account: Annotated[str | None, typer.Option(help="Whom to charge.")] = None,
-    cpus_per_node: Annotated[
-        int | None, typer.Option(min=1, help="CPUs of each node; what the plan uses by default.")
-    ] = None,
-    set_: SetOption = None,
-    name: NameOption = None,
-    out: OutOption = None,
-) -> None:
-    """Write a batch script into a new run directory, and submit it."""
-    from tianji_cli.commands.launch import launch_slurm  # noqa: PLC0415
-    from tianji_cli.launch.slurm import Request  # noqa: PLC0415
-
-    request = Request(nodes, partition, time, account, cpus_per_node)
-    raise typer.Exit(
-        launch_slurm(config, request, overrides=set_ or (), name=name, out=out, print_only=print_)
-    )
+_add("train", "train:train", "Train from a config, or go on with an earlier run.")
+_add("eval", "eval:evaluate", "Play greedy episodes with a policy that a run has saved.")
+_add("watch", "watch:watch", "Show a run that is going on, until it is over, and then its result.")
+_add("join", "join:join", "Take part in a job of another host, until it is over.")
 
 
 @app.command()
@@ -236,11 +114,11 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
         Path | None,
         typer.Option("--from", metavar="PATH", help="Take what an earlier profile's --json measured."),
     ] = None,
-    set_: SetOption = None,
+    set_: Override = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write profile.json and profile.png into DIR.")
     ] = None,
-    json: JsonOption = None,
+    json: Json = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
 ) -> None:
     """Measure what a config's parts cost here, and recommend how to split the cores among them.
@@ -268,25 +146,9 @@ def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
     raise typer.Exit(run(options))
 
 
-@app.command(name="list")
-def list_(
-    kind: Annotated[
-        str, typer.Argument(metavar="agents|models|environments|roles|transports", help="What to list.")
-    ],
-    json: JsonOption = None,
-) -> None:
-    """List what a config can name."""
-    from tianji_cli.commands.list import list_things  # noqa: PLC0415
-
-    raise typer.Exit(list_things(kind, json))
-
-
-@app.command()
-def doctor(json: JsonOption = None) -> None:
-    """Look at this machine and say what would keep a training from running."""
-    from tianji_cli.commands.doctor import examine  # noqa: PLC0415
-
-    raise typer.Exit(examine(json))
+_add("list", "list:list_things", "List what a config can name.")
+_add("doctor", "doctor:examine", "Look at this machine and say what would keep a training from running.")
+_add("slurm", "launch:slurm", "Write a batch script into a new run directory, and submit it.", launch)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -106,7 +106,7 @@ def test_debug_shows_the_traceback_wherever_it_stands(place: int, tmp_path: Path
 def test_an_unforeseen_exception_is_a_failure_told_in_two_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(json_to: str | None) -> int:
+    def broken(json_to: str | None = None) -> int:
         raise LookupError("the cellar is empty")
 
     monkeypatch.setattr(doctor, "examine", broken)

@@ -1,4 +1,4 @@
-"""Options that commands of `tianji bench` share. Imports next to nothing: `tianji --help` reads it too."""
+"""Options that commands share. Imports next to nothing: `tianji --help` reads it too."""
 
 from __future__ import annotations
 
@@ -25,3 +25,7 @@ Threshold = Annotated[
     float | None,
     typer.Option(metavar="RETURN", help="Time to this mean return; the config's first by default."),
 ]
+
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Path of a run, NAME/N, or NAME for its newest.")]
+Runs = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Runs are in DIR, not experiments/.")]
+Name = Annotated[str | None, typer.Option(help="Name of the experiment.")]

@@ -18,6 +18,7 @@ from typing import Final, Literal
 import psutil
 from packaging.requirements import Requirement
 
+from tianji_cli.commands.bench_options import Json
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.telemetry.table import print_table
 from tianji_transports import registry as transports
@@ -52,15 +53,8 @@ class Finding:
     remedy: str = ""
 
 
-def examine(json_to: str | None) -> int:
-    """Print all findings.
-
-    Args:
-        json_to: file for the findings as JSON, ``-`` for stdout.
-
-    Returns:
-        The exit status: 1 if a problem would keep a training from running.
-    """
+def examine(json_to: Json = None) -> int:
+    """Print all findings; the exit status is 1 if a problem would keep a training from running."""
     findings = [finding for look in _LOOKS for finding in look()]
     problems = [finding for finding in findings if finding.grade == "problem"]
     if json_to is not None:

@@ -14,11 +14,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, Self, TextIO
+from typing import IO, TYPE_CHECKING, Annotated, Any, Final, NoReturn, Self, TextIO
 
 import numpy as np
 import numpy.typing as npt
+import typer
 
+from tianji_cli.commands.bench_options import Json, Run, Runs
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, cut, describe
 from tianji_cli.files.directories import remove_stale
@@ -132,34 +134,35 @@ MOST_S: Final = 1e8
 """Longest time that a timer is set to; three years."""
 
 
-def evaluate(  # noqa: PLR0913 - as many as the command has options
-    run: str,
+def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
+    run: Run,
     *,
-    episodes: int = 100,
-    seed: int | None = None,
-    checkpoint: str | None = None,
-    policy: str = TRAINED,
-    max_s: float | None = None,
-    max_steps: int | None = None,
-    render: Path | None = None,
-    out: Path | None = None,
-    json_to: str | None = None,
+    episodes: Annotated[int, typer.Option(min=1, help="Greedy episodes to play.")] = 100,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of the environments.")] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(metavar="best|last|STEP", help="Which one to play with; as the config says by default."),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(metavar="trained|random|heuristic", help="Who plays: the trained one by default.")
+    ] = TRAINED,
+    max_s: Annotated[
+        float | None,
+        typer.Option(metavar="S", min=0.001, help="Longest time; the config's eval_max_s by default."),
+    ] = None,
+    max_steps: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Most env steps; the config's eval_max_steps by default."),
+    ] = None,
+    render: Annotated[
+        Path | None, typer.Option(metavar="X.gif", help="Save an animated GIF of the first episode.")
+    ] = None,
+    out: Runs = None,
+    json_to: Json = None,
 ) -> int:
-    """Evaluate a checkpoint, or a baseline in the same environments, and print what came of it.
+    """Evaluate a checkpoint, or a baseline in the same environments, and print the result.
 
     Episodes that have not ended when a limit is reached are left out, and counted.
-
-    Args:
-        run: path of the run, ``name/n``, or ``name`` for its newest.
-        episodes: how many to play.
-        seed: of the environments.
-        checkpoint: ``best``, ``last``, or a step that is kept; the config's choice by default.
-        policy: ``trained``, ``random`` or ``heuristic``.
-        max_s: seconds that it may take from its first step; the config's ``eval_max_s`` by default.
-        max_steps: env steps of all episodes together; the config's ``eval_max_steps`` by default.
-        render: file for an animation (GIF) of the first episode.
-        out: directory of runs, in place of ``experiments``.
-        json_to: file for the figures, ``-`` for stdout.
 
     Raises:
         UsageError: there is no such run, checkpoint or policy, or the animation cannot be written.

@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 import tempfile
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from tianji_cli.errors import printable
 from tianji_cli.files.directories import HOST_DIRECTORY, directory_lock, remove_stale
@@ -16,21 +19,18 @@ from tianji_cli.wire.interfaces import address_towards, parse_address, resolve
 from tianji_cli.wire.keys import JobKey, RootAddress
 
 
-def join(address: str, key: Path, *, quiet: bool = False) -> int:
+def join(
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="tcp://HOST:PORT of the job's root.")],
+    key: Annotated[Path, typer.Option(metavar="FILE", help="The job's key, job.key of its run directory.")],
+    *,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Say nothing but errors.")] = False,
+) -> int:
     """Join a job and take part until it is over.
-
-    Args:
-        address: ``tcp://HOST:PORT`` where the job's root listens.
-        key: the file with the job's key.
-        quiet: say nothing that is no error.
-
-    Returns:
-        The exit status, 0.
 
     Raises:
         UsageError: the address or the key is wrong, or others may change what this host would use.
-        RunFailed: the root is gone, never was there, or says what makes no sense.
-        Interruption: the user has had enough.
+        RunFailed: the root is gone or was never there, or sends what makes no sense.
+        Interruption: the user stops it.
     """
 
     def say(what: str) -> None:

@@ -5,42 +5,43 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from tianji_cli.commands.bench_options import Config, Name, Override, Runs
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.launch.slurm import Request, batch_script, require_slurm, script_of, submit
 from tianji_cli.wire.keys import write_new_key
 
 
-def launch_slurm(
-    config: str,
-    request: Request,
+def slurm(  # noqa: PLR0913 - the options of a command are its parameters
+    config: Config,
     *,
-    overrides: Sequence[str] = (),
-    name: str | None = None,
-    out: Path | None = None,
-    print_only: bool = False,
+    nodes: Annotated[int, typer.Option(min=1, help="How many nodes to ask for.")],
+    print_only: Annotated[bool, typer.Option("--print", help="Print the script, and make nothing.")] = False,
+    partition: Annotated[str | None, typer.Option(help="Where to queue.")] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="LIMIT", help="As Slurm writes it, such as 2:00:00.")
+    ] = None,
+    account: Annotated[str | None, typer.Option(help="Whom to charge.")] = None,
+    cpus_per_node: Annotated[
+        int | None, typer.Option(min=1, help="CPUs of each node; what the plan uses by default.")
+    ] = None,
+    overrides: Override = None,
+    name: Name = None,
+    out: Runs = None,
 ) -> int:
     """Submit a job to Slurm, or show what would be submitted.
-
-    Args:
-        config: path or name of the config.
-        request: what to ask Slurm for.
-        overrides: ``SECTION.KEY=VALUE`` settings that replace the config's.
-        name: of the experiment, in place of the config's.
-        out: directory for runs, in place of ``experiments``.
-        print_only: print the script and make nothing.
-
-    Returns:
-        The exit status, 0.
 
     Raises:
         UsageError: the command does not fit together; ConfigError: the config cannot be run.
         SlurmError: Slurm is not there, or does not take the job.
     """
-    settings = [*overrides, f"distribution.hosts={request.nodes}"]
+    request = Request(nodes, partition, time, account, cpus_per_node)
+    settings = [*(overrides or ()), f"distribution.hosts={request.nodes}"]
     settings += [f"experiment.name={json.dumps(name)}"] if name else []
     job = load_config(config, settings, request.cpus_per_node)
     place = (DEFAULT_OUT if out is None else out).absolute()

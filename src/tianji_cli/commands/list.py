@@ -7,9 +7,12 @@ import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from tianji_algos import registry as algorithms
+from tianji_cli.commands.bench_options import Json
 from tianji_cli.config.loader import ROLES
 from tianji_cli.errors import UsageError
 from tianji_cli.files.directories import remove_stale
@@ -46,15 +49,13 @@ class Entry:
     missing: str = ""
 
 
-def list_things(kind: str, json_to: str | None) -> int:
+def list_things(
+    kind: Annotated[
+        str, typer.Argument(metavar="agents|models|environments|roles|transports", help="What to list.")
+    ],
+    json_to: Json = None,
+) -> int:
     """Print everything of a kind.
-
-    Args:
-        kind: agents, models, environments, roles or transports.
-        json_to: file for the list as JSON, ``-`` for stdout.
-
-    Returns:
-        The exit status.
 
     Raises:
         UsageError: there are no such things.

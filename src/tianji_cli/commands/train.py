@@ -10,8 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
+import typer
+
+from tianji_cli.commands.bench_options import Json, Name, Override, Quiet, Runs
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
@@ -47,38 +50,40 @@ MOST_SPANS: Final = 4
 """Ranges of numbers in a cell."""
 
 
-def train(  # noqa: PLR0913 - as many as the command has options
-    config: str | None,
+def train(  # noqa: PLR0913 - the options of a command are its parameters
+    config: Annotated[
+        str | None, typer.Argument(metavar="[CONFIG]", help="A TOML file, or a shipped one's name.")
+    ] = None,
     *,
-    overrides: Sequence[str] = (),
-    name: str | None = None,
-    out: Path | None = None,
-    resume: str | None = None,
-    run_in: Path | None = None,
-    listen: str | None = None,
-    dry_run: bool = False,
-    quiet: bool = False,
-    json_to: str | None = None,
+    overrides: Override = None,
+    name: Name = None,
+    out: Runs = None,
+    resume: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.")
+    ] = None,
+    run_in: Annotated[
+        Path | None, typer.Option("--run", metavar="DIR", help="Use the directory that `tianji launch` made.")
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Where hosts that join reach this one.")
+    ] = None,
+    transport: Annotated[
+        str | None, typer.Option(help="Engine of every edge, in place of the config's.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="Where learners compute, such as cpu or cuda; actors: distribution.actor.device."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print who would run where, and start nothing.")
+    ] = False,
+    quiet: Quiet = False,
+    json_to: Json = None,
 ) -> int:
     """Run a job from a config, or go on with an earlier run.
 
     Started by mpiexec or srun with several tasks, all ranks come here: the first is the root, the others
     serve it.
-
-    Args:
-        config: path or name of the config; None with ``resume``.
-        overrides: ``SECTION.KEY=VALUE`` settings that replace the config's.
-        name: of the experiment, in place of the config's.
-        out: directory for runs, in place of ``experiments``.
-        resume: the run to go on with.
-        run_in: a run directory that `tianji launch` has made, and that is not used yet.
-        listen: ``tcp://HOST:PORT`` where other hosts reach the control channel.
-        dry_run: print the plan and start nothing.
-        quiet: show no progress.
-        json_to: file for the summary, ``-`` for stdout.
-
-    Returns:
-        The exit status: 0 done, 130 interrupted.
 
     Raises:
         UsageError: the command does not fit together, or wants a GPU; ConfigError: the config cannot be run.
@@ -92,7 +97,9 @@ def train(  # noqa: PLR0913 - as many as the command has options
         if (config is None) == (resume is None):
             raise UsageError("name a config to train, or a run to go on with (--resume RUN), and not both")
         remove_stale()
-        overrides = [*overrides, *([f"experiment.name={json.dumps(name)}"] if name else [])]
+        overrides = list(overrides or ())
+        keys = {"distribution.transport": transport, "distribution.device": device, "experiment.name": name}
+        overrides += [f"{key}={json.dumps(value)}" for key, value in keys.items() if value]
         place = DEFAULT_OUT if out is None else out
         earlier = RunDirectory.find(resume, place) if resume is not None else None
         if earlier is not None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
+from tianji_cli.commands.bench_options import Json, Run, Runs
 from tianji_cli.errors import RunFailed, TianjiError, printable
 from tianji_cli.files.directories import is_occupied
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
@@ -37,13 +38,8 @@ STALE_S: Final = 600.0
 """A file that was last written so long ago, by whatever clock, is written no more."""
 
 
-def watch(run: str, *, out: Path | None = None, json_to: str | None = None) -> int:
+def watch(run: Run, *, out: Runs = None, json_to: Json = None) -> int:
     """Show a run until it is over, and then its result, from its files alone.
-
-    Args:
-        run: path of the run, ``name/n``, or ``name`` for its newest.
-        out: directory of runs, in place of ``experiments``.
-        json_to: file for the summary, ``-`` for stdout.
 
     Returns:
         The exit status: 0 once the run is over, 130 if its terminal or pipe has gone.
