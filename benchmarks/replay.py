@@ -89,18 +89,18 @@ def timings(replay: Replay, arrays: BatchArrays, rng: np.random.Generator, numbe
     errors = rng.exponential(size=(64, size)).astype(np.float32)
 
     def update() -> None:
-        replay.update_priorities(arrays.handle, errors[rng.integers(64)])
+        replay.update_priorities(arrays.key, errors[rng.integers(64)])
 
     def both() -> None:
         replay.sample(arrays)
         update()
 
     def gather() -> None:
-        places = arrays.handle % replay.ring.span
+        places = arrays.key % replay.ring.slot_steps
         replay.transitions.gather(places, *np.divmod(places, replay.ring.steps_each), arrays)
 
     parts = {
-        "draw": lambda: replay.sampler.draw(arrays.handle, arrays.batch.weight),
+        "draw": lambda: replay.sampler.draw(arrays.key, arrays.batch.weight),
         "gather": gather,
         "sample": lambda: replay.sample(arrays),
         "update": update,

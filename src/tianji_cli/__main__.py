@@ -1,4 +1,4 @@
-"""`python -m tianji_cli`, and the `tianji` script: minds signals, then imports the command line."""
+"""`python -m tianji_cli`, and the `tianji` script: handles signals, then imports the command line."""
 
 from __future__ import annotations
 

@@ -152,11 +152,7 @@ _add("slurm", "launch:slurm", "Write a batch script into a new run directory, an
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; the entry point of the `tianji` script.
-
-    Args:
-        arguments: what follows the program's name; the process's own by default.
-    """
+    """Run the command line; the entry point of the `tianji` script."""
     # Every process of a job sums in the same order, or runs would not repeat themselves: workers set their
     # own numbers of threads, and libraries that read these when they are imported get one.
     for library in ("OMP", "OPENBLAS", "MKL"):

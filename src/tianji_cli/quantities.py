@@ -38,7 +38,6 @@ def duration(seconds: float, decimals: int = 1) -> str:
     """Write a time with two units at most: 0.4 s, 12.3 s, 10 min, 1 min 20 s, 2 h 5 min, 3 d 4 h.
 
     Args:
-        seconds: the time.
         decimals: of the seconds, below a minute.
     """
     if round(seconds, decimals) < 60:

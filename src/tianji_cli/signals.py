@@ -24,7 +24,7 @@ STOP_SIGNALS: Final = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
 """What asks a job to stop. They often reach its whole process group: it is the root's to act on them."""
 
 SAME_S: Final = 0.5
-"""Signals closer together are one wish: `timeout` and others signal a process and then its whole group."""
+"""Signals closer together are one request: `timeout` and others signal a process and then its whole group."""
 
 INTERRUPTED: Final = 130
 """Exit status of a command that the user interrupted."""
@@ -62,7 +62,7 @@ def raise_swallowed() -> None:
 
 
 def ignore_signals() -> None:
-    """Let nothing disturb a command that is as good as over."""
+    """Ignore signals from now on: the command is as good as over."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
 
@@ -84,7 +84,7 @@ class StopSignals:
     """While entered, signals that ask the job to stop are counted, not raised, and wake a poll.
 
     Attributes:
-        count: wishes to stop so far.
+        count: requests to stop so far.
         last: the newest one, in words.
 
     Raises:

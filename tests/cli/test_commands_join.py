@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from cli.sessions import PATIENCE_S, commands
 
+from tianji_cli.wire.address import JobKey, write_new_key
 from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.keys import JobKey, write_new_key
 from tianji_cli.wire.messages import Arrive, Begin, FromRoot, Refuse, Welcome
 
 Join = Callable[..., "subprocess.Popen[str]"]

@@ -13,8 +13,8 @@ import pytest
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from tianji_cli.wire.address import JobKey
 from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.keys import JobKey
 from tianji_transports.core import FULL, EngineOptions
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Slot, Wiring

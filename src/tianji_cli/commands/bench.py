@@ -17,7 +17,7 @@ from tianji_cli.launch.mpi import Launch, World, launched, run_again_under_mpiex
 from tianji_cli.quantities import size
 from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.telemetry.report import write_json
-from tianji_cli.wire.interfaces import link_mb_per_s
+from tianji_cli.wire.address import link_mb_per_s
 from tianji_lab.bench.ensemble import Ensemble, local_ensemble, mpi_ensemble
 from tianji_lab.bench.figures import FIGURE_KB, Figure, figure_named
 from tianji_lab.bench.partner import take_part

@@ -1,4 +1,4 @@
-"""`tianji doctor`: looks at this machine and says what would keep a training from running. No torch."""
+"""`tianji doctor`: looks for what would keep a training from running on this machine. No torch."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _show(findings: Sequence[Finding]) -> None:
 
 
 def stale() -> Iterator[Finding]:
-    """Remove what killed jobs left behind, and say what it was."""
+    """Remove what killed jobs left behind."""
     removed = remove_stale()
     yield Finding("left behind by killed jobs", f"removed: {', '.join(removed)}" if removed else "nothing")
 
@@ -234,7 +234,7 @@ def engines() -> Iterator[Finding]:
 
 
 def ucx() -> Iterator[Finding]:
-    """What UCX found on this machine, and what the environment tells it."""
+    """What UCX found on this machine, and the variables that it reads."""
     settings = sorted(f"{name}={value}" for name, value in os.environ.items() if name.startswith("UCX_"))
     try:
         from tianji_transports.ucx.library import describe  # noqa: PLC0415 - an extra, and takes 0.3 s

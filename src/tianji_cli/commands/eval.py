@@ -45,9 +45,6 @@ _END: Final = b";"
 class Animation:
     """A GIF that grows while it is played.
 
-    Args:
-        path: of the file, which the first picture creates.
-
     Attributes:
         path: of the file.
         pictures: how many it has.
@@ -192,7 +189,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
         evaluator = _play(build, limits, animation)
     except TianjiError:
         raise
-    except Exception as cause:  # Whatever the user's own environment or agent may raise.
+    except Exception as cause:  # A user's environment or agent may raise anything.
         raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
     who = f"{directory.path}, {name or f'{untrained} policy'}"
     _show(evaluator, episodes, who, untrained, animation, json_to)
@@ -282,13 +279,7 @@ def _alarm(after_s: float) -> Iterator[None]:
 
 
 class _ProgressLine:
-    """Says how far the evaluation is: a line on a terminal, which the result takes the place of.
-
-    In a pipe it is a line a second while episodes end.
-
-    Args:
-        stream: where it goes.
-    """
+    """Shows how far the evaluation is: in a line on a terminal, or a line a second in a pipe."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream: TextIO | None = stream
@@ -296,7 +287,7 @@ class _ProgressLine:
         self._shown = Evaluating(0, 0, 0, 0.0)
 
     def show(self, progress: Evaluating) -> None:
-        """Say it, unless the last line is too young, or nothing has changed since."""
+        """Show it, unless the last line is too young, or nothing has changed since."""
         idle = self._shown.seconds and progress.episodes == self._shown.episodes and not self._is_live
         wait_s = IDLE_S if idle else INTERVAL_S
         if progress.seconds - self._shown.seconds >= wait_s:
@@ -345,7 +336,7 @@ def _show(
     animation: Animation | None,
     json_to: str | None,
 ) -> None:
-    """Print what came of it, for people or programs. Of wins and agents only where there are any."""
+    """Print the result, for people or programs; wins and agents only where there are any."""
     returns = evaluator.returns
     evaluation = Evaluation.of(returns, wanted, evaluator.cut_off, evaluator.win_rate, evaluator.agents)
     if json_to is not None:

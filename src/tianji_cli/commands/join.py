@@ -11,12 +11,11 @@ import typer
 
 from tianji_cli.errors import printable
 from tianji_cli.files.directories import HOST_DIRECTORY, directory_lock, remove_stale
-from tianji_cli.files.places import check_trusted
+from tianji_cli.files.regular import check_trusted
 from tianji_cli.launch.host import JoinedHost
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import StopSignals
-from tianji_cli.wire.interfaces import address_towards, parse_address, resolve
-from tianji_cli.wire.keys import JobKey, RootAddress
+from tianji_cli.wire.address import JobKey, RootAddress, address_towards, parse_address, resolve
 
 
 def join(
@@ -41,7 +40,7 @@ def join(
     remove_stale()
     host, port = parse_address(address)
     root_host = resolve(host)
-    # Who could put another key there could have this host join a job of their own.
+    # A user who could put another key there could have this host join a job of their own.
     warnings = check_trusted(key, "copy it to a directory of your own")
     root = RootAddress(f"tcp://{root_host}:{port}", JobKey.read(key))
     warnings += check_trusted(Path(tempfile.gettempdir()), "set TMPDIR to a directory of your own")

@@ -14,7 +14,7 @@ from tianji_cli.commands.bench_options import Config, Name, Override, Runs
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.launch.slurm import Request, batch_script, require_slurm, script_of, submit
-from tianji_cli.wire.keys import write_new_key
+from tianji_cli.wire.address import write_new_key
 
 
 def slurm(  # noqa: PLR0913 - the options of a command are its parameters

@@ -1,4 +1,4 @@
-"""`tianji list`: what a config can name, where it comes from, and what is missing to use it. No torch."""
+"""`tianji list`: names for a config, where each comes from, and what is missing to use it. No torch."""
 
 from __future__ import annotations
 

@@ -41,12 +41,12 @@ from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.report import print_lines, print_result, write_json
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.watching import read_summary
-from tianji_cli.wire.interfaces import parse_address, resolve
+from tianji_cli.wire.address import parse_address, resolve
 
 MAX_ROWS: Final = 64
 """Rows of a plan on the screen; more processes are summed up, and whole with --json."""
 
-MOST_SPANS: Final = 4
+MOST_RANGES: Final = 4
 """Ranges of numbers in a cell."""
 
 
@@ -106,7 +106,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             earlier.check()  # Its config names modules that will run.
         job = load_config(str(earlier.config) if earlier else str(config), overrides)
         if earlier is not None and not dry_run:
-            _mind_earlier(earlier)
+            _check_earlier(earlier)
             if _is_at_its_goal(job, earlier, json_to):
                 return 0
         plan = make_plan(job, expected_hosts(job))
@@ -150,13 +150,7 @@ def _exit_status(result: Result, world: World | None) -> int:
 
 
 def _launcher_that_built(spec: BuildSpec, world: World | None, stack: ExitStack) -> LocalLauncher | None:
-    """Build environment, model and layout once; None where the workers are MPI ranks and need no launcher.
-
-    Args:
-        spec: what is built.
-        world: the ranks, where this is one of them.
-        stack: closes the launcher.
-    """
+    """Build environment, model and layout once; None where the workers are MPI ranks and need no launcher."""
     if world is None:
         launcher = stack.enter_context(LocalLauncher())
         launcher.build_once(spec, say)
@@ -168,13 +162,13 @@ def _launcher_that_built(spec: BuildSpec, world: World | None, stack: ExitStack)
 
 
 def say(what: str) -> None:
-    """Tell the user something before there is a display."""
+    """Write to stderr before there is a display."""
     sys.stderr.write(f"tianji: {what}\n")
     sys.stderr.flush()
 
 
 def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: World | None) -> bool:
-    """Whether mpiexec is still to be started; refuse ranks that the plan has no use for."""
+    """Whether mpiexec is still to be started; refuses ranks that the plan has no use for."""
     transport, hosts, processes = job.distribution.transport, job.distribution.hosts, len(plan.processes)
     if world is not None:
         check_size(world.size, processes)
@@ -212,7 +206,7 @@ def _new_directory(job: JobConfig, place: Path, run_in: Path | None) -> RunDirec
     return RunDirectory.create(job.experiment.name, place) if run_in is None else RunDirectory.adopt(run_in)
 
 
-def _mind_earlier(earlier: RunDirectory) -> None:
+def _check_earlier(earlier: RunDirectory) -> None:
     """Refuse a run that nothing can go on from.
 
     Raises:
@@ -261,14 +255,7 @@ def _is_at_its_goal(job: JobConfig, run: RunDirectory, json_to: str | None) -> b
 
 
 def print_plan(plan: Plan, graph: RoleGraph, roles: Collection[str], json_to: str | None) -> None:
-    """Print who would run where, and who would be connected to whom.
-
-    Args:
-        plan: who runs where.
-        graph: who is connected to whom.
-        roles: names of the user's.
-        json_to: file to write it to, ``-`` for standard output; None for none.
-    """
+    """Print the processes of a plan, and the edges between their roles; write them as JSON where asked."""
     rows: list[dict[str, Any]] = [
         {
             "rank": process.rank,
@@ -331,16 +318,16 @@ def _cells(alike: Sequence[PlannedProcess]) -> tuple[str, ...]:
     hosts = list(dict.fromkeys(process.host for process in alike))
     devices = list(dict.fromkeys(process.device for process in alike))
     return (
-        _spans([process.rank for process in alike]),
+        _ranges([process.rank for process in alike]),
         roles,
-        _spans(groups) or "-",
+        _ranges(groups) or "-",
         hosts[0] if len(hosts) == 1 else f"{len(hosts)} hosts",
         (ranges(cores) if len(alike) > 1 else ",".join(map(str, cores))) or "any",
         devices[0] if len(devices) == 1 else f"{devices[0]} to {devices[-1]}",
     )
 
 
-def _spans(numbers: Sequence[int]) -> str:
-    """Write ascending numbers shortly; of many gaps only the ends are told."""
+def _ranges(numbers: Sequence[int]) -> str:
+    """Write ascending numbers shortly; of many gaps only the ends."""
     text = ranges(numbers)
-    return text if text.count(",") < MOST_SPANS else f"{numbers[0]} to {numbers[-1]}"
+    return text if text.count(",") < MOST_RANGES else f"{numbers[0]} to {numbers[-1]}"

@@ -76,7 +76,7 @@ class _DisplayGoneError(Exception):
 
 @contextlib.contextmanager
 def _writing() -> Iterator[None]:
-    """Tell a display that has gone from whatever else fails.
+    """Distinguish a display that has gone from other failures.
 
     Raises:
         _DisplayGoneError: in place of an OSError.
@@ -91,9 +91,6 @@ class _Screen:
     """Owns the display: shows the newest row, and has it remember the others of its session.
 
     Every method that writes raises ``_DisplayGoneError`` where the display has gone.
-
-    Args:
-        title: what runs.
     """
 
     def __init__(self, title: str) -> None:
@@ -116,7 +113,7 @@ class _Screen:
         return next((role.get("host") for role in self._roles if role.get("role") == "root"), None)
 
     def event(self, text: str) -> None:
-        """Tell that something happened."""
+        """Show an event."""
         with _writing():
             self._display.event(text)
 
@@ -153,12 +150,7 @@ class _Screen:
 
 
 class _Watch:
-    """Looks at a run from outside until it is over.
-
-    Args:
-        run: its directory.
-        screen: where it is shown.
-    """
+    """Looks at a run from outside until it is over."""
 
     def __init__(self, run: RunDirectory, screen: _Screen) -> None:
         self._run = run
@@ -184,7 +176,7 @@ class _Watch:
             select.select((), (), (), LOOK_S)  # A signal ends it at once.
 
     def _look(self) -> Summary | None:
-        # In this order: who writes no more has written everything that is read after that.
+        # In this order: a process that writes no more has written everything that is read after that.
         held = self._is_held()
         if self._screen.take(self._metrics.rows()):
             self._grown_s = time.monotonic()

@@ -55,12 +55,7 @@ _SHARED: Final = (("priority_gamma", "gamma"), ("priority_reward_scale", "reward
 
 
 def check_together(tree: Tree, sections: Mapping[str, Any]) -> None:
-    """Refuse every pair of settings that excludes the other.
-
-    Args:
-        tree: takes the problems.
-        sections: those that are valid by themselves.
-    """
+    """Refuse every pair of settings that excludes the other."""
     agent: Component | None = sections.get("agent")
     environment: Environment | None = sections.get("environment")
     training: Component | None = sections.get("training")
@@ -433,7 +428,7 @@ def _check_no_priorities(tree: Tree, buffer: Buffer, *, computes: bool, may_have
 
 
 def _check_agent_priorities(tree: Tree, settings: ReplayLearnerSettings, agent: Component) -> None:
-    """Compare what both have; one's own settings may have neither."""
+    """Compare settings that both have; a user's own may have neither."""
     for of_agent, of_learner in _SHARED:
         computed_with = getattr(agent.settings, of_agent, None)
         wanted = getattr(settings, of_learner, None)

@@ -415,7 +415,7 @@ def _names_a_module(values: Mapping[str, Any]) -> bool:
 
 
 def find_components(tree: Tree) -> dict[str, Component]:
-    """Build agent, model and training, as far as they can be; what cannot be is noted as a problem."""
+    """Build agent, model and training, as far as they can be; others become problems."""
     defaults: dict[str, str] = {}
     found: dict[str, Component] = {}
     for section, kind in _KINDS.items():
@@ -454,25 +454,25 @@ ROLES: Final = Plugins("role", "tianji.roles", UsageError, UsageError)
 BUILT_IN: Final = ("root", "actor", "buffer", "learner", "follower", "evaluator")
 """Names that are taken."""
 
-OTHER_REFUSERS: Final = ("endpoint", "batches", "shares", "priorities")
-"""What counts refused messages besides roles: a role of such a name could not be told from it."""
+OTHER_COUNTERS: Final = ("endpoint", "batches", "shares", "priorities")
+"""Names under which messages are rejected besides roles: a role's would be confused with them."""
 
 OWN_KEYS: Final = ("type", "receives", "reads", "cores")
-"""What every ``[roles.NAME]`` may say, whatever its class."""
+"""Keys of every ``[roles.NAME]``."""
 
 
 class HasSettings:
-    """What a config has to know of a role's class: the settings it takes. ``UserRole`` derives from it."""
+    """The part of a role's class that a config reads: its settings. ``UserRole`` derives from it."""
 
     settings_type: ClassVar[type[BaseModel]]
-    """What ``[roles.NAME]`` may say beside ``OWN_KEYS``."""
+    """Keys of ``[roles.NAME]`` beside ``OWN_KEYS``."""
 
 
 def wrong_role_name(name: str) -> str | None:
     """Return why a role cannot be called that, or None if it can: its name is part of channels and files."""
     if name in BUILT_IN:
         return "is the name of a role of every job"
-    if name in OTHER_REFUSERS:
+    if name in OTHER_COUNTERS:
         return "is a name that reports use for something else"
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,31}", name) is None:
         return "names no role; 1 to 32 letters, digits and '_' do, beginning with a letter"
@@ -498,7 +498,7 @@ def load_role(name: str) -> type[HasSettings]:
 
 
 def find_roles(tree: Tree) -> dict[str, UserRoleSection]:
-    """Build the user roles, as far as they can be; what cannot be is noted as a problem."""
+    """Build the user roles, as far as they can be; others become problems."""
     tables = tree.values.get("roles", {})
     found: dict[str, UserRoleSection] = {}
     if not isinstance(tables, dict):
@@ -542,9 +542,9 @@ def _find_role(tree: Tree, name: str, table: Mapping[str, Any]) -> UserRoleSecti
 
 
 def check_fit(tree: Tree, components: Mapping[str, Component]) -> None:
-    """Note built-in agents, models and update rules that cannot work with one another.
+    """Refuse built-in agents, models and update rules that cannot work with one another.
 
-    What one's own classes work with is known only once they are imported, and found out there.
+    What a user's classes work with is known only once they are imported, and checked there.
     """
     contracts = {
         section: contract
@@ -577,7 +577,7 @@ def _defaults(agent: str) -> dict[str, str]:
 
 
 def check_environment(tree: Tree) -> None:
-    """Note an environment's type, id or options that do not exist, or whose library is missing."""
+    """Refuse an environment's type, id or options that do not exist, or whose library is missing."""
     table = tree.values.get("environment")
     name = table.get("type") if isinstance(table, dict) else None
     if not isinstance(table, dict) or not isinstance(name, str):
@@ -625,7 +625,7 @@ def _check_environment_options(
 
 
 def check_transports(tree: Tree) -> None:
-    """Note engines that do not exist, are not installed or do not load."""
+    """Refuse engines that do not exist, are not installed or do not load."""
     distribution = tree.values.get("distribution", {})
     default = Distribution().transport.local
     written = distribution.get("transport", default) if isinstance(distribution, dict) else None
@@ -645,7 +645,7 @@ def check_transports(tree: Tree) -> None:
 
 
 def known_sections(tree: Tree, sections: list[str]) -> None:
-    """Note sections that do not exist, and keys that stand where sections do."""
+    """Refuse sections that do not exist, and keys that stand where sections do."""
     for name, value in tree.values.items():
         if name not in sections:
             tree.problem((name,), "unknown section", did_you_mean(name, sections, "sections"))

@@ -111,7 +111,7 @@ class Stop(Section):
 
 
 class Experiment(Section):
-    """What a run is called, when it ends and what it writes down.
+    """The name of a run, when it ends and what it writes down.
 
     Attributes:
         name: of the run's directory; the config file's stem by default.

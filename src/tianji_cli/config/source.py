@@ -101,11 +101,6 @@ class Tree:
         """Note that values do not fit one another, at the one of them that was set last.
 
         That is by ``--set``, or else nearest to the config asked for; the first of those set together.
-
-        Args:
-            keys: dotted paths.
-            what: is wrong.
-            remedy: what would be right.
         """
         order = ["--set", *(shown(file) for file in self.files)]
         written = [key for key in keys if self._was_set(tuple(key.split(".")))] or keys

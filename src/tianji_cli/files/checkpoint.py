@@ -45,7 +45,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What is saved.
+    """A checkpoint's contents.
 
     Attributes:
         parameters: the policy, as ``Model.write_parameters`` writes it.
@@ -68,9 +68,7 @@ class CheckpointWriter:
     """Writes checkpoints of one run.
 
     Args:
-        directory: ``checkpoints/`` of the run.
         model: whose parameters are saved, each under its own name.
-        keep: how many of the newest stay.
     """
 
     def __init__(self, directory: Path, model: Model, keep: int) -> None:

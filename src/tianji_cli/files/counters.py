@@ -1,4 +1,4 @@
-"""What an actor produced, in memory that survives its death.
+"""An actor's production, counted in memory that survives its death.
 
 Each actor writes its counts into a page of a file in the run directory that it shares with the
 root. The root needs no message to know them, and a SIGKILL cannot take them away.
@@ -38,7 +38,7 @@ store of eight bytes, so that a page is consistent wherever its actor was killed
 
 @dataclass(frozen=True)
 class Production:
-    """A page as it was read: what one incarnation of an actor had produced.
+    """A page as it was read: the production of one incarnation of an actor.
 
     Attributes:
         produced: samples (environment steps that are experience) in all.
@@ -66,7 +66,6 @@ class ProductionFile:
 
     Args:
         path: the file, in the directory of the run or of the host; None for memory of this process alone.
-        actors: number of actors in the job; given by the creator of the file.
     """
 
     def __init__(self, path: Path | None, actors: int | None = None) -> None:
@@ -132,12 +131,7 @@ class ProductionFile:
 
 
 class ProductionPage:
-    """One actor's own page: the actor is its only writer.
-
-    Args:
-        file: the pages of all ranks.
-        actor: the actor's number in the job.
-    """
+    """One actor's own page: the actor is its only writer."""
 
     def __init__(self, file: ProductionFile, actor: int) -> None:
         page = file.pages[actor : actor + 1]
@@ -149,7 +143,7 @@ class ProductionPage:
         self._unfinished = self._samples[0:1]
 
     def begin(self, now_ns: int) -> None:
-        """Note when the first environment step began."""
+        """Set when the first environment step began, once."""
         if self._first_step_ns[0] == 0:
             self._first_step_ns[0] = now_ns
 

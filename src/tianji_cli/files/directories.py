@@ -1,7 +1,7 @@
 """Directories that appear whole or not at all, are locked while a process writes to them, and are cleaned up.
 
-Names in shared directories may be anybody's: what is not a plain entry of this user's is left alone, and
-what cannot be looked at or removed is no reason to fail.
+Entries of shared directories may belong to any user: those that are not plain entries of this user's are left
+alone, and one that cannot be looked at or removed is no reason to fail.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ class LinkedDirectories:
             if final.exists():
                 # A link is replaced in one step, a directory is not: the link leads to a twin meanwhile.
                 shutil.copytree(temporary, twin, copy_function=os.link)
-                self._lead(link, twin.name)
+                replace_link(self._directory / link, twin.name)
                 shutil.rmtree(final)
             temporary.rename(final)
-            self._lead(link, name)
+            replace_link(self._directory / link, name)
             _sync(self._directory)
         finally:
             self._remove_leftovers()
@@ -62,12 +62,6 @@ class LinkedDirectories:
         links = (self._directory / link for link in self._links)
         return {os.readlink(link) for link in links if link.is_symlink()}
 
-    def _lead(self, link: str, name: str) -> None:
-        temporary = self._directory / f".{link}.{os.getpid()}"
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(name, target_is_directory=True)
-        temporary.replace(self._directory / link)
-
     def _remove_leftovers(self) -> None:
         """Remove what a kill has left of links and directories, unless a link leads to it."""
         in_use = self.targets()
@@ -76,6 +70,18 @@ class LinkedDirectories:
                 leftover.unlink()
             elif leftover.name not in in_use:
                 shutil.rmtree(leftover, ignore_errors=True)
+
+
+def replace_link(link: Path, to: Path | str) -> None:
+    """Let a link lead to another directory, in one step.
+
+    Raises:
+        OSError: the link cannot be written.
+    """
+    temporary = link.with_name(f".{link.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(to, target_is_directory=True)
+    temporary.replace(link)
 
 
 def _sync(path: Path) -> None:
@@ -127,9 +133,9 @@ def remove_stale() -> list[str]:
     """Remove shared memory and directories of this user's jobs whose processes are all dead.
 
     Returns:
-        What was removed, by name.
+        Names of what was removed.
     """
-    # Of the engine only what names its files: a broken engine must not keep anybody from cleaning up.
+    # Of the engine only what names its files: a broken engine must not prevent cleaning up.
     from tianji_transports.shm.page import remove_stale as remove_stale_shared_memory  # noqa: PLC0415
 
     return [*_remove_host_directories(), *remove_stale_shared_memory()]

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.errors import UsageError, cut
-from tianji_cli.files.places import check_trusted
-from tianji_cli.files.regular import open_regular
+from tianji_cli.files.regular import check_trusted, open_regular
 from tianji_cli.quantities import ranges
 from tianji_plugins import nearest
 

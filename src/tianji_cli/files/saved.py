@@ -1,4 +1,4 @@
-"""What a run has saved, read without torch: where checkpoints lie, counters, sums, ``state.json``.
+"""Checkpoints, read without torch: where they lie, counters, sums, ``state.json``.
 
 ``SHA256SUMS`` says what the files of a checkpoint were when they were written, as ``sha256sum -c`` reads
 it. SHA-256 goes at about 1 GB/s, which a checkpoint's tensors are worth; the arrays of a replay have a CRC
@@ -20,6 +20,7 @@ from typing import Any, Final, Self
 
 from tianji_cli.config.schema import Stop
 from tianji_cli.errors import TianjiError, UsageError
+from tianji_cli.files.directories import replace_link
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_regular
 from tianji_cli.quantities import number
 
@@ -28,12 +29,7 @@ LAST: Final = "last"
 
 
 def checkpoints_of(checkpoints: Path, group: int) -> Path:
-    """Find the directory in which a group keeps its checkpoints.
-
-    Args:
-        checkpoints: ``checkpoints/`` of the run, which is group 0's.
-        group: whose.
-    """
+    """Find the directory in which a group keeps its checkpoints."""
     return checkpoints if group == 0 else checkpoints / f"group-{group}"
 
 
@@ -43,7 +39,6 @@ def point_best_at(checkpoints: Path, group: int) -> None:
     It leads to the group's own link, which its writer replaces in one step: it never leads nowhere.
 
     Args:
-        checkpoints: ``checkpoints/`` of the run.
         group: whose policy is the best; one that has no checkpoint here is passed over.
 
     Raises:
@@ -52,23 +47,16 @@ def point_best_at(checkpoints: Path, group: int) -> None:
     if group:
         place = checkpoints_of(checkpoints, group) / BEST
         if (place / "model.safetensors").is_file():
-            _lead(checkpoints, place.relative_to(checkpoints))
+            replace_link(checkpoints / BEST, place.relative_to(checkpoints))
     elif _is_lent(checkpoints):
         own = sorted(checkpoints.glob(f"{BEST}-*"))
         if own:
-            _lead(checkpoints, Path(own[-1].name))
+            replace_link(checkpoints / BEST, own[-1].name)
 
 
 def _is_lent(checkpoints: Path) -> bool:
     link = checkpoints / BEST
     return link.is_symlink() and len(Path(os.readlink(link)).parts) > 1
-
-
-def _lead(checkpoints: Path, to: Path) -> None:
-    temporary = checkpoints / f".{BEST}.{os.getpid()}"
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(to, target_is_directory=True)
-    temporary.replace(checkpoints / BEST)
 
 
 @dataclass
@@ -269,10 +257,6 @@ def _check_episodes(episodes: Any) -> None:
 def saved_progress(checkpoints: Path, groups: int) -> tuple[Progress, ...]:
     """Read the counters that a session goes on from, by group. Needs no torch.
 
-    Args:
-        checkpoints: of the run.
-        groups: of the session.
-
     Raises:
         UsageError: there is no checkpoint that can be read.
     """
@@ -291,11 +275,6 @@ def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
     """Return which stop rules hold already of what a run has saved, over all its sessions.
 
     ``wall_s`` is none of them: it is a limit of each session, which begins anew.
-
-    Args:
-        checkpoints: of the run.
-        stop: the rules.
-        groups: of the session that would go on.
 
     Returns:
         Where the run is, in words, by the name of the rule.

@@ -24,8 +24,8 @@ from tianji_cli.launch.local import LocalLauncher, WorkerProcess
 from tianji_cli.plan.plan import Host, PlannedProcess
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.signals import Interruption, StopSignals
+from tianji_cli.wire.address import JobKey, RootAddress
 from tianji_cli.wire.control import ControlClient
-from tianji_cli.wire.keys import JobKey, RootAddress
 from tianji_cli.wire.messages import (
     Arrive,
     Began,

@@ -28,9 +28,8 @@ from tianji_cli.launch.children import end_with_parent, python_command
 from tianji_cli.plan.plan import Host, this_host
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.signals import INTERRUPTED, STOP_SIGNALS
+from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, address_towards, parse_address
 from tianji_cli.wire.control import ControlClient
-from tianji_cli.wire.interfaces import LOOPBACK, address_towards, parse_address
-from tianji_cli.wire.keys import JobKey, RootAddress
 from tianji_cli.wire.messages import Arrive, Began, Begin, Dismiss, Ended, Prepare, Present
 from tianji_transports import registry
 from tianji_transports.errors import TransportError

@@ -1,4 +1,4 @@
-"""Who is connected to whom: roles, the channels between them and the slots that they read. Plain data.
+"""Roles, the channels between them and the slots that they read. Plain data.
 
 A graph speaks of roles, not of processes: ``fragments`` goes from actors to the buffer, whatever their
 numbers. Edges are inside a group; only the root is outside of all groups. With a plan the graph becomes the
@@ -77,7 +77,7 @@ class SlotEdge:
 
 @dataclass(frozen=True)
 class ChannelSize:
-    """What a channel's memory is made for.
+    """The size of a channel's memory.
 
     Attributes:
         max_bytes: size of the largest message.
@@ -103,7 +103,7 @@ class RoleGraph:
     slots: tuple[SlotEdge, ...]
 
     def neighbours(self, plan: Plan) -> Mapping[int, Set[int]]:
-        """Say of each rank which ranks it shares an edge with: whom it has to reach, or be reached by."""
+        """Ranks that each rank shares an edge with: those it has to reach, or be reached by."""
         found: dict[int, set[int]] = {process.rank: set() for process in plan.processes}
         pairs = [(edge.sender, edge.receiver) for edge in self.channels]
         pairs += [(edge.writer, reader) for edge in self.slots for reader in edge.readers]
@@ -128,9 +128,6 @@ class RoleGraph:
         """Return which rank sends what to which.
 
         Args:
-            job: id of the job.
-            plan: who carries which role.
-            channels: sizes of the channels, by name.
             slots: size of each slot's value, in bytes, by name.
         """
         groups = plan.groups
@@ -149,7 +146,7 @@ class RoleGraph:
 
 
 def graph_of(config: JobConfig) -> RoleGraph:
-    """Return who is connected to whom in a job: all that follows from its config."""
+    """Connect the roles of a job as its config asks for."""
     distribution, roles = config.distribution, config.roles
     channels = [ChannelEdge(FRAGMENTS, "actor", "buffer")]
     channels += [
@@ -172,7 +169,7 @@ def graph_of(config: JobConfig) -> RoleGraph:
 
 
 def copies_for(role: str) -> str:
-    """Name of the channel by which a user's role gets a copy of every fragment."""
+    """Name of the channel by which a user role gets a copy of every fragment."""
     return f"{FRAGMENTS}-{role}"
 
 
@@ -200,7 +197,7 @@ def _slot(edge: SlotEdge, plan: Plan, group: int | None, nbytes: int) -> Slot:
 
 
 def _carrying(role: str, plan: Plan, group: int | None) -> Sequence[PlannedProcess]:
-    """Find who carries a role in a group, or in all of them."""
+    """Processes that carry a role in a group, or in all of them."""
     if role == ROOT:
         return (plan.processes[ROOT_RANK],)
     return [process for process in plan.carrying(role) if group is None or process.group == group]

@@ -1,7 +1,7 @@
 """The plan of a job: which process carries which roles, on which host and cores. Pure data, no processes.
 
-Rank 0 is the root. Then come, for each group, the learner with its buffer, its followers, the user's own
-roles and the actors, and last the evaluator, which starts when training is over. A buffer that is not
+Rank 0 is the root. Then come, for each group, the learner with its buffer, its followers, user roles
+and the actors, and last the evaluator, which starts when training is over. A buffer that is not
 colocated has the rank before its learner's. With ``transport = "inproc"`` all roles of a group share one
 process.
 
@@ -166,7 +166,6 @@ def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
     """Place every role of a job.
 
     Args:
-        config: the job.
         hosts: where, the root's first; this host alone by default.
     """
     return _Planner(config, hosts or [this_host()]).plan()
@@ -176,7 +175,6 @@ def plan_for_ranks(config: JobConfig, hosts: Sequence[Host]) -> Plan:
     """Place every role of a job whose ranks run already, as an MPI launcher has started them.
 
     Args:
-        config: the job.
         hosts: where each rank is, as many as the plan has processes.
 
     Raises:
@@ -366,13 +364,13 @@ class _Placement:
 
 @dataclass(frozen=True)
 class FilesElsewhere:
-    """What a process on another host than the root's writes into the run directory.
+    """Files that a process on another host than the root's writes into the run directory.
 
     Attributes:
         host: where.
         group: of the process.
         learns: it is the learner, and what it writes are checkpoints.
-        what: is written, in words.
+        what: they are, in words.
     """
 
     host: str
@@ -382,12 +380,7 @@ class FilesElsewhere:
 
 
 def files_elsewhere(plan: Plan, roles: Collection[str]) -> Iterator[FilesElsewhere]:
-    """List what processes on other hosts than the root's write into the run directory.
-
-    Args:
-        plan: of the job.
-        roles: names of the user's.
-    """
+    """List the files that processes on other hosts than the root's write into the run directory."""
     for process in plan.trainers:
         if plan.is_local(process.rank):
             continue

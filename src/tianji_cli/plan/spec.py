@@ -1,4 +1,4 @@
-"""What a worker process is told: the job, once on each host, and its own part in it.
+"""Specs that a worker process gets: of the job, once on each host, and of its own part in it.
 
 The config travels as text, as the root has checked it: no worker reads a file that could have changed since.
 """
@@ -13,14 +13,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from tianji_cli.files.saved import Progress
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.wire.interfaces import LOOPBACK
-from tianji_cli.wire.keys import RootAddress
+from tianji_cli.wire.address import LOOPBACK, RootAddress
 from tianji_cli.wire.messages import first_mistake
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What all processes of a job on one host have in common.
+    """What all processes of a job on one host share.
 
     Attributes:
         id: of the job; unique on the host.
@@ -87,7 +86,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True)
 class BuildSpec:
-    """What is to be built once before a job starts, to see whether it can be.
+    """What is built once before a job starts, to check that it can be.
 
     Attributes:
         config: resolved, as TOML.

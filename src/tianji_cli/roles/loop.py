@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from tianji_cli.roles.role import Role
 
-ATTEND_EVERY_S: Final = 0.02
+CHECK_EVERY_S: Final = 0.02
 """Seconds between two looks at the control channel while the roles are busy."""
 
 SLEEP_S: Final = 0.25
@@ -29,33 +29,33 @@ class RoleError(Exception):
         super().__init__(f"{role.name} raised {type(error).__name__}")
 
 
-class Attendant(Protocol):
-    """What a loop turns to between two rounds of turns: the control channel, signals."""
+class ControlHandler(Protocol):
+    """Handles the control channel and signals, between two rounds of turns."""
 
     def attend(self) -> bool:
-        """Hear and answer whatever there is; never waits. False ends the loop."""
+        """Handle the messages that are there; never wait. False ends the loop."""
 
 
-def run_in_turns(roles: Sequence[Role], handler: Attendant, sleep: Callable[[float], object]) -> None:
+def run_in_turns(roles: Sequence[Role], handler: ControlHandler, sleep: Callable[[float], object]) -> None:
     """Let every role pull its triggers and take a turn, over and over.
 
     Args:
         roles: take their turns in this order.
-        handler: is asked every ``ATTEND_EVERY_S``, and before each sleep.
+        handler: is asked every ``CHECK_EVERY_S``, and before each sleep.
         sleep: sleeps for so many seconds at most, or until there may be something to do.
 
     Raises:
-        RoleError: a role raised, and which.
+        RoleError: names the role that raised.
     """
     triggers = [role.triggers for role in roles]
-    attended = 0.0
+    checked = 0.0
     while True:
-        anyone_worked = False
+        any_worked = False
         for role, of_role in zip(roles, triggers, strict=True):
             began = time.perf_counter()
             worked = False
             try:
-                # Triggers first: who was asleep begins its turn with the newest there is.
+                # Triggers first: a role that was asleep begins its turn with the newest data.
                 for trigger in of_role:
                     if trigger.when():
                         worked |= trigger.do()
@@ -64,11 +64,11 @@ def run_in_turns(roles: Sequence[Role], handler: Attendant, sleep: Callable[[flo
                 raise RoleError(role, error) from error
             if worked:
                 role.busy_s += time.perf_counter() - began
-                anyone_worked = True
+                any_worked = True
         now = time.perf_counter()
-        if not anyone_worked or now - attended > ATTEND_EVERY_S:
-            attended = now
+        if not any_worked or now - checked > CHECK_EVERY_S:
+            checked = now
             if not handler.attend():
                 return
-        if not anyone_worked:
+        if not any_worked:
             sleep(SLEEP_S)

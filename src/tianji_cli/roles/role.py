@@ -1,4 +1,4 @@
-"""What every role is: a loop of its own, and triggers that say when it sends or receives."""
+"""A role: a loop of its own, and triggers that decide when it sends or receives."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Trigger:
 
     Attributes:
         when: looks at the role only; asked before every turn, so it must cost next to nothing.
-        do: the send or the receive; never waits. Says whether anything happened.
+        do: the send or the receive; never waits, and returns whether there was one.
     """
 
     when: Callable[[], bool]
@@ -48,7 +48,7 @@ class Role(ABC):
         """
 
     def report(self) -> dict[str, Any]:
-        """What the root is told five times a second, as JSON values."""
+        """JSON values that go to the root five times a second."""
         return {}
 
     @property
@@ -60,18 +60,18 @@ class Role(ABC):
         """Begin no more than so many further fragments; None: any number."""
 
     def wind_down(self) -> None:  # noqa: B027 - most roles go on until they stop
-        """Make ready for the end: training is over, and what is still on its way wants to be received."""
+        """Prepare for the end: training is over, and messages under way are still to be received."""
 
     def stop(self) -> None:  # noqa: B027 - most roles leave nothing unfinished
-        """Finish in order: give up what is unfinished, keep what must be kept."""
+        """Give up what is unfinished, and keep what must be kept."""
 
     def keep(self) -> None:  # noqa: B027 - most keep nothing, or did so when they stopped
-        """Write down what a later session may use: all roles have stopped, and the root has heard of it."""
+        """Save what a later session may use: all roles have stopped, and the root knows it."""
 
     def close(self) -> None:  # noqa: B027 - most roles hold nothing
         """Free what the role holds. Called once, after ``stop`` or an error."""
 
 
 def rejected_by(transport: Transport) -> list[Any]:
-    """How many frames an endpoint has rejected, and why the first of them: for a role's report."""
+    """Frames that an endpoint has rejected, and the reason of the first of them: for a role's report."""
     return [transport.counters.rejected, transport.counters.first_rejection]

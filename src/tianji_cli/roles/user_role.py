@@ -1,4 +1,4 @@
-"""The base class of user roles, and what they find around them. Imports no torch.
+"""The base class of user roles, and the context that they are built with. Imports no torch.
 
 ``[roles.NAME]`` of a config names a subclass of ``UserRole`` by its type and says what it is connected to:
 with ``receives = ["fragments"]`` it gets a copy of every fragment of its group, with ``reads = ["policy"]``
@@ -37,13 +37,13 @@ MOST_REPORTED: Final = 32 << 10
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a user role is built with.
+class RoleContext:
+    """A user role is built with this.
 
     Attributes:
-        name: what the config calls the role.
+        name: of the role in the config.
         group: number of its group.
-        settings: what the config says for the role's own class, as its ``settings_type``.
+        settings: of the role's own class, as its ``settings_type``.
         config: the whole config.
         directory: for its files, ``roles/NAME-GROUP`` in the run directory; made when first asked for.
         spaces: of one environment.
@@ -75,6 +75,10 @@ class Surroundings:
     make_environment: Callable[[int, bool], VectorEnvironment]
 
 
+Surroundings = RoleContext
+"""Its former name, by which roles of users import it."""
+
+
 @dataclass(frozen=True)
 class Policy:
     """A policy as its learner published it; a copy that stays as it is.
@@ -93,21 +97,18 @@ class Policy:
 class UserRole(Role, HasSettings):
     """A user role: subclass it, set ``settings_type`` and write ``turn``.
 
-    ``turn`` does a small piece of work and says whether there was any; without any the process sleeps until a
-    fragment or a policy comes. What ``report`` adds to the base's is in the run's metrics and summary under
+    ``turn`` does a small piece of work and returns whether there was any; without any the process sleeps
+    until a fragment or a policy comes. What ``report`` adds is in the run's metrics and summary under
     ``extra``. An exception ends the run as failed; a ``finished`` that is not None ends it in order.
 
-    Args:
-        surroundings: what the role finds around it.
-
     Attributes:
-        surroundings: the same.
-        settings: what the config says for it, as its ``settings_type``.
+        surroundings: the role's context.
+        settings: from the config, as its ``settings_type``.
     """
 
     settings_type: ClassVar[type[BaseModel]] = NoSettings
 
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, surroundings: RoleContext) -> None:
         self.name = surroundings.name
         self.surroundings = surroundings
         self.settings: Any = surroundings.settings
@@ -128,7 +129,7 @@ class UserRole(Role, HasSettings):
         """Claim copies of fragments, those of one actor in their order.
 
         A fragment lies in memory of the transport, and is given back when the next one is asked for or the
-        loop is left: copy what is to outlive that. Actors wait while ``window`` of their fragments are
+        loop is left: copy what has to live longer. Actors wait while ``window`` of their fragments are
         unclaimed, so a slow role loses nothing and slows the training down.
 
         Args:
@@ -139,7 +140,7 @@ class UserRole(Role, HasSettings):
             Read-only views of one fragment; ``Fragment.memory`` is all of it as bytes.
 
         Raises:
-            RuntimeError: the config does not say that the role receives fragments.
+            RuntimeError: the config does not let the role receive fragments.
         """
         around = self.surroundings
         if around.channel is None:
@@ -164,7 +165,7 @@ class UserRole(Role, HasSettings):
         """Look for a policy that is newer than a version; never wait for one.
 
         Raises:
-            RuntimeError: the config does not say that the role reads policies.
+            RuntimeError: the config does not let the role read policies.
         """
         around = self.surroundings
         if around.slot is None:
@@ -179,16 +180,16 @@ class UserRole(Role, HasSettings):
             claim.release()
 
     def report(self) -> dict[str, Any]:
-        """What it refused, which the root adds up; ``super().report() | {...}`` says more."""
+        """Rejected messages, which the root adds up; ``super().report() | {...}`` adds to them."""
         refusals = self._validator.refusals
         endpoint = rejected_by(self.surroundings.transport)
         return {"rejected": {self.name: [refusals.count, refusals.first], "endpoint": endpoint}}
 
     def checked_report(self) -> dict[str, Any]:
-        """Ask for the report, and see that it can be sent.
+        """Ask for the report, and check that it can be sent.
 
         Raises:
-            RunFailed: it cannot; says which part of it.
+            RunFailed: names the part that cannot be sent.
         """
         said, own = self.report(), UserRole.report(self)
         if not isinstance(said, dict):
@@ -210,7 +211,6 @@ class UserRole(Role, HasSettings):
         """Make ``num_envs`` of the config's environments; to be closed in ``close``.
 
         Args:
-            num_envs: how many.
             evaluation: whole games with their own rewards, whatever eases training.
         """
         return self.surroundings.make_environment(num_envs, evaluation)
@@ -230,9 +230,6 @@ def _nbytes_as_json(name: str, key: object, value: object) -> int:
 
 def find_user_role(type_name: str) -> type[UserRole]:
     """Import the class that a config names as a role's ``type``.
-
-    Args:
-        type_name: ``module:Class``, or a name of the entry-point group ``tianji.roles``.
 
     Raises:
         UsageError: there is none, it does not import, or it is no ``UserRole``.

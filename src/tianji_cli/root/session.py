@@ -32,9 +32,8 @@ from tianji_cli.root.worker_pool import NodeAgent, NodeLauncher, WorkerPool, adm
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
+from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, engine_options, own_address
 from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.interfaces import LOOPBACK, own_address
-from tianji_cli.wire.keys import JobKey, RootAddress, engine_options
 from tianji_cli.wire.messages import Arrive, Ended, FromStation, Refuse, Welcome
 from tianji_envs import registry as environments
 

@@ -27,7 +27,7 @@ NUMBERS: Final = (
     FieldSpec("version", np.dtype(np.int64)),
     FieldSpec("age", np.dtype(np.int64)),
 )
-"""What every batch has for each sample beside observations, rewards and the agent's fields."""
+"""Numbers of each sample of any batch, beside observations, rewards and the agent's fields."""
 OF_TRANSITIONS: Final = (FieldSpec("discount", np.dtype(np.float32)),)
 OF_SEQUENCES: Final = (
     FieldSpec("length", np.dtype(np.int32)),
@@ -129,10 +129,6 @@ def _of_rows(spec: FieldSpec, rows: int) -> FieldSpec:
 class BatchView:
     """A batch in arrays that it does not own.
 
-    Args:
-        layout: what there is.
-        arrays: all of them by name, as the layout lists them.
-
     Attributes:
         arrays: all of them by name, as the layout lists them.
         batch: what the update rule gets: the same arrays.
@@ -183,7 +179,6 @@ class BatchArrays(BatchView):
     """A batch's arrays over one block of memory, to be filled again and again.
 
     Args:
-        layout: how the memory is divided.
         memory: at least ``layout.nbytes`` bytes; None: allocate them here.
     """
 
@@ -193,7 +188,7 @@ class BatchArrays(BatchView):
         super().__init__(layout, self._record.arrays)
 
     def stamp(self, job: int) -> None:
-        """Write whose batch this is."""
+        """Write the job's number."""
         self._record.stamp(job)
 
     def refusal(self, job: int) -> str | None:

@@ -15,8 +15,7 @@ from typing import Final, Self
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from tianji_cli.wire.interfaces import LOOPBACK
-from tianji_cli.wire.keys import JobKey, RootAddress
+from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress
 from tianji_cli.wire.messages import (
     Arrive,
     FromRoot,
@@ -46,14 +45,12 @@ class ControlServer:
     """The root's end: receives from all, and sends to each worker and node agent.
 
     Args:
-        key: the job's.
-        host: interface to listen on.
         port: 0 takes any that is free.
 
     Attributes:
         ranks: processes that the job has; what claims to come from another rank is malformed.
-        rejected: messages and connections that were refused.
-        last_rejection: why the last one was.
+        rejected: messages and connections that were.
+        last_rejection: its reason.
 
     Raises:
         OSError: it cannot listen there.
@@ -84,7 +81,7 @@ class ControlServer:
 
     @property
     def sockets(self) -> tuple[zmq.Socket[bytes], ...]:
-        """What to poll: ``receive`` has something to do when one is readable."""
+        """To be polled: ``receive`` has something to do when one is readable."""
         return (self._router, *self._door.sockets)
 
     @property
@@ -108,8 +105,8 @@ class ControlServer:
 
     def receive(self) -> list[ToRoot]:
         """Take what has arrived. What is no message of the protocol is counted and dropped."""
-        for refusal in self._door.look():
-            self._reject(f"a control connection {refusal} was refused")
+        for rejection in self._door.look():
+            self._reject(f"a control connection {rejection} was refused")
         messages: list[ToRoot] = []
         for _ in range(MOST_AT_ONCE):
             try:
@@ -128,7 +125,7 @@ class ControlServer:
         return messages
 
     def _bind(self, message: ToRoot, identity: bytes) -> None:
-        """Remember who a worker or a node is; a former life does not get its rank back."""
+        """Remember the identity of a worker or a node; an earlier incarnation does not get its rank back."""
         if isinstance(message, Register):
             if message.incarnation >= self._incarnations.get(message.rank, 0):
                 self._incarnations[message.rank] = message.incarnation
@@ -170,8 +167,7 @@ class ControlClient:
     """The end of a worker or a node.
 
     Args:
-        root: address and key of the job.
-        watched: ``severed`` shall tell whether the connection was lost.
+        watched: ``severed`` shows whether the connection was lost.
 
     Attributes:
         malformed: what was wrong with the last message that was none of the protocol; empty if none was.
@@ -202,13 +198,13 @@ class ControlClient:
     @property
     def severed(self) -> bool:
         """The connection to the root was there and is not any more: ZMQ tries again, but the root is gone."""
-        self._hear_monitor()
+        self._check_monitor()
         return self._severed
 
     @property
     def turned_away(self) -> bool:
         """A process answers there that does not know the key."""
-        self._hear_monitor()
+        self._check_monitor()
         return self._turned_away
 
     def send(self, message: ToRoot) -> None:
@@ -238,7 +234,7 @@ class ControlClient:
             poller.register(descriptor, zmq.POLLIN)
         poller.poll(int(timeout_s * 1000) + 1)
 
-    def _hear_monitor(self) -> None:
+    def _check_monitor(self) -> None:
         while self._monitor is not None and self._monitor.poll(0):
             event = recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"]
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

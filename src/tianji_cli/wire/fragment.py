@@ -43,12 +43,12 @@ MOST_AGE_NS: Final = 1 << 60
 def common_fields(
     observation: gym.Space[Any], stack: int = 1, *, winnable: bool = False
 ) -> tuple[FieldSpec, ...]:
-    """Fields of every fragment, whatever the agent: what the environments said, and returns of episodes.
+    """Fields of every fragment, whatever the agent: those of the environments, and returns of episodes.
 
     Args:
         observation: space of one observation, as an environment gives it.
         stack: how many observations in a row an agent sees as one; each is stored once.
-        winnable: the environments say of episodes that end whether they were won.
+        winnable: episodes of the environments are won or lost.
     """
     if observation.shape is None or observation.dtype is None:
         raise ValueError(f"observations of {observation} have no fixed shape and dtype")
@@ -136,12 +136,7 @@ class FragmentLayout:
 
 
 class Fragment(Record):
-    """Views over one fragment's memory; owns nothing.
-
-    Args:
-        layout: how the memory is divided.
-        memory: at least ``layout.nbytes`` bytes.
-    """
+    """Views over one fragment's memory; owns nothing."""
 
     __slots__ = ("fields", "layout")
 
@@ -153,7 +148,7 @@ class Fragment(Record):
     def begin(
         self, *, job: int, actor: int, incarnation: int, sequence: int, before: int, version: int
     ) -> None:
-        """Write who makes this fragment and with which policy; ``samples`` and times come later."""
+        """Write the fragment's actor and policy version; ``samples`` and times come later."""
         self.stamp(job, actor, incarnation, sequence, before, version, 0, 0)
 
     @property
@@ -187,7 +182,7 @@ def stats_layout(steps: int) -> RecordLayout:
 
 @dataclass(frozen=True)
 class FragmentStats:
-    """What a learner counts of every fragment that was received, whether or not it learns from it.
+    """Numbers that a learner counts of every fragment that was received, whether or not it learns from it.
 
     Attributes:
         samples: steps in it that are experience.
@@ -230,7 +225,7 @@ class FragmentStats:
         if max(samples, returns) > steps or not 0 <= age_ns < MOST_AGE_NS or wins not in {0, returns}:
             counted = f"{samples} samples, {returns} returns, {wins} wins"
             return f"it counts {counted} of {steps} steps, {age_ns} ns ago"
-        # Whatever a byte holds: it is no bool before it was compared.
+        # A byte of any value: it is no bool before it was compared.
         won = record.arrays["wins"][:wins].view(np.uint8) != 0
         made_ns = time.monotonic_ns() - age_ns
         return cls(samples, made_ns, record.arrays["returns"][:returns].tolist(), won.tolist())
@@ -243,7 +238,7 @@ def ended(
 
     Args:
         episode_return: ``[T, N]``; NaN where no episode ended.
-        won: ``[T, N]``; None where nothing is won, and nothing is said of it then.
+        won: ``[T, N]``; None where nothing is won.
     """
     where = ~np.isnan(episode_return)
     return episode_return[where].tolist(), [] if won is None else won[where].tolist()

@@ -1,4 +1,4 @@
-"""Parameters under way: what a learner publishes, what groups contribute to an average, and the average."""
+"""Parameters under way: a published policy, a group's contribution to an average, and the average."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class PublishedPolicy(Record):
 
 @cache
 def contribution_layout(values: int) -> RecordLayout:
-    """Lay out what a group contributes to an average of so many values."""
+    """Lay out a contribution to an average of so many values."""
     return RecordLayout(
         0x544A4143,  # "TJAC"
         (("group", "<u8"), ("number", "<u8"), ("weight", "<f8")),
@@ -127,7 +127,6 @@ class Average(Record):
 
     Args:
         memory: ``average_layout(values, groups).nbytes`` bytes.
-        groups: how many the job has.
 
     Attributes:
         taken: ``[groups]``: number of the newest contribution that was taken from each.
@@ -148,7 +147,6 @@ class Average(Record):
         """Describe what it is the average of.
 
         Args:
-            job: the job's number.
             number: of the round that was closed last.
             contributors: groups in its average; with 0 there are no values yet.
             is_open: a further round has begun and waits for groups that have not contributed to it.

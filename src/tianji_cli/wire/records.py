@@ -5,8 +5,8 @@
     record.stamp(job)
     record.arrays["key"][...] = keys
 
-Sender and receiver derive the same layout beforehand, so a record does not say how it is divided: its
-header says what it is (magic, schema), whose it is (job) and by which layout it was written, then the
+Sender and receiver derive the same layout beforehand, so a record does not describe its division: its
+header holds what it is (magic, schema), whose it is (job) and by which layout it was written, then the
 numbers of its kind.
 """
 
@@ -97,7 +97,6 @@ class Record:
     """Views over one record's memory; owns nothing.
 
     Args:
-        layout: how the memory is divided.
         memory: at least ``layout.nbytes`` bytes.
 
     Attributes:

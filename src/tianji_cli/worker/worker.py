@@ -30,8 +30,8 @@ from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.roles.loop import RoleError, run_in_turns
 from tianji_cli.roles.role import Role
 from tianji_cli.signals import STOP_SIGNALS
+from tianji_cli.wire.address import engine_options
 from tianji_cli.wire.control import ControlClient
-from tianji_cli.wire.keys import engine_options
 from tianji_cli.wire.messages import (
     Addresses,
     Allow,

@@ -19,9 +19,8 @@ from tianji_cli.launch.children import python_command
 from tianji_cli.launch.mpi import World
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import STOP_SIGNALS
+from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, own_address
 from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.interfaces import LOOPBACK, own_address
-from tianji_cli.wire.keys import JobKey, RootAddress
 from tianji_cli.wire.messages import Answer, Arrive, Ask, Dismiss
 from tianji_lab.bench.contents import DamagedMessageError
 from tianji_lab.bench.experiment import (

@@ -22,9 +22,8 @@ import setproctitle
 from tianji_cli.errors import describe
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import STOP_SIGNALS
+from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, address_towards, is_loopback, parse_address
 from tianji_cli.wire.control import ControlClient
-from tianji_cli.wire.interfaces import LOOPBACK, address_towards, is_loopback, parse_address
-from tianji_cli.wire.keys import JobKey, RootAddress
 from tianji_cli.wire.messages import Answer, Arrive, Ask, Dismiss
 from tianji_cli.worker.worker import ParentDeathWatch
 from tianji_lab.bench import bandwidth, comm, latency, weights

@@ -26,7 +26,7 @@ from tianji_cli.launch.children import end_groups, last_lines, start_child, term
 from tianji_cli.plan.plan import this_host
 from tianji_cli.quantities import several
 from tianji_cli.root.session import KEY_FILE, PRODUCTION_FILE
-from tianji_cli.wire.interfaces import is_loopback, own_address, resolve
+from tianji_cli.wire.address import is_loopback, own_address, resolve
 from tianji_lab.training import END_S, training_command
 
 SSH: Final = "ssh -o BatchMode=yes {host}"

@@ -8,9 +8,8 @@ from dataclasses import replace
 import pytest
 import zmq
 
+from tianji_cli.wire.address import JobKey, RootAddress, parse_address
 from tianji_cli.wire.control import MOST_AT_ONCE, ControlClient, ControlServer
-from tianji_cli.wire.interfaces import parse_address
-from tianji_cli.wire.keys import JobKey, RootAddress
 from tianji_cli.wire.messages import Addresses, Arrive, Finished, FromRoot, Ping, Register, Stop, ToRoot
 
 Hear = Callable[..., list[ToRoot]]

@@ -3,7 +3,7 @@ import socket
 import pytest
 
 from tianji_cli.errors import UsageError
-from tianji_cli.wire.interfaces import address_towards, is_loopback, own_address, parse_address, resolve
+from tianji_cli.wire.address import address_towards, is_loopback, own_address, parse_address, resolve
 
 
 def test_an_address_is_taken_apart() -> None:

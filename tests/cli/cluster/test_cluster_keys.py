@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tianji_cli.errors import UsageError
-from tianji_cli.wire.keys import JobKey, write_new_key
+from tianji_cli.wire.address import JobKey, write_new_key
 
 
 def test_the_key_file_can_be_read_by_its_owner_only(tmp_path: Path) -> None:

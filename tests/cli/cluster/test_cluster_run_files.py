@@ -26,7 +26,7 @@ from tianji_cli.files.saved import (
 )
 from tianji_cli.launch.host import reaches_run
 from tianji_cli.plan.plan import Host, files_elsewhere, make_plan
-from tianji_cli.wire.keys import JobKey
+from tianji_cli.wire.address import JobKey
 
 HOSTS = [Host("here", (0, 1)), Host("there", (0, 1))]
 

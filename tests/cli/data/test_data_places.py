@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tianji_cli.files import places
-from tianji_cli.files.places import UntrustedPlaceError, check_trusted
+from tianji_cli.files import regular
+from tianji_cli.files.regular import UntrustedPlaceError, check_trusted
 
 STRANGER = 54_321
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
@@ -106,5 +106,5 @@ def test_where_the_true_root_is_shown_as_nobody_nobody_is_trusted(
     os.chown(run, 65_534, -1)
     with pytest.raises(UntrustedPlaceError, match="is owned by"):
         check_trusted(run)
-    monkeypatch.setattr(places, "ALL_USERS", [])
+    monkeypatch.setattr(regular, "ALL_USERS", [])
     assert check_trusted(run) == []

@@ -29,7 +29,7 @@ def held(replay: Replay) -> npt.NDArray[np.int64]:
     """Keys of all samples, the oldest first."""
     each, ring = replay.ring.steps_each, replay.ring
     insertions = np.arange(ring.oldest, ring.next)
-    masks = [replay.index.spans[ring.steps(int(insertion))] > 0 for insertion in insertions]
+    masks = [replay.index.starts[ring.steps(int(insertion))] > 0 for insertion in insertions]
     return (insertions[:, None] * each + np.arange(each))[np.array(masks)]
 
 
@@ -138,9 +138,9 @@ def test_an_actor_may_bring_first_priorities() -> None:
 def test_what_is_evicted_or_no_experience_has_no_priority() -> None:
     replay = filled(sampler="prioritised")
     assert replay.sampler.priorities is not None
-    spans = replay.index.spans
-    np.testing.assert_array_equal(replay.sampler.priorities[: spans.size] > 0, spans > 0)
-    assert np.count_nonzero(spans) == replay.size
+    starts = replay.index.starts
+    np.testing.assert_array_equal(replay.sampler.priorities[: starts.size] > 0, starts > 0)
+    assert np.count_nonzero(starts) == replay.size
 
 
 def test_priorities_of_evicted_samples_are_counted_and_left_out() -> None:
@@ -155,7 +155,7 @@ def test_priorities_of_evicted_samples_are_counted_and_left_out() -> None:
     assert replay.stale_updates == 5
     replay.update_priorities(np.append(keys[:1], 0), np.array([3.0, 9.0], np.float32))
     assert replay.stale_updates == 6
-    assert replay.sampler.priorities[keys[0] % replay.ring.span] == np.float32((3.0 + 1e-6) ** 0.6)
+    assert replay.sampler.priorities[keys[0] % replay.ring.slot_steps] == np.float32((3.0 + 1e-6) ** 0.6)
 
 
 def test_of_two_priorities_for_one_sample_the_last_counts() -> None:
@@ -163,7 +163,7 @@ def test_of_two_priorities_for_one_sample_the_last_counts() -> None:
     key = held(replay)[4]
     replay.update_priorities(np.array([key] * 3), np.array([3.0, 1.0, 2.0], np.float32))
     assert replay.sampler.priorities is not None
-    assert replay.sampler.priorities[key % replay.ring.span] == pytest.approx(2.0, rel=1e-5)
+    assert replay.sampler.priorities[key % replay.ring.slot_steps] == pytest.approx(2.0, rel=1e-5)
 
 
 def test_priorities_that_are_no_numbers_are_refused() -> None:

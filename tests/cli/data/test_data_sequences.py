@@ -297,7 +297,7 @@ def test_another_sampler_than_the_uniform_one_is_refused() -> None:
 def test_a_span_says_whether_the_sequence_terminated() -> None:
     stage = Stage()
     stage.send("trc")
-    assert stage.replay.index.spans[:3].tolist() == [TERMINATED + 1, 0, 1]
+    assert stage.replay.index.starts[:3].tolist() == [TERMINATED + 1, 0, 1]
 
 
 @pytest.mark.parametrize("state", [0, 3, 300], ids=["none", "small", "copied row by row"])

@@ -13,7 +13,7 @@ import pytest
 from cli.sessions import until
 from ports import free_address
 
-from tianji_cli.wire.keys import write_new_key
+from tianji_cli.wire.address import write_new_key
 
 TWO_HOSTS: dict[str, Any] = {"distribution": {"transport": "zmq", "hosts": 2, "actor": {"num": 2}}}
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}

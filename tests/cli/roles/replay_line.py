@@ -120,7 +120,7 @@ class Line:
     def leaves(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         sampler = self.store.replay.sampler
         assert isinstance(sampler, PrioritisedSampler)
-        return sampler.tree.leaves[keys % self.store.replay.ring.span]
+        return sampler.tree.leaves[keys % self.store.replay.ring.slot_steps]
 
     def close(self) -> list[Any]:
         return [end.close() for end in self.ends]

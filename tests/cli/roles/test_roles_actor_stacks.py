@@ -89,7 +89,7 @@ def test_a_replay_of_single_frames_gives_back_what_the_agent_saw(
     batch = BatchArrays(BatchLayout.of(one.layout, 64, ("action",)))
     replay.sample(batch)
     seen = [*one.witness.said.seen[: 6 * steps], one.witness.said.finished[5]]
-    lengths = replay.index.spans[batch.key % replay.ring.span] & 127
+    lengths = replay.index.starts[batch.key % replay.ring.slot_steps] & 127
     for sample, key in enumerate(batch.key.tolist()):
         t, n = divmod(key, num_envs)
         np.testing.assert_array_equal(batch.batch.observation[sample], seen[t][n])

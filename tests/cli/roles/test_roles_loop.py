@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from tianji_cli.roles.loop import ATTEND_EVERY_S, SLEEP_S, RoleError, run_in_turns
+from tianji_cli.roles.loop import CHECK_EVERY_S, SLEEP_S, RoleError, run_in_turns
 from tianji_cli.roles.role import Role, Trigger
 
 
@@ -73,7 +73,7 @@ def test_a_busy_process_still_attends(notes: list[str], sleep: Callable[[float],
         def turn(self) -> bool:
             return True
 
-    assert ATTEND_EVERY_S < SLEEP_S
+    assert CHECK_EVERY_S < SLEEP_S
     run_in_turns([Busy("a", notes)], Rounds(notes, 3), sleep)
     assert notes == ["attend"] * 3
 

@@ -70,7 +70,7 @@ def test_priorities_take_effect_on_the_samples_of_the_batch_they_belong_to(
                 break
             one.ends[BUFFER].wait(0.01)
         np.testing.assert_array_equal(one.leaves(keys), expected)
-        others = np.setdiff1d(np.arange(one.store.replay.ring.span), keys)
+        others = np.setdiff1d(np.arange(one.store.replay.ring.slot_steps), keys)
         assert not (one.leaves(others) == expected).any()
 
 

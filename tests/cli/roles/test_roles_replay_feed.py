@@ -118,7 +118,7 @@ def test_an_update_changes_the_priorities_of_its_batch_to_its_errors() -> None:
     keys, last = np.unique(one.arrays.key[::-1], return_index=True)
     errors = one.embryo.priorities[::-1][last]
     expected = (np.float64(errors) + SMALLEST_PRIORITY) ** 0.6
-    np.testing.assert_allclose(sampler.tree.leaves[keys % one.replay.ring.span], expected, rtol=1e-5)
+    np.testing.assert_allclose(sampler.tree.leaves[keys % one.replay.ring.slot_steps], expected, rtol=1e-5)
 
 
 def test_without_priorities_an_update_changes_nothing_in_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:

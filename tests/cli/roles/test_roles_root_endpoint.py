@@ -9,8 +9,8 @@ import pytest
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.root.averaging import RootEndpoint
+from tianji_cli.wire.address import JobKey
 from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.keys import JobKey
 from tianji_cli.wire.parameters import Contribution, average_layout, contribution_layout
 from tianji_cli.wire.records import job_number
 from tianji_transports.core import EngineOptions, Full

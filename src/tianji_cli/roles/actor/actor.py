@@ -1,4 +1,4 @@
-"""The actor: steps environments with the newest policy it has, and pushes what it saw."""
+"""The actor: steps environments with the newest policy it has, and pushes fragments."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Outbox:
-    """Where an actor's fragments go, and whose policy it takes.
+    """The receivers of an actor's fragments, and the slot of its policy.
 
     Attributes:
         transport: the endpoint of the actor's process.
         dest: rank of the buffer.
         channel: the channel of fragments.
         slot: the latest-value slot of parameters.
-        copies: who gets a copy of every fragment.
+        copies: receivers of a copy of every fragment.
     """
 
     transport: Transport
@@ -48,15 +48,6 @@ class Actor(Role):
     """Steps environments into loaned memory; pushes each fragment as soon as it is full.
 
     Args:
-        number: of this actor in the job.
-        incarnation: how often it was restarted.
-        job: the job's number, for the fragments' headers.
-        agent: acts.
-        environment: is stepped.
-        layout: of a fragment.
-        outbox: where fragments go.
-        page: where samples are counted.
-        seed: of the environments.
         per_version: fragments to make with one policy before waiting for the next (``mode = "sync"``);
             None goes on with whatever policy is newest.
     """
@@ -241,7 +232,7 @@ class Actor(Role):
         self._allowed = fragments
 
     def report(self) -> dict[str, Any]:
-        """What its endpoint, which other actors may share, has rejected, how long it waited for whom."""
+        """Frames rejected by its endpoint, which actors may share, and its waiting times for other roles."""
         return {
             "rejected": {"endpoint": rejected_by(self._outbox.transport)},
             "waited_s": self._copies.waited_s,
@@ -342,13 +333,8 @@ class Destination:
 class Copies:
     """Memory for the copies of one fragment, asked for before the fragment is begun.
 
-    A receiver that is behind so holds its actors back as the buffer does: before the first step, when nothing
-    is there yet that could be lost or counted twice.
-
-    Args:
-        transport: the endpoint of the actor's process.
-        destinations: who gets a copy.
-        nbytes: size of a fragment.
+    A receiver that is behind is back-pressure on its actors as the buffer is: before the first step, when
+    nothing is there yet that could be lost or counted twice.
 
     Attributes:
         waited_s: seconds that were spent waiting for each that was behind, by role.
@@ -375,7 +361,7 @@ class Copies:
         return True
 
     def push(self, memory: memoryview) -> None:
-        """Send a copy of a full fragment to everyone; ``ask`` said yes."""
+        """Send a copy of a full fragment to every destination; ``ask`` has returned True."""
         for loan in self._loans:
             loan.memory[:] = memory
             self._transport.push(loan)

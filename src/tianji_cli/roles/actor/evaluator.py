@@ -30,10 +30,10 @@ MAX_PARALLEL: Final = 32
 
 
 class Policy(Protocol):
-    """What an evaluator asks of a player: an agent, or a baseline to compare it with."""
+    """Plays: an agent, or a baseline to compare it with."""
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
-        """Note that the next observation of those environments, ``[N]``, is the first of an episode."""
+        """Reset memory where (``[N]``) the next observation is the first of an episode."""
 
     def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Choose actions ``[N, ...]``."""
@@ -56,16 +56,11 @@ class Evaluator(Role):
     """Plays whole episodes without exploration.
 
     Each environment plays a fixed share of the episodes: taking the first to end, whichever environment plays
-    them, would favour short ones. Where an environment tells of games, these are what is played and counted.
+    them, would favour short ones. Where an environment has games, these are played and counted.
     At a limit the episodes that have ended are the result, and the others are left out.
 
     Args:
-        policy: acts; it is to be judged.
-        environment: N environments.
-        episodes: how many to play.
-        seed: of the environments.
         on_step: called after each step, to render for instance.
-        limits: how long it may take.
 
     Attributes:
         returns: of the episodes that have ended.
@@ -106,7 +101,7 @@ class Evaluator(Role):
         self._wins = 0
         self.returns: list[float] = []
         self.cut_off: str | None = None
-        policy.begin_episodes(np.ones(num_envs, np.bool_))  # Whatever it has played before.
+        policy.begin_episodes(np.ones(num_envs, np.bool_))  # It may have played before.
         environment.reset(seed, self._frames)
         self._stack.push(self._frames)
 
@@ -119,7 +114,7 @@ class Evaluator(Role):
 
     @property
     def progress(self) -> dict[str, Any]:
-        """How far it is: episodes that have ended, of how many, env steps of all, seconds."""
+        """Episodes that have ended, of how many, env steps of all, seconds."""
         return {
             "episodes": len(self.returns),
             "wanted": self._wanted,
@@ -159,24 +154,24 @@ class Evaluator(Role):
         if self._on_step is not None:
             self._on_step(self._environment)
         if self._left.any():
-            self._mind_limits()
+            self._check_limits()
         return True
 
-    def _mind_limits(self) -> None:
+    def _check_limits(self) -> None:
         if self._seconds >= self._limits.max_s:
             self.cut_off = f"{self._limits.max_s:g} s"
         elif self._limits.max_steps is not None and self._env_steps >= self._limits.max_steps:
             self.cut_off = f"{self._limits.max_steps:,} env steps"
 
     def _count(self, i: np.intp, score: float) -> None:
-        """Take in what environment ``i`` has played to its end."""
+        """Count the episode that environment ``i`` has ended."""
         self.returns.append(score)
         self._all_of_agents += self._of_agents[i]
         if self._environment.won is not None:
             self._wins += bool(self._environment.won[i])
 
     def _games(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:
-        """Where what is played has ended with this step, and how it went, ``[N]`` each."""
+        """Environments whose game or episode ended with this step, and its score, ``[N]`` each."""
         games = self._environment.games
         return (self._ended, self._running) if games is None else (games.over, games.score)
 
@@ -196,7 +191,7 @@ class Evaluator(Role):
         return dict(zip(self._environment.agents, means.tolist(), strict=True))
 
     def report(self) -> dict[str, Any]:
-        """The returns so far, how far it is, and what is known of a limit, of wins and of each agent."""
+        """The returns so far, the progress, and what is known of a limit, of wins and of each agent."""
         known = {"cut_off": self.cut_off, "win_rate": self.win_rate, "agents": self.agents}
         return {
             "returns": self.returns,
@@ -216,10 +211,9 @@ BASELINES: Final[tuple[Baseline, ...]] = get_args(Baseline)
 
 
 class RandomPolicy:
-    """Draws uniformly from the actions that there are: of a team, that each agent may choose.
+    """Draws uniformly from the actions; those of a team, from the ones that each agent may choose.
 
     Args:
-        environment: N environments.
         seed: of those; what is drawn is independent of them.
     """
 
@@ -261,11 +255,6 @@ class HeuristicPolicy:
 
 def baseline(name: Baseline, environment: VectorEnvironment, seed: int) -> RandomPolicy | HeuristicPolicy:
     """Find a baseline for an environment.
-
-    Args:
-        name: of the baseline.
-        environment: to act in.
-        seed: of the environment.
 
     Raises:
         UsageError: the environment has no heuristic.

@@ -1,4 +1,4 @@
-"""What a policy sees of environments from step to step: their newest frames, or stacks of the last few."""
+"""Observations as a policy sees them from step to step: the newest frames, or stacks of the last few."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class FrameStack(ABC):
-    """Holds what N environments have shown, as far as a policy sees it. See ``frame_stack``.
+    """Holds the frames of N environments that a policy sees. See ``frame_stack``.
 
     Attributes:
         seen: ``[N, *frame]``, or stacked ``[N, S, *frame]``, oldest first; frames from before an
@@ -27,15 +27,15 @@ class FrameStack(ABC):
 
     @abstractmethod
     def push(self, frames: Frames) -> None:
-        """See the newest frames ``[N, *frame]``: themselves, where a policy sees no more than these."""
+        """Add the newest frames ``[N, *frame]``; without a stack they are not copied."""
 
     @abstractmethod
     def forget(self, where: Flags) -> None:
-        """Note that the next frames of those environments, ``[N]``, are the first of an episode."""
+        """Forget the past where (``[N]``) the next frames are the first of an episode."""
 
     @abstractmethod
     def keep(self) -> None:
-        """Hold what is seen in memory of its own: that of the newest frames goes away."""
+        """Copy what is seen into memory of its own: that of the newest frames goes away."""
 
     @abstractmethod
     def write(self, rows: Frames) -> None:
@@ -43,11 +43,7 @@ class FrameStack(ABC):
 
 
 class NewestFrames(FrameStack):
-    """No stack: a policy sees what is shown, where it was written.
-
-    Args:
-        environment: shows it.
-    """
+    """No stack: a policy sees what is shown, where it was written."""
 
     def __init__(self, environment: VectorEnvironment) -> None:
         self._own = np.zeros(*_frames(environment))
@@ -71,11 +67,7 @@ class NewestFrames(FrameStack):
 
 
 class StackedFrames(FrameStack):
-    """Stacks of the last frames.
-
-    Args:
-        environment: shows them, and says how many make a stack.
-    """
+    """Stacks of the last frames."""
 
     def __init__(self, environment: VectorEnvironment) -> None:
         (num_envs, *shape), dtype = _frames(environment)

@@ -1,4 +1,4 @@
-"""RateLimiter of production and consumption (paper, section 3.3): who may go on, and when.
+"""The rate limiter of production and consumption (paper, section 3.3): which side may go on, and when.
 
 Serial training that uses every env step ``rho`` times makes one step and then uses ``rho`` steps, again and
 again. Here both sides go on by themselves, and the *error* of production over consumption,
@@ -7,8 +7,7 @@ again. Here both sides go on by themselves, and the *error* of production over c
 
 in env steps (Equation 4 in uses: consumption / rho = production), is kept between ``-tolerance`` and
 ``tolerance``: a batch is drawn if the error stays above, a fragment received if it stays below. So consumed /
-received is ``rho`` over any stretch that is long against the tolerance, whichever side is the slower one, and
-that side is never held back.
+received is ``rho`` over any stretch that is long against the tolerance, and the slower side never waits.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 
 @dataclass
 class RateLimiter:
-    """Who is ahead, and who may go on.
+    """Counts both sides, and decides which may go on.
 
     Attributes:
         rho: uses of each env step.
@@ -42,7 +41,7 @@ class RateLimiter:
     def may_receive(self, fragment_steps: int) -> bool:
         """Whether a fragment of so many env steps may be received now."""
         if self.received < self.warmup:
-            return True  # Nothing is consumed yet: to hold reception back here would be for ever.
+            return True  # Nothing is consumed yet: reception would be blocked for ever.
         return self.tolerance is None or self.error + fragment_steps <= self.tolerance
 
     def may_consume(self, batch_steps: int) -> bool:

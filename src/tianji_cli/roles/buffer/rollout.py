@@ -24,13 +24,11 @@ class FragmentValidator:
     """Checks every message that claims to be a fragment of this job, and counts what each actor delivered.
 
     Args:
-        layout: of every fragment of the group.
-        job: the job's number, which every header carries.
         actors: numbers of the actors, by the rank of the process that carries them.
 
     Attributes:
         receptions: what was received, by source.
-        refusals: messages that were refused.
+        refusals: messages that were rejected.
     """
 
     def __init__(self, layout: FragmentLayout, job: int, actors: Mapping[int, Sequence[int]]) -> None:
@@ -41,7 +39,7 @@ class FragmentValidator:
         self._actors = actors
 
     def has_its_size(self, claim: Claim) -> bool:
-        """Whether a message is as large as a fragment; one that is not is noted as refused."""
+        """Whether a message is as large as a fragment; one that is not is rejected."""
         if claim.nbytes == self._layout.nbytes:
             return True
         self.refusals.add(claim, f"it has {claim.nbytes} bytes, not {self._layout.nbytes}")
@@ -52,19 +50,19 @@ class FragmentValidator:
 
         Returns:
             What was received from its source, this fragment followed but its samples not counted; None if it
-            is refused.
+            is rejected.
         """
-        refusal = fragment.refusal(self._job, self._actors.get(claim.source, ()))
-        refusal = refusal or self._refusal_of_order(fragment)
-        if refusal is not None:
-            self.refusals.add(claim, refusal)
+        rejection = fragment.refusal(self._job, self._actors.get(claim.source, ()))
+        rejection = rejection or self._wrong_order(fragment)
+        if rejection is not None:
+            self.refusals.add(claim, rejection)
             return None
         header = fragment.header
         reception = self.receptions.setdefault(fragment.source, Reception())
         reception.follow(int(header["sequence"]), int(header["before"]), int(header["samples"]))
         return reception
 
-    def _refusal_of_order(self, fragment: Fragment) -> str | None:
+    def _wrong_order(self, fragment: Fragment) -> str | None:
         reception = self.receptions.get(fragment.source, Reception())
         sequence, before = int(fragment.header["sequence"]), int(fragment.header["before"])
         if sequence < reception.next_sequence or before < reception.position:
@@ -101,7 +99,7 @@ class StoredFragment:
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What the store hands out at once. Its views are valid until it is given to ``release``.
+    """Fragments that the store hands out at once. Its views are valid until it is given to ``release``.
 
     Attributes:
         arrived: fragments that are handed out for the first time, in the order of reception (in step: of the
@@ -119,23 +117,18 @@ class RolloutStore:
     """Holds the fragments from which the next rollouts are made.
 
     Args:
-        layout: of every fragment of the group.
-        job: the job's number, which every header carries.
-        actors: numbers of the actors, by the rank of the process that carries them.
-        per_rollout: fragments in a rollout.
         window: fragments that all actors together may have pushed and unclaimed.
         lends: the engine lends, so claims are kept instead of copied.
         in_step: take only fragments of the current version, as many from each actor, ordered by
             actor (``mode = "sync"``); otherwise in the order they came.
         rollouts: k, how many rollouts' worth of fragments a rollout is drawn from, without replacement; on
             average 1/k of what is drawn is new. Before k have come it is drawn from those that have.
-        seed: of the draws.
 
     Attributes:
         validator: checks and counts what comes.
         wanted: the learner is waiting for a rollout. While it is not, no more is claimed than
-            the senders' windows leave missing: a fragment that waits unclaimed holds its actor
-            back, and the samples that are not produced yet cannot become stale.
+            the senders' windows leave missing: a fragment that waits unclaimed is
+            back-pressure on its actor, and samples that are not produced yet cannot become stale.
     """
 
     def __init__(  # noqa: PLR0913 - what it is to hold, and how: each is set on its own
@@ -184,7 +177,7 @@ class RolloutStore:
         if self._winding_down:
             return self._used >= self._slots
         if self._quota is not None:
-            return False  # Actors in step send a rollout and then wait: there is nothing to hold back.
+            return False  # Actors in step send a rollout and then wait.
         return len(self._held) >= (self.per_rollout if self.wanted else self._ahead)
 
     def admit(self, claim: Claim) -> None:
@@ -242,21 +235,21 @@ class RolloutStore:
             return [self._held.popleft() for _ in range(self.per_rollout)]
         if len(self._held) < self.per_rollout:
             return None
-        self._version = None  # Whatever else is made with this policy comes too late.
+        self._version = None  # Other fragments of this policy come too late.
         arrived = sorted(self._held, key=lambda stored: stored.source[0])
         self._held.clear()
         return arrived
 
     def advance(self, version: int) -> None:
-        """Return which version the actors are to use from now on (``in_step`` takes no other)."""
+        """Set the version that the actors use from now on (``in_step`` takes no other)."""
         self._version = version
 
     def wind_down(self) -> None:
-        """Hold whatever still comes, as far as it fits; ``remaining`` is asked for it after every turn."""
+        """Hold fragments that still come, as far as they fit; ``remaining`` hands them out each turn."""
         self._winding_down = True
 
     def remaining(self) -> Rollout:
-        """Hand out whatever is held, at the end of a run: there is nothing more to learn from it."""
+        """Hand out all that is held, at the end of a run: nothing is learned from it any more."""
         arrived = list(self._held)
         remaining = Rollout(arrived, (), [*self._kept, *arrived])
         self._held.clear()
@@ -264,7 +257,7 @@ class RolloutStore:
         return remaining
 
     def report(self) -> dict[str, Any]:
-        """What the root is told of it: nothing beyond what was received."""
+        """Nothing: the buffer reports what was received."""
         return {}
 
     def release(self, rollout: Rollout) -> None:

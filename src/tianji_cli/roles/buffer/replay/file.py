@@ -234,9 +234,7 @@ class ReplayKeeper:
     """Saves a replay now and then; only the newest copy stays.
 
     Args:
-        replay: what is saved.
         directory: ``checkpoints/replay`` of the run; the process that holds the replay owns it.
-        every_s: seconds between two copies.
     """
 
     def __init__(self, replay: Replay, directory: Path, every_s: float) -> None:

@@ -41,8 +41,8 @@ def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     """Memory that a new array could fill without swapping, within the limits of the process's control groups.
 
     Args:
-        proc: where the kernel tells about memory and processes.
-        cgroups: where it tells about control groups, of version 2 or 1.
+        proc: the kernel's files about memory and processes.
+        cgroups: its files about control groups, of version 2 or 1.
     """
     meminfo = _numbers(proc / "meminfo")
     available = [meminfo.get("MemAvailable:", meminfo.get("MemFree:", 0)) * 1024]
@@ -59,14 +59,12 @@ def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 def place_for(
     memory: str, in_ram: int, in_file: int, capacity: int, directory: Path | None, replays: int = 1
 ) -> Path | None:
-    """Decide where a replay's fragments lie.
+    """Decide whether a replay's fragments lie in a file in ``directory``, or in RAM.
 
     Args:
-        memory: ``ram``, ``mmap``, or ``auto``: RAM if it suffices.
         in_ram: bytes it takes if all of it lies in RAM.
         in_file: how many of them may lie in a file instead.
         capacity: env steps it holds, for the message.
-        directory: where the file would lie, if there is a place.
         replays: how many replays take so much together.
 
     Returns:
@@ -119,7 +117,7 @@ def _disk_room(directory: Path) -> int:
 
 
 def _left(root: Path, path: str, limit: str, usage: str, reclaimable: str) -> list[int]:
-    """What a group and each of those around it leave; one that sets no limit says nothing."""
+    """Bytes that a control group and each of those around it leave; one without a limit is left out."""
     groups = [root / path.strip("/")]
     while groups[-1] != root and groups[-1] != groups[-1].parent:
         groups.append(groups[-1].parent)
@@ -160,7 +158,6 @@ class ReplayRing:
     """Which fragments are held, and where; a fragment's *insertion index* is how many were accepted before.
 
     Args:
-        layout: of every fragment.
         capacity: env steps to be held, at least.
         needed: names of the fields that are read after a fragment was accepted.
 
@@ -174,7 +171,7 @@ class ReplayRing:
         next: insertion of the fragment that comes next, into the free slot.
         samples: steps held that are experience.
         drawable: samples that can be drawn: such steps, or sequences of them.
-        env_steps: what the job had made when the newest fragment came, about.
+        env_steps: the job's when the newest fragment came, about.
     """
 
     def __init__(self, layout: FragmentLayout, capacity: int, needed: Collection[str]) -> None:
@@ -200,13 +197,13 @@ class ReplayRing:
         return self.slots * self.stride + self.tail
 
     @property
-    def span(self) -> int:
+    def slot_steps(self) -> int:
         """Steps in all slots: each has one place in every array of numbers about steps."""
         return self.slots * self.steps_each
 
     @property
     def oldest(self) -> int:
-        """Birth of the oldest fragment held; ``next`` if there is none."""
+        """Insertion index of the oldest fragment held; ``next`` if there is none."""
         return max(self.first, self.next - self.live)
 
     def slot(self, insertion: int) -> int:
@@ -229,7 +226,6 @@ class ReplayMemory:
     the process.
 
     Args:
-        ring: which slots there are.
         directory: where the file is to lie; None: RAM.
 
     Raises:
@@ -266,10 +262,6 @@ class Rows:
 
     ``np.take`` from a strided view would copy the whole view first, so the memory is addressed in units that
     divide rows, slots and offsets alike: one unit a row in the common case.
-
-    Args:
-        memory: where from.
-        spec: which field.
     """
 
     def __init__(self, memory: ReplayMemory, spec: FieldSpec) -> None:
@@ -334,7 +326,7 @@ NONE: Final = -1
 
 @dataclass(frozen=True)
 class _Latest:
-    """What came last from an actor."""
+    """The newest fragment of an actor."""
 
     incarnation: int
     sequence: int
@@ -347,9 +339,6 @@ class _Latest:
 
 class Links:
     """Links each fragment to the one before it and the one after it.
-
-    Args:
-        memory: the fragments.
 
     Attributes:
         successor: slot of the fragment that goes on where a slot's fragment ends; it means something only
@@ -391,7 +380,6 @@ class Links:
         """Link fragments from insertion ``oldest`` on to those that they go on from.
 
         Args:
-            oldest: insertion of the first.
             predecessors: what each goes on from, counted from ``oldest``, or ``NONE``.
 
         Raises:

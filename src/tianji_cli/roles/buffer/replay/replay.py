@@ -36,9 +36,6 @@ MOST: Final = 255
 class UseCounts:
     """Counts the uses of each sample held; the histogram keeps what became of the others.
 
-    Args:
-        places: steps in all slots.
-
     Attributes:
         total: uses of all samples, also beyond what a count can hold.
     """
@@ -107,7 +104,7 @@ READ_ONCE: Final = ("terminated", "truncated", "mask", "episode_return", "won", 
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """What a replay is to be like.
+    """Settings of a replay.
 
     Attributes:
         capacity: env steps held, rounded up to whole fragments.
@@ -134,7 +131,7 @@ class ReplaySettings:
 
 @dataclass(frozen=True)
 class ReplayBytes:
-    """What a replay takes.
+    """Bytes that a replay takes.
 
     Attributes:
         memory: of the fragments, in RAM or in a file.
@@ -153,8 +150,6 @@ class ReplayBytes:
         """Decide where the fragments lie: in a file in that directory, or, None, in RAM.
 
         Args:
-            settings: of the replay.
-            directory: where the file would be.
             replays: how many of them are to fit together.
 
         Raises:
@@ -173,9 +168,9 @@ def bytes_of(layout: FragmentLayout, settings: ReplaySettings, agent_fields: tup
     """Describe what ``Replay`` will take, to the byte."""
     ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
     index = Transitions if settings.sequence_steps is None else Sequences
-    bookkeeping = index.bookkeeping_bytes(layout, ring.slots) + ring.span + ring.slots * 24
+    bookkeeping = index.bookkeeping_bytes(layout, ring.slots) + ring.slot_steps + ring.slots * 24
     if settings.sampler == "prioritised":
-        bookkeeping += SumTree.bytes_for(ring.span)
+        bookkeeping += SumTree.bytes_for(ring.slot_steps)
     return ReplayBytes(ring.nbytes, bookkeeping)
 
 
@@ -183,12 +178,9 @@ class Replay:
     """Holds the newest fragments and draws from them.
 
     Args:
-        layout: of every fragment.
-        settings: how much, and how to draw.
         agent_fields: names of the agent's fields that a batch is to carry.
-        seed: of what is drawn.
         directory: where a file of the memory would lie; None: in RAM or nowhere.
-        env_steps: what the job had made before this replay began.
+        env_steps: the job's before this replay began.
 
     Attributes:
         accepted: samples ever accepted.
@@ -217,8 +209,8 @@ class Replay:
         place = bytes_of(layout, settings, agent_fields).place(settings, directory)
         self.memory = ReplayMemory(self.ring, place)
         self.index = _index(settings, self.memory)
-        self.sampler = _sampler(settings, self.ring, self.index.spans, seed)
-        self.uses = UseCounts(self.ring.span)
+        self.sampler = _sampler(settings, self.ring, self.index.starts, seed)
+        self.uses = UseCounts(self.ring.slot_steps)
         self.accepted = 0
         self.stale_updates = 0
         self._samples = np.zeros(self.ring.slots, np.int64)
@@ -234,7 +226,7 @@ class Replay:
 
     @property
     def nbytes(self) -> int:
-        """What it takes, as ``bytes_of`` said."""
+        """Bytes that it takes, as ``bytes_of`` predicts."""
         per_slot = (self._samples, self._versions, self.accepted_by)
         parts = (self.index.nbytes, self.uses.counts.nbytes, self.sampler.nbytes)
         return self.ring.nbytes + sum(parts) + sum(array.nbytes for array in per_slot)
@@ -246,7 +238,7 @@ class Replay:
 
     @property
     def free(self) -> memoryview:
-        """Memory of the next fragment; whatever it held has been evicted already."""
+        """Memory of the next fragment; its former contents have been evicted already."""
         return self.memory.slot(self.ring.slot(self.ring.next))
 
     def accept(self) -> None:
@@ -283,7 +275,7 @@ class Replay:
         if not self.drawable:
             raise ValueError("an empty replay has no batches")
         self.sampler.draw(into.key, into.weight)
-        places = into.key % self.ring.span
+        places = into.key % self.ring.slot_steps
         slots, rows = np.divmod(places, self.ring.steps_each)
         self._versions.take(slots, out=into.version, mode="clip")
         np.subtract(self.accepted, self.accepted_by.take(slots), out=into.age)
@@ -304,7 +296,7 @@ class Replay:
         if stale:
             self.stale_updates += stale
             keys, priorities = keys[held], priorities[held]
-        self.sampler.update(keys % self.ring.span, priorities)
+        self.sampler.update(keys % self.ring.slot_steps, priorities)
 
     def restore(
         self,
@@ -318,17 +310,12 @@ class Replay:
         steps_given_up: int,
         sampler: Mapping[str, Any],
     ) -> None:
-        """Hold fragments, uses and priorities that lie in their places already; see ``replay_file``.
+        """Hold fragments, uses and priorities that lie in their places already; see ``file.py``.
 
         Args:
             oldest: insertion of the first of them.
             predecessors: what each goes on from, counted from ``oldest``, or ``NONE``.
             accepted_by: samples accepted up to each, itself included.
-            accepted: samples ever accepted.
-            env_steps: what the job had made.
-            stale_updates: see the class.
-            steps_given_up: likewise; 0 of transitions.
-            sampler: its state.
 
         Raises:
             ValueError: the numbers contradict themselves.
@@ -373,16 +360,16 @@ def _index(settings: ReplaySettings, memory: ReplayMemory) -> SampleIndex:
     return Sequences(memory, settings.sequence_steps)
 
 
-def _sampler(settings: ReplaySettings, ring: ReplayRing, spans: npt.NDArray[np.uint8], seed: int) -> Sampler:
+def _sampler(settings: ReplaySettings, ring: ReplayRing, starts: npt.NDArray[np.uint8], seed: int) -> Sampler:
     match settings.sampler:
         case "uniform":
-            return UniformSampler(ring, spans, seed)
+            return UniformSampler(ring, starts, seed)
         case "fresh":
-            return FreshSampler(ring, spans, seed)
+            return FreshSampler(ring, starts, seed)
         case "prioritised":
             return PrioritisedSampler(
                 ring,
-                spans,
+                starts,
                 seed,
                 priority_exponent=settings.priority_exponent,
                 importance_exponent=settings.importance_exponent,

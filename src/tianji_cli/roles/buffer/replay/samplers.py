@@ -2,8 +2,8 @@
 
 A sample is named by its *key*, insertion x (T x N) + t x N + n of its first step; its place in arrays of
 numbers about steps is the key modulo the number of steps in all slots. Steps with which no sample begins
-have span 0 and are never drawn. Each sampler has a generator of its own: what it draws depends on the seed,
-and on what was accepted and sampled before, on nothing else.
+have 0 in ``starts`` and are never drawn. Each sampler has a generator of its own: what it draws depends on
+the seed, and on what was accepted and sampled before, on nothing else.
 
 Samples are drawn in proportion to priorities by a wide, shallow tree of numpy arrays. Every operation takes
 many leaves at once, as a numpy call costs as much as dozens of additions. So a node has many children, and
@@ -37,9 +37,6 @@ class SumTree:
 
     A node is always the sum of its children, computed anew when one of them changes, so that nothing drifts.
     Leaves are float32: a priority needs no more, and the memory and its traffic are halved.
-
-    Args:
-        size: leaves, all 0 at first.
     """
 
     def __init__(self, size: int) -> None:
@@ -138,21 +135,19 @@ MOST_ATTEMPTS: Final = 1 << 13
 Keys = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float32]
 Priorities = npt.NDArray[np.float32]
-Spans = npt.NDArray[np.uint8]
+Starts = npt.NDArray[np.uint8]
 
 
 class Sampler(ABC):
     """Draws from what a replay holds.
 
     Args:
-        ring: which fragments are held.
-        spans: of each step in all slots; 0: no sample begins with it.
-        seed: of everything that is drawn.
+        starts: of each step in all slots; 0: no sample begins with it.
     """
 
-    def __init__(self, ring: ReplayRing, spans: Spans, seed: int) -> None:
+    def __init__(self, ring: ReplayRing, starts: Starts, seed: int) -> None:
         self._ring = ring
-        self._spans = spans
+        self._starts = starts
         self._rng = np.random.default_rng(seed)
 
     @property
@@ -166,10 +161,10 @@ class Sampler(ABC):
         return None
 
     def accept(self, insertion: int, priorities: Priorities | None) -> None:  # noqa: B027 - most need not
-        """Note a fragment, whose steps have these priorities if the actor computed some."""
+        """Take in a fragment, whose steps have these priorities if the actor computed some."""
 
     def evict(self, insertion: int) -> None:  # noqa: B027 - most need not
-        """Draw none of a fragment's steps any more; their spans are still there."""
+        """Draw none of a fragment's steps any more; their ``starts`` are still there."""
 
     def update(self, places: Indices, priorities: Priorities) -> None:  # noqa: B027 - most need not
         """Give samples new priorities; the last of several of one sample counts."""
@@ -188,7 +183,7 @@ class Sampler(ABC):
 
     def _draw_uniformly(self, keys: Keys) -> None:
         """Draw among all steps held and reject those with which no sample begins: exactly uniform."""
-        each, span = self._ring.steps_each, self._ring.span
+        each, slot_steps = self._ring.steps_each, self._ring.slot_steps
         first, past = self._ring.oldest * each, self._ring.next * each
         found = 0
         while found < keys.size:
@@ -196,7 +191,7 @@ class Sampler(ABC):
             # So many more that the second round is the exception.
             attempts = int(missing * 1.05 * (past - first) / self._ring.drawable) + 8
             candidates = self._rng.integers(first, past, min(attempts, 4 * missing + MOST_ATTEMPTS))
-            drawn = candidates[self._spans.take(candidates % span) != 0][:missing]
+            drawn = candidates[self._starts.take(candidates % slot_steps) != 0][:missing]
             keys[found : found + drawn.size] = drawn
             found += drawn.size
 
@@ -216,8 +211,8 @@ class FreshSampler(Sampler):
     As fresh samples are used in their order, all from one key on are fresh and none before it is.
     """
 
-    def __init__(self, ring: ReplayRing, spans: Spans, seed: int) -> None:
-        super().__init__(ring, spans, seed)
+    def __init__(self, ring: ReplayRing, starts: Starts, seed: int) -> None:
+        super().__init__(ring, starts, seed)
         self._fresh_from = 0
 
     def draw(self, keys: Keys, weights: Weights) -> None:
@@ -231,7 +226,7 @@ class FreshSampler(Sampler):
         self._fresh_from = max(self._fresh_from, self._ring.oldest * each)
         while found < keys.size and self._fresh_from < self._ring.next * each:
             insertion, first = divmod(self._fresh_from, each)
-            steps = self._spans[self._ring.steps(insertion)][first:]
+            steps = self._starts[self._ring.steps(insertion)][first:]
             fresh = np.flatnonzero(steps)[: keys.size - found]
             keys[found : found + fresh.size] = fresh + self._fresh_from
             found += fresh.size
@@ -255,9 +250,6 @@ class PrioritisedSampler(Sampler):
     weights are (N P(i))^-beta over the largest of the batch (section 3.4).
 
     Args:
-        ring: which fragments are held.
-        spans: of each step in all slots; 0: no sample begins with it.
-        seed: of everything that is drawn.
         priority_exponent: alpha.
         importance_exponent: beta at first.
         importance_steps: env steps over which beta rises to 1; None: it stays.
@@ -266,15 +258,15 @@ class PrioritisedSampler(Sampler):
     def __init__(
         self,
         ring: ReplayRing,
-        spans: Spans,
+        starts: Starts,
         seed: int,
         *,
         priority_exponent: float,
         importance_exponent: float,
         importance_steps: int | None,
     ) -> None:
-        super().__init__(ring, spans, seed)
-        self.tree = SumTree(ring.span)
+        super().__init__(ring, starts, seed)
+        self.tree = SumTree(ring.slot_steps)
         self._alpha = priority_exponent
         self._beta = importance_exponent
         self._importance_steps = importance_steps
@@ -298,7 +290,7 @@ class PrioritisedSampler(Sampler):
         if priorities is not None:
             finite = np.isfinite(priorities)
             values[finite] = self._powered(priorities[finite])
-        values[self._spans[steps] == 0] = 0.0
+        values[self._starts[steps] == 0] = 0.0
         self.tree.set_range(steps.start, values)
         self._largest = max(self._largest, float(values.max()))
 
@@ -317,7 +309,7 @@ class PrioritisedSampler(Sampler):
                 "a sample's new priority is not finite: the loss has diverged; "
                 "a smaller learning_rate, or a smaller reward_scale, would be right"
             )
-        values = np.where(self._spans.take(places) == 0, 0.0, self._powered(priorities))
+        values = np.where(self._starts.take(places) == 0, 0.0, self._powered(priorities))
         self.tree.set(places, values)
         self._largest = max(self._largest, float(values.max(initial=0.0)))
 
@@ -333,7 +325,7 @@ class PrioritisedSampler(Sampler):
         np.power(values.min() / values, self._beta_now(), out=values)
         weights[...] = values
         past = self._ring.next * self._ring.steps_each
-        keys[...] = (past - 1) - (past - 1 - places) % self._ring.span
+        keys[...] = (past - 1) - (past - 1 - places) % self._ring.slot_steps
 
     def state(self) -> dict[str, Any]:
         """See ``Sampler.state``."""

@@ -32,27 +32,24 @@ from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.wire.fragment import FragmentLayout
 
 TERMINATED: Final = 128
-"""Bit of a span that says that the last step terminated the episode."""
+"""Bit in ``starts``: the last step terminated the episode."""
 
 Flags = npt.NDArray[np.bool_]
-Spans = npt.NDArray[np.uint8]
+Starts = npt.NDArray[np.uint8]
 
 
 class SampleIndex(ABC):
     """Knows the samples of a replay; each has its place at its first step.
 
-    Args:
-        memory: the fragments.
-
     Attributes:
-        spans: of each step of each slot; 0: no sample begins with it.
+        starts: of each step of each slot; 0: no sample begins with it.
         links: which fragments go on from one another.
     """
 
     def __init__(self, memory: ReplayMemory) -> None:
         ring = memory.ring
         specs = {spec.name: spec for spec in ring.layout.fields}
-        self.spans: Spans = np.zeros(ring.span, np.uint8)
+        self.starts: Starts = np.zeros(ring.slot_steps, np.uint8)
         self.links = Links(memory)
         self._ring, self._layout, self._headers = ring, ring.layout, memory.headers
         self._flags = [memory.field(specs[name], np.uint8) for name in ("mask", "terminated", "truncated")]
@@ -61,7 +58,7 @@ class SampleIndex(ABC):
     @property
     def by_slot(self) -> Mapping[str, tuple[npt.NDArray[Any], int]]:
         """Arrays with a place for each slot, by name, and how many items a slot has: what is saved."""
-        return {"spans": (self.spans, self._ring.steps_each)}
+        return {"spans": (self.starts, self._ring.steps_each)}
 
     @property
     def nbytes(self) -> int:
@@ -70,18 +67,18 @@ class SampleIndex(ABC):
 
     @abstractmethod
     def accept(self, insertion: int) -> int:
-        """Note a fragment, and of what it makes of those before it; returns its samples."""
+        """Find the samples that a fragment begins or completes; returns how many steps are experience."""
 
     def evict(self, insertion: int) -> None:
         """Let no sample begin in a fragment any more."""
-        spans = self.spans[self._ring.steps(insertion)]
-        self._ring.drawable -= int(np.count_nonzero(spans))
-        spans[:] = 0
+        starts = self.starts[self._ring.steps(insertion)]
+        self._ring.drawable -= int(np.count_nonzero(starts))
+        starts[:] = 0
 
     def restore(self, oldest: int, predecessors: npt.NDArray[np.int64]) -> None:
         """Know the fragments from number ``oldest`` on, whose numbers are in their places; see ``Links``."""
         self.links.restore(oldest, predecessors)
-        self._ring.drawable = int(np.count_nonzero(self.spans))
+        self._ring.drawable = int(np.count_nonzero(self.starts))
 
     @abstractmethod
     def gather(
@@ -107,7 +104,6 @@ class Stacks:
     """Gathers stacks of one field.
 
     Args:
-        memory: where from.
         spec: which field; its history says how many rows make a stack.
 
     Attributes:
@@ -127,7 +123,7 @@ class Stacks:
         self._planes = np.arange(self._stack)
 
     def accept(self, slot: int, mask: npt.NDArray[np.bool_]) -> None:
-        """Note the ends in a slot's fragment; ``mask [T, N]`` says which steps are experience."""
+        """Find the ends in a slot's fragment; ``mask [T, N]`` is True for steps of experience."""
         steps = len(mask)
         blank = np.zeros((steps + 1, self._num_envs), np.uint8)
         # What only resets an environment leads to the first observation of its next episode.
@@ -146,7 +142,7 @@ class Stacks:
 
 
 def rows_each(layout: FragmentLayout) -> int:
-    """Count the rows of a fragment at which something was seen, the one after the last step included."""
+    """Rows of observations in a fragment, the one after the last step included."""
     return (layout.steps + 1) * layout.num_envs
 
 
@@ -157,19 +153,17 @@ def blank_bytes(layout: FragmentLayout, slots: int) -> int:
 
 
 LENGTH: Final = MOST_STEPS
-"""Bits of a span for the number of steps."""
+"""Bits in ``starts`` for the transition length."""
 
 
 class Transitions(SampleIndex):
     """Knows how long each step's transition is, and gathers transitions.
 
     Args:
-        memory: the fragments.
         n_step: n, steps of a transition at most.
-        gamma: discount of one step.
 
     Attributes:
-        spans: of each step of each slot: how many steps its transition has (0: the step is no experience),
+        starts: of each step of each slot: its transition length (0: the step is no experience),
             plus ``TERMINATED`` if the last of them terminated the episode.
         stacks: gathers observations where a policy sees stacks of them; None: it sees single ones.
     """
@@ -190,8 +184,8 @@ class Transitions(SampleIndex):
     @staticmethod
     def bookkeeping_bytes(layout: FragmentLayout, slots: int) -> int:
         """Size of what is kept beside so many fragments."""
-        spans = slots * layout.steps * layout.num_envs
-        return spans + Links.bookkeeping_bytes(slots) + blank_bytes(layout, slots)
+        starts = slots * layout.steps * layout.num_envs
+        return starts + Links.bookkeeping_bytes(slots) + blank_bytes(layout, slots)
 
     @property
     def by_slot(self) -> Mapping[str, tuple[npt.NDArray[Any], int]]:
@@ -208,13 +202,13 @@ class Transitions(SampleIndex):
         ended = terminated | truncated
         rewards = self._sums[slot]
         prefixes = self._prefixes(rewards)
-        spans = self._measured(mask, terminated, ended, rewards)
-        self.spans[steps] = spans.reshape(-1)
+        starts = self._measured(mask, terminated, ended, rewards)
+        self.starts[steps] = starts.reshape(-1)
         if self.stacks is not None:
             self.stacks.accept(slot, mask)
         actor, before = int(self._headers[slot]["actor"]), self.links.accept(insertion)
         if before != NONE:
-            self._lengthen(before, self._going[actor], spans[0], prefixes)
+            self._lengthen(before, self._going[actor], starts[0], prefixes)
         self._going[actor] = mask[-1] & ~ended[-1]
         samples = int(np.count_nonzero(mask))
         self._ring.drawable += samples
@@ -225,9 +219,9 @@ class Transitions(SampleIndex):
     ) -> tuple[Indices, Indices, Indices]:
         """See ``SampleIndex.gather``; the agent's fields are those of the first step."""
         arrays = into.arrays
-        spans = self.spans.take(places)
-        self._discounts.take(spans, out=arrays["discount"], mode="clip")
-        lengths = (spans & LENGTH).astype(np.intp)
+        starts = self.starts.take(places)
+        self._discounts.take(starts, out=arrays["discount"], mode="clip")
+        lengths = (starts & LENGTH).astype(np.intp)
         self._observations.gather(slots, rows, arrays["observation"])
         self._rewards.gather(slots, rows, arrays["reward"])
         lengths *= self._layout.num_envs
@@ -238,8 +232,8 @@ class Transitions(SampleIndex):
 
     def _measured(
         self, mask: Flags, terminated: Flags, ended: Flags, rewards: npt.NDArray[np.float32]
-    ) -> Spans:
-        """Spans of a fragment's steps ``[T, N]``, as far as they are known without its successor.
+    ) -> Starts:
+        """Starts of a fragment's steps ``[T, N]``, as far as they are known without its successor.
 
         Args:
             mask: ``[T, N]``, as are the others.
@@ -268,13 +262,13 @@ class Transitions(SampleIndex):
         np.cumsum(self._discounts[:most, None] * rewards[:most], axis=0, out=prefixes[1:])
         return prefixes
 
-    def _lengthen(self, before: int, going: Flags, first: Spans, prefixes: npt.NDArray[np.float32]) -> None:
+    def _lengthen(self, before: int, going: Flags, first: Starts, prefixes: npt.NDArray[np.float32]) -> None:
         """Let transitions that reached the end of what was known go on in the next fragment.
 
         Args:
             before: insertion of the fragment that they reached the end of.
             going: where they did, ``[N]``.
-            first: spans of the next one's first row, ``[N]``.
+            first: ``starts`` of the next one's first row, ``[N]``.
             prefixes: sums of its first rewards.
         """
         steps, envs = self._layout.steps, self._layout.num_envs
@@ -282,16 +276,16 @@ class Transitions(SampleIndex):
         earlier, behind = before, 0
         while behind < self._n_step - 1 and earlier >= self._ring.oldest:
             rows = min(steps, self._n_step - 1 - behind)
-            spans = self.spans[self._ring.steps(earlier)].reshape(steps, envs)[steps - rows :]
+            starts = self.starts[self._ring.steps(earlier)].reshape(steps, envs)[steps - rows :]
             to_the_end = np.arange(behind + rows, behind, -1).astype(np.uint8)[:, None]
             lengths = to_the_end + more
             longer = np.minimum(lengths, self._n_step) + np.where(lengths <= self._n_step, terminates, 0)
-            goes_on = (spans == to_the_end) & going
+            goes_on = (starts == to_the_end) & going
             added = np.minimum(more, self._n_step - to_the_end)
             gains = self._discounts[to_the_end] * prefixes[added, np.arange(envs)]
             sums = self._sums[self._ring.slot(earlier)][steps - rows :]
             np.add(sums, gains, out=sums, where=goes_on)
-            np.copyto(spans, longer, "unsafe", goes_on)
+            np.copyto(starts, longer, "unsafe", goes_on)
             behind += steps
             earlier = int(self.links.predecessor[self._ring.slot(earlier)])
 
@@ -309,21 +303,21 @@ class Transitions(SampleIndex):
 
 
 def _discounts(gamma: float) -> npt.NDArray[np.float32]:
-    """Discount of what follows, by span."""
+    """Discount of what follows, by the number in ``starts``."""
     discounts = np.zeros(256, np.float32)
     discounts[:TERMINATED] = gamma ** np.arange(TERMINATED)
     return discounts
 
 
 BEGINS: Final = 1
-"""Bit of a span that says that a sequence begins with a step."""
+"""Bit in ``starts``: a sequence begins with a step."""
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class _Open:
-    """What an actor is in the middle of in each environment.
+    """The sequences that an actor has begun, one in each environment.
 
     Attributes:
         begin: key of the first step, ``[N]``.
@@ -342,7 +336,7 @@ class _Stretches:
         column: n, which environment's.
         row: t of the first step.
         steps: how many.
-        closed: the episode does not go on after them, as far as anybody knows.
+        closed: the episode does not go on after them, as far as it is known.
         terminated: it was terminated by the last of them.
     """
 
@@ -372,11 +366,10 @@ class Sequences(SampleIndex):
     """Knows where sequences begin and how long they are, and gathers them.
 
     Args:
-        memory: the fragments.
         steps: L, steps of a sequence at most.
 
     Attributes:
-        spans: of each step of each slot: ``BEGINS`` if a sequence begins with it, plus ``TERMINATED`` if its
+        starts: of each step of each slot: ``BEGINS`` if a sequence begins with it, plus ``TERMINATED`` if its
             last step terminated the episode.
         lengths: steps of the sequence that begins there.
         steps_given_up: of sequences whose first step was evicted before they ended.
@@ -392,7 +385,7 @@ class Sequences(SampleIndex):
         (observation,) = (spec for spec in self._layout.fields if spec.name == "observation")
         if observation.history:
             raise ValueError("sequences are of single observations, and fragments hold stacks of them")
-        self.lengths = np.zeros(self._ring.span, np.uint16)
+        self.lengths = np.zeros(self._ring.slot_steps, np.uint16)
         self.steps_given_up = 0
         self._most = steps
         self._numbers = np.arange(steps + 1)
@@ -430,7 +423,7 @@ class Sequences(SampleIndex):
         arrays, each = into.arrays, self._ring.steps_each
         lengths = self.lengths.take(places).astype(np.intp)
         arrays["length"][:] = lengths
-        np.not_equal(self.spans.take(places) & TERMINATED, 0, out=arrays["terminated"])
+        np.not_equal(self.starts.take(places) & TERMINATED, 0, out=arrays["terminated"])
         beyond = self._numbers >= lengths[:, None]
         steps = np.minimum(self._numbers, lengths[:, None] - 1)
         steps *= self._layout.num_envs
@@ -475,8 +468,8 @@ class Sequences(SampleIndex):
     def _mark(self, begin: Numbers, length: Numbers, terminated: Flags) -> None:
         """Make samples of sequences; those whose beginning was evicted meanwhile are given up."""
         held = begin >= self._ring.oldest * self._ring.steps_each
-        places = begin[held] % self._ring.span
-        self.spans[places] = np.where(terminated[held], BEGINS | TERMINATED, BEGINS)
+        places = begin[held] % self._ring.slot_steps
+        self.starts[places] = np.where(terminated[held], BEGINS | TERMINATED, BEGINS)
         self.lengths[places] = length[held]
         self._ring.drawable += places.size
         self.steps_given_up += int(length[~held].sum())

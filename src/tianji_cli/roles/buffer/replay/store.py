@@ -1,4 +1,4 @@
-"""The replay as a buffer sees it: takes fragments in while the limiter allows it, and says what came."""
+"""The replay as a buffer sees it: takes fragments in while the rate limiter allows it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,7 @@ class ReplayStore:
     """Receives fragments into a replay.
 
     Args:
-        layout: of every fragment of the group.
-        job: the job's number, which every header carries.
         actors: numbers of the actors, by the rank of the process that carries them.
-        replay: where they go.
-        limiter: whether they may.
 
     Attributes:
         validator: checks and counts what comes.
@@ -54,10 +50,10 @@ class ReplayStore:
     def full(self) -> bool:
         """Leave further fragments with their senders: they are ahead.
 
-        None is held back while there is nothing to draw, as before the first sequence is complete.
+        There is no back-pressure while there is nothing to draw, as before the first sequence is complete.
         """
-        held_back = self.replay.drawable and not self.limiter.may_receive(self.fragment_steps)
-        return held_back and not self._winding_down
+        ahead = self.replay.drawable and not self.limiter.may_receive(self.fragment_steps)
+        return ahead and not self._winding_down
 
     def admit(self, claim: Claim) -> None:
         """Receive a fragment into the replay; one that is not the job's is rejected and leaves no trace."""
@@ -77,7 +73,7 @@ class ReplayStore:
         self.replay.accept()
 
     def wind_down(self) -> None:
-        """Receive whatever still comes; it says nothing of the limiter."""
+        """Receive all that still comes; the reported ratio stays as it is now."""
         self._final_ratio = self.limiter.actual
         self._winding_down = True
 
@@ -91,7 +87,7 @@ class ReplayStore:
         return self.replay.drawable and self.limiter.may_consume(most_steps)
 
     def draw(self, into: BatchArrays) -> None:
-        """Draw a batch and count it; ``may_draw`` said yes."""
+        """Draw a batch and count it; ``may_draw`` has returned True."""
         into.stamp(self.job)
         self.replay.sample(into)
         self.limiter.consumed += into.steps
