@@ -27,8 +27,8 @@ from matplotlib.ticker import EngFormatter
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.telemetry.metrics import read_metrics
-from tianji_lab.curves import COLORS, draw_curve, write_figure
 from tianji_lab.environment import busy_share
+from tianji_lab.figure import COLORS, draw_curve, write_figure
 from tianji_lab.training import Curve, estimate, read_curve, read_summary, train_once
 
 GAMES: Final = ("Pong", "Breakout", "BeamRider", "Qbert", "SpaceInvaders")

@@ -35,8 +35,8 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import python_command, run_child
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_cli.telemetry.plots import GREY
-from tianji_lab.curves import BLACK, COLORS, draw_curve, write_figure
 from tianji_lab.environment import busy_share
+from tianji_lab.figure import BLACK, COLORS, draw_curve, write_figure
 from tianji_lab.training import END_S, Curve, estimate, read_summary, refuse_cut_off, train_once
 
 HEIGHT: Final = 2.6

@@ -28,8 +28,8 @@ from matplotlib.ticker import EngFormatter
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.telemetry.metrics import read_metrics
-from tianji_lab.curves import COLORS, draw_curve, write_figure
 from tianji_lab.environment import busy_share
+from tianji_lab.figure import COLORS, draw_curve, write_figure
 from tianji_lab.training import Curve, Estimate, estimate, read_curve, read_summary, train_once
 
 PLATFORMS: Final = {"cpu": ("cpu", "cpu"), "mixed": ("cuda", "cpu"), "gpu": ("cuda", "cuda")}

@@ -38,8 +38,8 @@ from matplotlib.figure import Figure
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.telemetry.plots import GREY
-from tianji_lab.curves import COLORS, write_figure
 from tianji_lab.environment import busy_share
+from tianji_lab.figure import COLORS, write_figure
 from tianji_lab.training import Estimate, estimate, read_summary, train_once
 
 ALIKE: Final = (

@@ -11,7 +11,6 @@ import resource
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from pkgutil import resolve_name
 from shutil import get_terminal_size
 from textwrap import wrap
@@ -20,8 +19,8 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from tianji_cli.commands import bench_app
-from tianji_cli.commands.bench_options import Json, Override
+from tianji_cli.commands import bench
+from tianji_cli.commands.profile import profile
 from tianji_cli.errors import ConfigError, TianjiError, describe, printable
 from tianji_cli.signals import INTERRUPTED, Interruption
 
@@ -57,7 +56,7 @@ app = typer.Typer(
 )
 launch = typer.Typer(cls=_Commands, help="Start a job on a cluster.", no_args_is_help=True)
 app.add_typer(launch, name="launch")
-app.add_typer(bench_app.app, name="bench")
+app.add_typer(bench.app, name="bench")
 
 
 def _add(name: str, function: str, help_: str, to: typer.Typer = app) -> None:
@@ -82,70 +81,7 @@ _add("train", "train:train", "Train from a config, or go on with an earlier run.
 _add("eval", "eval:evaluate", "Play greedy episodes with a policy that a run has saved.")
 _add("watch", "watch:watch", "Show a run that is going on, until it is over, and then its result.")
 _add("join", "join:join", "Take part in a job of another host, until it is over.")
-
-
-@app.command()
-def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
-    config: Annotated[
-        str, typer.Argument(metavar="CONFIG", help="A TOML file, or a shipped one's name.")
-    ] = "configs/ppo_cartpole.toml",
-    cores: Annotated[
-        int | None,
-        typer.Option(metavar="M", min=1, help="Cores of each node; as many as measured by default."),
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="How many, like this one; the config's hosts by default."),
-    ] = None,
-    gpus: Annotated[
-        int | None, typer.Option(metavar="G", min=1, help="Of each node, for learners on cuda.")
-    ] = None,
-    link_mb: Annotated[
-        float | None,
-        typer.Option(metavar="MB/S", help="What the link between nodes carries; else no limit."),
-    ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Train for some seconds with the choice and with others.")
-    ] = False,
-    write: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="Write the config with the recommended split.")
-    ] = None,
-    from_: Annotated[
-        Path | None,
-        typer.Option("--from", metavar="PATH", help="Take what an earlier profile's --json measured."),
-    ] = None,
-    set_: Override = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="DIR", help="Write profile.json and profile.png into DIR.")
-    ] = None,
-    json: Json = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="Show no progress.")] = False,
-) -> None:
-    """Measure what a config's parts cost here, and recommend how to split the cores among them.
-
-    Measured is this machine, in most of a minute; nothing with --from.
-    What cannot be measured on it, as other --cores, --nodes and --gpus, is reckoned.
-    """
-    from tianji_cli.commands.profile import Options  # noqa: PLC0415
-    from tianji_cli.commands.profile import profile as run  # noqa: PLC0415
-
-    options = Options(
-        config=config,
-        overrides=tuple(set_ or ()),
-        cores=cores,
-        nodes=nodes,
-        gpus=gpus,
-        link_mb_per_s=link_mb,
-        verify=verify,
-        write=write,
-        out=out,
-        earlier=from_,
-        quiet=quiet,
-        json_to=json,
-    )
-    raise typer.Exit(run(options))
-
-
+app.command()(profile)
 _add("list", "list:list_things", "List what a config can name.")
 _add("doctor", "doctor:examine", "Look at this machine and say what would keep a training from running.")
 _add("slurm", "launch:slurm", "Write a batch script into a new run directory, and submit it.", launch)

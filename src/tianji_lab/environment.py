@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from tianji_cli.quantities import ranges, share, size
-from tianji_lab.bench.record import KB, Record
+from tianji_cli.quantities import ranges, several, share
 from tianji_transports.errors import TransportError
 
 LOOK_S: Final = 0.5
@@ -77,27 +76,26 @@ def busy_share() -> float:
     return float(sum(usable) / len(usable) / 100)
 
 
-def warnings(busy: float, records: Sequence[Record]) -> list[str]:
-    """Describe what speaks against the figures.
+def warnings(busy: float) -> list[str]:
+    """Describe what speaks against figures that are measured on a machine as busy as ``busy_share`` says."""
+    if busy <= BUSY:
+        return []
+    return [
+        f"this machine is too busy to measure: {share(busy)} of its cores were at work with something else"
+    ]
+
+
+def warnings_of_noise(spreads: Iterable[tuple[float, str]], unit: str) -> list[str]:
+    """Describe which figures are too noisy: the worst in words, and how many more.
 
     Args:
-        busy: ``busy_share`` before the first run.
-        records: what was measured.
+        spreads: of each figure how far its repeats lie apart, as a share of their median, and what says so.
+        unit: what more of them are called.
     """
-    said = []
-    if busy > BUSY:
-        said.append(
-            f"this machine is too busy to measure: {share(busy)} of its cores were at work "
-            "with something else"
-        )
-    noisy = sorted((record for record in records if record.spread > NOISY), key=lambda record: -record.spread)
-    said += [
-        f"too noisy: repeated runs of {_case(record)} lay {share(record.spread)} apart"
-        for record in noisy[:MAX_NAMED]
-    ]
-    if len(noisy) > MAX_NAMED:
-        more = len(noisy) - MAX_NAMED
-        said.append(f"too noisy: {more} more {'case' if more == 1 else 'cases'}, each above {share(NOISY)}")
+    noisy = sorted((found for found in spreads if found[0] > NOISY), key=lambda found: -found[0])
+    said = [f"too noisy: {words}" for _, words in noisy[:MAX_NAMED]]
+    if (more := len(noisy) - MAX_NAMED) > 0:
+        said.append(f"too noisy: {several(more, f'more {unit}')}, each above {share(NOISY)}")
     return said
 
 
@@ -112,12 +110,6 @@ def cpu_model(info: Path = CPU_INFO) -> str:
     except OSError:
         found = None
     return found.group(1).strip() if found else platform.machine()
-
-
-def _case(record: Record) -> str:
-    actors = f"{record.actors} actor" + ("s" if record.actors > 1 else "")
-    time = f", sample time {record.sample_time_s:g} s" if record.sample_time_s else ""
-    return f"{record.backend} at {size(record.msg_kb * KB)}, {actors}{time}"
 
 
 def _settings() -> str:

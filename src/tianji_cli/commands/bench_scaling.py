@@ -5,17 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 import typer
 
 from tianji_cli.commands.bench_options import Config, Json, Out, Override, Quiet, Threshold
-
-if TYPE_CHECKING:
-    from tianji_lab.scaling.report import Row
-    from tianji_lab.scaling.simulation import Machines, Simulations
-    from tianji_lab.scaling.study import Study
 
 SECONDS: Final = 20.0
 """Of a training."""
@@ -113,11 +107,13 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
     """How throughput and time change with actors, learners and groups: Figures 4(c), 6, 12(b) and Table 1."""
     from tianji_cli.errors import UsageError  # noqa: PLC0415
     from tianji_lab.scaling.hosts import others_of  # noqa: PLC0415
+    from tianji_lab.scaling.report import compare  # noqa: PLC0415
+    from tianji_lab.scaling.simulation import Machines  # noqa: PLC0415
     from tianji_lab.scaling.study import Request, plan_study  # noqa: PLC0415
 
     if no_simulation:
         _refuse({"--nodes": nodes, "--node-cores": node_cores, "--link-mb": link_mb, "--from": earlier})
-    simulated = None if no_simulation else _machines(nodes, node_cores, link_mb)
+    machines = None if no_simulation else Machines(nodes, node_cores or NODE_CORES, link_mb or LINK_MB_PER_S)
     names = None if hosts is None else [name for name in hosts.split(",") if name]
     others = others_of(names, join_with, listen)
     if others is not None and out is None:
@@ -137,7 +133,7 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
         overrides=tuple(set_ or ()),
         others=others,
     )
-    _compare(plan_study(config, request), simulated, earlier, out=out, json_to=json, quiet=quiet)
+    compare(plan_study(config, request), machines, earlier, out=out, json_to=json, quiet=quiet)
 
 
 def _refuse(options: Mapping[str, object]) -> None:
@@ -147,77 +143,3 @@ def _refuse(options: Mapping[str, object]) -> None:
     for option, value in options.items():
         if value is not None:
             raise UsageError(f"{option} is of the simulation, and --no-simulation wants none")
-
-
-def _machines(nodes: int | None, node_cores: int | None, link_mb: float | None) -> Machines:
-    from tianji_lab.scaling.simulation import Machines  # noqa: PLC0415
-
-    return Machines(nodes, node_cores or NODE_CORES, link_mb or LINK_MB_PER_S)
-
-
-def _compare(
-    study: Study,
-    machines: Machines | None,
-    earlier: Path | None,
-    *,
-    out: Path | None,
-    json_to: str | None,
-    quiet: bool,
-) -> None:
-    """Simulate, train, and show what was found.
-
-    Raises:
-        TianjiError: nothing could be measured, or some trainings have no figures (the others' are shown).
-    """
-    from tianji_cli.commands.bench import check_places  # noqa: PLC0415
-    from tianji_cli.telemetry.report import write_json  # noqa: PLC0415
-    from tianji_lab.bench.report import print_header  # noqa: PLC0415
-    from tianji_lab.environment import busy_share, describe, warnings  # noqa: PLC0415
-    from tianji_lab.scaling import report  # noqa: PLC0415
-    from tianji_lab.scaling.measure import measure  # noqa: PLC0415
-    from tianji_lab.scaling.report import print_all  # noqa: PLC0415
-
-    check_places(out, json_to)
-    busy = busy_share()
-    simulations = _simulate(study, machines, earlier, quiet=quiet)
-    with TemporaryDirectory(prefix="tianji-") as temporary:
-        found = measure(study, Path(temporary) if out is None else out / "runs", quiet=quiet)
-    rows = report.rows_of(found, study.threshold)
-    others = () if study.others is None else study.others.names
-    transport = study.job.distribution.transport
-    engines = [transport.local, *([transport.remote] if others else [])]
-    environment = describe(engines, ["here", *others], None, busy)
-    cautions = [*warnings(busy, ()), *report.cautions(study, rows), *simulations.warnings]
-    if json_to != "-":
-        print_header(environment, cautions)
-        print_all(study, rows, simulations)
-    document = report.document(study, environment, cautions, rows, simulations)
-    if json_to is not None:
-        write_json(document, json_to)
-    if out is not None:
-        report.write_all(out, document, study, rows, simulations)
-    _refuse_gaps(rows)
-
-
-def _simulate(study: Study, machines: Machines | None, earlier: Path | None, *, quiet: bool) -> Simulations:
-    """Simulate before anything is trained: what cannot be simulated is known at once.
-
-    Raises:
-        UsageError: there is nothing in the file to simulate from.
-    """
-    from tianji_lab.scaling.simulation import Simulations, read_profile, simulate_study  # noqa: PLC0415
-
-    if machines is None:
-        return Simulations()
-    measured = None if earlier is None else read_profile(earlier, study)
-    return simulate_study(study, machines, measured, quiet=quiet)
-
-
-def _refuse_gaps(rows: list[Row]) -> None:
-    """End with an error where trainings have no figures; those that have were shown."""
-    from tianji_cli.errors import RunFailed  # noqa: PLC0415
-    from tianji_cli.quantities import several  # noqa: PLC0415
-
-    missing = [f"{row.setting}, seed {one.seed}: {one.why}" for row in rows for one in row.failed]
-    if missing:
-        raise RunFailed(f"no figures of {several(len(missing), 'training')}:\n" + "\n".join(missing))

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import enum
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from tianji_cli.commands.bench_options import Config, Json, Out, Override, Quiet, Threshold
-
-if TYPE_CHECKING:
-    from tianji_lab.staleness.study import Comparison
 
 
 class FigureName(enum.StrEnum):
@@ -46,6 +41,7 @@ def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its para
     quiet: Quiet = False,
 ) -> None:
     """What stale samples cost a training that learns from rollouts: the paper's Figures 12(a) and 6(d)."""
+    from tianji_lab.staleness.report import compare  # noqa: PLC0415
     from tianji_lab.staleness.study import plan_comparison  # noqa: PLC0415
 
     comparison = plan_comparison(
@@ -57,35 +53,4 @@ def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its para
         overrides=set_ or (),
         poor=poor or (),
     )
-    _compare(comparison, out=out, json_to=json, quiet=quiet)
-
-
-def _compare(comparison: Comparison, *, out: Path | None, json_to: str | None, quiet: bool) -> None:
-    """Train, and show what was found.
-
-    Raises:
-        TianjiError: a training failed, or the results cannot be written: there are no figures.
-    """
-    from tianji_cli.commands.bench import check_places  # noqa: PLC0415
-    from tianji_cli.telemetry.report import write_json  # noqa: PLC0415
-    from tianji_lab.bench.report import print_header  # noqa: PLC0415
-    from tianji_lab.environment import busy_share, describe, warnings  # noqa: PLC0415
-    from tianji_lab.staleness import report  # noqa: PLC0415
-    from tianji_lab.staleness.study import measure  # noqa: PLC0415
-
-    check_places(out, json_to)
-    busy = busy_share()
-    with TemporaryDirectory(prefix="tianji-") as temporary:
-        found = measure(comparison, Path(temporary) if out is None else out / "runs", quiet=quiet)
-    rows = report.rows_of(found)
-    environment = describe([comparison.job.distribution.transport.local], ["here"], None, busy)
-    cautions = [*warnings(busy, ()), *report.cautions(rows, comparison.threshold)]
-    rows = report.judged(rows, cautions)
-    if json_to != "-":
-        print_header(environment, cautions)
-        report.print_rows(rows, comparison)
-    document = report.document(comparison, environment, cautions, rows, found)
-    if json_to is not None:
-        write_json(document, json_to)
-    if out is not None:
-        report.write_all(out, document, comparison, rows, found)
+    compare(comparison, out=out, json_to=json, quiet=quiet)

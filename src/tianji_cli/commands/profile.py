@@ -1,256 +1,69 @@
-"""`tianji profile`: measures the parts of a job, predicts what splits of the cores give, recommends one."""
+"""`tianji profile`: its command line. Imports next to nothing: `tianji --help` reads it too."""
 
 from __future__ import annotations
 
-import json
-import math
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated
 
-from tianji_cli.commands.bench import check_places
-from tianji_cli.config.checks import check_devices
-from tianji_cli.config.loader import load_config
-from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import TianjiError, UsageError
-from tianji_cli.files.directories import remove_stale
-from tianji_cli.files.rundir import write_whole
-from tianji_cli.launch.mpi import launched
-from tianji_cli.quantities import several
-from tianji_cli.telemetry.report import write_json
-from tianji_lab.environment import describe
-from tianji_lab.profile import rewrite
-from tianji_lab.profile.document import Earlier, document, read_earlier
-from tianji_lab.profile.findings import Findings, MeasuredJob, find
-from tianji_lab.profile.measure import measure
-from tianji_lab.profile.measurements import warnings
-from tianji_lab.profile.report import print_findings, print_to_try, print_verified, print_written
-from tianji_lab.profile.scaling import Cluster
-from tianji_lab.profile.search import Candidate, check_gpus
-from tianji_lab.profile.settings import num_envs_options
-from tianji_lab.profile.verify import ROUNDS, Verified, verify
-from tianji_lab.progress import Progress
+import typer
 
-MB: Final = 1e6
-NAME: Final = "profile"
-"""Of the files that --out has."""
+from tianji_cli.commands.bench_options import Config, Json, Override, Quiet
 
 
-@dataclass(frozen=True)
-class Options:
-    """What the command line says.
+def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
+    config: Config = "configs/ppo_cartpole.toml",
+    cores: Annotated[
+        int | None,
+        typer.Option(metavar="M", min=1, help="Cores of each node; as many as measured by default."),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="How many, like this one; the config's hosts by default."),
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(metavar="G", min=1, help="Of each node, for learners on cuda.")
+    ] = None,
+    link_mb: Annotated[
+        float | None,
+        typer.Option(metavar="MB/S", help="What the link between nodes carries; else no limit."),
+    ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Train for some seconds with the choice and with others.")
+    ] = False,
+    write: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Write the config with the recommended split.")
+    ] = None,
+    from_: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="PATH", help="Take what an earlier profile's --json measured."),
+    ] = None,
+    set_: Override = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write profile.json and profile.png into DIR.")
+    ] = None,
+    json: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """Measure what a config's parts cost here, and recommend how to split the cores among them.
 
-    Attributes:
-        config: path or name of the config.
-        overrides: ``SECTION.KEY=VALUE`` settings that replace the config's.
-        cores: of each node; None for as many as were measured.
-        nodes: how many; None for as many as the config has hosts.
-        gpus: of each node; None for what this machine has.
-        link_mb_per_s: what the link between nodes carries.
-        verify: train with the first choice and with others.
-        write: where the config with the recommended split goes.
-        out: directory for JSON and PNG files.
-        earlier: file that an earlier profile has written; its measurements are taken.
-        quiet: show no progress.
-        json_to: file for everything as JSON, ``-`` for stdout.
+    Measured is this machine, in most of a minute; nothing with --from.
+    What cannot be measured on it, as other --cores, --nodes and --gpus, is reckoned.
     """
+    from tianji_lab.profile.run import Options  # noqa: PLC0415
+    from tianji_lab.profile.run import profile as run  # noqa: PLC0415
 
-    config: str
-    overrides: Sequence[str] = ()
-    cores: int | None = None
-    nodes: int | None = None
-    gpus: int | None = None
-    link_mb_per_s: float | None = None
-    verify: bool = False
-    write: Path | None = None
-    out: Path | None = None
-    earlier: Path | None = None
-    quiet: bool = False
-    json_to: str | None = None
-
-    @property
-    def names_cluster(self) -> bool:
-        """The user has said what the cores are that are to be split."""
-        return not (self.cores is None and self.nodes is None and self.gpus is None)
-
-    def cluster(self, measured_cores: int, hosts: int) -> Cluster:
-        """Describe the machines whose cores are to be split.
-
-        Args:
-            measured_cores: of the machine that was measured.
-            hosts: of the config.
-        """
-        return Cluster(
-            cores_per_node=self.cores or measured_cores,
-            nodes=self.nodes or hosts,
-            gpus_per_node=self.gpus or 0,
-            link_bytes_per_s=None if self.link_mb_per_s is None else self.link_mb_per_s * MB,
-        )
-
-
-def profile(options: Options) -> int:
-    """Measure, recommend, and prove it if asked to.
-
-    Args:
-        options: what is asked for.
-
-    Returns:
-        The exit status, 0.
-
-    Raises:
-        UsageError: the command does not fit together; ConfigError: the config cannot be run.
-        TianjiError: something could not be measured or written. What was found before that is shown.
-    """
-    _refuse_launchers()
-    job = load_config(options.config, options.overrides)
-    check_places(options.out, options.json_to)
-    if options.write is not None:
-        rewrite.check_place(options.config, options.write)
-    earlier = None if options.earlier is None else read_earlier(options.earlier, job)
-    _check_cluster(options, job, earlier)
-    remove_stale()
-    subject = _measure(options, job) if earlier is None else _recall(options, job, earlier)
-    cluster = options.cluster(subject.measurements.cores, job.distribution.hosts)
-    found = find(subject, cluster, anywhere=options.names_cluster)
-    if options.json_to != "-":
-        print_findings(found, verifies=options.verify, writes=options.write is not None)
-    checks: list[Verified] = []
-    try:
-        if options.verify:
-            checks += _verify(options, found)
-    finally:  # What was found is no less true if a training fails.
-        _hand_over(options, found, checks)
-    return 0
-
-
-# -- what is checked before anything is measured -------------------------------------------------------
-
-
-def _refuse_launchers() -> None:
-    launch = launched()
-    if launch is None or launch.size == 1:
-        return
-    raise UsageError(
-        f"a launcher has started {launch.size} of these, and profile measures one host: start it once, "
-        "without mpiexec or srun (--nodes N reckons what N hosts like this one would give)"
+    options = Options(
+        config=config,
+        overrides=tuple(set_ or ()),
+        cores=cores,
+        nodes=nodes,
+        gpus=gpus,
+        link_mb_per_s=link_mb,
+        verify=verify,
+        write=write,
+        out=out,
+        earlier=from_,
+        quiet=quiet,
+        json_to=json,
     )
-
-
-def _check_cluster(options: Options, job: JobConfig, earlier: Earlier | None) -> None:
-    """Refuse machines that do not fit the config, or that are not here where they have to be."""
-    link = options.link_mb_per_s
-    if link is not None and not 0 < link < math.inf:
-        raise UsageError(f"--link-mb {link:g} is no speed; 125 is one, of 1 Gbit/s")
-    usable = len(os.sched_getaffinity(0))
-    measured_cores = usable if earlier is None else earlier.measurements.cores
-    cluster = options.cluster(measured_cores, job.distribution.hosts)
-    check_gpus(cluster, job.distribution.device)
-    if earlier is None or options.verify:
-        check_devices(job)
-    if not options.verify:
-        return
-    if cluster.nodes > 1:
-        raise UsageError(
-            f"--verify trains on this machine alone, and {cluster.nodes} nodes are to be split: "
-            "--nodes 1 would be right, or leave out --verify"
-        )
-    # With fewer cores than are here, what is trained with would not be what was predicted: roles that have to
-    # take turns in the one would have a core each in the other.
-    if cluster.cores_per_node != usable:
-        right = f"--cores {usable} would be right" if options.cores else "measure here, without --from"
-        raise UsageError(
-            f"--verify trains on this machine, which has {several(usable, 'usable core')}, and "
-            f"{cluster.cores_per_node} are to be split: {right}, or leave out --verify"
-        )
-
-
-# -- steps ---------------------------------------------------------------------------------------------
-
-
-def _measure(options: Options, job: JobConfig) -> MeasuredJob:
-    """Measure this machine."""
-    cores = sorted(os.sched_getaffinity(0))
-    with Progress(0, options.quiet) as progress:
-        measurements = measure(
-            options.config,
-            options.overrides,
-            job,
-            cores=cores,
-            num_envs_options=num_envs_options(options.config, options.overrides),
-            progress=progress,
-        )
-    engine = job.distribution.transport.local
-    # MPI's version is MPI's to tell, and it would have to be initialised here for that.
-    environment = describe([] if engine == "mpi" else [engine], ["here"], None, measurements.busy)
-    return _subject(options, job, Earlier(environment, measurements))
-
-
-def _recall(options: Options, job: JobConfig, earlier: Earlier) -> MeasuredJob:
-    """Take what was measured earlier."""
-    measured_on = {"measured": f"earlier, and taken from {options.earlier}"}
-    return _subject(options, job, Earlier({**earlier.environment, **measured_on}, earlier.measurements))
-
-
-def _subject(options: Options, job: JobConfig, measured: Earlier) -> MeasuredJob:
-    measurements = measured.measurements
-    return MeasuredJob(
-        config=options.config,
-        overrides=tuple(options.overrides),
-        job=job,
-        measurements=measurements,
-        environment=measured.environment,
-        warnings=warnings(measurements),
-    )
-
-
-def _verify(options: Options, found: Findings) -> list[Verified]:
-    """Train with the best split that can be run, and with others."""
-    candidates = found.search.to_try(_runnable(found, "--verify").split)
-    if options.json_to != "-":
-        print_to_try(candidates)
-    with Progress(ROUNDS * len(candidates), options.quiet) as progress:
-        checks = verify(options.config, options.overrides, candidates, progress=progress)
-    if options.json_to != "-":
-        print_verified(checks)
-    return checks
-
-
-def _runnable(found: Findings, wanted_by: str) -> Candidate:
-    if found.runnable is None:
-        why_not = found.recommended.why_not
-        raise TianjiError(f"{wanted_by}: none of these splits can be run by this tianji: {why_not}")
-    return found.runnable
-
-
-# -- files ---------------------------------------------------------------------------------------------
-
-
-def _hand_over(options: Options, found: Findings, checks: Sequence[Verified]) -> None:
-    """Write every file that was asked for."""
-    whole = document(found, checks)
-    if options.json_to is not None:
-        write_json(whole, options.json_to)
-    if options.out is not None:
-        _write_all(options.out, whole, found, checks)
-    if options.write is not None:
-        choice = _runnable(found, "--write")
-        rewrite.write(options.config, options.overrides, choice.settings, options.write)
-        if options.json_to != "-":
-            print_written(options.write, choice, is_best=choice is found.recommended)
-
-
-def _write_all(out: Path, whole: dict[str, Any], found: Findings, checks: Sequence[Verified]) -> None:
-    """Write ``profile.json`` and ``profile.png`` into a directory."""
-    from tianji_lab.profile import plots  # noqa: PLC0415 - matplotlib
-
-    choice, measured = found.recommended.prediction, found.subject.measurements
-    points = [*plots.measured_points(found), *plots.verified_points(checks, choice)]
-    try:
-        write_whole(out / f"{NAME}.json", (json.dumps(whole, indent=2, allow_nan=False) + "\n").encode())
-        plots.draw(found.with_actors, choice, measured.cores, points, out / f"{NAME}.png")
-    except OSError as cause:
-        raise TianjiError(
-            f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"
-        ) from cause
+    raise typer.Exit(run(options))

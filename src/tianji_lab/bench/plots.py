@@ -1,4 +1,4 @@
-"""Figures of a measurement as PNG, one column of a two-column page wide.
+"""Figures of what `tianji bench` measures: an engine has one colour and one marker in all of them.
 
 Error bars reach from the shortest to the longest of the repeated runs; those of latencies reach from the
 median to the 95th percentile.
@@ -6,50 +6,47 @@ median to the 95th percentile.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tianji_cli.files.rundir import write_whole
-from tianji_cli.quantities import size
-from tianji_cli.telemetry.plots import GREY, STYLE
-from tianji_lab.bench.record import KB, Record
-from tianji_lab.curves import (
+from tianji_cli.quantities import several, size
+from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, ORANGE
+from tianji_lab.bench.record import KB, MB, Record
+from tianji_lab.figure import (
+    AMBER,
     BLACK,
-    collection_bars,
-    collection_s,
-    crossing_mark,
-    engine_styles,
-    legend,
-    lines_of,
+    HEIGHT,
+    LINES,
+    PURPLE,
+    SKY,
     logarithmic,
-    median_of,
     panels_of,
-    plot_line,
-    plot_predictions,
-    plot_sizes,
-    plot_throughput,
     powers_axis,
-    size_axis,
-    up_to_p95,
+    write_figure,
 )
 
-PERCENTILES: Final = "median, bars to 95th percentile"
+ENGINES: Final = {"shm": (BLUE, "o"), "zmq": (ORANGE, "s"), "mpi": (GREEN, "^"), "ucx": (PURPLE, "D")}
+OTHERS: Final = ((AMBER, "v"), (SKY, "P"), (BLACK, "X"))
+"""Colours and markers of engines that are not built in, and of pairs such as ``shm+zmq``."""
+RAW: Final = (0, (1, 1.5))
+PANEL: Final = 1.75
+"""Height of each of several panels, in inches."""
+IN_A_ROW: Final = 5
+"""Entries of a legend."""
+
+Get = Callable[[Record], float | None]
+Bars = Callable[[Record], tuple[float, float]]
+"""How far the bars of a point reach down and up."""
 
 
-def draw(
-    name: str,
-    records: Sequence[Record],
-    path: Path,
-    *,
-    link_mb_per_s: float | None = None,
-) -> None:
+def draw(name: str, records: Sequence[Record], path: Path, *, link_mb_per_s: float | None = None) -> None:
     """Draw records into a PNG file.
 
     Args:
@@ -61,69 +58,63 @@ def draw(
     Raises:
         OSError: the file cannot be written.
     """
-    png = io.BytesIO()
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        figure = _DRAWINGS[name](records, link_mb_per_s)
-        figure.savefig(png, format="png")
-    write_whole(path, png.getvalue())
+    write_figure(lambda figure: _DRAWINGS[name](figure, records, link_mb_per_s), HEIGHT, path)
 
 
 # -- figures -------------------------------------------------------------------------------------------
 
 
-def _draw_sizes(records: Sequence[Record], link: float | None) -> Figure:
+def _draw_sizes(figure: Figure, records: Sequence[Record], link: float | None) -> None:
     """5a: collection time and throughput against the size of a message."""
-    figure, (above, below) = panels_of(2)
-    plot_sizes(above, records, collection_s, collection_bars)
+    above, below = _panels(figure, 2)
+    plot_sizes(above, records, _collection_s, collection_bars)
     logarithmic(above, "Collection time (s)")
     plot_throughput(below, records, link)
-    size_axis(below, records)
-    legend(figure, records)
-    return figure
+    _size_axis(below, records)
+    _legend(figure, records)
 
 
-def _draw_bandwidth(records: Sequence[Record], link: float | None) -> Figure:
+def _draw_bandwidth(figure: Figure, records: Sequence[Record], link: float | None) -> None:
     """5d and ``bandwidth``: throughput against the size of a message."""
-    figure, (axes,) = panels_of(1)
+    (axes,) = _panels(figure, 1)
     plot_throughput(axes, records, link)
-    size_axis(axes, records)
-    legend(figure, records)
-    return figure
+    _size_axis(axes, records)
+    _legend(figure, records)
 
 
-def _draw_latency(records: Sequence[Record], link: float | None) -> Figure:
-    """Half a round trip against the size of a message."""
-    del link
-    figure, (axes,) = panels_of(1)
-    plot_sizes(axes, records, median_of(1.0), up_to_p95(1.0))
-    logarithmic(axes, "Half a round trip (µs)")
-    axes.set_title(PERCENTILES, fontsize=7, loc="right", pad=3)
-    size_axis(axes, records)
-    legend(figure, records)
-    return figure
+def _draw_latency(
+    figure: Figure,
+    records: Sequence[Record],
+    _link: float | None,
+    *,
+    scale: float,
+    y_label: str,
+    x_label: str,
+) -> None:
+    """Median latency, ``scale`` times its microseconds, against the size of a message."""
+    (axes,) = _panels(figure, 1)
+
+    def median(record: Record) -> float | None:
+        return None if record.p50_us is None else record.p50_us * scale
+
+    def up_to_p95(record: Record) -> tuple[float, float]:
+        return 0.0, ((record.p95_us or 0.0) - (record.p50_us or 0.0)) * scale
+
+    plot_sizes(axes, records, median, up_to_p95)
+    logarithmic(axes, y_label)
+    axes.set_title("median, bars to 95th percentile", fontsize=7, loc="right", pad=3)
+    _size_axis(axes, records, x_label)
+    _legend(figure, records)
 
 
-def _draw_weights(records: Sequence[Record], link: float | None) -> Figure:
-    """Time until the slowest reader has the parameters, a line for each number of them."""
-    del link
-    figure, (axes,) = panels_of(1)
-    plot_sizes(axes, records, median_of(1e-3), up_to_p95(1e-3))
-    logarithmic(axes, "Time until all have it (ms)")
-    axes.set_title(PERCENTILES, fontsize=7, loc="right", pad=3)
-    size_axis(axes, records, "Size of the parameters")
-    legend(figure, records)
-    return figure
-
-
-def _draw_actors(records: Sequence[Record], link: float | None) -> Figure:
+def _draw_actors(figure: Figure, records: Sequence[Record], _link: float | None) -> None:
     """5b and 5c: collection time against actors, a panel for each sample time, beside Equation 1."""
-    del link
     settings = sorted({(record.sample_time_s, record.msg_kb) for record in records})
-    figure, panels = panels_of(len(settings))
+    panels = _panels(figure, len(settings))
     for axes, setting in zip(panels, settings, strict=True):
         here = [record for record in records if (record.sample_time_s, record.msg_kb) == setting]
         for line in lines_of(here):
-            plot_line(axes, line, lambda record: record.actors, collection_s, collection_bars)
+            plot_line(axes, line, lambda record: record.actors, _collection_s, collection_bars)
         plot_predictions(axes, here)
         logarithmic(axes, "Collection time (s)")
         if here[0].sample_time_s == 0:  # curves do not fall: there is no empty corner for what is written
@@ -137,10 +128,9 @@ def _draw_actors(records: Sequence[Record], link: float | None) -> Figure:
     if any(record.predicted_s is not None for record in records):
         marks.append(Line2D([], [], color=GREY, linestyle="--", linewidth=0.9, label="Equation 1"))
         if any(record.crossing_actors is not None for record in records):
-            marks.append(crossing_mark(GREY))
+            marks.append(_crossing_mark(GREY))
             marks[-1].set_label("the buffer limits")
-    legend(figure, records, marks)
-    return figure
+    _legend(figure, records, marks)
 
 
 def _title_of(axes: Axes, records: Sequence[Record]) -> None:
@@ -151,20 +141,21 @@ def _title_of(axes: Axes, records: Sequence[Record]) -> None:
     axes.set_title(", ".join(said), fontsize=8, loc="right", pad=3)
 
 
-def _draw_comm(records: Sequence[Record], link: float | None) -> Figure:
+def _draw_comm(figure: Figure, records: Sequence[Record], link: float | None) -> None:
     """Any setting: against what varies, or engine beside engine if nothing does."""
     if len({record.msg_kb for record in records}) > 1:
-        return _draw_sizes(records, link)
-    if len({record.actors for record in records}) > 1:
-        return _draw_actors(records, link)
-    return _draw_engines(records)
+        _draw_sizes(figure, records, link)
+    elif len({record.actors for record in records}) > 1:
+        _draw_actors(figure, records, link)
+    else:
+        _draw_engines(figure, records)
 
 
-def _draw_engines(records: Sequence[Record]) -> Figure:
+def _draw_engines(figure: Figure, records: Sequence[Record]) -> None:
     """One bar for each engine, and for each sample time."""
-    figure, (axes,) = panels_of(1)
+    (axes,) = _panels(figure, 1)
     styles = engine_styles([record.backend for record in records])
-    several = len({record.sample_time_s for record in records}) > 1
+    with_times = len({record.sample_time_s for record in records}) > 1
     ordered = sorted(records, key=lambda record: (list(styles).index(record.backend), record.sample_time_s))
     for place, record in enumerate(ordered):
         low, high = collection_bars(record)
@@ -173,10 +164,9 @@ def _draw_engines(records: Sequence[Record]) -> Figure:
             place, record.collection_s, [[low], [high]], color=BLACK, capsize=2, elinewidth=0.8, capthick=0.8
         )
         said = "" if record.mb_per_s is None else f"{record.mb_per_s:,.0f} MB/s".replace(",", "\u2009")
-        top = record.collection_s + high
         axes.annotate(
             said,
-            (place, top),
+            (place, record.collection_s + high),
             xytext=(0, 2),
             textcoords="offset points",
             ha="center",
@@ -184,7 +174,8 @@ def _draw_engines(records: Sequence[Record]) -> Figure:
             fontsize=6,
         )
     labels = [
-        f"{record.backend}\n{record.sample_time_s:g} s" if several else record.backend for record in ordered
+        f"{record.backend}\n{record.sample_time_s:g} s" if with_times else record.backend
+        for record in ordered
     ]
     axes.set_xticks(range(len(ordered)), labels)
     axes.set_xlim(-0.6, len(ordered) - 0.4)
@@ -193,20 +184,233 @@ def _draw_engines(records: Sequence[Record]) -> Figure:
     axes.set_ylabel("Collection time (s)")
     axes.margins(y=0.12)
     first = records[0]
-    actors = f"{first.actors} actor{'s' if first.actors > 1 else ''}"
-    axes.set_title(
-        f"{first.messages} messages of {size(first.msg_kb * KB)}, {actors}", fontsize=8, loc="left"
-    )
-    return figure
+    title = f"{first.messages} messages of {size(first.msg_kb * KB)}, {several(first.actors, 'actor')}"
+    axes.set_title(title, fontsize=8, loc="left")
 
 
-_DRAWINGS: Final = {
+_DRAWINGS: Final[dict[str, Callable[[Figure, Sequence[Record], float | None], None]]] = {
     "5a": _draw_sizes,
     "5b": _draw_actors,
     "5c": _draw_actors,
     "5d": _draw_bandwidth,
     "comm": _draw_comm,
-    "latency": _draw_latency,
+    "latency": partial(
+        _draw_latency, scale=1.0, y_label="Half a round trip (µs)", x_label="Size of a message"
+    ),
     "bandwidth": _draw_bandwidth,
-    "weights": _draw_weights,
+    "weights": partial(
+        _draw_latency, scale=1e-3, y_label="Time until all have it (ms)", x_label="Size of the parameters"
+    ),
 }
+
+
+# -- lines ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Line:
+    """Records of one engine that a line connects, in the order of the axis.
+
+    The colour and the marker are the engine's; the dashes show what varies beside engine and axis.
+    """
+
+    records: Sequence[Record]
+    color: str
+    marker: str
+    dashes: Any
+
+
+def engine_styles(backends: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Give every engine its colour and marker; they depend on no measurement."""
+    others = sorted(set(backends) - ENGINES.keys())
+    styles = {name: OTHERS[place % len(OTHERS)] for place, name in enumerate(others)}
+    known = [name for name in ENGINES if name in backends]
+    return {name: ENGINES[name] for name in known} | styles
+
+
+def lines_of(records: Sequence[Record]) -> list[Line]:
+    """One line for each engine, or several where actors or sample times vary beside the axis.
+
+    The axis of a panel's records is their size where that varies, otherwise their number of actors.
+    """
+    dashes = _dashes(records)
+    lines = []
+    for backend, (color, marker) in engine_styles([record.backend for record in records]).items():
+        for key, dash in dashes.items():
+            mine = [
+                record
+                for record in records
+                if record.backend == backend and (not key or _beside_size(record) == key)
+            ]
+            if mine:
+                ordered = sorted(mine, key=lambda record: (record.msg_kb, record.actors))
+                lines.append(Line(ordered, color, marker, dash))
+    return lines
+
+
+def _dashes(records: Sequence[Record]) -> dict[str, Any]:
+    """Give each setting that varies beside the size its dashes, by what the legend calls it."""
+    if len({record.msg_kb for record in records}) == 1:
+        return {"": LINES[0]}
+    ordered = sorted(records, key=lambda record: (record.actors, record.sample_time_s))
+    keys = list(dict.fromkeys(_beside_size(record) for record in ordered))
+    return {key: LINES[place % len(LINES)] for place, key in enumerate(keys)}
+
+
+def _beside_size(record: Record) -> str:
+    return several(record.actors, "actor") + (f", {record.sample_time_s:g} s" if record.sample_time_s else "")
+
+
+def plot_line(axes: Axes, line: Line, x: Callable[[Record], float], y: Get, bars: Bars) -> None:
+    """Connect a line's points, with their bars; points without a value are left out."""
+    points = [
+        (x(record), value, *bars(record)) for record in line.records if (value := y(record)) is not None
+    ]
+    if points:
+        xs, ys, *reach = zip(*points, strict=True)
+        axes.errorbar(
+            xs,
+            ys,
+            yerr=reach,
+            color=line.color,
+            marker=line.marker,
+            linestyle=line.dashes,
+            capsize=1.5,
+            elinewidth=0.7,
+            capthick=0.7,
+        )
+
+
+def plot_sizes(axes: Axes, records: Sequence[Record], y: Get, bars: Bars) -> None:
+    """Plot something against the size of a message."""
+    for line in lines_of(records):
+        plot_line(axes, line, lambda record: record.msg_kb, y, bars)
+
+
+def plot_throughput(axes: Axes, records: Sequence[Record], link: float | None) -> None:
+    """Plot throughput against the size of a message, raw loops and the link's own limit beside it."""
+    plot_sizes(axes, records, lambda record: record.mb_per_s, throughput_bars)
+    for line in lines_of(records):
+        raw = {
+            record.msg_kb: record.raw_msgs_per_s * record.msg_kb * KB / MB
+            for record in line.records
+            if record.raw_msgs_per_s is not None
+        }
+        axes.plot(list(raw), list(raw.values()), color=line.color, linestyle=RAW, linewidth=0.9, zorder=1.5)
+    if link is not None:
+        axes.axhline(link, color=GREY, linestyle="-.", linewidth=0.9)
+        axes.annotate(
+            f"link: {link:g} MB/s",
+            (0, link),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(3, 2),
+            textcoords="offset points",
+            fontsize=7,
+            color=GREY,
+        )
+    logarithmic(axes, "Throughput (MB/s)")
+
+
+def plot_predictions(axes: Axes, records: Sequence[Record]) -> None:
+    """Draw Equation 1 in the engines' colours, and name its crossings below where the curves fall."""
+    named = []
+    for line in lines_of(records):
+        points = {r.actors: r.predicted_s for r in line.records if r.predicted_s is not None}
+        if not points:
+            continue
+        first = line.records[0]
+        crossing = first.crossing_actors
+        if crossing is not None:
+            named.append((f"{first.backend}: {several(crossing, 'actor')}", line.color))
+            if min(points) <= crossing <= max(points):
+                # From there on the collection time is N_s T_rv, however many actors there are.
+                points[crossing] = points[max(points)]
+                mark = _crossing_mark(line.color)
+                mark.set_data([crossing], [points[crossing]])
+                axes.add_line(mark)
+        axes.plot(
+            *zip(*sorted(points.items()), strict=True),
+            color=line.color,
+            linestyle="--",
+            linewidth=0.9,
+            zorder=1.5,
+        )
+    if named:
+        named.insert(0, ("the buffer limits from", GREY))
+    for place, (text, color) in enumerate(reversed(named)):
+        axes.annotate(
+            text,
+            (0, 0),
+            xycoords="axes fraction",
+            xytext=(4, 3 + 7.5 * place),
+            textcoords="offset points",
+            fontsize=6.5,
+            color=color,
+        )
+
+
+def _crossing_mark(color: str) -> Line2D:
+    """Make the mark of where the critical path moves from the actors to the buffer."""
+    style: dict[str, Any] = {"marker": "*", "linestyle": "", "markersize": 8, "markerfacecolor": "white"}
+    return Line2D([], [], color=color, zorder=4, **style)
+
+
+def _collection_s(record: Record) -> float:
+    return record.collection_s
+
+
+def collection_bars(record: Record) -> tuple[float, float]:
+    """Reach from the shortest to the longest run."""
+    return (
+        record.collection_s - record.collection_min_s,
+        record.collection_max_s - record.collection_s,
+    )
+
+
+def throughput_bars(record: Record) -> tuple[float, float]:
+    """Reach from the throughput of the longest run to that of the shortest."""
+    assert record.mb_per_s is not None
+    # The quotient first: of equal times it is exactly one, and a bar has no negative length.
+    slowest = record.mb_per_s * (record.collection_s / record.collection_max_s)
+    fastest = record.mb_per_s * (record.collection_s / record.collection_min_s)
+    return record.mb_per_s - slowest, fastest - record.mb_per_s
+
+
+# -- axes ----------------------------------------------------------------------------------------------
+
+
+def _panels(figure: Figure, number: int) -> list[Axes]:
+    if number > 1:
+        figure.set_figheight(0.4 + PANEL * number)
+    return panels_of(figure, number)
+
+
+def _size_axis(axes: Axes, records: Sequence[Record], label: str = "Size of a message") -> None:
+    """Make the x axis one of sizes."""
+    powers_axis(axes, sorted({record.msg_kb for record in records}), lambda kb: size(kb * KB))
+    axes.set_xlabel(label)
+
+
+def _legend(figure: Figure, records: Sequence[Record], marks: Sequence[Line2D] = ()) -> None:
+    """Put engines, what varies beside them and further marks above the panels, where no curve runs."""
+    engines = [
+        Line2D([], [], color=color, marker=marker, label=backend)
+        for backend, (color, marker) in engine_styles([record.backend for record in records]).items()
+    ]
+    dashes = _dashes(records)
+    others = [Line2D([], [], color=GREY, linestyle=dash, label=key) for key, dash in dashes.items() if key]
+    if len(others) == 1:
+        others = []
+    if any(record.raw_msgs_per_s is not None for record in records):
+        others.append(Line2D([], [], color=GREY, linestyle=RAW, linewidth=0.9, label="raw loop"))
+    others += marks
+    rows = [[*engines, *others]] if len(engines) + len(others) <= IN_A_ROW else [engines, others]
+    rows = [row[first : first + IN_A_ROW] for row in rows for first in range(0, len(row), IN_A_ROW)]
+    columns = max(map(len, rows))
+    # Legends are filled column by column; what a row lacks is an empty place.
+    handles = [
+        row[column] if column < len(row) else Line2D([], [], linestyle="", label=" ")
+        for column in range(columns)
+        for row in rows
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, handlelength=1.8)

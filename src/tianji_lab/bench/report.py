@@ -1,28 +1,24 @@
 """What was measured, as a table for people and as CSV, JSON and a plot for everything else.
 
-``document`` is the schema of the JSON: ``schema`` (1), ``environment`` (descriptions by subject),
-``warnings`` (sentences) and ``rows``, each a ``Record`` with its fields under their own names. The CSV has
-the same fields as columns; what an experiment does not have is null in the one and empty in the other.
+The JSON has ``schema`` (1), ``environment``, ``warnings`` and ``rows``, each a ``Record`` with its fields
+under their own names. The CSV has the same fields as columns; what an experiment does not have is null in the
+one and empty in the other.
 """
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from tianji_cli.errors import TianjiError
-from tianji_cli.files.rundir import write_whole
-from tianji_cli.quantities import number, share, size
+from tianji_cli.quantities import number, several, share, size
 from tianji_cli.telemetry.table import print_table
 from tianji_lab.bench.record import KB, ExperimentName, Record
+from tianji_lab.environment import warnings_of_noise
+from tianji_lab.results import Result, document_head
 
-SCHEMA: Final = 1
 TITLES: Final[Mapping[ExperimentName, str]] = {
     "comm": "virtual communication experiment",
     "latency": "half a round trip",
@@ -47,20 +43,8 @@ class Column:
     tells_nothing: str = ""
 
 
-def print_header(environment: Mapping[str, str], warnings: Sequence[str]) -> None:
-    """Print the conditions, and what speaks against the figures, as ``# key: value`` on stdout."""
-    for key, value in environment.items():
-        sys.stdout.write(f"# {key}: {value}\n")
-    for warning in warnings:
-        sys.stdout.write(f"# WARNING: {warning}\n")
-
-
 def print_records(records: Sequence[Record]) -> None:
-    """Print records of one experiment: a line of what all of them have in common, and a table.
-
-    Args:
-        records: of one experiment.
-    """
+    """Print records of one experiment: a line of what all of them have in common, and a table."""
     if not records:
         return
     experiment = records[0].experiment
@@ -75,70 +59,62 @@ def print_records(records: Sequence[Record]) -> None:
     print_table([column.heading for column in columns], rows, TITLES[experiment], right=right)
 
 
-def write_csv(records: Sequence[Record], path: Path) -> None:
-    """Write a line of column names and one line a record.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    text = io.StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(FIELDS)
-    rows.writerows([getattr(record, name) for name in FIELDS] for record in records)
-    write_whole(path, text.getvalue().encode())
+def noisy_cases(records: Sequence[Record]) -> list[str]:
+    """Describe which repeated runs lay too far apart."""
+    return warnings_of_noise(((record.spread, _apart(record)) for record in records), "case")
 
 
-def document(
-    environment: Mapping[str, str], records: Sequence[Record], warnings: Sequence[str]
-) -> dict[str, Any]:
-    """Put everything into one JSON object, see the head of this module."""
-    return {
-        "schema": SCHEMA,
-        "environment": dict(environment),
-        "warnings": list(warnings),
-        "rows": [record.document() for record in records],
-    }
+def _apart(record: Record) -> str:
+    time = f", sample time {record.sample_time_s:g} s" if record.sample_time_s else ""
+    case = f"{record.backend} at {size(record.msg_kb * KB)}, {several(record.actors, 'actor')}{time}"
+    return f"repeated runs of {case} lay {share(record.spread)} apart"
 
 
-def write_all(
-    out: Path,
+def print_crossings(records: Sequence[Record]) -> None:
+    """Print where the critical path moves from the actors to the buffer, by Equation 1."""
+    said = set()
+    for record in records:
+        where = (record.backend, record.msg_kb, record.sample_time_s)
+        if record.crossing_actors is None or not record.sample_time_s or where in said:
+            continue
+        said.add(where)
+        assert record.term_sample_s is not None
+        assert record.term_send_s is not None
+        assert record.term_receive_s is not None
+        sys.stdout.write(
+            f"{record.backend}, {size(record.msg_kb * KB)}, sample time {record.sample_time_s:g} s: "
+            "the critical path moves from the actors to the buffer at "
+            f"{record.crossing_actors} actors (T_sp {1e3 * record.term_sample_s:.3f} ms, "
+            f"T_sd {1e6 * record.term_send_s:.1f} us, T_rv {1e6 * record.term_receive_s:.1f} us)\n"
+        )
+
+
+def result_of(
     name: str,
     environment: Mapping[str, str],
     records: Sequence[Record],
     warnings: Sequence[str],
     *,
     link_mb_per_s: float | None = None,
-) -> None:
-    """Write ``<name>.csv``, ``<name>.json`` and ``<name>.png`` into a directory, which is made if missing.
+) -> Result:
+    """Put everything into files.
 
     Args:
-        out: the directory.
         name: of the files and of the plot: an experiment, or ``figure-5a`` to ``figure-5d``.
         environment: the conditions.
         records: what was measured.
         warnings: what speaks against it.
         link_mb_per_s: what the link between two hosts carries.
-
-    Raises:
-        TianjiError: they cannot be written.
     """
-    from tianji_lab.bench.plots import draw  # noqa: PLC0415 - imports matplotlib, a second
 
-    found = document(environment, records, warnings)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_csv(records, out / f"{name}.csv")
-        write_whole(out / f"{name}.json", (json.dumps(found, indent=2, allow_nan=False) + "\n").encode())
-        draw(
-            name.removeprefix("figure-"),
-            records,
-            out / f"{name}.png",
-            link_mb_per_s=link_mb_per_s,
-        )
-    except OSError as cause:
-        raise TianjiError(
-            f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"
-        ) from cause
+    def draw(path: Path) -> None:
+        from tianji_lab.bench import plots  # noqa: PLC0415 - imports matplotlib, a second
+
+        plots.draw(name.removeprefix("figure-"), records, path, link_mb_per_s=link_mb_per_s)
+
+    rows = [record.document() for record in records]
+    document = {**document_head(environment, warnings), "rows": rows}
+    return Result(name=name, document=document, figures={name: draw}, columns=FIELDS, rows=rows)
 
 
 # -- the table -----------------------------------------------------------------------------------------

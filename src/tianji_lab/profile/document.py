@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -28,41 +28,20 @@ from tianji_lab.model.prediction import Prediction
 from tianji_lab.model.simulation import Simulation
 from tianji_lab.profile.findings import Findings
 from tianji_lab.profile.measurements import SCHEMA as MEASUREMENTS_SCHEMA
-from tianji_lab.profile.measurements import Measurements
+from tianji_lab.profile.measurements import Measured, Measurements
 from tianji_lab.profile.search import Candidate
 from tianji_lab.profile.settings import fingerprint
 from tianji_lab.profile.verify import Verified
-
-SCHEMA: Final = 1
-
-
-@dataclass(frozen=True)
-class Earlier:
-    """What an earlier profile wrote down.
-
-    Attributes:
-        environment: of the machine that it measured.
-        measurements: of it.
-    """
-
-    environment: Mapping[str, str]
-    measurements: Measurements
+from tianji_lab.results import document_head
 
 
 def document(found: Findings, checks: Sequence[Verified] = ()) -> dict[str, Any]:
-    """Put everything into one JSON object, see the head of this module.
-
-    Args:
-        found: what was measured and predicted.
-        checks: trainings beside their predictions.
-    """
+    """Put everything into one JSON object, see the head of this module."""
     subject, recommended, writable = found.subject, found.recommended, found.runnable
     return {
-        "schema": SCHEMA,
+        **document_head(subject.environment, subject.warnings),
         "config": subject.config,
         "overrides": list(subject.overrides),
-        "environment": dict(subject.environment),
-        "warnings": list(subject.warnings),
         "measurements": subject.measurements.model_dump(mode="json"),
         "cluster": asdict(found.cluster),
         "as_it_is": prediction_document(found.as_it_is),
@@ -108,12 +87,8 @@ def split_document(split: Split) -> dict[str, int | bool]:
     }
 
 
-def read_earlier(path: Path, job: JobConfig) -> Earlier:
-    """Take measurements out of what an earlier `tianji profile --json` wrote.
-
-    Args:
-        path: of the file.
-        job: the config that they have to be of.
+def read_earlier(path: Path, job: JobConfig) -> Measured:
+    """Take measurements of a config out of what an earlier `tianji profile --json` wrote.
 
     Raises:
         UsageError: there are none, or they are of no use for this config.
@@ -146,7 +121,7 @@ def read_earlier(path: Path, job: JobConfig) -> Earlier:
             f"{job.environment.num_envs}; measure anew, without --from"
         )
     said = read.get("environment", {})
-    return Earlier({str(key): str(value) for key, value in said.items()}, measurements)
+    return Measured(measurements, {str(key): str(value) for key, value in said.items()})
 
 
 def _reason(cause: Exception) -> str:

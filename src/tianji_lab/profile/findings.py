@@ -17,7 +17,7 @@ from tianji_cli.quantities import several
 from tianji_lab.model.costs import Costs, Split, Workload
 from tianji_lab.model.prediction import Prediction, predict
 from tianji_lab.model.simulation import Simulation, simulate
-from tianji_lab.profile.measurements import Measurements
+from tianji_lab.profile.measurements import Measurements, warnings
 from tianji_lab.profile.scaling import Cluster, MeasuredCosts
 from tianji_lab.profile.search import Candidate, Search
 from tianji_lab.profile.settings import averaging_of, remote_engine, split_of, workload_of
@@ -175,7 +175,6 @@ class MeasuredJob:
         job: the resolved config.
         measurements: of this machine.
         environment: of it, by subject.
-        warnings: what speaks against the figures.
     """
 
     config: str
@@ -183,7 +182,11 @@ class MeasuredJob:
     job: JobConfig
     measurements: Measurements
     environment: Mapping[str, str]
-    warnings: Sequence[str]
+
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What speaks against the figures."""
+        return warnings(self.measurements)
 
     @property
     def hosts(self) -> Cluster:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,11 +23,12 @@ from tianji_cli.launch.children import python_command, run_child
 from tianji_cli.quantities import number
 from tianji_lab.bench.contents import LEAST_BYTES, WORD
 from tianji_lab.bench.record import KB, ExperimentName, Store
-from tianji_lab.environment import busy_share
+from tianji_lab.environment import busy_share, describe
 from tianji_lab.model.costs import powers_of_two
 from tianji_lab.profile.building import SHARES, Builder, Built, Room, Subject, all_phases
 from tianji_lab.profile.measurements import (
     AveragingFigures,
+    Measured,
     Measurements,
     Repeated,
     TransportFigures,
@@ -174,6 +176,33 @@ MOST_AVERAGED: Final = 40_000_000
 REPEATS_OF_AVERAGING: Final = 4
 MOST_AVERAGING: Final = 8
 """Learners whose gradients are averaged, at most."""
+
+
+def measure_here(
+    config: str,
+    overrides: Sequence[str],
+    job: JobConfig,
+    num_envs_options: Sequence[int],
+    *,
+    quiet: bool,
+    budget_s: float = BUDGET_S,
+) -> Measured:
+    """Measure a job's parts on all usable cores of this machine, and describe it; see ``measure``."""
+    cores = sorted(os.sched_getaffinity(0))
+    with Progress(0, quiet) as progress:
+        measurements = measure(
+            config,
+            overrides,
+            job,
+            cores=cores,
+            num_envs_options=num_envs_options,
+            progress=progress,
+            budget_s=budget_s,
+        )
+    engine = job.distribution.transport.local
+    # MPI's version is MPI's to tell, and it would have to be initialised here for that.
+    environment = describe([] if engine == "mpi" else [engine], ["here"], None, measurements.busy)
+    return Measured(measurements, environment)
 
 
 def measure(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 from typing import Final
 
-from tianji_cli.quantities import several, share
+from tianji_cli.quantities import share
 from tianji_cli.wire.messages import Message
-from tianji_lab.environment import NOISY
+from tianji_lab.environment import MAX_NAMED, warnings_of_noise
 from tianji_lab.environment import warnings as warnings_of_load
 from tianji_lab.profile.building import Phase
 
@@ -227,11 +228,18 @@ class Measurements(Message):
         return tuple(sorted(size for size, of_size in kinds.items() if len(of_size) == most))
 
 
+@dataclass(frozen=True)
+class Measured:
+    """What was measured, and the machine that it was measured on: descriptions by subject."""
+
+    measurements: Measurements
+    environment: Mapping[str, str]
+
+
 FEWEST: Final = 4
 """Repeats from which it is seen what the middle half of them is."""
 MATTERS: Final = 0.1
 """Share of an update's time from which the noise of one of its pieces is worth a word."""
-MOST_NAMED: Final = 3
 
 
 def warnings(measured: Measurements) -> list[str]:
@@ -240,23 +248,24 @@ def warnings(measured: Measurements) -> list[str]:
     A few repeats that were disturbed move no lower quartile, so it is the middle half of the repeats that
     has to lie close together.
     """
-    apart = [(middle_half(repeated), what) for what, repeated in figures_of(measured)]
-    noisy = sorted(((spread, what) for spread, what in apart if spread > NOISY), reverse=True)
-    said = [
-        f"too noisy: half of the repeats of {what} lay more than {share(spread)} apart"
-        for spread, what in noisy[:MOST_NAMED]
+    apart = ((middle_half(repeated), what) for what, repeated in figures_of(measured))
+    spreads = (
+        (spread, f"half of the repeats of {what} lay more than {share(spread)} apart")
+        for spread, what in apart
+    )
+    return [
+        *warnings_of_load(measured.busy),
+        *warnings_of_noise(spreads, "figure"),
+        *_left_out(measured.unmeasured),
     ]
-    if (more := len(noisy) - MOST_NAMED) > 0:
-        said.append(f"too noisy: {several(more, 'more figure')}, each above {share(NOISY)}")
-    return [*warnings_of_load(measured.busy, ()), *said, *_left_out(measured.unmeasured)]
 
 
 def _left_out(unmeasured: Sequence[str]) -> list[str]:
     """Say of a slow job what of it is not known."""
     if not unmeasured:
         return []
-    named = "; ".join(unmeasured[:MOST_NAMED])
-    more = f"; {more} more" if (more := len(unmeasured) - MOST_NAMED) > 0 else ""
+    named = "; ".join(unmeasured[:MAX_NAMED])
+    more = f"; {more} more" if (more := len(unmeasured) - MAX_NAMED) > 0 else ""
     return [f"this job is too slow for all of it to be measured in time. Left out: {named}{more}"]
 
 

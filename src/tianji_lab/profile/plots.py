@@ -6,24 +6,21 @@ Buffers may receive a hundred times as fast as learners learn: then a word stand
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
-from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import count, several
 from tianji_cli.telemetry.bottleneck import BALANCED
-from tianji_cli.telemetry.plots import BLUE, GREEN, GREY, STYLE
-from tianji_lab.curves import AMBER, BLACK, WIDTH
+from tianji_cli.telemetry.plots import BLUE, GREEN, GREY
+from tianji_lab.figure import AMBER, BLACK, write_figure
 from tianji_lab.model.prediction import Prediction
 from tianji_lab.profile.findings import Findings
 from tianji_lab.profile.report import consumption, production
@@ -86,33 +83,27 @@ def draw(at: At, recommended: Prediction, cores: int, points: Sequence[Point], p
     Raises:
         OSError: the file cannot be written.
     """
-    png = io.BytesIO()
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
-        figure = Figure(figsize=(WIDTH, HEIGHT))
+    balance = balance_point(at)
+    curve = [at(actors) for actors in shown_actors(recommended.split.actors, balance, points)]
+
+    def draw_into(figure: Figure) -> None:
         axes = figure.add_subplot()
-        balance = balance_point(at)
-        curve = [at(actors) for actors in shown_actors(recommended.split.actors, balance, points)]
-        scale(axes, curve, points)
+        _scale(axes, curve, points)
         plot_curve(axes, curve, cores)
         _plot_points(axes, points)
-        _mark_choice(axes, recommended)
+        axes.axvline(recommended.split.actors, color=GREY, linewidth=0.8, linestyle=RECOMMENDED, zorder=1)
         if balance is not None:
             _mark_balance(axes, at(balance))
         _finish(axes, recommended)
-        is_above = note_reception(axes, curve)
+        is_above = _note_reception(axes, curve)
         lines = [line for line in COLORS if not (is_above and line == "reception")]
         _legend(figure, curve, cores, points, lines)
-        figure.savefig(png, format="png")
-    write_whole(path, png.getvalue())
+
+    write_figure(draw_into, HEIGHT, path)
 
 
 def measured_points(found: Findings) -> list[Point]:
-    """Take what was measured of the roles that were chosen; of several groups or learners nothing was.
-
-    Args:
-        found: what was measured, and what was chosen.
-    """
+    """Take what was measured of the roles that were chosen; of several groups or learners nothing was."""
     split = found.recommended.split
     if split.groups > 1 or split.learners > 1:
         return []
@@ -133,12 +124,7 @@ def measured_points(found: Findings) -> list[Point]:
 
 
 def verified_points(checks: Sequence[Verified], choice: Prediction) -> list[Point]:
-    """Take what trainings came to.
-
-    Args:
-        checks: the trainings.
-        choice: what was chosen.
-    """
+    """Take what trainings came to, beside what was chosen."""
     return [
         Point(
             "throughput",
@@ -159,9 +145,6 @@ def _point(quantity: str, actors: int, rates: Sequence[float]) -> Point:
 def balance_point(at: At) -> int | None:
     """Find the fewest actors whose production is what the rest can take (Equation 4).
 
-    Args:
-        at: the model.
-
     Returns:
         None if no number of actors that could be meant is enough.
     """
@@ -181,13 +164,7 @@ def balance_point(at: At) -> int | None:
 
 
 def shown_actors(recommended: int, balance: int | None, points: Sequence[Point]) -> list[int]:
-    """Choose the actors that lines are drawn for.
-
-    Args:
-        recommended: actors of a group.
-        balance: the balance point, if there is one.
-        points: what was measured.
-    """
+    """Choose the actors of a group that lines are drawn for."""
     last = max(FEWEST, BEYOND * recommended, BEYOND * (balance or 1), *(point.actors for point in points))
     stride = (last - 1) / (POINTS - 1)
     spread = range(1, last + 1) if last <= POINTS else (round(1 + stride * place) for place in range(POINTS))
@@ -206,7 +183,7 @@ def plot_curve(axes: Axes, curve: Sequence[Prediction], cores: int) -> None:
         axes.plot(x[beyond:], y[beyond:], color=color, linewidth=width, linestyle=DASHES, zorder=order)
 
 
-def scale(axes: Axes, curve: Sequence[Prediction], points: Sequence[Point]) -> None:
+def _scale(axes: Axes, curve: Sequence[Prediction], points: Sequence[Point]) -> None:
     """Leave room for every line but that of reception, which may lie a hundred times as high."""
     shown = [_uses_per_s(each, quantity) for each in curve for quantity in COLORS if quantity != "reception"]
     axes.set_ylim(0, HEADROOM * max(*shown, *(point.uses_per_s + point.reach[1] for point in points)))
@@ -235,10 +212,6 @@ def _plot_points(axes: Axes, points: Sequence[Point]) -> None:
             elinewidth=0.7,
             zorder=4,
         )
-
-
-def _mark_choice(axes: Axes, recommended: Prediction) -> None:
-    axes.axvline(recommended.split.actors, color=GREY, linewidth=0.8, linestyle=RECOMMENDED, zorder=1)
 
 
 def _mark_balance(axes: Axes, balance: Prediction) -> None:
@@ -279,7 +252,7 @@ def _finish(axes: Axes, recommended: Prediction) -> None:
     axes.set_title(f"{learners}, {split.num_envs} environments an actor{pins}", fontsize=8, loc="left")
 
 
-def note_reception(axes: Axes, curve: Sequence[Prediction]) -> bool:
+def _note_reception(axes: Axes, curve: Sequence[Prediction]) -> bool:
     """Name the reception where its line lies above the axes; says whether it does."""
     lowest = min(_uses_per_s(prediction, "reception") for prediction in curve)
     if lowest <= axes.get_ylim()[1]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,7 +17,17 @@ from matplotlib.lines import Line2D
 
 from tianji_cli.quantities import exact
 from tianji_cli.telemetry.plots import BLUE, GREEN, GREY
-from tianji_lab.curves import AMBER, BLACK, COLORS, draw_curve, logarithmic, powers_axis, write_figure
+from tianji_lab.figure import (
+    AMBER,
+    BLACK,
+    COLORS,
+    draw_curve,
+    logarithmic,
+    panels_of,
+    powers_axis,
+    write_figure,
+)
+from tianji_lab.model.costs import Split
 from tianji_lab.scaling.report import Range, Row
 from tianji_lab.scaling.simulation import Simulated, Simulations
 from tianji_lab.scaling.study import Study
@@ -39,12 +49,6 @@ RECKONED: Final = "extrapolated"
 def draw(study: Study, rows: Sequence[Row], simulations: Simulations, path: Path) -> None:
     """Draw throughputs, and below them the times to the threshold if one was waited for.
 
-    Args:
-        study: what was trained.
-        rows: of the settings.
-        simulations: the simulated points.
-        path: of the file.
-
     Raises:
         OSError: the file cannot be written.
     """
@@ -53,9 +57,9 @@ def draw(study: Study, rows: Sequence[Row], simulations: Simulations, path: Path
 
 
 def draw_into(figure: Figure, study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
-    """Draw throughputs and times into a figure; arguments as those of ``draw``."""
+    """Draw throughputs and times into a figure."""
     has_times = study.threshold is not None
-    panels = list(figure.subplots(2 if has_times else 1, 1, sharex=True, squeeze=False)[:, 0])
+    panels = panels_of(figure, 2 if has_times else 1)
     draw_throughput(panels[0], study, rows, simulations)
     if has_times:
         _draw_times(panels[1], study, rows)
@@ -65,12 +69,6 @@ def draw_into(figure: Figure, study: Study, rows: Sequence[Row], simulations: Si
 
 def draw_learning(study: Study, rows: Sequence[Row], simulations: Simulations, path: Path) -> None:
     """Draw Figure 12(b), learning curves of all settings, and below them the throughputs of Table 1.
-
-    Args:
-        study: what was trained.
-        rows: of the settings.
-        simulations: the simulated points.
-        path: of the file.
 
     Raises:
         OSError: the file cannot be written.
@@ -95,14 +93,7 @@ def draw_learning(study: Study, rows: Sequence[Row], simulations: Simulations, p
 
 
 def draw_throughput(axes: Axes, study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
-    """Draw production, reception and training against actors or groups.
-
-    Args:
-        axes: where to.
-        study: what was trained.
-        rows: of the settings.
-        simulations: the simulated points.
-    """
+    """Draw production, reception and training against actors or groups."""
     for quantity in (PRODUCTION, RECEPTION, TRAINING):
         name, color, marker = quantity
         simulated = [point for point in simulations.points if point.came is not None]
@@ -131,25 +122,8 @@ def draw_throughput(axes: Axes, study: Study, rows: Sequence[Row], simulations: 
     logarithmic(axes, "Samples per second")
 
 
-class Point(Protocol):
-    """What is somewhere on the axis."""
-
-    @property
-    def groups(self) -> int:
-        """How many."""
-
-    @property
-    def actors(self) -> int:
-        """Of a group."""
-
-
-def x_of(study: Study, of: Point) -> int:
-    """Where a setting is on the axis: its actors, over all groups where groups do not vary, or its groups.
-
-    Args:
-        study: what was trained.
-        of: the setting.
-    """
+def x_of(study: Study, of: Row | Split) -> int:
+    """Where a setting is on the axis: its actors, over all groups where groups do not vary, or its groups."""
     return of.groups if study.of.axis == "groups" else of.groups * of.actors
 
 
@@ -220,7 +194,7 @@ def _draw_times(axes: Axes, study: Study, rows: Sequence[Row]) -> None:
 
 
 def _note_missing(axes: Axes, x: float, row: Row, seconds: float) -> None:
-    """Return how many of a setting's trainings did not reach the threshold: above its bar, if it has one."""
+    """Write how many of a setting's trainings did not reach the threshold: above its bar, if it has one."""
     style: dict[str, Any] = {"fontsize": 6, "color": GREY, "ha": "center"}
     said = f"{row.repeats - row.reached} of {row.repeats}"
     if _is_open(row):

@@ -9,28 +9,26 @@ Times to the threshold are those of the first of the groups to reach it.
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from tianji_cli.errors import TianjiError
-from tianji_cli.files.rundir import write_whole
+from tianji_cli.errors import RunFailed
 from tianji_cli.quantities import count, exact, number, several
 from tianji_cli.telemetry.table import print_table
+from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.model.costs import Split
-from tianji_lab.scaling.measure import Failed, Found, Outcome, Trained
-from tianji_lab.scaling.simulation import Simulated, Simulations
+from tianji_lab.results import Result, check_places, document_head, print_header
+from tianji_lab.scaling.measure import Failed, Found, Outcome, Trained, measure
+from tianji_lab.scaling.simulation import Machines, Simulated, Simulations, read_profile, simulate_study
 from tianji_lab.scaling.study import Setting, Study
 
-SCHEMA: Final = 1
 SAME_TRAININGS: Final = frozenset({"table1", "12b"})
 RANGES: Final = ("produced_per_s", "received_per_s", "consumed_per_s", "time_to_s")
 """What a row has a ``Range`` of."""
@@ -124,12 +122,7 @@ class Row:
 
 
 def rows_of(found: Found, threshold: float | None) -> list[Row]:
-    """Sum up the trainings of each setting.
-
-    Args:
-        found: what came of each.
-        threshold: that was waited for, if any.
-    """
+    """Sum up the trainings of each setting."""
     return [_row(setting, outcome, threshold) for setting, outcome in found.items()]
 
 
@@ -166,21 +159,16 @@ def _range(values: Sequence[float]) -> Range | None:
 
 
 def cautions(study: Study, rows: Sequence[Row]) -> list[str]:
-    """Describe what makes the figures worth less.
-
-    Args:
-        study: what was trained.
-        rows: of the settings.
-    """
+    """Describe what makes the figures worth less."""
     said = []
-    if crowded := [row for row in rows if row.oversubscribed]:
-        names = ", ".join(row.setting for row in crowded)
-        verb = "asks" if len(crowded) == 1 else "ask"
+    if oversubscribed := [row for row in rows if row.oversubscribed]:
+        names = ", ".join(row.setting for row in oversubscribed)
+        verb = "asks" if len(oversubscribed) == 1 else "ask"
         hosts = 1 if study.others is None else 1 + len(study.others.names)
         where, them = ("", "them") if hosts == 1 else (f" on {hosts} hosts", "those of one of these")
         said.append(
             f"there are {several(study.cores, 'core')}{where}, and {names} {verb} for up to "
-            f"{max(row.cores for row in crowded)}: roles take turns on {them} "
+            f"{max(row.cores for row in oversubscribed)}: roles take turns on {them} "
             "(marked *), which says nothing of a machine with a core for each"
         )
     if study.others is not None:
@@ -208,10 +196,6 @@ def _never_averaged(row: Row) -> bool:
 def ratios(row: Row, simulations: Simulations) -> dict[str, float] | None:
     """Divide what was measured by what was simulated of the same split.
 
-    Args:
-        row: of a setting.
-        simulations: the simulated points.
-
     Returns:
         Ratios of ``produced_per_s``, ``received_per_s`` and ``consumed_per_s``; None where there is nothing
         to compare: a point that was not simulated, has no figures, or wants more cores than there are, which
@@ -234,18 +218,16 @@ def _is_of(row: Row, split: Split) -> bool:
     return own == (split.groups, split.learners, split.learner_cores, split.actors, split.num_envs)
 
 
-def document(
+def result_of(
     study: Study,
     environment: Mapping[str, str],
     warnings: Sequence[str],
     rows: Sequence[Row],
     simulations: Simulations,
-) -> dict[str, Any]:
-    """Put everything into one JSON object, see the head of this module."""
-    return {
-        "schema": SCHEMA,
-        "environment": dict(environment),
-        "warnings": list(warnings),
+) -> Result:
+    """Put everything into files, ``figure-6a`` or ``table-1`` and ``figure-12b``; see the module's head."""
+    document = {
+        **document_head(environment, warnings),
         "figure": study.figure,
         "config": study.config,
         "overrides": list(study.overrides),
@@ -262,6 +244,21 @@ def document(
         },
         "measurements": simulations.measurements,
     }
+    is_table = study.figure in SAME_TRAININGS
+
+    def draw(path: Path) -> None:
+        from tianji_lab.scaling import plots  # noqa: PLC0415 - imports matplotlib, a second
+
+        (plots.draw_learning if is_table else plots.draw)(study, rows, simulations, path)
+
+    name = f"figure-{study.figure}"
+    return Result(
+        name="table-1" if is_table else name,
+        document=document,
+        figures={"figure-12b" if is_table else name: draw},
+        columns=COLUMNS,
+        rows=list(_csv_rows(document)),
+    )
 
 
 def _split(split: Split) -> dict[str, Any]:
@@ -290,46 +287,16 @@ def _point(point: Simulated) -> dict[str, Any]:
     }
 
 
-def write_all(
-    out: Path, found_document: Mapping[str, Any], study: Study, rows: Sequence[Row], simulations: Simulations
-) -> None:
-    """Write JSON, CSV and PNG files into a directory: ``figure-6a``, or ``table-1`` and ``figure-12b``.
-
-    Raises:
-        TianjiError: they cannot be written.
-    """
-    from tianji_lab.scaling import plots  # noqa: PLC0415 - matplotlib
-
-    is_table = study.figure in SAME_TRAININGS
-    name = "table-1" if is_table else f"figure-{study.figure}"
-    text = json.dumps(found_document, indent=2, allow_nan=False) + "\n"
-    try:
-        write_whole(out / f"{name}.json", text.encode())
-        write_whole(out / f"{name}.csv", _csv(found_document).encode())
-        if is_table:
-            plots.draw_learning(study, rows, simulations, out / "figure-12b.png")
-        else:
-            plots.draw(study, rows, simulations, out / f"{name}.png")
-    except OSError as cause:
-        raise TianjiError(
-            f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"
-        ) from cause
-
-
-def _csv(found_document: Mapping[str, Any]) -> str:
-    text = io.StringIO()
-    rows = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
-    rows.writeheader()
-    for row in found_document["rows"]:
+def _csv_rows(document: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for row in document["rows"]:
         ranges = {name: row[name] for name in RANGES if row[name] is not None}
         flat = {**row, "kind": "measured"}
         for name, value in ranges.items():
             flat |= {name: value["median"], f"{name}_min": value["min"], f"{name}_max": value["max"]}
-        rows.writerow(flat)
-    rho = found_document["simulation"]["rho"]
-    for point in found_document["simulated"]:
-        rows.writerow({**point, "kind": "simulated", "rho": rho})
-    return text.getvalue()
+        yield flat
+    rho = document["simulation"]["rho"]
+    for point in document["simulated"]:
+        yield {**point, "kind": "simulated", "rho": rho}
 
 
 RECEIVED: Final = (
@@ -344,13 +311,7 @@ NUMBERS: Final = re.compile(r"\d+")
 
 
 def print_all(study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
-    """Print what was found, on stdout.
-
-    Args:
-        study: what was trained.
-        rows: of the settings.
-        simulations: the simulated points.
-    """
+    """Print what was found, on stdout."""
     seeds = study.seeds
     which = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     sys.stdout.write(f"# {study.config}, {which}, {study.seconds:g} s each; medians [least, most]\n")
@@ -461,12 +422,7 @@ def _print_beside(rows: Sequence[Row], simulations: Simulations) -> None:
 
 
 def time_cell(row: Row, seconds: float) -> str:
-    """Write the times to the threshold; one that was never seen is no number.
-
-    Args:
-        row: of a setting.
-        seconds: that its trainings lasted.
-    """
+    """Write the times to the threshold of trainings of so many seconds; one not seen is no number."""
     times, never = row.time_to_s, f"not in {seconds:g} s"
     if times is None:
         return ""
@@ -485,3 +441,48 @@ def _rate(of: Range | None) -> str:
         return "no figures"
     assert of.median is not None, "all trainings with figures have rates"
     return f"{count(of.median)} [{count(of.min or 0.0)}, {count(of.max or 0.0)}]"
+
+
+def compare(
+    study: Study,
+    machines: Machines | None,
+    earlier: Path | None,
+    *,
+    out: Path | None,
+    json_to: str | None,
+    quiet: bool,
+) -> None:
+    """Simulate, train, and show what was found; what cannot be simulated is known before anything is trained.
+
+    Args:
+        study: what is trained.
+        machines: that are simulated; None for none.
+        earlier: file that the measurements for the simulation are taken from; None measures.
+        out: directory for JSON, CSV, PNG and the runs.
+        json_to: file for everything as JSON, ``-`` for stdout.
+        quiet: show no progress.
+
+    Raises:
+        UsageError: there is nothing in the file to simulate from.
+        TianjiError: nothing could be measured, or some trainings have no figures (the others' are shown).
+    """
+    check_places(out, json_to)
+    busy = busy_share()
+    simulations = Simulations()
+    if machines is not None:
+        measured = None if earlier is None else read_profile(earlier, study)
+        simulations = simulate_study(study, machines, measured, quiet=quiet)
+    with TemporaryDirectory(prefix="tianji-") as temporary:
+        found = measure(study, Path(temporary) if out is None else out / "runs", quiet=quiet)
+    rows = rows_of(found, study.threshold)
+    others = () if study.others is None else study.others.names
+    transport = study.job.distribution.transport
+    engines = [transport.local, *([transport.remote] if others else [])]
+    environment = describe(engines, ["here", *others], None, busy)
+    said = [*warnings(busy), *cautions(study, rows), *simulations.warnings]
+    if json_to != "-":
+        print_header(environment, said)
+        print_all(study, rows, simulations)
+    result_of(study, environment, said, rows, simulations).hand_over(out=out, json_to=json_to)
+    if missing := [f"{row.setting}, seed {one.seed}: {one.why}" for row in rows for one in row.failed]:
+        raise RunFailed(f"no figures of {several(len(missing), 'training')}:\n" + "\n".join(missing))

@@ -7,7 +7,6 @@ each role has a core of its own. It says nothing of learning, and so nothing of 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,17 +15,15 @@ from typing import Any, Final
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import UsageError
 from tianji_cli.quantities import several
-from tianji_lab.environment import describe
 from tianji_lab.model.costs import Split
 from tianji_lab.model.prediction import predict
 from tianji_lab.model.simulation import Simulation, simulate
-from tianji_lab.profile.document import Earlier, read_earlier
+from tianji_lab.profile.document import read_earlier
 from tianji_lab.profile.findings import MeasuredJob
-from tianji_lab.profile.measure import measure
-from tianji_lab.profile.measurements import warnings
+from tianji_lab.profile.measure import measure_here
+from tianji_lab.profile.measurements import Measured
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.settings import as_settings, host_values
-from tianji_lab.progress import Progress
 from tianji_lab.scaling.study import Study
 
 NODES: Final = 8
@@ -92,14 +89,8 @@ class Simulations:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def simulate_study(study: Study, machines: Machines, earlier: Earlier | None, *, quiet: bool) -> Simulations:
-    """Simulate the points of a study, and those beyond this machine.
-
-    Args:
-        study: what was, or will be, trained.
-        machines: that are simulated.
-        earlier: what was measured before; None measures now.
-        quiet: show no progress.
+def simulate_study(study: Study, machines: Machines, earlier: Measured | None, *, quiet: bool) -> Simulations:
+    """Simulate the points of a study, and those beyond this machine, from what was measured before or is now.
 
     Raises:
         ProbeFailed: something could not be measured.
@@ -119,7 +110,7 @@ def simulate_study(study: Study, machines: Machines, earlier: Earlier | None, *,
     )
 
 
-def read_profile(path: Path, study: Study) -> Earlier:
+def read_profile(path: Path, study: Study) -> Measured:
     """Take measurements from a file of `tianji profile`, or of an earlier `tianji bench scaling`.
 
     Raises:
@@ -131,49 +122,24 @@ def read_profile(path: Path, study: Study) -> Earlier:
         return read_earlier(path, study.job)
 
 
-def measured_job(study: Study, earlier: Earlier | None, *, quiet: bool) -> MeasuredJob:
-    """Measure the parts of a study's job, or take what was measured before.
-
-    Args:
-        study: the study.
-        earlier: what was measured before; None measures now.
-        quiet: show no progress.
-    """
+def measured_job(study: Study, earlier: Measured | None, *, quiet: bool) -> MeasuredJob:
+    """Measure the parts of a study's job, or take what was measured before."""
     overrides = _reaching_far(study)
     job = load_config(study.config, overrides)
     if earlier is None:
-        cores = sorted(os.sched_getaffinity(0))
-        with Progress(0, quiet) as progress:
-            measurements = measure(
-                study.config,
-                overrides,
-                job,
-                cores=cores,
-                num_envs_options=(job.environment.num_envs,),
-                progress=progress,
-                budget_s=BUDGET_S,
-            )
-        engine = job.distribution.transport.local
-        # MPI's version is MPI's to tell, and it would have to be initialised here for that.
-        environment = describe([] if engine == "mpi" else [engine], ["here"], None, measurements.busy)
-        earlier = Earlier(environment, measurements)
+        options = (job.environment.num_envs,)
+        earlier = measure_here(study.config, overrides, job, options, quiet=quiet, budget_s=BUDGET_S)
     return MeasuredJob(
         config=study.config,
         overrides=overrides,
         job=job,
         measurements=earlier.measurements,
         environment=earlier.environment,
-        warnings=warnings(earlier.measurements),
     )
 
 
 def splits(study: Study, machines: Machines) -> list[Split]:
-    """List the points that were trained, and those beyond.
-
-    Args:
-        study: what was, or will be, trained.
-        machines: that are simulated.
-    """
+    """List the points that are trained, and those beyond."""
     trained = [setting.split for setting in study.settings] + [refused.split for refused in study.refused]
     beyond = _with_groups if study.of.axis == "groups" else _with_actors
     wanted = {*trained, *(beyond(trained[0], machines) if study.figure not in {"table1", "12b"} else ())}
@@ -224,13 +190,7 @@ def _simulated(subject: MeasuredJob, split: Split, machines: Machines) -> Simula
 
 
 def assumptions(subject: MeasuredJob, machines: Machines, *, has_groups: bool) -> tuple[str, ...]:
-    """Describe what a simulation takes for granted.
-
-    Args:
-        subject: what was measured.
-        machines: that are simulated.
-        has_groups: there are points with several groups.
-    """
+    """Describe what a simulation takes for granted."""
     measured = subject.measurements
     alike = (
         "groups are alike: one is simulated and its rates are multiplied; all that they share is the root, "

@@ -12,7 +12,7 @@ from matplotlib.ticker import EngFormatter
 
 from tianji_cli.quantities import exact
 from tianji_cli.telemetry.plots import GREY
-from tianji_lab.curves import COLORS, LINES, draw_curve, write_figure
+from tianji_lab.figure import COLORS, LINES, draw_curve, write_figure
 from tianji_lab.staleness.report import Row
 from tianji_lab.staleness.study import Setting
 from tianji_lab.training import Training
@@ -26,11 +26,7 @@ def draw(
 ) -> None:
     """Draw learning curves over time and over steps, and below them the times to the threshold.
 
-    Args:
-        found: trainings by setting.
-        rows: what was found of each, in the same order.
-        threshold: mean return that was waited for.
-        path: of the file.
+    Rows are in the order of the trainings' settings.
 
     Raises:
         OSError: the file cannot be written.
@@ -53,9 +49,8 @@ def draw(
     write_figure(draw_into, sum(PANELS_HIGH) + 0.12 * len(rows), path)
 
 
-def label_of(setting: Setting) -> str:
-    """Name a setting in the legend."""
-    return setting.samples if setting.mapping == "recommended" else f"{setting.samples}, {setting.mapping}"
+def _label(of: Setting | Row) -> str:
+    return of.samples if of.mapping == "recommended" else f"{of.samples}, {of.mapping}"
 
 
 def _styles(settings: Sequence[Setting]) -> dict[Setting, tuple[str, Any]]:
@@ -78,7 +73,7 @@ def _draw_curves(
     longest = max(getattr(training.curve, over)[-1] for training in every)
     for setting, trainings in found.items():
         color, dashes = styles[setting]
-        curves, label = [training.curve for training in trainings], label_of(setting)
+        curves, label = [training.curve for training in trainings], _label(setting)
         draw_curve(axes, curves, over=over, end=longest, color=color, dashes=dashes, label=label)
     axes.set_xlim(0, longest)
 
@@ -91,8 +86,7 @@ def _draw_times(axes: Axes, rows: Sequence[Row], styles: Sequence[tuple[str, Any
         # A line, not error bars: percentile intervals need not hold what they are of.
         axes.plot(ends, [place, place], color=color, linestyle=dashes)
         axes.plot(time.iqm, place, color=color, marker=">" if time.at_least else "o")
-    names = [row.samples if row.mapping == "recommended" else f"{row.samples}, {row.mapping}" for row in rows]
-    axes.set_yticks(range(len(rows)), names)
+    axes.set_yticks(range(len(rows)), map(_label, rows))
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_xlim(0, end)
     axes.grid(visible=False, axis="y")

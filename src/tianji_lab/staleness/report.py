@@ -7,23 +7,22 @@ figures and its learning curve, with ``mapping`` and ``lag``).
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import Final
 
 import numpy as np
 
-from tianji_cli.errors import TianjiError
-from tianji_cli.files.rundir import write_whole
 from tianji_cli.quantities import count, number
 from tianji_cli.telemetry.table import print_table
-from tianji_lab.staleness.study import Comparison, Setting
+from tianji_lab.environment import busy_share, describe, warnings
+from tianji_lab.results import Result, check_places, document_head, print_header
+from tianji_lab.staleness.study import Comparison, Setting, measure
 from tianji_lab.training import Training, estimate
 
-SCHEMA: Final = 1
 VERDICT_SEEDS: Final = 5
 """With fewer trainings of a setting, whether two intervals overlap says nothing."""
 Found = Mapping[Setting, Sequence[Training]]
@@ -91,11 +90,7 @@ class Row:
 
 
 def rows_of(found: Found) -> list[Row]:
-    """Sum up the trainings of each setting.
-
-    Args:
-        found: trainings by setting.
-    """
+    """Sum up the trainings of each setting."""
     first: Interval | None = None
     rows = []
     for setting, trainings in found.items():
@@ -124,12 +119,7 @@ def rows_of(found: Found) -> list[Row]:
 
 
 def judged(rows: Sequence[Row], warnings: Sequence[str]) -> list[Row]:
-    """Say of each setting whether its interval overlaps that of the first, or why there is no verdict.
-
-    Args:
-        rows: of the settings.
-        warnings: what speaks against the figures.
-    """
+    """Judge whether each setting's interval overlaps that of the first, or why there is no verdict."""
     first = rows[0]
     return [
         replace(row, no_verdict=why)
@@ -156,12 +146,7 @@ def _interval(trainings: Sequence[Training], name: str, *, at_least: bool = Fals
 
 
 def cautions(rows: Sequence[Row], threshold: float) -> list[str]:
-    """Say of which settings the times are too short.
-
-    Args:
-        rows: of the settings.
-        threshold: that was waited for.
-    """
+    """Name the settings whose times are too short."""
     return [
         f"{row.seeds - row.reached} of {row.seeds} trainings of {_name(row)} did not reach {threshold:g}: "
         "they count as if they had at their end, and the true times are longer"
@@ -230,18 +215,16 @@ def _name(row: Row) -> str:
     return row.samples if row.mapping == "recommended" else f"{row.samples} in the {row.mapping} mapping"
 
 
-def document(
+def result_of(
     comparison: Comparison,
     environment: Mapping[str, str],
     warnings: Sequence[str],
     rows: Sequence[Row],
     found: Found,
-) -> dict[str, Any]:
-    """Put everything into one JSON object, see the head of this module."""
-    return {
-        "schema": SCHEMA,
-        "environment": dict(environment),
-        "warnings": list(warnings),
+) -> Result:
+    """Put everything into files, ``figure-12a`` or ``figure-6d``; see the head of this module."""
+    document = {
+        **document_head(environment, warnings),
         "figure": comparison.figure,
         "config": comparison.config,
         "overrides": list(comparison.overrides),
@@ -254,23 +237,30 @@ def document(
         ],
     }
 
+    def draw(path: Path) -> None:
+        from tianji_lab.staleness import plots  # noqa: PLC0415 - imports matplotlib, a second
 
-def write_all(
-    out: Path, found_document: Mapping[str, Any], comparison: Comparison, rows: Sequence[Row], found: Found
-) -> None:
-    """Write ``figure-12a.json`` and ``figure-12a.png``, or 6d's, into a directory.
-
-    Raises:
-        TianjiError: they cannot be written.
-    """
-    from tianji_lab.staleness.plots import draw  # noqa: PLC0415 - imports matplotlib, a second
+        plots.draw(found, rows, comparison.threshold, path)
 
     name = f"figure-{comparison.figure}"
-    text = json.dumps(found_document, indent=2, allow_nan=False) + "\n"
-    try:
-        write_whole(out / f"{name}.json", text.encode())
-        draw(found, rows, comparison.threshold, out / f"{name}.png")
-    except OSError as cause:
-        raise TianjiError(
-            f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"
-        ) from cause
+    return Result(name=name, document=document, figures={name: draw})
+
+
+def compare(comparison: Comparison, *, out: Path | None, json_to: str | None, quiet: bool) -> None:
+    """Train, and show what was found.
+
+    Raises:
+        TianjiError: a training failed, or the results cannot be written: there are no figures.
+    """
+    check_places(out, json_to)
+    busy = busy_share()
+    with TemporaryDirectory(prefix="tianji-") as temporary:
+        found = measure(comparison, Path(temporary) if out is None else out / "runs", quiet=quiet)
+    rows = rows_of(found)
+    environment = describe([comparison.job.distribution.transport.local], ["here"], None, busy)
+    said = [*warnings(busy), *cautions(rows, comparison.threshold)]
+    rows = judged(rows, said)
+    if json_to != "-":
+        print_header(environment, said)
+        print_rows(rows, comparison)
+    result_of(comparison, environment, said, rows, found).hand_over(out=out, json_to=json_to)

@@ -7,19 +7,19 @@ from pathlib import Path
 
 import pytest
 from cli.bench.made_up import record, sweep
+from matplotlib.figure import Figure
 from PIL import Image
 
-from tianji_lab.bench.plots import draw
-from tianji_lab.bench.record import Record
-from tianji_lab.curves import (
+from tianji_lab.bench.plots import (
     ENGINES,
     collection_bars,
+    draw,
     engine_styles,
-    panels_of,
     plot_predictions,
     plot_throughput,
     throughput_bars,
 )
+from tianji_lab.bench.record import Record
 
 SHM, ZMQ = (0x00, 0x72, 0xB2), (0xD5, 0x5E, 0x00)
 
@@ -70,7 +70,7 @@ def test_every_figure_shows_every_engine_in_its_colour_whatever_is_missing(
 
 
 def test_equation_1_is_drawn_with_its_kink_marked_and_named_if_it_was_measured_so_far() -> None:
-    _, (axes,) = panels_of(1)
+    axes = Figure().add_subplot()
     rows = over_actors(times=(0.001,))
     plot_predictions(axes, [replace(row, crossing_actors=10) for row in rows if row.backend == "shm"])
     (mark,) = [line for line in axes.lines if line.get_marker() == "*"]
@@ -79,14 +79,14 @@ def test_equation_1_is_drawn_with_its_kink_marked_and_named_if_it_was_measured_s
     assert list(dashed.get_xdata()) == [1, 2, 4, 8, 10, 16, 32]
     assert list(dashed.get_ydata()) == [10.0, 5.0, 2.5, 1.25, 1.0, 1.0, 1.0]
     assert "shm: 10 actors" in [text.get_text() for text in axes.texts]
-    _, (axes,) = panels_of(1)
+    axes = Figure().add_subplot()
     plot_predictions(axes, [replace(row, crossing_actors=100) for row in over_actors(times=(0.01,))])
     assert not [line for line in axes.lines if line.get_marker() == "*"]
     assert "shm: 100 actors" in [text.get_text() for text in axes.texts]
 
 
 def test_raw_loops_and_the_links_own_limit_are_drawn_beside_throughput() -> None:
-    _, (axes,) = panels_of(1)
+    axes = Figure().add_subplot()
     plot_throughput(axes, sweep("comm", ("shm",), raw_msgs_per_s=1e6), 12_500.0)
     drawn = [list(line.get_ydata()) for line in axes.lines]
     assert drawn.count([12_500.0, 12_500.0]) == 1
@@ -100,7 +100,7 @@ def test_error_bars_reach_to_the_fastest_and_the_slowest_run() -> None:
     assert throughput_bars(measured) == (50.0, 100.0)
 
 
-def test_an_engine_has_its_colour_whoever_is_beside_it() -> None:
+def test_an_engine_has_its_colour_beside_any_others() -> None:
     alone, together = engine_styles(["ucx"]), engine_styles(["zzz", "ucx", "zmq", "shm", "shm+zmq"])
     assert alone["ucx"] == together["ucx"] == ENGINES["ucx"]
     assert list(together) == ["shm", "zmq", "ucx", "shm+zmq", "zzz"]

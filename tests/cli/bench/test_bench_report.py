@@ -11,7 +11,8 @@ from cli.bench.made_up import record, sweep
 
 from tianji_cli.errors import TianjiError
 from tianji_lab.bench.record import Record
-from tianji_lab.bench.report import FIELDS, print_header, print_records, write_all
+from tianji_lab.bench.report import FIELDS, print_records, result_of
+from tianji_lab.results import print_header
 
 ENVIRONMENT = {"tianji": "0.1.0", "kernel": "Linux"}
 
@@ -107,7 +108,7 @@ def test_a_terminal_too_narrow_for_the_numbers_gets_them_in_whole_lines(
 
 def test_files_hold_every_field_of_every_record(tmp_path: Path) -> None:
     out, records = tmp_path / "a" / "b", [record(mb_per_s=None), record(backend="shm+zmq")]
-    write_all(out, "figure-5a", ENVIRONMENT, records, ["noisy"])
+    result_of("figure-5a", ENVIRONMENT, records, ["noisy"]).write(out)
     assert {path.name for path in out.iterdir()} == {"figure-5a.csv", "figure-5a.json", "figure-5a.png"}
     found = json.loads((out / "figure-5a.json").read_text())
     assert (found["schema"], found["environment"], found["warnings"]) == (1, ENVIRONMENT, ["noisy"])
@@ -122,4 +123,4 @@ def test_files_hold_every_field_of_every_record(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_made_is_an_error_that_names_the_option(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(TianjiError, match=r"cannot write into .*file/out: Not a directory; --out DIR"):
-        write_all(tmp_path / "file" / "out", "comm", ENVIRONMENT, [record()], [])
+        result_of("comm", ENVIRONMENT, [record()], []).write(tmp_path / "file" / "out")

@@ -11,7 +11,7 @@ from cli.bench.trainings import FOUND, LAG8, NEW, plan, trained
 from cli.quick import PNG
 
 from tianji_lab.staleness.plots import draw
-from tianji_lab.staleness.report import cautions, document, judged, print_rows, rows_of
+from tianji_lab.staleness.report import cautions, judged, print_rows, result_of, rows_of
 from tianji_lab.staleness.study import Setting
 
 
@@ -70,7 +70,7 @@ def test_no_verdict_is_drawn_from_few_seeds_a_warning_or_an_interval_of_no_width
     said = capsys.readouterr().out
     assert f"times as long to 300 as New; no verdict: {why}" in said
     assert "overlap" not in said
-    whole = document(plan(config), {}, warnings, rows, found)
+    whole = result_of(plan(config), {}, warnings, rows, found).document
     assert [(row["overlaps_first"], row["no_verdict"]) for row in whole["rows"]] == [(None, why)] * 2
 
 
@@ -105,7 +105,7 @@ def test_nothing_is_a_multiple_of_what_was_not_reached(
     print_rows(rows, replace(plan(config), settings=(NEW, LAG8), threshold=300.0))
     said = capsys.readouterr().out
     assert "how many times as long to 300 as New Lag8 took is not known" in said
-    whole = document(plan(config), {"CPU": "x"}, ["w"], rows, found)
+    whole = result_of(plan(config), {"CPU": "x"}, ["w"], rows, found).document
     new, lag8 = json.loads(json.dumps(whole, allow_nan=False))["rows"]
     assert new["time_to_s"]["at_least"] is True
     assert lag8["time_to_s"]["iqm"] == pytest.approx(2.2)

@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 from tianji_cli.errors import UsageError
 from tianji_lab.bench.ensemble import local_ensemble
 from tianji_lab.bench.experiment import ReadClock, TrialFailed
-from tianji_lab.bench.figures import FIGURES, figure_named
-from tianji_lab.bench.sweep import Request, Sweep, message_bytes
+from tianji_lab.bench.request import FIGURES, Request, figure_named, message_bytes
+from tianji_lab.bench.sweep import Sweep
 from tianji_lab.model.prediction import Terms
+from tianji_lab.progress import Progress
 
-SMALL = Request("comm", ["shm", "zmq"], [4.0], [1, 2], 100, repeats=2, raw=True)
+SMALL = Request("comm", ["shm", "zmq"], [4.0], [1, 2], 100, [0.0], repeats=2, raw=True)
 seconds = st.floats(1e-6, 1.0)
 
 
-class Recording:
+class Recording(Progress):
     """Remembers what a sweep says."""
 
     def __init__(self) -> None:
+        super().__init__(0, quiet=True)
         self.began: list[str] = []
         self.ended = 0
 

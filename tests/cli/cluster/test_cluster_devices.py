@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 
-from tianji_cli.commands.profile import Options, profile
 from tianji_cli.commands.train import train
 from tianji_cli.config.checks import check_devices
 from tianji_cli.config.loader import load_config
@@ -21,6 +20,7 @@ from tianji_cli.errors import ConfigError, UsageError
 from tianji_cli.plan.plan import Host, Plan, make_plan
 from tianji_cli.worker.assembly import Assembly
 from tianji_cli.worker.parts import Job
+from tianji_lab.profile.run import Options, profile
 
 CONFIG = "configs/ppo_cartpole.toml"
 KEYS = ("distribution.device", "distribution.actor.device")

@@ -13,7 +13,6 @@ from cli.profiling.made_up_measurements import PPO, Job, made_up
 from tianji_cli.config.loader import load_config
 from tianji_lab.profile.document import document
 from tianji_lab.profile.findings import Findings, MeasuredJob, find
-from tianji_lab.profile.measurements import warnings
 from tianji_lab.profile.scaling import Cluster
 
 Find = Callable[..., Findings]
@@ -35,7 +34,6 @@ def of(
         job=load_config(job.config, overrides),
         measurements=measurements,
         environment={"CPU": "an abacus", "cores": f"{cores} usable of {cores}"},
-        warnings=warnings(measurements),
     )
     return find(subject, cluster or Cluster(cores), anywhere=cluster is not None)
 

@@ -19,10 +19,11 @@ from cli.profiling.made_up_measurements import DQN, PPO, Job, made_up, repeated
 from cli.quick import PNG
 from cli.sessions import TIANJI
 
-from tianji_cli.commands import profile as command
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed
 from tianji_cli.main import main
+from tianji_lab.profile import measure as measuring
+from tianji_lab.profile import run as command
 from tianji_lab.profile.measurements import Measurements
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.search import Candidate, Search
@@ -59,7 +60,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
         def measure(config: str, *_: object, **__: object) -> Measurements:
             return made_up(job, cores).model_copy(update={"config": config})
 
-        monkeypatch.setattr(command, "measure", measure)
+        monkeypatch.setattr(measuring, "measure", measure)
         with pytest.raises(SystemExit) as ended:
             main(["profile", *arguments])
         said = capsys.readouterr()
@@ -153,7 +154,7 @@ def test_an_earlier_document_gives_the_same_answer_without_measuring(run: Run, t
     first = run(DQN.config, "--json", str(tmp_path / "a.json"), job=DQN, cores=16)
     assert first.status == 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "_measure", never)
+        patch.setattr(measuring, "measure", never)
         second = run(
             DQN.config, "--from", str(tmp_path / "a.json"), "--json", str(tmp_path / "b.json"), job=PPO
         )
@@ -353,7 +354,7 @@ def test_what_was_found_is_there_even_if_a_training_fails(
 def test_a_mistake_is_told_in_a_few_lines_before_anything_is_measured(
     run: Run, monkeypatch: pytest.MonkeyPatch, options: list[str], said: str
 ) -> None:
-    monkeypatch.setattr(command, "_measure", never)
+    monkeypatch.setattr(measuring, "measure", never)
     ended = run(*options)
     assert ended.status == 1 + ("/proc/nowhere/x" not in options)
     assert said in flat(ended.err.replace("│", " "))
@@ -455,7 +456,7 @@ def test_ten_thousand_cores_are_answered_from_a_file(earlier: Path) -> None:
 def test_a_real_machine_is_measured_and_what_is_written_trains(
     config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "measure", partial(command.measure, budget_s=5.0))
+    monkeypatch.setattr(command, "measure_here", partial(measuring.measure_here, budget_s=5.0))
     measured, tuned = tmp_path / "measured.json", tmp_path / "tuned.toml"
     with pytest.raises(SystemExit) as ended:
         main(["profile", config, "--quiet", "--json", str(measured), "--write", str(tuned)])

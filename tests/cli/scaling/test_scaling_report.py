@@ -21,7 +21,7 @@ from tianji_lab.model.costs import Split
 from tianji_lab.model.simulation import Simulation
 from tianji_lab.scaling.measure import Outcome, read_trained, settled_rates
 from tianji_lab.scaling.plots import draw_into
-from tianji_lab.scaling.report import Range, cautions, document, print_all, rows_of, write_all
+from tianji_lab.scaling.report import Range, cautions, print_all, result_of, rows_of
 from tianji_lab.scaling.simulation import Simulated, Simulations
 from tianji_lab.scaling.study import Setting
 
@@ -117,7 +117,7 @@ def test_of_several_groups_the_time_is_the_firsts_and_it_is_said_if_they_were_ne
     rows = rows_of(found, 1234567.5)
     print_all(study, rows, Simulations())
     assert "s to 1234567.5 (first of G groups)" in capsys.readouterr().out
-    written = document(study, ENVIRONMENT, [], rows, Simulations())
+    written = result_of(study, ENVIRONMENT, [], rows, Simulations()).document
     assert written["rows"][0]["trainings"][0]["averaging"] == averaged(3)
     assert cautions(study, rows) == []
     found[GROUPS].trainings.append(trained(2, 1000.0, 4.0, averaged(0)))
@@ -147,10 +147,8 @@ def test_files_hold_what_was_measured_and_what_was_simulated_apart(
 ) -> None:
     study = replace(study_of(config, figure=figure), threshold=300.0)
     rows = rows_of(FOUND, 300.0)
-    found = document(study, ENVIRONMENT, [], rows, SIMULATIONS)
     out = tmp_path / "out"
-    out.mkdir()
-    write_all(out, found, study, rows, SIMULATIONS)
+    result_of(study, ENVIRONMENT, [], rows, SIMULATIONS).write(out)
     assert sorted(path.name for path in out.iterdir()) == files
     table = next(out.glob("*.csv")).read_text()
     kinds = [(row["kind"], row["setting"]) for row in csv.DictReader(table.splitlines())]

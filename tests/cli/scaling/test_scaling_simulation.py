@@ -10,7 +10,7 @@ from cli.profiling.made_up_measurements import made_up
 from cli.scaling.scaled import machines, study_of
 
 from tianji_cli.errors import UsageError
-from tianji_lab.profile.document import Earlier
+from tianji_lab.profile.measurements import Measured
 from tianji_lab.scaling.simulation import Machines, Simulations, read_profile, simulate_study, splits
 from tianji_lab.scaling.study import Study
 
@@ -18,11 +18,11 @@ CONFIG = "configs/ppo_cartpole.toml"
 
 
 @pytest.fixture
-def earlier() -> Earlier:
-    return Earlier({"CPU": "made up"}, made_up())
+def earlier() -> Measured:
+    return Measured(made_up(), {"CPU": "made up"})
 
 
-def simulated(study: Study, machines: Machines, earlier: Earlier) -> Simulations:
+def simulated(study: Study, machines: Machines, earlier: Measured) -> Simulations:
     return simulate_study(study, machines, earlier, quiet=True)
 
 
@@ -46,7 +46,7 @@ def test_groups_fill_eight_nodes_of_forty_cores_and_none_is_on_two() -> None:
         assert [split.groups for split in wide] == [1, 2, 4], "each on two nodes, full or not"
 
 
-def test_more_actors_help_until_the_learner_is_busy(earlier: Earlier) -> None:
+def test_more_actors_help_until_the_learner_is_busy(earlier: Measured) -> None:
     found = simulated(study_of(CONFIG, actors=(1,)), machines(), earlier)
     rates = [point.came.consumption for point in found.points if point.came is not None]
     assert len(rates) == 11
@@ -56,7 +56,7 @@ def test_more_actors_help_until_the_learner_is_busy(earlier: Earlier) -> None:
     assert found.rho == 4.0
 
 
-def test_groups_multiply_what_one_of_them_does(earlier: Earlier) -> None:
+def test_groups_multiply_what_one_of_them_does(earlier: Measured) -> None:
     found = simulated(study_of(CONFIG, figure="6c", actors=(2,)), machines(), earlier)
     came = [point.came for point in found.points if point.came is not None]
     one, most = came[0], came[-1]
@@ -67,7 +67,7 @@ def test_groups_multiply_what_one_of_them_does(earlier: Earlier) -> None:
     assert "groups are alike: one is simulated and its rates are multiplied" in said
 
 
-def test_it_says_what_it_takes_for_granted(earlier: Earlier) -> None:
+def test_it_says_what_it_takes_for_granted(earlier: Measured) -> None:
     machines = Machines(nodes=1, node_cores=16, link_mb_per_s=125.0)
     found = simulated(study_of(CONFIG, actors=(1,)), machines, earlier)
     said = "\n".join(found.assumes)
@@ -76,7 +76,7 @@ def test_it_says_what_it_takes_for_granted(earlier: Earlier) -> None:
     assert "groups" not in said, "there is one"
 
 
-def test_roles_that_share_a_thread_are_not_simulated(earlier: Earlier) -> None:
+def test_roles_that_share_a_thread_are_not_simulated(earlier: Measured) -> None:
     study = study_of(CONFIG, actors=(1,), overrides=("distribution.transport='inproc'",))
     found = simulated(study, machines(), earlier)
     assert found.points == ()

@@ -1,0 +1,289 @@
+"""What `tianji bench` is asked for: parts of the paper's Figure 5, defaults, and the cases that follow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tianji_cli.errors import UsageError
+from tianji_cli.launch.mpi import has_mpiexec
+from tianji_cli.quantities import several
+from tianji_lab.bench.contents import LEAST_BYTES, WORD
+from tianji_lab.bench.record import KB, ExperimentName, Store, Work
+from tianji_transports import registry
+from tianji_transports.composite import edge_capabilities
+from tianji_transports.errors import TransportError
+
+FIGURE_KB: Final = 512.0
+POWERS_KB: Final = tuple(float(1 << power) for power in range(14))
+"""1 KB to 8 MB."""
+COUNTS: Final = (1, 2, 4, 8, 16, 32)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What a part of Figure 5 varies.
+
+    Attributes:
+        sizes_kb: of messages.
+        actors: numbers of them.
+        sample_times_s: what they take for a sample.
+        hosts: that the processes have to be on: exactly one, exactly two, or at least two (``MANY``).
+    """
+
+    sizes_kb: Sequence[float]
+    actors: Sequence[int]
+    sample_times_s: Sequence[float]
+    hosts: str
+
+
+ONE, TWO, MANY = "one host", "two hosts", "several hosts"
+
+FIGURES: Final[Mapping[str, Figure]] = {
+    "5a": Figure(POWERS_KB, (1,), (0.0,), ONE),
+    "5b": Figure((FIGURE_KB,), COUNTS, (0.001, 0.01), ONE),
+    "5c": Figure((FIGURE_KB,), COUNTS, (0.001, 0.01), MANY),
+    "5d": Figure(POWERS_KB, (1,), (0.0,), TWO),
+}
+
+
+def figure_named(name: str, hosts: int, most_actors: int | None) -> Figure:
+    """Find a figure and fit it to the hosts and the actors that a launcher has started, None without one.
+
+    Raises:
+        UsageError: there is no such figure, or it needs other hosts.
+    """
+    if name not in FIGURES:
+        raise UsageError(f"no figure {name!r}; there are: {', '.join(FIGURES)}")
+    figure = FIGURES[name]
+    fits = {ONE: hosts == 1, TWO: hosts == 2, MANY: hosts > 1}[figure.hosts]
+    if not fits:
+        where = f"these processes are on {several(hosts, 'host')}"
+        raise UsageError(
+            f"figure {name} is measured on {figure.hosts}, and {where}: start it so, "
+            "such as mpiexec -hosts A,B -n 3 tianji bench ... or srun --mpi=pmi2 -N2 -n3 tianji bench ..."
+            if figure.hosts != ONE
+            else f"figure {name} is measured on one host, and {where}"
+        )
+    actors = [count for count in figure.actors if most_actors is None or count <= most_actors]
+    return Figure(figure.sizes_kb, actors, figure.sample_times_s, figure.hosts)
+
+
+SIZES_KB: Final[Mapping[ExperimentName, Sequence[float]]] = {
+    "comm": (FIGURE_KB,),
+    "latency": (0.0625, 0.25, 1, 4, 16, 64, 256, 1024),
+    "bandwidth": (0.0625, 0.25, 1, 4, 16, 64, 256, 1024, 4096),
+    "weights": (64, 256, 1024, 4096, 16384, 65536),
+}
+"""Sizes that are measured by default."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One point of a figure, for one engine.
+
+    Attributes:
+        experiment: what is measured.
+        backend: an engine, or two of them, inside and between hosts: ``shm+zmq``.
+        nbytes: size of a message.
+        actors: partners that take part.
+        sample_time_s: what an actor takes for a sample.
+        messages: that count.
+        window: messages that a sender may have unclaimed.
+        work: how an actor passes the time of a sample.
+        store: whether the receiver copies messages into its own memory.
+    """
+
+    experiment: ExperimentName
+    backend: str
+    nbytes: int
+    actors: int
+    messages: int
+    window: int
+    sample_time_s: float = 0.0
+    work: Work = "sleep"
+    store: Store = "copy"
+
+    @property
+    def engines(self) -> tuple[str, str]:
+        """The engine inside a host, and the one between hosts."""
+        local, _, remote = self.backend.partition("+")
+        return local, remote or local
+
+    @property
+    def alone(self) -> Case:
+        """The same with one actor: what the terms of Equation 1 are measured with."""
+        return replace(self, actors=1)
+
+    def __str__(self) -> str:
+        """Say it in a line of progress, or in an error."""
+        time = f", sample time {self.sample_time_s:g} s" if self.sample_time_s else ""
+        return f"{self.backend}, {self.nbytes / KB:g} KB, {several(self.actors, 'actor')}{time}"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command asks for: every combination is a case. None and () leave it to the experiment or figure.
+
+    Attributes:
+        experiment: what is measured.
+        backends: engines, in the order in which they take turns.
+        sizes_kb: of messages, in KB of 1024 bytes.
+        actors: numbers of partners.
+        messages: that count in one run; None shrinks them as sizes grow.
+        sample_times_s: what actors take for a sample.
+        window: messages that a sender may have unclaimed.
+        work: how an actor passes the time of a sample.
+        store: whether the receiver copies messages into its own memory.
+        repeats: runs of each case.
+        raw: measure raw loops beside.
+        figure: the paper's, if it is one of them: ``5a`` to ``5d``.
+        link_mb_per_s: what the link between two hosts carries; None asks its driver.
+    """
+
+    experiment: ExperimentName
+    backends: Sequence[str] = ()
+    sizes_kb: Sequence[float] = ()
+    actors: Sequence[int] = ()
+    messages: int | None = None
+    sample_times_s: Sequence[float] = ()
+    window: int = 8
+    work: Work = "sleep"
+    store: Store = "copy"
+    repeats: int = 3
+    raw: bool = False
+    figure: str | None = None
+    link_mb_per_s: float | None = None
+
+    def complete(self, hosts: Sequence[str], *, can_start: bool) -> Request:
+        """Fill in what the user left open.
+
+        Args:
+            hosts: where each process is, the leading one first.
+            can_start: there may be as many more on this host as are wanted.
+
+        Raises:
+            UsageError: it cannot be measured with these processes.
+        """
+        crossing = len(set(hosts)) > 1
+        most = None if can_start else len(hosts) - 1
+        if self.figure is not None:
+            preset = figure_named(self.figure, len(set(hosts)), most)
+        else:
+            preset = Figure(SIZES_KB[self.experiment], _counts(self.experiment, most), (0.0,), "")
+        whole = replace(
+            self,
+            backends=list(dict.fromkeys(self.backends)) or default_backends(crossing),
+            sizes_kb=list(dict.fromkeys(self.sizes_kb)) or preset.sizes_kb,
+            actors=list(dict.fromkeys(self.actors)) or preset.actors,
+            sample_times_s=list(dict.fromkeys(self.sample_times_s)) or preset.sample_times_s,
+        )
+        whole.check(hosts, can_start=can_start)
+        return whole
+
+    @property
+    def cases(self) -> list[Case]:
+        """Every combination; engines vary fastest, so that those of one point are measured side by side."""
+        return [
+            Case(
+                self.experiment,
+                backend,
+                message_bytes(size),
+                actors,
+                self.messages or default_messages(self.experiment, message_bytes(size)),
+                self.window,
+                sample_time,
+                self.work,
+                self.store,
+            )
+            for sample_time in self.sample_times_s
+            for size in self.sizes_kb
+            for actors in self.actors
+            for backend in self.backends
+        ]
+
+    def check(self, hosts: Sequence[str], *, can_start: bool) -> None:
+        """Refuse what cannot be measured.
+
+        Args:
+            hosts: where each process is, the leading one first.
+            can_start: there may be as many more on this host as are wanted.
+
+        Raises:
+            UsageError: it says what cannot, and what could.
+        """
+        if not all(math.isfinite(seconds) for seconds in self.sample_times_s):
+            raise UsageError("--sample-time takes a finite number of seconds, such as 0.001")
+        if self.experiment in {"latency", "bandwidth"} and set(self.actors) != {1}:
+            raise UsageError(f"{self.experiment} is measured between two processes")
+        most = max(self.actors)
+        if most >= len(hosts) and not can_start:
+            raise UsageError(
+                f"{most} actors need {most + 1} processes, and the launcher has started {len(hosts)}: "
+                f"mpiexec -n {most + 1}"
+            )
+        for case in self.cases:
+            if case.backend.count("+") > 1 or "" in case.backend.split("+"):
+                raise UsageError(f"--backend {case.backend}: write one engine, or two as in shm+zmq")
+            try:
+                can = edge_capabilities(*case.engines, dict(enumerate(hosts)))
+            except TransportError as cause:
+                raise UsageError(f"--backend {case.backend}: {cause}") from cause
+            if not can.cross_process:
+                raise UsageError(
+                    f"transport {case.backend!r} stays inside a process; this measures what goes between two"
+                )
+
+
+def _counts(experiment: ExperimentName, most: int | None) -> Sequence[int]:
+    """How many partners take part by default: all that a launcher has started, where it has."""
+    if experiment in {"latency", "bandwidth"}:
+        return (1,)
+    if most is not None:
+        return (most,)
+    return (1, 4) if experiment == "weights" else (1,)
+
+
+def default_messages(experiment: ExperimentName, nbytes: int) -> int:
+    """Return how many messages a run has by default: the paper's 10,000, or fewer as sizes grow."""
+    if experiment == "comm":
+        return 10_000
+    most, fewest, most_bytes = {
+        "latency": (2000, 100, 512e6),
+        "bandwidth": (10_000, 100, 2e9),
+        "weights": (100, 10, 1e9),
+    }[experiment]
+    return int(max(fewest, min(most, most_bytes / nbytes)))
+
+
+def message_bytes(size_kb: float) -> int:
+    """Turn a size in KB of 1024 bytes into bytes.
+
+    Raises:
+        UsageError: it is too small for what messages are checked by, or no multiple of 8 bytes.
+    """
+    nbytes = size_kb * KB
+    if nbytes < LEAST_BYTES or nbytes % WORD:
+        least = LEAST_BYTES / KB
+        raise UsageError(
+            f"--msg-kb {size_kb:g}: a message has at least {least:g} KB, and a multiple of {WORD} bytes"
+        )
+    return int(nbytes)
+
+
+def default_backends(crossing: bool) -> list[str]:
+    """Every engine that loads and can be measured here, in a fixed order.
+
+    Args:
+        crossing: it has to reach from host to host.
+    """
+    loads = {row.name: row.capabilities for row in registry.available()}
+    if not crossing and not has_mpiexec():  # Without it mpi cannot be started here.
+        loads.pop("mpi", None)
+    return [
+        name
+        for name in ("shm", "zmq", "mpi", "ucx")
+        if (can := loads.get(name)) is not None and (can.cross_host or not crossing)
+    ]

@@ -1,0 +1,109 @@
+"""How all figures look, one column of a two-column page wide: colours, axes, learning curves, PNG files."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
+
+from tianji_cli.files.rundir import write_whole
+from tianji_cli.telemetry.plots import BLUE, GREEN, ORANGE, STYLE
+from tianji_lab.training import Curve, estimate
+
+# The rest of Okabe and Ito's palette but its yellow, which paper does not show.
+PURPLE: Final = "#CC79A7"
+AMBER: Final = "#E69F00"
+SKY: Final = "#56B4E9"
+BLACK: Final = "#000000"
+
+COLORS: Final = (BLUE, GREEN, AMBER, ORANGE, PURPLE, SKY, BLACK)
+"""Of settings, in their order."""
+LINES: Final = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (8, 2)), (0, (2, 2)))
+"""Dashes of what varies beside the colour."""
+WIDTH: Final = 3.5
+HEIGHT: Final = 2.4
+"""Inches of a figure of one panel."""
+MAX_LABELLED: Final = 6
+"""Ticks of an axis."""
+WIDE: Final = 300.0
+"""Axes that span more than this factor are labelled at powers of ten only."""
+POINTS: Final = 200
+"""Of a learning curve, from 0 to its end."""
+RESAMPLES: Final = 2000
+
+
+def write_figure(draw_into: Callable[[Figure], None], height: float, path: Path) -> None:
+    """Draw a figure and write it as PNG.
+
+    Args:
+        draw_into: draws it; it may set another height.
+        height: in inches.
+        path: of the file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    png = io.BytesIO()
+    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        # A figure of its own, not pyplot's: pyplot keeps global state and may look for a display.
+        figure = Figure(figsize=(WIDTH, height))
+        draw_into(figure)
+        figure.savefig(png, format="png")
+    write_whole(path, png.getvalue())
+
+
+def panels_of(figure: Figure, number: int) -> list[Axes]:
+    """Divide a figure into panels one below the other, with one x axis."""
+    return list(figure.subplots(number, 1, sharex=True, squeeze=False)[:, 0])
+
+
+def powers_axis(axes: Axes, values: Sequence[float], label: Callable[[float], str]) -> None:
+    """Make the x axis one of powers of two, with ticks at measured values; as many labels as have room."""
+    axes.set_xscale("log", base=2)
+    step = math.ceil(len(values) / MAX_LABELLED)
+    axes.xaxis.set_major_locator(FixedLocator(values[::step]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: label(value)))
+    axes.xaxis.set_minor_locator(FixedLocator(values))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def logarithmic(axes: Axes, label: str) -> None:
+    """Make the y axis logarithmic, with plain numbers: several of them even within one power of ten."""
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > WIDE else (1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}".replace(",", " ")))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylabel(label)
+
+
+def draw_curve(
+    axes: Axes, curves: Sequence[Curve], *, over: str, end: float, color: str, dashes: Any = "-", label: str
+) -> None:
+    """Draw the interquartile mean over trainings, and the band of its interval.
+
+    A training that is over keeps its last return; nothing is drawn of the time before each of them has one.
+
+    Args:
+        axes: where to.
+        curves: of the trainings, at least one.
+        over: "train_s" or "env_steps".
+        end: of the axis.
+        color: of line and band.
+        dashes: of the line, in matplotlib's words.
+        label: of the line in the legend.
+    """
+    x = np.linspace(0, end, POINTS)
+    values = np.stack([np.interp(x, getattr(one, over), one.mean_100, left=np.nan) for one in curves])
+    shown = ~np.isnan(values).any(axis=0)
+    band = estimate(values[:, shown], resamples=RESAMPLES)
+    axes.plot(x[shown], band.iqm, color=color, linestyle=dashes, label=label)
+    axes.fill_between(x[shown], band.low, band.high, color=color, alpha=0.2, linewidth=0)

@@ -1,0 +1,105 @@
+"""How results are handed over: a header on stdout, JSON, and a directory of JSON, CSV and PNG files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tianji_cli.errors import TianjiError
+from tianji_cli.files.rundir import write_whole
+from tianji_cli.telemetry.report import write_json
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a measurement came to, as files.
+
+    Attributes:
+        name: of the JSON and the CSV file.
+        document: of the JSON file.
+        figures: draw PNG files, by their names.
+        columns: of the CSV file; without any there is none.
+        rows: of the CSV file; what one lacks is empty.
+    """
+
+    name: str
+    document: Mapping[str, Any]
+    figures: Mapping[str, Callable[[Path], None]]
+    columns: Sequence[str] = ()
+    rows: Sequence[Mapping[str, Any]] = ()
+
+    def hand_over(self, *, out: Path | None, json_to: str | None) -> None:
+        """Write what was asked for: files into ``out``, JSON to ``json_to``, ``-`` for stdout.
+
+        Raises:
+            TianjiError: it cannot be written.
+        """
+        if json_to is not None:
+            write_json(self.document, json_to)
+        if out is not None:
+            self.write(out)
+
+    def write(self, out: Path) -> None:
+        """Write all files into a directory, which is made if missing.
+
+        Raises:
+            TianjiError: they cannot be written.
+        """
+        text = json.dumps(self.document, indent=2, allow_nan=False) + "\n"
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            write_whole(out / f"{self.name}.json", text.encode())
+            if self.columns:
+                write_whole(out / f"{self.name}.csv", self._csv().encode())
+            for name, draw in self.figures.items():
+                draw(out / f"{name}.png")
+        except OSError as cause:
+            raise TianjiError(
+                f"cannot write into {out}: {cause.strerror}; --out DIR takes another directory"
+            ) from cause
+
+    def _csv(self) -> str:
+        text = io.StringIO()
+        table = csv.DictWriter(text, self.columns, extrasaction="ignore", lineterminator="\n")
+        table.writeheader()
+        table.writerows(self.rows)
+        return text.getvalue()
+
+
+def document_head(environment: Mapping[str, str], warnings: Sequence[str]) -> dict[str, Any]:
+    """Begin a JSON object: schema, environment (descriptions by subject) and warnings (sentences)."""
+    return {"schema": 1, "environment": dict(environment), "warnings": list(warnings)}
+
+
+def print_header(environment: Mapping[str, str], warnings: Sequence[str]) -> None:
+    """Print the conditions, and what speaks against the figures, as ``# key: value`` on stdout."""
+    for key, value in environment.items():
+        sys.stdout.write(f"# {key}: {value}\n")
+    for warning in warnings:
+        sys.stdout.write(f"# WARNING: {warning}\n")
+
+
+def check_places(out: Path | None, json_to: str | None) -> None:
+    """Refuse, before anything is measured, to write where nothing can be written; makes ``out`` if missing.
+
+    Raises:
+        TianjiError: it says where.
+    """
+    folder = None if json_to is None or json_to == "-" else Path(json_to).parent
+    try:
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+    except OSError as cause:
+        raise TianjiError(
+            f"cannot write into {out}: {cause.strerror}; --out takes another directory"
+        ) from cause
+    for option, place in (("--out", out), ("--json", folder)):
+        if place is not None and not (place.is_dir() and os.access(place, os.W_OK)):
+            raise TianjiError(f"cannot write into {place}: {option} takes another place")
