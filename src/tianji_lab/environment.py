@@ -35,9 +35,7 @@ def describe(
 
     Args:
         backends: engines that were asked for, or two of them: ``shm+zmq``.
-        hosts: that take part; names may come several times.
         clock_error_us: how exactly the clocks of other hosts are known; None without any.
-        busy: ``busy_share`` before the first run.
 
     Returns:
         Descriptions by subject, in the order to be shown.
@@ -100,11 +98,7 @@ def warnings_of_noise(spreads: Iterable[tuple[float, str]], unit: str) -> list[s
 
 
 def cpu_model(info: Path = CPU_INFO) -> str:
-    """Name the processor, or its architecture where Linux knows no more (ARM).
-
-    Args:
-        info: the kernel's description of the cores.
-    """
+    """Name the processor, or its architecture where Linux knows no more (ARM)."""
     try:
         found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
     except OSError:

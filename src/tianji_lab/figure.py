@@ -46,7 +46,6 @@ def write_figure(draw_into: Callable[[Figure], None], height: float, path: Path)
     Args:
         draw_into: draws it; it may set another height.
         height: in inches.
-        path: of the file.
 
     Raises:
         OSError: the file cannot be written.
@@ -93,13 +92,7 @@ def draw_curve(
     A training that is over keeps its last return; nothing is drawn of the time before each of them has one.
 
     Args:
-        axes: where to.
-        curves: of the trainings, at least one.
         over: "train_s" or "env_steps".
-        end: of the axis.
-        color: of line and band.
-        dashes: of the line, in matplotlib's words.
-        label: of the line in the legend.
     """
     x = np.linspace(0, end, POINTS)
     values = np.stack([np.interp(x, getattr(one, over), one.mean_100, left=np.nan) for one in curves])

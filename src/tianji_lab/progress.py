@@ -32,7 +32,6 @@ class Progress:
 
     Args:
         total: how often ``done`` will be called.
-        quiet: show nothing.
 
     Attributes:
         total: may be set as soon as it is known.

@@ -23,7 +23,6 @@ class Result:
 
     Attributes:
         name: of the JSON and the CSV file.
-        document: of the JSON file.
         figures: draw PNG files, by their names.
         columns: of the CSV file; without any there is none.
         rows: of the CSV file; what one lacks is empty.

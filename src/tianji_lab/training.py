@@ -35,7 +35,6 @@ class Curve:
 
     Attributes:
         train_s: seconds since the first environment step, ascending.
-        env_steps: environment steps received.
         mean_100: mean return of the last 100 episodes.
     """
 
@@ -49,8 +48,6 @@ class Training:
     """Figures of one training that came to its end.
 
     Attributes:
-        seed: of the experiment.
-        run: its directory.
         reached: the threshold was reached. If not, the next two say how far the training went without it.
         time_to_s: seconds from the first environment step to the threshold.
         steps_to: environment steps received until then, between two reports by interpolation.
@@ -83,8 +80,6 @@ def threshold_of(config: str, job: JobConfig, threshold: float | None) -> float:
     """Find the return that trainings are to come to.
 
     Args:
-        config: path or name of the config, for messages.
-        job: the config.
         threshold: as the user names it; None for the config's first.
 
     Raises:
@@ -104,12 +99,6 @@ def threshold_of(config: str, job: JobConfig, threshold: float | None) -> float:
 def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path) -> RunDirectory:
     """Run `tianji train` to its end.
 
-    Args:
-        config: path or name of the config.
-        overrides: ``SECTION.KEY=VALUE`` settings.
-        name: of the experiment.
-        place: where its run directory is made.
-
     Returns:
         The run's directory.
 
@@ -124,13 +113,7 @@ def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path)
 
 
 def training_command(config: str, overrides: Sequence[str], *options: str) -> list[str]:
-    """Command that runs `tianji train`.
-
-    Args:
-        config: path or name of the config.
-        overrides: ``SECTION.KEY=VALUE`` settings.
-        options: further words.
-    """
+    """Command that runs `tianji train`."""
     settings = [word for override in overrides for word in ("--set", override)]
     return python_command("tianji_cli", "train", config, *settings, *options)
 
@@ -139,8 +122,6 @@ def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
     """Read what a training left behind.
 
     Args:
-        run: its directory.
-        seed: that it had.
         threshold: one of its ``experiment.thresholds``.
 
     Raises:
@@ -176,9 +157,6 @@ def read_training(run: RunDirectory, seed: int, threshold: float) -> Training:
 def read_summary(run: RunDirectory) -> dict[str, Any]:
     """Read the summary of a run that lost nothing.
 
-    Args:
-        run: its directory.
-
     Raises:
         RunFailed: samples were lost or are unaccounted for, a group was, or the evaluation was cut off.
     """
@@ -198,7 +176,6 @@ def refuse_cut_off(evaluation: Mapping[str, Any], who: str) -> None:
 
     Args:
         evaluation: as the summary or ``tianji eval --json`` has it.
-        who: was evaluated.
 
     Raises:
         RunFailed: episodes were left out.
@@ -211,12 +188,7 @@ def refuse_cut_off(evaluation: Mapping[str, Any], who: str) -> None:
 
 
 def read_curve(rows: Sequence[Mapping[str, Any]], summary: Mapping[str, Any]) -> Curve:
-    """Take the reports that are newer than those before them; the summary is the last.
-
-    Args:
-        rows: of ``metrics.jsonl``.
-        summary: of the run, in which an episode has ended.
-    """
+    """Take the reports that are newer than those before them; the summary is the last."""
     points: list[tuple[float, float, float]] = []
     last = (summary["train_s"], summary["received"], summary["returns"]["mean_100"])
     for row in rows:
@@ -234,13 +206,7 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Interquartile means of some quantities, with the bounds of their intervals; one shape.
-
-    Attributes:
-        iqm: interquartile means.
-        low: lower bounds.
-        high: upper bounds.
-    """
+    """Interquartile means of some quantities, with the bounds of their intervals; one shape."""
 
     iqm: Array
     low: Array
@@ -249,10 +215,6 @@ class Estimate:
 
 def interquartile_mean(values: npt.NDArray[Any], axis: int = 0) -> Array:
     """Average the middle half of the values: the lowest and the highest quarter, rounded down, are left out.
-
-    Args:
-        values: at least one along ``axis``.
-        axis: of the runs.
 
     Returns:
         The means, without that axis.
@@ -271,8 +233,6 @@ def estimate(values: npt.NDArray[Any], *, seed: int = 0, resamples: int = RESAMP
 
     Args:
         values: ``[runs, ...]`` of one setting.
-        seed: of the bootstrap.
-        resamples: how many.
 
     Returns:
         An estimate of shape ``[...]``.

@@ -85,11 +85,6 @@ def lead(endpoint: Transport, trial: Trial, run: Run, watch: Watch) -> Outcome:
 class Buffer:
     """Receives, checks and stores messages, of each actor in the order of their numbers.
 
-    Args:
-        endpoint: the buffer's.
-        trial: says how messages are stored.
-        run: says how thoroughly they are checked.
-
     Attributes:
         received: messages of each rank so far.
         source: whom the last one came from.

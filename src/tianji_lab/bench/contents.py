@@ -59,7 +59,6 @@ class Inspector:
     """Compares messages of one size with their stamps.
 
     Args:
-        nbytes: of each message.
         thorough: look at every byte, not at some places only.
     """
 
@@ -122,10 +121,6 @@ LINE: Final = 64
 
 class Slots:
     """A ring of memory for messages of one size. Every page of it was written to before it is used.
-
-    Args:
-        nbytes: of a message.
-        most: slots that are needed.
 
     Attributes:
         next: gives the memory of the next message, which is given again once the ring is over.

@@ -27,7 +27,6 @@ class Exchange:
     """One process's waits for the others in a run.
 
     Args:
-        endpoint: of this process.
         descriptors: one of them is readable when there may be something to hear.
         hear: called when there is nothing else to do; says whether the run is over.
         what: is waited for, in the message of a failure.
@@ -100,8 +99,6 @@ class Receiver:
     """Stores messages as the trial says, and checks them.
 
     Args:
-        trial: says how they are stored.
-        run: says how thoroughly they are checked.
         slots: that messages are copied into, in turn.
     """
 

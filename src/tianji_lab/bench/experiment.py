@@ -35,17 +35,11 @@ class Trial(Message):
     """Endpoints of one kind, opened together: one or more runs are made with them.
 
     Attributes:
-        experiment: what is measured.
         raw: by a plain loop over the engine's library, in place of the engine.
         job: names the transport's job.
         local: engine of the edges inside a host.
         remote: engine of the edges between hosts.
         hosts: host of each rank; rank 0 leads.
-        nbytes: size of a message.
-        window: messages that a sender may have unclaimed.
-        sample_time_s: what an actor takes for a sample.
-        work: how it passes that time.
-        store: whether the receiver copies messages into its own memory.
     """
 
     experiment: ExperimentName
@@ -127,10 +121,8 @@ class Sent(Message):
     """What a partner says of a run.
 
     Attributes:
-        messages: that it pushed, or received.
         make_s: mean time to make one (T_sp in Equation 1).
         send_s: mean time to push one, without waits for credit (T_sd).
-        cpu_s: CPU seconds of its process.
         refused: loans refused for want of credit.
     """
 
@@ -198,10 +190,8 @@ class Outcome:
 
     Attributes:
         seconds: until the last message that counts.
-        messages: that count.
         latencies_ns: of those messages; empty if the experiment has none.
         receive_s: mean time to receive and store one; 0 if the experiment has none.
-        cpu_s: CPU seconds of the leading process.
         sent: what the partners say, by rank.
     """
 
@@ -227,12 +217,7 @@ class Experiment(Protocol):
 
 
 class Deadline:
-    """Gives up when nothing has happened for too long.
-
-    Args:
-        what: was waited for, for the message.
-        patience_s: what is too long.
-    """
+    """Gives up when nothing has happened for too long."""
 
     def __init__(self, what: str, patience_s: float = PATIENCE_S) -> None:
         self._what = what

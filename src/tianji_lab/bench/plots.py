@@ -51,9 +51,6 @@ def draw(name: str, records: Sequence[Record], path: Path, *, link_mb_per_s: flo
 
     Args:
         name: of the figure: ``5a`` to ``5d``, or an experiment.
-        records: what was measured.
-        path: of the file.
-        link_mb_per_s: what the link between two hosts carries, in MB of 1e6 bytes a second.
 
     Raises:
         OSError: the file cannot be written.

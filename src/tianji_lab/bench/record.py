@@ -23,22 +23,15 @@ class Record:
     """Medians over the repeats of one setting. A figure that an experiment does not have is None.
 
     Attributes:
-        experiment: which one.
         backend: engine of the edges, or two of them, inside and between hosts (``shm+zmq``).
         msg_kb: size of a message in KB of 1024 bytes.
         actors: processes beside the one that measures: senders, the one that echoes, or readers.
         hosts: hosts that all of them are on.
         sample_time_s: what an actor takes for a sample.
-        work: how it passes that time.
-        store: whether the receiver copies messages into its own memory.
-        messages: of one run.
-        window: messages that one sender may have unclaimed.
-        repeats: runs that the medians are of.
         collection_s: from the start until the last message is stored (or the last round trip is over).
         collection_min_s: shortest run.
         collection_max_s: longest run.
         msgs_per_s: messages in ``collection_s``.
-        mb_per_s: MB of 1e6 bytes.
         send_s: mean time to push a message, without waits for credit (T_sd in Equation 1).
         receive_s: mean time to receive and store one (T_rv).
         predicted_s: collection time by Equation 1, from terms measured in a run of their own.

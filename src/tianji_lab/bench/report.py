@@ -33,8 +33,6 @@ class Column:
     """A column of the table.
 
     Attributes:
-        heading: with the unit.
-        cell: what it says of a record.
         tells_nothing: a cell that says nothing; a column of such cells, or empty ones, is left out.
     """
 
@@ -101,9 +99,6 @@ def result_of(
 
     Args:
         name: of the files and of the plot: an experiment, or ``figure-5a`` to ``figure-5d``.
-        environment: the conditions.
-        records: what was measured.
-        warnings: what speaks against it.
         link_mb_per_s: what the link between two hosts carries.
     """
 

@@ -27,9 +27,6 @@ class Figure:
     """What a part of Figure 5 varies.
 
     Attributes:
-        sizes_kb: of messages.
-        actors: numbers of them.
-        sample_times_s: what they take for a sample.
         hosts: that the processes have to be on: exactly one, exactly two, or at least two (``MANY``).
     """
 
@@ -82,19 +79,7 @@ SIZES_KB: Final[Mapping[ExperimentName, Sequence[float]]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One point of a figure, for one engine.
-
-    Attributes:
-        experiment: what is measured.
-        backend: an engine, or two of them, inside and between hosts: ``shm+zmq``.
-        nbytes: size of a message.
-        actors: partners that take part.
-        sample_time_s: what an actor takes for a sample.
-        messages: that count.
-        window: messages that a sender may have unclaimed.
-        work: how an actor passes the time of a sample.
-        store: whether the receiver copies messages into its own memory.
-    """
+    """One point of a figure, for one engine, or for two of them inside and between hosts: ``shm+zmq``."""
 
     experiment: ExperimentName
     backend: str
@@ -128,7 +113,6 @@ class Request:
     """What a command asks for: every combination is a case. None and () leave it to the experiment or figure.
 
     Attributes:
-        experiment: what is measured.
         backends: engines, in the order in which they take turns.
         sizes_kb: of messages, in KB of 1024 bytes.
         actors: numbers of partners.
@@ -207,10 +191,6 @@ class Request:
     def check(self, hosts: Sequence[str], *, can_start: bool) -> None:
         """Refuse what cannot be measured.
 
-        Args:
-            hosts: where each process is, the leading one first.
-            can_start: there may be as many more on this host as are wanted.
-
         Raises:
             UsageError: it says what cannot, and what could.
         """
@@ -274,11 +254,7 @@ def message_bytes(size_kb: float) -> int:
 
 
 def default_backends(crossing: bool) -> list[str]:
-    """Every engine that loads and can be measured here, in a fixed order.
-
-    Args:
-        crossing: it has to reach from host to host.
-    """
+    """Every engine that loads and can be measured here, in a fixed order."""
     loads = {row.name: row.capabilities for row in registry.available()}
     if not crossing and not has_mpiexec():  # Without it mpi cannot be started here.
         loads.pop("mpi", None)

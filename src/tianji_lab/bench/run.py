@@ -32,12 +32,6 @@ def bench(asked: Request, *, out: Path | None, json_to: str | None, quiet: bool)
     Started by mpiexec or srun with several tasks, all ranks come here: the first leads. A request that names
     ``mpi`` starts itself under mpiexec.
 
-    Args:
-        asked: what the command line says.
-        out: directory for CSV, JSON and PNG files.
-        json_to: file for the figures as JSON, ``-`` for stdout.
-        quiet: show no progress.
-
     Returns:
         The exit status, 0.
 

@@ -50,13 +50,7 @@ class _Measured:
 
 
 class Sweep:
-    """Measures with the processes of an ensemble.
-
-    Args:
-        ensemble: who takes part.
-        request: what is asked for.
-        progress: is told.
-    """
+    """Measures with the processes of an ensemble."""
 
     def __init__(self, ensemble: Ensemble, request: Request, progress: Progress) -> None:
         self._ensemble = ensemble

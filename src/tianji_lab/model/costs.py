@@ -12,11 +12,9 @@ class Split:
 
     Attributes:
         learners: L, of a group.
-        learner_cores: cores of each.
         actors: A, of a group.
         num_envs: N, environments of each actor.
         groups: G, learner sets with their own buffers and actors.
-        actor_cores: cores of each actor.
         buffer_cores: cores of each group's buffer; 0 where it takes turns with a learner.
         pinned: each process is tied to cores of its own, as far as there are enough; else the scheduler deals
             all cores out among all of them, and what one leaves idle another has.
@@ -120,40 +118,40 @@ class Cost:
 
     Attributes:
         alone_s: with all other cores idle.
-        crowded_s: with all other cores at work.
+        contended_s: with all other cores at work.
     """
 
     alone_s: float
-    crowded_s: float
+    contended_s: float
 
     @classmethod
     def fixed(cls, seconds: float) -> Cost:
         """The same whatever the other cores do."""
         return cls(seconds, seconds)
 
-    def at(self, crowd: float) -> float:
+    def at(self, contention: float) -> float:
         """Seconds while the other cores are at work for this share of the time, 0 to 1.
 
         >>> Cost(1.0, 2.0).at(0.25)
         1.25
         """
-        return self.alone_s + crowd * (self.crowded_s - self.alone_s)
+        return self.alone_s + contention * (self.contended_s - self.alone_s)
 
     def times(self, factor: float) -> Cost:
-        """With work that takes so many times as long in any crowd.
+        """With work that takes so many times as long under any contention.
 
         >>> Cost(1.0, 2.0).times(1.5)
-        Cost(alone_s=1.5, crowded_s=3.0)
+        Cost(alone_s=1.5, contended_s=3.0)
         """
-        return Cost(self.alone_s * factor, self.crowded_s * factor)
+        return Cost(self.alone_s * factor, self.contended_s * factor)
 
     def plus(self, seconds: float) -> Cost:
-        """With more work, whose time no crowd changes.
+        """With more work, whose time no contention changes.
 
         >>> Cost(1.0, 2.0).plus(0.5)
-        Cost(alone_s=1.5, crowded_s=2.5)
+        Cost(alone_s=1.5, contended_s=2.5)
         """
-        return Cost(self.alone_s + seconds, self.crowded_s + seconds)
+        return Cost(self.alone_s + seconds, self.contended_s + seconds)
 
 
 @dataclass(frozen=True)
@@ -193,7 +191,6 @@ class LearnerCosts:
     """Of one learner, with its cores and its share of the batch.
 
     Attributes:
-        update: one gradient update.
         publish: to publish the policy, its way into the transport included, and what else is done once for
             each version.
         take_s: to receive a batch, or the share of one, from a buffer in a process of its own.
@@ -235,10 +232,6 @@ class Costs:
     """All of one split.
 
     Attributes:
-        actor: of each actor.
-        buffer: of each buffer.
-        learner: of each learner.
-        exchange: between learners, groups and hosts.
         extrapolated: what of it was not measured but reckoned, in words; empty if all of it was.
     """
 

@@ -21,7 +21,15 @@ from tianji_cli.telemetry.bottleneck import (
     on_shared_cores,
 )
 from tianji_lab.model.costs import Costs, Split, Workload
-from tianji_lab.model.rates import NOBODY, Crowding, PerRole, Seats, fragments_per_update, rates_at, seats_of
+from tianji_lab.model.rates import (
+    NO_CONTENTION,
+    Contention,
+    CoreAllocation,
+    PerRole,
+    allocate_cores,
+    fragments_per_update,
+    rates_at,
+)
 
 
 @dataclass(frozen=True)
@@ -63,8 +71,6 @@ class Prediction:
     """What a split gives, over all groups.
 
     Attributes:
-        split: the split.
-        rho: uses of each sample.
         production: T_RA, env steps a second that the actors make if no role holds them back.
         reception: env steps a second that the buffers can receive.
         consumption: T_RL, sample uses a second that the learners make if they never wait for samples; a
@@ -74,7 +80,7 @@ class Prediction:
             "consumption", and, where they exist, "turns" (actors and learners in step), "cores" (too few,
             so that roles share them), "link" and "root".
         bottleneck: which side holds it back.
-        crowd: share of the other cores that is at work, 0 to 1, as each role finds it.
+        contention: share of the other cores that is at work, 0 to 1, as each role finds it.
     """
 
     split: Split
@@ -85,21 +91,18 @@ class Prediction:
     throughput: float
     limits: Mapping[str, float]
     bottleneck: Bottleneck
-    crowd: PerRole = NOBODY
+    contention: PerRole = NO_CONTENTION
 
 
 def predict(split: Split, workload: Workload, costs: Costs, cores: int | None = None) -> Prediction:
     """Reckon what a split gives: Equations 1 and 3 of the paper.
 
     Args:
-        split: the split.
-        workload: what the job asks of the machine, whatever the split.
-        costs: of this split.
         cores: that there are, if they may be fewer than the split wants; roles then take turns on them.
     """
-    job = _Job(split, workload, costs, seats_of(split, workload, cores))
-    crowd = job.settled_crowd()
-    rates = job.rates(crowd)
+    job = _Job(split, workload, costs, allocate_cores(split, workload, cores))
+    contention = job.settled_contention()
+    rates = job.rates(contention)
     limits = job.limits(rates)
     return Prediction(
         split=split,
@@ -110,7 +113,7 @@ def predict(split: Split, workload: Workload, costs: Costs, cores: int | None = 
         throughput=min(limits.values()),
         limits=limits,
         bottleneck=job.bottleneck(rates, limits),
-        crowd=crowd,
+        contention=contention,
     )
 
 
@@ -119,35 +122,35 @@ class _Job:
     split: Split
     workload: Workload
     costs: Costs
-    seats: Seats
+    allocation: CoreAllocation
 
-    def rates(self, crowd: PerRole) -> PerRole:
+    def rates(self, contention: PerRole) -> PerRole:
         """What each role could do by itself, in uses a second."""
-        rates = rates_at(self.split, self.workload, self.costs, crowd)
-        return rates._replace(actors=rates.actors * self.seats.pace)
+        rates = rates_at(self.split, self.workload, self.costs, contention)
+        return rates._replace(actors=rates.actors * self.allocation.pace)
 
-    def settled_crowd(self) -> PerRole:
+    def settled_contention(self) -> PerRole:
         """Find which share of the others' cores is at work beside each role."""
         if self.workload.in_step:  # Learners wait while actors work, and the other way round.
-            sampling = self.seats.crowd(PerRole(actors=1.0, buffers=0.0, learners=0.0))
-            learning = self.seats.crowd(PerRole(actors=0.0, buffers=1.0, learners=1.0))
+            sampling = self.allocation.contention(PerRole(actors=1.0, buffers=0.0, learners=0.0))
+            learning = self.allocation.contention(PerRole(actors=0.0, buffers=1.0, learners=1.0))
             return learning._replace(actors=sampling.actors)
-        alone_s, crowded_s = (
-            PerRole(*(1 / rate for rate in self.rates(PerRole(crowd, crowd, crowd)))) for crowd in (0.0, 1.0)
+        alone_s, contended_s = (
+            PerRole(*(1 / rate for rate in self.rates(PerRole(share, share, share)))) for share in (0.0, 1.0)
         )
-        more_s = PerRole(*(max(of_all - own, 0.0) for own, of_all in zip(alone_s, crowded_s, strict=True)))
+        more_s = PerRole(*(max(of_all - own, 0.0) for own, of_all in zip(alone_s, contended_s, strict=True)))
         others = self.limits_of_exchange().values()
-        return Crowding(self.seats, alone_s, more_s).settled(min(others, default=math.inf))
+        return Contention(self.allocation, alone_s, more_s).settled(min(others, default=math.inf))
 
     def limits(self, rates: PerRole) -> dict[str, float]:
         """Everything that bounds the throughput, in uses a second."""
         limits = dict(zip(("production", "reception", "consumption"), rates, strict=True))
-        seats, needs_s = self.seats, PerRole(*(1 / rate for rate in rates))
+        allocation, needs_s = self.allocation, PerRole(*(1 / rate for rate in rates))
         if self.workload.in_step:
-            actors_s = needs_s.actors / seats.speed(seats.turns.actors)
-            limits["turns"] = 1 / (actors_s + needs_s.learners / seats.speed(seats.turns.learners))
-        if seats.shared:
-            limits["cores"] = 1 / seats.together_s(needs_s)
+            actors_s = needs_s.actors / allocation.speed(allocation.turns.actors)
+            limits["turns"] = 1 / (actors_s + needs_s.learners / allocation.speed(allocation.turns.learners))
+        if allocation.shared:
+            limits["cores"] = 1 / allocation.together_s(needs_s)
         return limits | self.limits_of_exchange()
 
     def limits_of_exchange(self) -> dict[str, float]:
@@ -171,7 +174,7 @@ class _Job:
             case "root":
                 return BOUND_BY_ROOT
             case "cores":
-                core_s = (cores / rate for cores, rate in zip(self.seats.turns, rates, strict=True))
+                core_s = (cores / rate for cores, rate in zip(self.allocation.turns, rates, strict=True))
                 meant = not (self.split.pinned or self.workload.one_process)
                 return on_shared_cores(MORE_CORES if meant else OWN_CORES, *core_s)
             case "turns":

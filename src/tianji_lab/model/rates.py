@@ -1,12 +1,12 @@
 """What actors, buffers and learners could each do, which of them share cores, and how they slow one another.
 
 The busier the others' cores, the dearer the work on one's own. A role that waits leaves cores idle, so
-throughput and crowds depend on each other. With a throughput ``T``, seconds ``t + d c`` that a role's work
-for a sample use takes in a crowd ``c``, and ``M`` cores of which one of the role has ``m``, the role is at
-work for a share ``u = T (t + d c)`` of the time and finds a crowd ``c = (B - m u) / (M - m)``, at most 1,
-where ``B`` is the sum of all roles' ``u`` times their cores. For a given ``T`` all of this is linear but
-for that most. What comes of it is the largest ``T`` with which no role's ``u`` is more than 1, nor the time
-that roles which share cores take together.
+throughput and contention depend on each other. With a throughput ``T``, seconds ``t + d c`` that a role's
+work for a sample use takes under contention ``c``, and ``M`` cores of which one of the role has ``m``, the
+role is at work for a share ``u = T (t + d c)`` of the time and finds ``c = (B - m u) / (M - m)``, at most 1,
+where ``B`` is the sum of all roles' ``u`` times their cores. For a given ``T`` all of this is linear but for
+that most. What comes of it is the largest ``T`` with which no role's ``u`` is more than 1, nor the time that
+roles which share cores take together.
 """
 
 from __future__ import annotations
@@ -26,19 +26,16 @@ class PerRole(NamedTuple):
     learners: float
 
 
-def rates_at(split: Split, workload: Workload, costs: Costs, crowd: PerRole) -> PerRole:
+def rates_at(split: Split, workload: Workload, costs: Costs, contention: PerRole) -> PerRole:
     """Reckon production x rho, reception x rho and consumption, in sample uses a second over all groups.
 
     Args:
-        split: the split.
-        workload: what the job asks of the machine.
-        costs: of this split.
-        crowd: share of the other cores that is at work, 0 to 1, as each role finds it.
+        contention: share of the other cores that is at work, 0 to 1, as each role finds it.
     """
     return PerRole(
-        actors=split.groups * _production(split, costs, crowd.actors) * workload.rho,
-        buffers=split.groups * _reception(workload, costs, crowd.buffers) * workload.rho,
-        learners=split.groups * _consumption(workload, costs, crowd.learners),
+        actors=split.groups * _production(split, costs, contention.actors) * workload.rho,
+        buffers=split.groups * _reception(workload, costs, contention.buffers) * workload.rho,
+        learners=split.groups * _consumption(workload, costs, contention.learners),
     )
 
 
@@ -47,40 +44,40 @@ def fragments_per_update(workload: Workload, costs: Costs) -> float:
     return workload.uses_per_update / workload.rho / costs.actor.samples
 
 
-def _production(split: Split, costs: Costs, crowd: float) -> float:
+def _production(split: Split, costs: Costs, contention: float) -> float:
     """T_RA of a group in env steps a second: the first case of Equation 1 turned round, N_s / T_c."""
-    fragment_s = costs.actor.sample.at(crowd) + costs.actor.send_s
+    fragment_s = costs.actor.sample.at(contention) + costs.actor.send_s
     return _per_second(split.actors * costs.actor.samples, fragment_s)
 
 
-def _reception(workload: Workload, costs: Costs, crowd: float) -> float:
+def _reception(workload: Workload, costs: Costs, contention: float) -> float:
     """Env steps a second that a group's buffer can receive: the second case of Equation 1 turned round.
 
     A buffer with a process of its own deals out batches meanwhile, as many as its fragments are worth.
     """
-    receive_s = costs.buffer.receive_s + costs.buffer.store.at(crowd)
+    receive_s = costs.buffer.receive_s + costs.buffer.store.at(contention)
     if not workload.beside_learner:
-        dealing_s = costs.buffer.draw.at(crowd) + costs.buffer.hand_over_s
+        dealing_s = costs.buffer.draw.at(contention) + costs.buffer.hand_over_s
         receive_s += dealing_s / fragments_per_update(workload, costs)
     return _per_second(costs.actor.samples, receive_s)
 
 
-def _consumption(workload: Workload, costs: Costs, crowd: float) -> float:
+def _consumption(workload: Workload, costs: Costs, contention: float) -> float:
     """T_RL of a group in sample uses a second.
 
     Learners are in all_reduce: the one that takes turns with the buffer decides for all.
     """
     learner, exchange = costs.learner, costs.exchange
     update_s = (
-        learner.update.at(crowd)
-        + learner.publish.at(crowd) / workload.updates_per_version
+        learner.update.at(contention)
+        + learner.publish.at(contention) / workload.updates_per_version
         + exchange.gradients_s
         + exchange.group_s / exchange.sync_interval
     )
     if workload.beside_learner:
         buffer = costs.buffer
-        receive_s = buffer.receive_s + buffer.store.at(crowd)
-        update_s += buffer.draw.at(crowd) + buffer.hand_over_s
+        receive_s = buffer.receive_s + buffer.store.at(contention)
+        update_s += buffer.draw.at(contention) + buffer.hand_over_s
         update_s += fragments_per_update(workload, costs) * receive_s
     else:
         update_s += learner.take_s
@@ -91,11 +88,11 @@ def _per_second(amount: float, seconds: float) -> float:
     return amount / seconds if seconds else math.inf
 
 
-NOBODY = PerRole(0.0, 0.0, 0.0)
+NO_CONTENTION = PerRole(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Seats:
+class CoreAllocation:
     """Cores of a split's roles, over all groups.
 
     Attributes:
@@ -113,25 +110,21 @@ class Seats:
     cores: PerRole
     of_one: PerRole
     pace: float = 1.0
-    turns: PerRole = NOBODY
+    turns: PerRole = NO_CONTENTION
     shared: float = 0.0
     at_once: bool = False
 
-    def crowd(self, busy: PerRole) -> PerRole:
-        """Return which share of the other cores is at work, as one actor, one buffer and one learner find it.
-
-        Args:
-            busy: share of the time that each role works.
-        """
+    def contention(self, busy: PerRole) -> PerRole:
+        """Share of the other cores that is at work, as one actor, one buffer and one learner find it."""
         at_work = min(sum(share * cores for share, cores in zip(busy, self.cores, strict=True)), self.there)
-        crowd = PerRole(
+        contention = PerRole(
             *(
                 min(max(at_work - share * own, 0.0) / (self.there - own), 1.0) if self.there > own else 0.0
                 for share, own in zip(busy, self.of_one, strict=True)
             )
         )
         # A buffer without cores of its own is where its learner is.
-        return crowd if self.cores.buffers else crowd._replace(buffers=crowd.learners)
+        return contention if self.cores.buffers else contention._replace(buffers=contention.learners)
 
     def speed(self, cores: float) -> float:
         """Describe how fast roles go that share cores, as a share of how fast they go on cores of their own.
@@ -148,9 +141,9 @@ class Seats:
         least end first, and what is left then may be too little for all cores.
 
         >>> cores, of_one, needs_s = PerRole(2, 0, 1), PerRole(1, 0, 1), PerRole(2.0, 0.0, 3.0)
-        >>> Seats(2, cores, of_one, turns=cores, shared=2).together_s(needs_s)  # (2 x 2 + 3) / 2
+        >>> CoreAllocation(2, cores, of_one, turns=cores, shared=2).together_s(needs_s)  # (4 + 3) / 2
         3.5
-        >>> Seats(2, cores, of_one, turns=cores, shared=2, at_once=True).together_s(needs_s)  # 3, then 1
+        >>> CoreAllocation(2, cores, of_one, turns=cores, shared=2, at_once=True).together_s(needs_s)  # 3 + 1
         4.0
 
         Args:
@@ -168,20 +161,19 @@ class Seats:
         return took_s
 
 
-def seats_of(split: Split, workload: Workload, cores: int | None) -> Seats:
-    """Seat the roles of a split as the plan of a job does: learners first, then buffers, then actors.
+def allocate_cores(split: Split, workload: Workload, cores: int | None) -> CoreAllocation:
+    """Give the roles of a split cores as the plan of a job does: learners first, then buffers, then actors.
 
     Without pins the scheduler deals cores out, and all roles share them if they want more than there are.
 
     Args:
-        split: the split.
         workload: says which roles have processes of their own.
         cores: that there are; None for as many as the split wants.
     """
     groups = split.groups
     if workload.one_process:  # A thread has all roles of a group, whatever cores they are given.
         wanted = PerRole(groups * split.actors, 0.0, groups)
-        return Seats(groups, wanted, PerRole(1.0, 0.0, 1.0), turns=wanted, shared=groups)
+        return CoreAllocation(groups, wanted, PerRole(1.0, 0.0, 1.0), turns=wanted, shared=groups)
     of_one = PerRole(
         split.actor_cores, 0.0 if workload.beside_learner else split.buffer_cores, split.learner_cores
     )
@@ -192,14 +184,16 @@ def seats_of(split: Split, workload: Workload, cores: int | None) -> Seats:
     beside_learners = there - wanted.learners
     of_actors = beside_learners - wanted.buffers
     if of_actors >= wanted.actors:
-        return Seats(there, wanted, of_one)
+        return CoreAllocation(there, wanted, of_one)
     is_released_whole = workload.rollout_steps is not None
     at_once = is_released_whole and split.actors <= workload.fragments_per_rollout(split.num_envs)
     if not split.pinned or beside_learners <= 0:
-        return Seats(there, wanted, of_one, turns=wanted, shared=there, at_once=at_once)
+        return CoreAllocation(there, wanted, of_one, turns=wanted, shared=there, at_once=at_once)
     if of_actors <= 0:
-        return Seats(there, wanted, of_one, turns=wanted._replace(learners=0.0), shared=beside_learners)
-    return Seats(there, wanted._replace(actors=of_actors), of_one, pace=of_actors / wanted.actors)
+        return CoreAllocation(
+            there, wanted, of_one, turns=wanted._replace(learners=0.0), shared=beside_learners
+        )
+    return CoreAllocation(there, wanted._replace(actors=of_actors), of_one, pace=of_actors / wanted.actors)
 
 
 _CLOSE: Final = 1e-12
@@ -207,37 +201,37 @@ _ROUNDS: Final = 60
 
 
 @dataclass(frozen=True)
-class Crowding:
-    """Work of roles that crowd one another.
+class Contention:
+    """Work of roles that slow one another down.
 
     Attributes:
-        seats: who has which cores.
+        allocation: who has which cores.
         alone_s: t, seconds of a sample use with no other role at work.
         more_s: d, seconds more with all others at work; not negative.
     """
 
-    seats: Seats
+    allocation: CoreAllocation
     alone_s: PerRole
     more_s: PerRole
 
     def settled(self, most: float) -> PerRole:
-        """Find the crowd in which each role ends up.
+        """Find the contention that each role ends up with.
 
         Args:
             most: what other limits leave of the throughput, in uses a second; may be infinite.
         """
         # The time of a buffer beside its learner is in the learner's.
-        own_s = self.alone_s if self.seats.cores.buffers else self.alone_s._replace(buffers=0.0)
+        own_s = self.alone_s if self.allocation.cores.buffers else self.alone_s._replace(buffers=0.0)
         throughput = min(most, 1 / self._busiest(own_s))
         busy = self._busy(throughput)
         if self._busiest(busy) <= 1:
-            return self.seats.crowd(busy)
+            return self.allocation.contention(busy)
         low, high, slope = 0.0, throughput, 0.0
         could = throughput / self._busiest(busy)
         for _ in range(_ROUNDS):
-            # What roles could do in the crowd of this throughput: less, the higher it is. So the two have the
+            # What roles could do at this throughput's contention: less, the higher it is. So the two have the
             # one that settles between them, and a line through the last two pairs says where. All in
-            # logarithms: crowds may make work dearer by orders of magnitude.
+            # logarithms: contention may make work dearer by orders of magnitude.
             if abs(could - throughput) <= _CLOSE * throughput:
                 break
             low, high = max(low, min(throughput, could)), min(high, max(throughput, could))
@@ -248,29 +242,31 @@ class Crowding:
             could = throughput / self._busiest(busy)
             if change := math.log(throughput / before):
                 slope = min(math.log(could / could_before) / change, 0.0)
-        return self.seats.crowd(busy)
+        return self.allocation.contention(busy)
 
     def _busiest(self, busy: PerRole) -> float:
         """The largest share: of a role, or of those together that share cores."""
-        return max(*busy, self.seats.together_s(busy))
+        return max(*busy, self.allocation.together_s(busy))
 
     def _busy(self, throughput: float) -> PerRole:
         """The share of time that each role would need for a throughput."""
-        seats = self.seats
+        allocation = self.allocation
         in_none, per_core, in_full = [], [], []
-        for t, d, cores, own in zip(self.alone_s, self.more_s, seats.cores, seats.of_one, strict=True):
-            dearer = d / (seats.there - own) if seats.there > own else 0.0
+        for t, d, cores, own in zip(
+            self.alone_s, self.more_s, allocation.cores, allocation.of_one, strict=True
+        ):
+            dearer = d / (allocation.there - own) if allocation.there > own else 0.0
             # u = T (t + dearer (B - own u)), solved for u but for B; a role without cores has none of it.
             scale = throughput / (1 + throughput * dearer * own) if cores else 0.0
             in_none.append(scale * t)
             per_core.append(scale * dearer)
             in_full.append(throughput * (t + d) if cores else 0.0)
-        # Who shares cores leaves others more than those beside its own while it waits, but no crowd is more
-        # than full. Each round finds at least one role more whose crowd is not, until there is none.
-        at_work = sum(cores * full for cores, full in zip(seats.cores, in_full, strict=True))
-        for _ in seats.cores:
+        # Roles that share cores leave others more than those beside their own while they wait, but contention
+        # is at most full. Each round finds one role more whose contention is not, until there is none.
+        at_work = sum(cores * full for cores, full in zip(allocation.cores, in_full, strict=True))
+        for _ in allocation.cores:
             numerator, denominator = 0.0, 1.0
-            for cores, none, more, full in zip(seats.cores, in_none, per_core, in_full, strict=True):
+            for cores, none, more, full in zip(allocation.cores, in_none, per_core, in_full, strict=True):
                 is_full = none + more * at_work >= full
                 numerator += cores * (full if is_full else none)
                 denominator -= 0.0 if is_full else cores * more

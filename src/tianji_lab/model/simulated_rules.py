@@ -40,11 +40,7 @@ class Chance:
 
 
 class Sleeper:
-    """A process that sleeps while there is nothing to do.
-
-    Args:
-        env: the simulation.
-    """
+    """A process that sleeps while there is nothing to do."""
 
     def __init__(self, env: simpy.Environment) -> None:
         self._env = env
@@ -63,12 +59,7 @@ class Sleeper:
 
 
 class SharedCores:
-    """Cores that are dealt out evenly: what is at work has the same share of them, and its own at most.
-
-    Args:
-        env: the simulation.
-        number: of the cores.
-    """
+    """Cores that are dealt out evenly: what is at work has the same share of them, and its own at most."""
 
     def __init__(self, env: simpy.Environment, number: float) -> None:
         self._env = env
@@ -119,7 +110,6 @@ class SimulatedActor(Sleeper):
     """What an actor knows between two fragments; ``roles.actor`` has the rules.
 
     Args:
-        env: the simulation.
         window: fragments that it may have pushed and unclaimed.
         per_version: fragments to make with one policy before waiting for the next; None: no waiting.
 
@@ -192,11 +182,6 @@ class SimulatedRollouts:
 class SimulatedReplay:
     """Says which fragments a replay claims, and when a batch may be drawn: its balance knows.
 
-    Args:
-        workload: rho, the tolerance, the batch.
-        steps: T x N, of a fragment.
-        samples: in a fragment, on average.
-
     Attributes:
         used: fragments that may be drawn from: all that were received.
 
@@ -237,13 +222,7 @@ class SimulatedReplay:
 
 
 def store_of(split: Split, workload: Workload, samples: float) -> SimulatedRollouts | SimulatedReplay:
-    """Make what the buffer of a group keeps fragments in.
-
-    Args:
-        split: of the job.
-        workload: of the job.
-        samples: in a fragment, on average.
-    """
+    """Make what the buffer of a group keeps fragments in."""
     if workload.rollout_steps is None:
         return SimulatedReplay(workload, workload.send_size * split.num_envs, samples)
     per_rollout = workload.fragments_per_rollout(split.num_envs)

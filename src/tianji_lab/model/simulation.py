@@ -25,7 +25,7 @@ import simpy
 
 from tianji_cli.config.schema import BATCHES_AHEAD
 from tianji_lab.model.costs import Costs, Split, Workload
-from tianji_lab.model.rates import NOBODY, PerRole, Seats, seats_of
+from tianji_lab.model.rates import NO_CONTENTION, CoreAllocation, PerRole, allocate_cores
 from tianji_lab.model.simulated_rules import Chance, SharedCores, SimulatedActor, Sleeper, actors_of, store_of
 
 WARM_UP: Final = 0.25
@@ -66,24 +66,19 @@ class Seconds:
     average: float
 
     @classmethod
-    def of(cls, costs: Costs, crowd: PerRole) -> Seconds:
-        """Read them from the costs of a split.
-
-        Args:
-            costs: of the split.
-            crowd: share of the other cores that is at work, as each role finds it.
-        """
+    def of(cls, costs: Costs, contention: PerRole) -> Seconds:
+        """Read them from the costs of a split."""
         buffer, learner, exchange = costs.buffer, costs.learner, costs.exchange
         link = exchange.link_bytes_per_s
         return cls(
-            fragment=costs.actor.sample.at(crowd.actors) + costs.actor.send_s,
+            fragment=costs.actor.sample.at(contention.actors) + costs.actor.send_s,
             transfer=0.0 if link is None else exchange.crossing * exchange.fragment_bytes / link,
-            receive=buffer.receive_s + buffer.store.at(crowd.buffers),
-            deal=buffer.draw.at(crowd.buffers) + buffer.hand_over_s,
+            receive=buffer.receive_s + buffer.store.at(contention.buffers),
+            deal=buffer.draw.at(contention.buffers) + buffer.hand_over_s,
             take=learner.take_s,
-            update=learner.update.at(crowd.learners),
+            update=learner.update.at(contention.learners),
             gradients=exchange.gradients_s,
-            publish=learner.publish.at(crowd.learners),
+            publish=learner.publish.at(contention.learners),
             hand_in=exchange.group_s,
             average=exchange.root_s,
         )
@@ -95,9 +90,6 @@ class Mark:
 
     Attributes:
         at_s: when.
-        pushed: fragments that the actors made.
-        received: fragments that the buffer received.
-        updates: that the learners made.
         used: fragments that the learners had begun to use.
         aged: how often a fragment that was not used yet became one version older.
     """
@@ -111,12 +103,7 @@ class Mark:
 
 
 class SimulatedRoot:
-    """Averages the parameters of one group after another.
-
-    Args:
-        env: the simulation.
-        seconds: for each group.
-    """
+    """Averages the parameters of one group after another."""
 
     def __init__(self, env: simpy.Environment, seconds: float) -> None:
         self._env = env
@@ -133,15 +120,8 @@ class SimulatedGroup:
     """The actors, the buffer and the learners of one group.
 
     Args:
-        split: who gets how many cores.
-        workload: what the algorithm asks.
-        costs: of the split.
         seconds: the same where the other cores are as busy as they are.
-        seats: which roles share cores; of all groups, which have equal parts of them.
-        chance: draws what is not certain.
-
-    Attributes:
-        marks: moments to measure between.
+        allocation: which roles share cores; of all groups, which have equal parts of them.
     """
 
     def __init__(
@@ -150,13 +130,13 @@ class SimulatedGroup:
         workload: Workload,
         costs: Costs,
         seconds: Seconds,
-        seats: Seats,
+        allocation: CoreAllocation,
         chance: Chance,
     ) -> None:
         self.marks: list[Mark] = []
         self._env = simpy.Environment()
-        self._seats = seats
-        shared = seats.shared or seats.pace * split.cores_of_actors
+        self._allocation = allocation
+        shared = allocation.shared or allocation.pace * split.cores_of_actors
         self._cores = SharedCores(self._env, shared / split.groups)
         self._split, self._workload, self._seconds, self._chance = split, workload, seconds, chance
         self._sync_interval, self._waits = costs.exchange.sync_interval, costs.exchange.waits
@@ -193,21 +173,21 @@ class SimulatedGroup:
             self._env.process(process)
 
     def _acting(self, seconds: float) -> simpy.Event:
-        if self._seats.turns.actors or self._seats.pace < 1:
-            return self._cores.work(seconds, self._seats.of_one.actors)
+        if self._allocation.turns.actors or self._allocation.pace < 1:
+            return self._cores.work(seconds, self._allocation.of_one.actors)
         return self._env.timeout(seconds)
 
     def _buffering(self, seconds: float) -> simpy.Event:
         """Work of a buffer with cores of its own, or of the learner that it takes turns with."""
-        if not self._seats.of_one.buffers:
+        if not self._allocation.of_one.buffers:
             return self._learning(seconds)
-        if self._seats.turns.buffers:
-            return self._cores.work(seconds, self._seats.of_one.buffers)
+        if self._allocation.turns.buffers:
+            return self._cores.work(seconds, self._allocation.of_one.buffers)
         return self._env.timeout(seconds)
 
     def _learning(self, seconds: float) -> simpy.Event:
-        if self._seats.turns.learners:
-            return self._cores.work(seconds, self._seats.of_one.learners * self._split.learners)
+        if self._allocation.turns.learners:
+            return self._cores.work(seconds, self._allocation.of_one.learners * self._split.learners)
         return self._env.timeout(seconds)
 
     # Actors.
@@ -342,15 +322,10 @@ class Simulation:
     """What came of a simulated run, over all groups; the warm-up is left out.
 
     Attributes:
-        split: the split.
-        production: env steps a second that the actors made.
-        reception: env steps a second that the buffers received.
-        consumption: sample uses a second that the learners made.
         throughput: sample uses a second: consumption, or, where nothing keeps production and consumption in
             balance, no more than was received allows.
         policy_lag: versions by which the policy that made a sample was older than the learner's when the
             learner began to use it, or, with a replay, when it was received; the mean.
-        events: that were simulated.
     """
 
     split: Split
@@ -368,18 +343,15 @@ def simulate(
     costs: Costs,
     *,
     cores: int | None = None,
-    crowd: PerRole = NOBODY,
+    contention: PerRole = NO_CONTENTION,
     jitter: float = JITTER,
     events: int = EVENTS,
 ) -> Simulation:
     """Let a split run for a number of events.
 
     Args:
-        split: who gets how many cores.
-        workload: what the algorithm asks.
-        costs: of the split.
         cores: that there are, if they may be fewer than the split wants.
-        crowd: share of the other cores that is at work, 0 to 1, as each role finds it.
+        contention: share of the other cores that is at work, 0 to 1, as each role finds it.
         jitter: coefficient of variation of the time that a fragment and an update take (gamma distribution);
             0 has each take the same time.
         events: to simulate; a few hundred thousand a second.
@@ -392,8 +364,8 @@ def simulate(
         raise ValueError("roles of one process take turns on one core: there is nothing to simulate")
     if workload.rollout_steps is not None and not workload.colocated:
         raise ValueError("rollouts are held by a buffer beside the learner, not by one with cores of its own")
-    seats = seats_of(split, workload, cores)
-    group = SimulatedGroup(split, workload, costs, Seconds.of(costs, crowd), seats, Chance(jitter))
+    allocation = allocate_cores(split, workload, cores)
+    group = SimulatedGroup(split, workload, costs, Seconds.of(costs, contention), allocation, Chance(jitter))
     simulated = group.run(events)
     begin, end = group.marks[0], group.marks[-1]
     per_s = split.groups / (end.at_s - begin.at_s)

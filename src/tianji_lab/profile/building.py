@@ -23,13 +23,7 @@ PREPARE_S: Final = 120.0
 
 @dataclass(frozen=True)
 class Subject:
-    """What is measured.
-
-    Attributes:
-        config: path of the config, or the name of a shipped one.
-        overrides: ``SECTION.KEY=VALUE`` settings over it.
-        job: what these say.
-    """
+    """A config, with overrides, and the job that it describes."""
 
     config: str
     overrides: tuple[str, ...]
@@ -49,12 +43,7 @@ class Subject:
         return (*self.overrides, *measuring_settings(self.job, num_envs, share))
 
     def expected_s(self, part: Part, took_s: Mapping[Part, float]) -> float:
-        """Expect what a part took before, or the configured one; more environments take more.
-
-        Args:
-            part: is expected to take so many seconds.
-            took_s: what parts took; nothing is expected of what is unknown.
-        """
+        """Expect what a part took before, or the configured one; more environments take more."""
         larger = max(1.0, part.num_envs / self.num_envs)
         return took_s.get(part, larger * took_s.get(Part(part.role, self.num_envs), 0.0))
 
@@ -75,9 +64,6 @@ class Built:
         startup_s: from the start of the processes until each had built an actor or a learner.
         fragment_bytes: size of a fragment, by the number of environments.
         batch_bytes: of a replay's batch; 0 on-policy.
-        policy_bytes: of a published policy.
-        parameters: of the network.
-        rho: uses of each sample.
     """
 
     startup_s: float = 0.0
@@ -105,14 +91,7 @@ class Builder:
     it runs again and again, and beside it only what was built last.
 
     Args:
-        crew: the probes.
-        subject: what is built.
         directory: each part gets a directory in it.
-
-    Attributes:
-        crew: the probes.
-        subject: what is built.
-        built: what is known of it.
     """
 
     def __init__(self, crew: Crew, subject: Subject, directory: Path) -> None:
@@ -183,7 +162,6 @@ class Phase:
 
     Attributes:
         num_envs: of each actor; of those whose fragments the learner is fed, too.
-        actors: that run side by side.
         learner_cores: of the learner; 0 if there is none.
         share: L, the batch is divided among so many learners.
         unpinned: all of them share all cores, which are too few to have one each.
@@ -215,7 +193,6 @@ class Part:
 
     Attributes:
         role: actor, or learner with its buffer.
-        num_envs: of each actor.
         share: L, the learner's batch is divided among so many.
     """
 
@@ -231,13 +208,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a part runs.
-
-    Attributes:
-        part: what runs.
-        cores: logical CPUs that it may use.
-        threads: compute threads.
-    """
+    """The logical CPUs on which a part runs, with so many compute threads."""
 
     part: Part
     cores: tuple[int, ...]
@@ -310,9 +281,6 @@ def all_phases(room: Room, num_envs: int, options: Sequence[int], shares: Sequen
     numbers of environments, nearest ones first. Whatever runs beside something has run alone before.
 
     Args:
-        room: the cores.
-        num_envs: environments of an actor, as configured.
-        options: other numbers of them.
         shares: numbers of learners among whom a batch is divided, besides one.
     """
     unpinned = Phase(num_envs, actors=room.actors_beside(0), learner_cores=1, unpinned=True)

@@ -26,16 +26,16 @@ from tianji_cli.errors import UsageError
 from tianji_lab.model.costs import CostTable, Split
 from tianji_lab.model.prediction import Prediction
 from tianji_lab.model.simulation import Simulation
-from tianji_lab.profile.findings import Findings
 from tianji_lab.profile.measurements import SCHEMA as MEASUREMENTS_SCHEMA
 from tianji_lab.profile.measurements import Measured, Measurements
+from tianji_lab.profile.result import ProfileResult
 from tianji_lab.profile.search import Candidate
 from tianji_lab.profile.settings import fingerprint
 from tianji_lab.profile.verify import Verified
 from tianji_lab.results import document_head
 
 
-def document(found: Findings, checks: Sequence[Verified] = ()) -> dict[str, Any]:
+def document(found: ProfileResult, checks: Sequence[Verified] = ()) -> dict[str, Any]:
     """Put everything into one JSON object, see the head of this module."""
     subject, recommended, writable = found.subject, found.recommended, found.runnable
     return {

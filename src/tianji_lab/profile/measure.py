@@ -36,7 +36,7 @@ from tianji_lab.profile.measurements import (
 )
 from tianji_lab.profile.probe.crew import Crew, ProbeFailed, start_crew
 from tianji_lab.profile.probe.protocol import Average, Averaged
-from tianji_lab.profile.rounds import LEAST_ROUNDS, Rounds
+from tianji_lab.profile.schedule import LEAST_ROUNDS, Schedule
 from tianji_lab.profile.settings import fingerprint
 from tianji_lab.progress import Progress
 from tianji_transports import registry
@@ -64,10 +64,6 @@ def measured_engines(job: JobConfig) -> list[str]:
 def measure_messages(job: JobConfig, sizes: Sequence[int]) -> tuple[TransportFigures, ...]:
     """Measure how long messages take to send and to receive.
 
-    Args:
-        job: says which engines.
-        sizes: of messages, in bytes.
-
     Returns:
         Figures for each engine and size; nothing if all roles share a process.
 
@@ -94,11 +90,6 @@ def measure_messages(job: JobConfig, sizes: Sequence[int]) -> tuple[TransportFig
 
 def measure_policy(job: JobConfig, nbytes: int, readers: Sequence[int]) -> tuple[WeightsFigures, ...]:
     """Measure how long a policy takes until all actors of a host have it.
-
-    Args:
-        job: says which engine.
-        nbytes: of the policy.
-        readers: numbers of actors.
 
     Returns:
         Figures for each number; nothing if all roles share a process.
@@ -218,12 +209,7 @@ def measure(
     """Measure a job's parts.
 
     Args:
-        config: path of the config, or the name of a shipped one.
-        overrides: ``SECTION.KEY=VALUE`` settings over it.
-        job: what these say.
-        cores: logical CPUs to measure on.
         num_envs_options: numbers of environments of an actor with which the config is valid.
-        progress: is told; ``total`` is set here.
         budget_s: what measuring aims at, in seconds.
 
     Raises:
@@ -243,7 +229,7 @@ def measure(
         builder = Builder(crew, subject, Path(directory))
         builder.start()
         progress.done(f"{time.monotonic() - began:.1f} s")
-        rounds, built = Rounds(builder, room, progress), builder.built
+        rounds, built = Schedule(builder, room, progress), builder.built
         spent_s = time.monotonic() - began
         rounds.run(phases, budget_s - spent_s - TRANSPORT_S - AVERAGING_S * len(averaging))
         transport, weights = _transport(room, job, built, progress)

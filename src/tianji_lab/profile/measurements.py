@@ -17,11 +17,7 @@ SCHEMA: Final = 1
 
 
 class Repeated(Message):
-    """A quantity that was measured several times.
-
-    Attributes:
-        values: in the order they were measured.
-    """
+    """A quantity that was measured several times; the values in that order."""
 
     values: tuple[float, ...]
 
@@ -38,7 +34,7 @@ class Repeated(Message):
         return quantiles(self.values, n=4, method="inclusive")[0]
 
     @property
-    def usual(self) -> float:
+    def slowdown(self) -> float:
         """How many times as long the work took on average as its cost says."""
         return fmean(self.values) / self.cost if self.cost else 1.0
 
@@ -102,7 +98,6 @@ class SharingFigures(Message):
     """A learner and an actor for each core that share all cores; waiting for one is not in their seconds.
 
     Attributes:
-        actors: all of them.
         learner: with its buffer beside it.
     """
 
@@ -115,7 +110,6 @@ class TransportFigures(Message):
 
     Attributes:
         engine: as in ``distribution.transport.local``.
-        nbytes: of the message.
         send_s: T_sd, to push it.
         receive_s: the transport's part of T_rv.
     """
@@ -130,7 +124,6 @@ class WeightsFigures(Message):
     """Distribution of a policy.
 
     Attributes:
-        actors: readers.
         seconds: from the publication until the slowest has it, median.
     """
 
@@ -139,12 +132,7 @@ class WeightsFigures(Message):
 
 
 class AveragingFigures(Message):
-    """Averaging of as many float32 values as the network has parameters.
-
-    Attributes:
-        learners: that take part.
-        seconds: of one averaging.
-    """
+    """Seconds that so many learners take to average as many float32 values as the network has parameters."""
 
     learners: int
     seconds: Repeated
@@ -154,17 +142,12 @@ class Measurements(Message):
     """Everything that was measured on one machine for one config.
 
     Attributes:
-        schema_number: of this record.
-        config: name of the config, as the user gave it.
         fingerprint: hash of all of the resolved config but ``[experiment]`` and what a split sets;
             measurements are of use for no other.
         cores: usable ones of the machine.
-        at_work: of them that were at work in a crowd.
-        rho: uses of each sample.
-        parameters: of the network.
+        at_work: of them that were at work when all were.
         fragment_bytes: size of a fragment, by the number of environments.
         batch_bytes: of a replay's batch; 0 on-policy.
-        policy_bytes: of a published policy.
         startup_s: from a process's start until its roles are built.
         busy: share of the cores at work with something else before the first run.
         actors: actors alone and crowded, for each number of environments.
@@ -173,7 +156,6 @@ class Measurements(Message):
         transport: messages of several sizes; empty where all roles share one process.
         weights: distribution of the policy; empty likewise.
         averaging: of gradients; empty on one core.
-        seconds: that measuring took.
         unmeasured: what there was no time for, in words.
     """
 
@@ -198,7 +180,7 @@ class Measurements(Message):
     unmeasured: tuple[str, ...] = ()
     sharing: SharingFigures | None = None
 
-    def usual(self, *, crowded: bool) -> float:
+    def slowdown(self, *, crowded: bool) -> float:
         """How many times as long work usually takes as its cost says, where all cores are at work or not.
 
         On a machine that has neighbours (a cloud's), any work is slower for seconds now and then. Which
@@ -207,9 +189,9 @@ class Measurements(Message):
         """
         actors = (figures.fragment_s for figures in self.actors if figures.crowded == crowded)
         learners = (figures.update_s for figures in self.learners if figures.crowded == crowded)
-        found = [repeated.usual for repeated in (*actors, *learners)]
-        if not found:  # There was no time for a crowd.
-            return self.usual(crowded=False) if crowded else 1.0
+        found = [repeated.slowdown for repeated in (*actors, *learners)]
+        if not found:  # There was no time for a contention.
+            return self.slowdown(crowded=False) if crowded else 1.0
         return median(found)
 
     @property

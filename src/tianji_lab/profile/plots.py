@@ -22,8 +22,8 @@ from tianji_cli.telemetry.bottleneck import BALANCED
 from tianji_cli.telemetry.plots import BLUE, GREEN, GREY
 from tianji_lab.figure import AMBER, BLACK, write_figure
 from tianji_lab.model.prediction import Prediction
-from tianji_lab.profile.findings import Findings
 from tianji_lab.profile.report import consumption, production
+from tianji_lab.profile.result import ProfileResult
 from tianji_lab.profile.verify import Verified
 
 HEIGHT: Final = 2.9
@@ -56,7 +56,6 @@ class Point:
     """Something that was measured.
 
     Attributes:
-        quantity: production, consumption or throughput.
         actors: of a group that were at work.
         uses_per_s: over all groups; production times uses of each sample.
         reach: how far repeats went below and above it.
@@ -74,11 +73,7 @@ def draw(at: At, recommended: Prediction, cores: int, points: Sequence[Point], p
     """Draw production, reception, consumption and throughput against actors into a PNG file.
 
     Args:
-        at: the model.
-        recommended: what was chosen.
         cores: of this machine; what needs more was not measured.
-        points: what was.
-        path: of the file.
 
     Raises:
         OSError: the file cannot be written.
@@ -102,7 +97,7 @@ def draw(at: At, recommended: Prediction, cores: int, points: Sequence[Point], p
     write_figure(draw_into, HEIGHT, path)
 
 
-def measured_points(found: Findings) -> list[Point]:
+def measured_points(found: ProfileResult) -> list[Point]:
     """Take what was measured of the roles that were chosen; of several groups or learners nothing was."""
     split = found.recommended.split
     if split.groups > 1 or split.learners > 1:

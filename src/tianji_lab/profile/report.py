@@ -20,9 +20,8 @@ from tianji_cli.quantities import count, duration, several, share, size
 from tianji_cli.telemetry.table import print_table
 from tianji_lab.model.costs import ActorCosts, Cost, Costs, Split, Workload
 from tianji_lab.model.prediction import Prediction
-from tianji_lab.model.rates import NOBODY, PerRole, rates_at
+from tianji_lab.model.rates import NO_CONTENTION, PerRole, rates_at
 from tianji_lab.model.simulation import JITTER, Simulation
-from tianji_lab.profile.findings import Findings
 from tianji_lab.profile.measurements import (
     ActorFigures,
     LearnerFigures,
@@ -30,6 +29,7 @@ from tianji_lab.profile.measurements import (
     figures_of,
     middle_half,
 )
+from tianji_lab.profile.result import ProfileResult
 from tianji_lab.profile.search import SHOWN, Candidate
 from tianji_lab.profile.settings import GROUPS
 from tianji_lab.profile.verify import Verified
@@ -49,11 +49,10 @@ IN_HEADER: Final = ("CPU", "cores", "measured")
 """What people are shown of the environment."""
 
 
-def print_findings(found: Findings, *, verifies: bool = False, writes: bool = False) -> None:
+def print_result(found: ProfileResult, *, verifies: bool = False, writes: bool = False) -> None:
     """Print everything but what ``--verify`` finds.
 
     Args:
-        found: what was found.
         verifies: trainings follow; how to ask for them is not said then.
         writes: the config is written; likewise.
     """
@@ -71,11 +70,7 @@ def print_findings(found: Findings, *, verifies: bool = False, writes: bool = Fa
 
 
 def print_to_try(candidates: Sequence[Candidate]) -> None:
-    """Print which splits will be trained with, before they are.
-
-    Args:
-        candidates: the first choice, then the others.
-    """
+    """Print which splits will be trained with, before they are."""
     console = Console(highlight=False)
     _title(console, "to be trained with")
     rows = [[*_split_cells(one.split), count(one.prediction.throughput)] for one in candidates]
@@ -83,11 +78,7 @@ def print_to_try(candidates: Sequence[Candidate]) -> None:
 
 
 def print_verified(checks: Sequence[Verified]) -> None:
-    """Print what trainings came to, beside what was predicted.
-
-    Args:
-        checks: the first choice, then the others.
-    """
+    """Print what trainings came to, beside what was predicted."""
     console = Console(highlight=False)
     _title(console, "predicted beside measured")
     runs = several(len(checks[0].uses_per_s.values), "short training")
@@ -108,13 +99,7 @@ def print_verified(checks: Sequence[Verified]) -> None:
 
 
 def print_written(to: Path, candidate: Candidate, *, is_best: bool) -> None:
-    """Describe what was written, and how to use it.
-
-    Args:
-        to: the config.
-        candidate: the split that it has.
-        is_best: it is the one that was recommended.
-    """
+    """Describe what was written, and how to use it."""
     console = Console(highlight=False)
     which = "" if is_best else ", the best that can be run"
     console.print()
@@ -138,7 +123,7 @@ def _print_verdict(console: Console, checks: Sequence[Verified]) -> None:
 # -- header and table ----------------------------------------------------------------------------------
 
 
-def _print_header(console: Console, found: Findings) -> None:
+def _print_header(console: Console, found: ProfileResult) -> None:
     subject = found.subject
     measured, environment = subject.measurements, subject.environment
     where = f" on {_cores(measured.cores)}, measured in {duration(measured.seconds, decimals=0)}"
@@ -153,7 +138,7 @@ def _print_header(console: Console, found: Findings) -> None:
         _print_wrapped(console, f"WARNING: {warning}", "yellow")
 
 
-def _print_candidates(console: Console, found: Findings) -> None:
+def _print_candidates(console: Console, found: ProfileResult) -> None:
     shown = list(found.candidates[:SHOWN])
     if found.runnable is not None and found.runnable not in shown:
         shown.append(found.runnable)
@@ -198,7 +183,7 @@ def _split_cells(split: Split) -> tuple[str, str]:
 # -- recommendation ------------------------------------------------------------------------------------
 
 
-def _print_recommendation(console: Console, found: Findings) -> None:
+def _print_recommendation(console: Console, found: ProfileResult) -> None:
     best, choice = found.recommended, found.runnable
     _print_prediction(console, found, best.prediction)
     if choice is None:
@@ -219,7 +204,7 @@ def _print_recommendation(console: Console, found: Findings) -> None:
         console.print(Text(f"  {line}", style="bold"), soft_wrap=True)
 
 
-def _print_prediction(console: Console, found: Findings, predicted: Prediction) -> None:
+def _print_prediction(console: Console, found: ProfileResult, predicted: Prediction) -> None:
     """Describe what a split gives, what holds it back, and what it leaves."""
     split, there = predicted.split, found.cluster.cores
     console.print(Text(_roles(split), style="bold green"), soft_wrap=True)
@@ -235,7 +220,7 @@ def _print_prediction(console: Console, found: Findings, predicted: Prediction) 
         _print_wrapped(console, f"{said} hardly make a learner faster.")
 
 
-def _gain(found: Findings, predicted: Prediction) -> str:
+def _gain(found: ProfileResult, predicted: Prediction) -> str:
     """Describe how that lies to the config as it is."""
     before, here = found.as_it_is, found.subject.hosts
     if before.split == predicted.split and found.cluster.nodes == here.nodes:
@@ -263,7 +248,7 @@ def _toml(settings: Iterable[str]) -> Iterator[str]:
         yield from (line.replace("=", " = ", 1) for _, _, line in lines)
 
 
-def _next_steps(found: Findings, *, verifies: bool, writes: bool) -> Iterator[tuple[str, Text]]:
+def _next_steps(found: ProfileResult, *, verifies: bool, writes: bool) -> Iterator[tuple[str, Text]]:
     subject, choice = found.subject, found.runnable
     given = f"{shlex.quote(subject.config)}{_set_words(subject.overrides)}"
     if choice is None:
@@ -278,7 +263,7 @@ def _next_steps(found: Findings, *, verifies: bool, writes: bool) -> Iterator[tu
         yield _command("prove it", f"tianji profile {given} --verify")
 
 
-def _cluster_words(found: Findings) -> str:
+def _cluster_words(found: ProfileResult) -> str:
     """Name the cluster as the command line does, where it is not the config's hosts."""
     cluster, hosts = found.cluster, found.subject.hosts
     words = ""
@@ -296,7 +281,7 @@ def _set_words(settings: Iterable[str]) -> str:
 # -- extrapolation -------------------------------------------------------------------------------------
 
 
-def _print_extrapolation(console: Console, found: Findings) -> None:
+def _print_extrapolation(console: Console, found: ProfileResult) -> None:
     _title(console, "extrapolated: reckoned, not measured", "bold yellow")
     measured = (
         f"Measured was one machine with {_cores(found.subject.measurements.cores)}. Reckoned from that:"
@@ -372,17 +357,13 @@ def _lines(words: str, width: int, indent: str = "") -> list[str]:
 
 Fact = tuple[str, str]
 
-EVERYBODY: Final = PerRole(1.0, 1.0, 1.0)
+FULL_CONTENTION: Final = PerRole(1.0, 1.0, 1.0)
 SMALLEST: Final = 0.005
 """Share of an update's time below which nothing is said of a part of it."""
 
 
-def measured_facts(found: Findings) -> Iterator[Fact]:
-    """Describe what was measured with as many environments as configured.
-
-    Args:
-        found: what was measured, and what it costs.
-    """
+def measured_facts(found: ProfileResult) -> Iterator[Fact]:
+    """Describe what was measured with as many environments as configured."""
     measured, costs = found.subject.measurements, found.costs
     num_envs = found.as_it_is.split.num_envs
     alone = one_actor(measured, num_envs)
@@ -411,7 +392,7 @@ def measured_facts(found: Findings) -> Iterator[Fact]:
         yield "averaging", f"{count(measured.parameters)} gradients over learners: {', '.join(said)}"
     yield "start-up", f"{duration(measured.startup_s)} until a process has built its roles"
     yield "repeats", _spread(measured)
-    of_one, of_all = measured.usual(crowded=False), measured.usual(crowded=True)
+    of_one, of_all = measured.slowdown(crowded=False), measured.slowdown(crowded=True)
     yield "", f"on average one took {of_one:.2f} times its cost, {of_all:.2f} times with all cores at work"
 
 
@@ -425,31 +406,26 @@ def production(figures: ActorFigures, fragment_s: float, workload: Workload, cos
     """Reckon the sample uses a second for which actors make the samples, as the model does.
 
     Args:
-        figures: of the actors.
         fragment_s: of the repeats that were measured, one or their cost.
-        workload: what the job asks of the machine.
-        costs: of everything else.
     """
     actor = ActorCosts(figures.samples, Cost.fixed(fragment_s), costs.actor.send_s)
     split = Split(learners=1, learner_cores=1, actors=figures.side_by_side, num_envs=figures.num_envs)
-    return rates_at(split, workload, replace(costs, actor=actor), NOBODY).actors
+    return rates_at(split, workload, replace(costs, actor=actor), NO_CONTENTION).actors
 
 
 def consumption(figures: LearnerFigures, update_s: float, workload: Workload, costs: Costs) -> float:
     """Reckon the sample uses a second that a learner makes, as the model does.
 
     Args:
-        figures: of the learner.
         update_s: of the repeats that were measured, one or their cost.
-        workload: what the job asks of the machine.
         costs: of everything else, with as many cores.
     """
     learner = replace(costs.learner, update=Cost.fixed(update_s))
     draw, store = Cost.fixed(figures.draw_s.cost), Cost.fixed(figures.store_s.cost)
     as_measured = replace(costs, learner=learner, buffer=replace(costs.buffer, draw=draw, store=store))
     split = Split(learners=1, learner_cores=figures.cores, actors=1, num_envs=figures.num_envs)
-    crowd = EVERYBODY if figures.crowded else NOBODY
-    return rates_at(split, workload, as_measured, crowd).learners
+    contention = FULL_CONTENTION if figures.crowded else NO_CONTENTION
+    return rates_at(split, workload, as_measured, contention).learners
 
 
 def brief(seconds: float) -> str:
@@ -504,7 +480,7 @@ def _learners(measured: Measurements, num_envs: int) -> list[LearnerFigures]:
     return sorted(alone, key=lambda figures: figures.cores)
 
 
-def _learner(figures: LearnerFigures, found: Findings) -> str:
+def _learner(figures: LearnerFigures, found: ProfileResult) -> str:
     own = replace(found.as_it_is.split, learners=1, groups=1, learner_cores=figures.cores)
     workload, costs = found.subject.workload(own), found.subject.costs_here.at(own)
     uses_per_s = consumption(figures, figures.update_s.cost, workload, costs)
@@ -521,5 +497,5 @@ def _learner(figures: LearnerFigures, found: Findings) -> str:
 
 def _spread(measured: Measurements) -> str:
     apart = sorted((middle_half(repeated), what) for what, repeated in figures_of(measured))
-    (usual, _), (widest, what) = apart[len(apart) // 2], apart[-1]
-    return f"the middle half of them {share(usual)} apart as a rule, {share(widest)} at most: {what}"
+    (middle, _), (widest, what) = apart[len(apart) // 2], apart[-1]
+    return f"the middle half of them {share(middle)} apart as a rule, {share(widest)} at most: {what}"

@@ -29,10 +29,6 @@ OF_MACHINE: Final = tuple(tuple(key.split(".")) for key in (ACTORS, PINNED))
 def check_place(config: str, to: Path) -> None:
     """Make sure that a config can be written to a place, before any time is spent on what it is to say.
 
-    Args:
-        config: path or name of the config that it is made from.
-        to: where it is to be written.
-
     Raises:
         UsageError: the place is the config's own, or one of those that it extends, or there is none.
     """
@@ -53,12 +49,6 @@ def write(config: str, overrides: Sequence[str], settings: Sequence[str], to: Pa
 
     What the config, with those that it extends, says already is not written again. Another file that is in
     the place is replaced.
-
-    Args:
-        config: path or name of the config.
-        overrides: ``SECTION.KEY=VALUE`` settings of the user.
-        settings: those of the split.
-        to: where to.
 
     Raises:
         UsageError: it cannot be written there.

@@ -18,10 +18,10 @@ from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import several
 from tianji_lab.profile import rewrite
 from tianji_lab.profile.document import document, read_earlier
-from tianji_lab.profile.findings import Findings, MeasuredJob, find
 from tianji_lab.profile.measure import measure_here
 from tianji_lab.profile.measurements import Measured
-from tianji_lab.profile.report import print_findings, print_to_try, print_verified, print_written
+from tianji_lab.profile.report import print_result, print_to_try, print_verified, print_written
+from tianji_lab.profile.result import MeasuredJob, ProfileResult, find
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.search import Candidate, check_gpus
 from tianji_lab.profile.settings import num_envs_options
@@ -39,17 +39,13 @@ class Options:
     """What the command line says.
 
     Attributes:
-        config: path or name of the config.
-        overrides: ``SECTION.KEY=VALUE`` settings that replace the config's.
         cores: of each node; None for as many as were measured.
         nodes: how many; None for as many as the config has hosts.
         gpus: of each node; None for what this machine has.
-        link_mb_per_s: what the link between nodes carries.
         verify: train with the first choice and with others.
         write: where the config with the recommended split goes.
         out: directory for JSON and PNG files.
         earlier: file that an earlier profile has written; its measurements are taken.
-        quiet: show no progress.
         json_to: file for everything as JSON, ``-`` for stdout.
     """
 
@@ -103,7 +99,7 @@ def profile(options: Options) -> int:
     cluster = options.cluster(subject.measurements.cores, job.distribution.hosts)
     found = find(subject, cluster, anywhere=options.names_cluster)
     if options.json_to != "-":
-        print_findings(found, verifies=options.verify, writes=options.write is not None)
+        print_result(found, verifies=options.verify, writes=options.write is not None)
     checks: list[Verified] = []
     try:
         if options.verify:
@@ -174,7 +170,7 @@ def _subject(options: Options, job: JobConfig, earlier: Measured | None) -> Meas
     )
 
 
-def _verify(options: Options, found: Findings) -> list[Verified]:
+def _verify(options: Options, found: ProfileResult) -> list[Verified]:
     """Train with the best split that can be run, and with others."""
     candidates = found.search.to_try(_runnable(found, "--verify").split)
     if options.json_to != "-":
@@ -186,7 +182,7 @@ def _verify(options: Options, found: Findings) -> list[Verified]:
     return checks
 
 
-def _runnable(found: Findings, wanted_by: str) -> Candidate:
+def _runnable(found: ProfileResult, wanted_by: str) -> Candidate:
     if found.runnable is None:
         why_not = found.recommended.why_not
         raise TianjiError(f"{wanted_by}: none of these splits can be run by this tianji: {why_not}")
@@ -196,7 +192,7 @@ def _runnable(found: Findings, wanted_by: str) -> Candidate:
 # -- files ---------------------------------------------------------------------------------------------
 
 
-def _hand_over(options: Options, found: Findings, checks: Sequence[Verified]) -> None:
+def _hand_over(options: Options, found: ProfileResult, checks: Sequence[Verified]) -> None:
     """Write every file that was asked for."""
     _result(found, checks).hand_over(out=options.out, json_to=options.json_to)
     if options.write is not None:
@@ -206,7 +202,7 @@ def _hand_over(options: Options, found: Findings, checks: Sequence[Verified]) ->
             print_written(options.write, choice, is_best=choice is found.recommended)
 
 
-def _result(found: Findings, checks: Sequence[Verified]) -> Result:
+def _result(found: ProfileResult, checks: Sequence[Verified]) -> Result:
     def draw(path: Path) -> None:
         from tianji_lab.profile import plots  # noqa: PLC0415 - imports matplotlib, a second
 

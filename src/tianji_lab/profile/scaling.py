@@ -38,11 +38,7 @@ def line(points: Iterable[tuple[float, float]]) -> Line:
 
 
 def fit(rows: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
-    """Find ``a, b >= 0`` that bring ``a x1 + b x2`` nearest to ``y``; where one row leaves it open, b is 0.
-
-    Args:
-        rows: of ``(x1, x2, y)``.
-    """
+    """Find ``a, b >= 0`` that bring ``a x1 + b x2`` nearest to ``y``; b is 0 where one row leaves it open."""
     xx = sum(x1 * x1 for x1, _, _ in rows)
     xz = sum(x1 * x2 for x1, x2, _ in rows)
     zz = sum(x2 * x2 for _, x2, _ in rows)
@@ -65,12 +61,10 @@ class Parts:
 
     Attributes:
         uses_per_update: sample uses of an update, with this share.
-        updates_per_version: updates between two published policies.
-        update: one gradient update.
         draw: to put its batch together.
         publish: for each version.
         store: to check and store a fragment.
-        in_a_crowd: all of it was measured in a crowd as well.
+        contended: all of it was measured with all cores at work as well.
     """
 
     uses_per_update: float
@@ -79,7 +73,7 @@ class Parts:
     draw: Cost
     publish: Cost
     store: Cost
-    in_a_crowd: bool
+    contended: bool
 
 
 class LearnerScaling:
@@ -116,15 +110,10 @@ class LearnerScaling:
             KeyError: nothing was measured with this number of environments.
         """
         parts = self._parts.get((num_envs, cores, 1))
-        return parts if parts is not None and parts.in_a_crowd else self._parts[num_envs, 1, 1]
+        return parts if parts is not None and parts.contended else self._parts[num_envs, 1, 1]
 
     def update(self, num_envs: int, cores: int, learners: int) -> Cost:
         """An update of one learner.
-
-        Args:
-            num_envs: environments of each actor.
-            cores: of each learner.
-            learners: L, among which the batch is divided.
 
         Raises:
             KeyError: nothing was measured with this number of environments.
@@ -135,7 +124,7 @@ class LearnerScaling:
         else:
             one_s = self._parts[num_envs, 1, 1].update.alone_s
             alone_s = one_s * self._factor_of_cores(cores) * self._factor_of_learners(learners)
-        return Cost(alone_s, alone_s * self._slower_in_a_crowd(cores, learners))
+        return Cost(alone_s, alone_s * self._slowdown_by_contention(cores, learners))
 
     def reckoned(self, num_envs: int, cores: int, learners: int) -> tuple[str, ...]:
         """Say in words what of an update was not measured."""
@@ -162,23 +151,23 @@ class LearnerScaling:
     def _factor_of_learners(self, learners: int) -> float:
         return self._of_shares.get(learners, self._line.at(1 / learners))
 
-    def _slower_in_a_crowd(self, cores: int, learners: int) -> float:
-        """How many times as long an update takes in a crowd.
+    def _slowdown_by_contention(self, cores: int, learners: int) -> float:
+        """How many times as long an update takes with all cores at work.
 
         As measured with the most cores, or the most learners, up to this many. With one of each it was
         measured with every number of environments, to which an update is blind: the middle one counts.
         """
         if cores == learners == 1:
             alike = [parts for (_, c, share), parts in self._parts.items() if c == share == 1]
-            slower = [_slower(parts) for parts in alike if parts.in_a_crowd]
+            slower = [_slower(parts) for parts in alike if parts.contended]
             return max(1.0, median(slower or [1.0]))
         several, number = (self._by_cores, cores) if cores > 1 else (self._by_share, learners)
-        measured = (n for n, parts in several.items() if parts.in_a_crowd and n <= number)
+        measured = (n for n, parts in several.items() if parts.contended and n <= number)
         return max(1.0, _slower(several[max(measured, default=1)]))
 
 
 def _slower(parts: Parts) -> float:
-    return parts.update.crowded_s / parts.update.alone_s
+    return parts.update.contended_s / parts.update.alone_s
 
 
 def _parts(pair: Mapping[bool, LearnerFigures]) -> Parts:
@@ -195,7 +184,7 @@ def _parts(pair: Mapping[bool, LearnerFigures]) -> Parts:
         draw=cost(alone.draw_s, crowded.draw_s),
         publish=cost(alone.publish_s, crowded.publish_s),
         store=cost(alone.store_s, crowded.store_s),
-        in_a_crowd=True in pair,
+        contended=True in pair,
     )
 
 
@@ -219,9 +208,6 @@ class Cluster:
     """The machines that a split is meant for, all of them alike.
 
     Attributes:
-        cores_per_node: usable cores of each.
-        nodes: how many.
-        gpus_per_node: of each.
         link_bytes_per_s: what the link of each carries; None if it is not known, and never the limit.
     """
 
@@ -265,12 +251,8 @@ class MeasuredCosts:
     """A ``CostTable`` over what was measured on one machine.
 
     Args:
-        measurements: of the machine, for one config.
-        cluster: what the splits are meant for.
-        local: engine inside a node.
         remote: engine between nodes; taken to be as fast as that inside if it was not measured.
         colocated: the buffer takes turns with a learner, as in ``Workload``.
-        averaging: how groups average their parameters.
     """
 
     def __init__(
@@ -294,8 +276,8 @@ class MeasuredCosts:
         self._remote = self._engine(self._remote_name or local)
         self._averaging = {figures.learners: figures.seconds.cost for figures in measurements.averaging}
         self._step_s, self._ring_s = self._fitted_ring()
-        self._usual_alone = measurements.usual(crowded=False)
-        self._usual_crowded = measurements.usual(crowded=True)
+        self._slowdown_alone = measurements.slowdown(crowded=False)
+        self._slowdown_contended = measurements.slowdown(crowded=True)
 
     def uses_per_update(self, num_envs: int) -> float:
         """Sample uses of one update over all learners of a group, with actors of so many environments."""
@@ -318,29 +300,29 @@ class MeasuredCosts:
         parts = self._learner.parts(num_envs, split.learner_cores)
         part_bytes = self._batch_bytes(num_envs, samples) / learners
         elsewhere = learners - 1 if self._colocated else learners
-        crowd = self._largest_crowd(split)
+        contention = self._largest_contention(split)
         actor_slower, learner_slower = self._slower_shared(split)
 
-        def usual(cost: Cost, slower: float) -> Cost:
-            alone_s = cost.alone_s * self._usual_alone
-            of_all = Cost(alone_s, max(alone_s, cost.crowded_s * self._usual_crowded))
-            return Cost(alone_s, of_all.at(crowd)).times(slower)
+        def on_average(cost: Cost, slower: float) -> Cost:
+            alone_s = cost.alone_s * self._slowdown_alone
+            of_all = Cost(alone_s, max(alone_s, cost.contended_s * self._slowdown_contended))
+            return Cost(alone_s, of_all.at(contention)).times(slower)
 
         return Costs(
             actor=ActorCosts(
                 samples,
-                usual(sample, actor_slower),
+                on_average(sample, actor_slower),
                 send_s=_mean(self._local.send, self._remote.send, crossing).at(fragment_bytes),
             ),
             buffer=BufferCosts(
                 receive_s=_mean(self._local.receive, self._remote.receive, crossing).at(fragment_bytes),
-                store=usual(parts.store, learner_slower),
-                draw=usual(parts.draw, learner_slower),
+                store=on_average(parts.store, learner_slower),
+                draw=on_average(parts.draw, learner_slower),
                 hand_over_s=elsewhere * self._local.send.at(part_bytes) if elsewhere else 0.0,
             ),
             learner=LearnerCosts(
-                update=usual(update, learner_slower),
-                publish=usual(parts.publish, learner_slower).plus(self._policy_s(crossing)),
+                update=on_average(update, learner_slower),
+                publish=on_average(parts.publish, learner_slower).plus(self._policy_s(crossing)),
                 take_s=0.0 if self._colocated else self._local.receive.at(part_bytes),
             ),
             exchange=self._exchange(split, crossing),
@@ -367,7 +349,7 @@ class MeasuredCosts:
             return 1.0, 1.0
         learner_has_its_own = split.pinned and split.cores_of_learners < self._cluster.cores
         num_envs = sharing.actors.num_envs
-        actors = self._actor_in_a_crowd(num_envs, sharing.actors.side_by_side - 1)
+        actors = self._contended_actor(num_envs, sharing.actors.side_by_side - 1)
         learner = max(
             (of for of in self._measured.learners if (of.num_envs, of.cores, of.share) == (num_envs, 1, 1)),
             key=lambda of: of.crowded,
@@ -396,16 +378,16 @@ class MeasuredCosts:
         return self._local.send.at(nbytes) + (self._remote.send.at(nbytes) if crossing else 0.0)
 
     def _actor(self, split: Split) -> tuple[float, Cost]:
-        """Samples of a fragment and T_sp, in a crowd as near to the split's as any that was measured."""
+        """Samples of a fragment and T_sp, with contention as near to the split's as any that was measured."""
         key = split.num_envs, split.actors
         if key not in self._actors:
             self._actors[key] = self._looked_up_actor(*key)
         return self._actors[key]
 
     def _looked_up_actor(self, num_envs: int, actors: int) -> tuple[float, Cost]:
-        """Take what was measured alone, and how much a crowd slows actors down.
+        """Take what was measured alone, and how much contention slows actors down.
 
-        A crowd slows actors of every size down alike; what else happens on the machine meanwhile does not.
+        Contention slows actors of every size down alike; what else happens on the machine meanwhile does not.
         So the middle one of all sizes counts.
 
         Raises:
@@ -413,7 +395,7 @@ class MeasuredCosts:
         """
         alone = self._actor_alone(num_envs)
         slower = median(
-            self._actor_in_a_crowd(size, actors).fragment_s.cost / self._actor_alone(size).fragment_s.cost
+            self._contended_actor(size, actors).fragment_s.cost / self._actor_alone(size).fragment_s.cost
             for size in self._measured.sizes
         )
         alone_s = alone.fragment_s.cost
@@ -426,8 +408,8 @@ class MeasuredCosts:
             raise KeyError(num_envs)
         return min(of_size, key=lambda of_some: (of_some.crowded, of_some.side_by_side))
 
-    def _actor_in_a_crowd(self, num_envs: int, actors: int) -> ActorFigures:
-        """Find actors of a size that ran in a crowd, with as many of them as is nearest."""
+    def _contended_actor(self, num_envs: int, actors: int) -> ActorFigures:
+        """Find actors of a size that ran with all cores at work, with as many of them as is nearest."""
         of_size = [of_some for of_some in self._measured.actors if of_some.num_envs == num_envs]
 
         def rank(of_some: ActorFigures) -> tuple[bool, int, int]:
@@ -439,7 +421,7 @@ class MeasuredCosts:
         """Cores of the split on one node, the fullest."""
         return min(split.cores, self._cluster.cores_per_node)
 
-    def _largest_crowd(self, split: Split) -> float:
+    def _largest_contention(self, split: Split) -> float:
         """Other cores that can be at work, as a share of those that were: 1 on more cores than measured."""
         measured = self._measured.at_work - 1
         return min((self._node_cores(split) - 1) / measured, 1.0) if measured else 0.0

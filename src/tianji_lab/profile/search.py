@@ -49,8 +49,6 @@ class Splits:
 
     Args:
         job: the config, whose cores of an actor and of a buffer stay.
-        cluster: the machines.
-        num_envs: environments of an actor.
     """
 
     def __init__(self, job: JobConfig, cluster: Cluster, num_envs: Sequence[int]) -> None:
@@ -197,7 +195,6 @@ class Candidate:
     """A split, and what is to be expected of it.
 
     Attributes:
-        prediction: what it gives.
         settings: ``SECTION.KEY=VALUE`` settings that give the config this split.
         changes: keys of those that say something else than the config.
         why_not: why it cannot be run; None if it can.
@@ -223,12 +220,8 @@ class Search:
     """Compares the splits of a cluster.
 
     Args:
-        config: path or name of the config, which is valid.
-        overrides: ``SECTION.KEY=VALUE`` settings over it.
         cluster: whose cores are to be split: all of them, or as many as have something to do.
         num_envs: numbers of environments of an actor for which costs are known.
-        workload: of each split.
-        costs: of each split.
 
     Raises:
         UsageError: there are GPUs for learners that use none.
@@ -412,7 +405,6 @@ class Ranking:
     """Predictions, best first: throughputs that are the same are ordered by what else counts.
 
     Args:
-        predictions: in any order.
         rank: of predictions whose throughputs are the same; the least comes first.
     """
 
@@ -439,10 +431,6 @@ class Ranking:
 
 def check_gpus(cluster: Cluster, device: str) -> None:
     """Refuse GPUs that no role would use.
-
-    Args:
-        cluster: the machines.
-        device: where the config's learners compute.
 
     Raises:
         UsageError: there are GPUs, and learners do not compute on one.

@@ -118,8 +118,6 @@ def workload_of(
     """What a job asks of the machine; the figures are measured, since only the embryo knows them.
 
     Args:
-        job: the config.
-        rho: uses of each sample.
         uses_per_update: sample uses of an update, over all learners of a group.
         updates_per_version: updates between two published policies.
         split: with which the job is run; the config's own by default. How far production may be ahead
@@ -163,12 +161,7 @@ def fingerprint(job: JobConfig) -> str:
 
 
 def num_envs_options(config: str, overrides: Sequence[str] = ()) -> tuple[int, ...]:
-    """Numbers of environments with which a config can be run, the configured one among them, ascending.
-
-    Args:
-        config: path or name of the config, which is valid.
-        overrides: ``SECTION.KEY=VALUE`` settings over it.
-    """
+    """Numbers of environments with which a config can be run, the configured one among them, ascending."""
     configured = load_config(config, overrides).environment.num_envs
     tried = [configured * times for times in ENVS_TRIED]
     whole = [int(number) for number in tried if number.denominator == 1]

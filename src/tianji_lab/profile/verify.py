@@ -39,13 +39,7 @@ MOST_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Verified:
-    """A prediction beside what was measured.
-
-    Attributes:
-        prediction: of the split.
-        uses_per_s: sample uses a second, of each run.
-        steps_per_s: environment steps a second, of each run.
-    """
+    """A prediction beside what each run of its split measured: sample uses and environment steps a second."""
 
     prediction: Prediction
     uses_per_s: Repeated
@@ -84,8 +78,6 @@ class _Trial:
     """How a split is trained with.
 
     Attributes:
-        candidate: the split.
-        overrides: settings of the training.
         is_balanced: uses are held at so many for each step.
     """
 
@@ -115,11 +107,7 @@ def verify(
     """Train with each of several splits, and measure what they give.
 
     Args:
-        config: path or name of the config.
-        overrides: ``SECTION.KEY=VALUE`` settings over it.
-        candidates: the splits, which can be run on this machine.
         progress: is told; ``rounds`` times for each candidate.
-        rounds: trainings with each.
         window_s: of each training that are to count.
         place: where the runs are left; nothing is left by default.
 
@@ -157,7 +145,6 @@ def rates_of(rows: Sequence[Mapping[str, Any]], *, is_balanced: bool) -> Rates:
     each step, they are therefore taken from the steps.
 
     Args:
-        rows: of ``metrics.jsonl``.
         is_balanced: uses are held at so many for each step.
 
     Raises:

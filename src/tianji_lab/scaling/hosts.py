@@ -47,7 +47,6 @@ class Others:
     """The hosts beside this one.
 
     Attributes:
-        names: of them.
         join_with: command that runs another on a host, whose name takes the place of ``{host}``.
         address: where they reach this host.
     """
@@ -57,13 +56,7 @@ class Others:
     address: str
 
     def join(self, host: str, address: str, key: Path) -> list[str]:
-        """Command that has a host join.
-
-        Args:
-            host: its name.
-            address: of the training's control channel.
-            key: the file with the training's key.
-        """
+        """Command that has a host join."""
         way = [word.replace(HOST, host) for word in shlex.split(self.join_with)]
         tianji = Path(sys.executable).with_name("tianji")
         words = [str(tianji), "join", address, "--key", str(key), "--quiet"]
@@ -83,7 +76,6 @@ def others_of(
         names: as the user names them; None for the other nodes of a Slurm allocation, where there is one.
         join_with: the user's way to a host; None for Slurm's inside an allocation, and ssh elsewhere.
         listen: name or address where they reach this host; None finds one.
-        environment: variables of the process.
 
     Raises:
         UsageError: the user's way names no command, or Slurm does not say what was allocated.
@@ -131,10 +123,6 @@ def train_over_hosts(
 
     Args:
         config: path or name of the config, whose ``distribution.hosts`` counts all of them.
-        overrides: ``SECTION.KEY=VALUE`` settings.
-        others: the hosts beside this one.
-        name: of the experiment.
-        place: where its run directory is made.
 
     Returns:
         The run's directory.
@@ -210,10 +198,7 @@ def _gather(training: _Child, joined: Sequence[_Child], begun: Path, others: Oth
     """Wait until a training has all its hosts; give the first that ends before, however it does.
 
     Args:
-        training: waits for them, and is not waited for once it has ended.
-        joined: those that bring hosts in.
         begun: what the training makes when all hosts are there.
-        others: the hosts.
 
     Raises:
         RunFailed: it takes too long.

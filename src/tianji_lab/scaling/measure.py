@@ -28,13 +28,10 @@ class Trained:
     """Figures of one training.
 
     Attributes:
-        seed: of the experiment.
-        run: its directory.
         time_to_s: seconds from the first environment step to the threshold; None if it was not reached, or
             none was named.
         train_s: seconds that it took in all.
         env_steps: environment steps that it took in all.
-        updates: gradient updates.
         produced_per_s: environment steps made per second.
         received_per_s: environment steps received per second: those of a rollout count as its first update
             begins, those of a replay as they come.
@@ -67,12 +64,7 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A training that has no figures.
-
-    Attributes:
-        seed: of the experiment.
-        why: it has none.
-    """
+    """A training that has no figures, and why."""
 
     seed: int
     why: str
@@ -80,12 +72,7 @@ class Failed:
 
 @dataclass
 class Outcome:
-    """What came of a setting.
-
-    Attributes:
-        trainings: with figures.
-        failed: without.
-    """
+    """Trainings of a setting: those with figures, and those without."""
 
     trainings: list[Trained] = field(default_factory=list)
     failed: list[Failed] = field(default_factory=list)
@@ -98,11 +85,6 @@ def measure(study: Study, place: Path, *, quiet: bool) -> dict[Setting, Outcome]
     """Train every setting with every seed, the settings in turns.
 
     A training that fails costs its own figures and no other's.
-
-    Args:
-        study: what is compared.
-        place: where the run directories are made.
-        quiet: show no progress.
     """
     found = {setting: Outcome() for setting in study.settings}
     with Progress(len(study.settings) * len(study.seeds), quiet) as progress:
@@ -132,9 +114,6 @@ def read_trained(run: RunDirectory, seed: int, threshold: float | None, *, settl
     """Read what a training left behind.
 
     Args:
-        run: its directory.
-        seed: that it had.
-        threshold: one of its ``experiment.thresholds``, if any is waited for.
         settles: rates are of the time after it had settled; otherwise, as for a training that is over as
             soon as it has learned, of all of its time.
 
@@ -174,10 +153,6 @@ def settled_rates(rows: Sequence[Mapping[str, Any]], run: RunDirectory) -> tuple
 
     Before the first update a replay warms up, after the last one what is still on its way is counted; in
     between, the first quarter is left out.
-
-    Args:
-        rows: of ``metrics.jsonl``.
-        run: whose they are.
 
     Raises:
         RunFailed: it was too short.

@@ -67,7 +67,6 @@ class Range:
 
     Attributes:
         median: the middle one; None if so many of them do not have it.
-        min: the lowest.
         max: the highest; None if one of them does not have it.
     """
 
@@ -81,12 +80,6 @@ class Row:
     """What was found of one setting.
 
     Attributes:
-        setting: as the paper writes it.
-        groups: how many.
-        learners: of a group.
-        learner_cores: of each learner.
-        actors: of a group.
-        num_envs: environments of each actor.
         cores: that all roles want.
         oversubscribed: on one of the hosts these are more than there are.
         repeats: trainings with figures.
@@ -455,12 +448,8 @@ def compare(
     """Simulate, train, and show what was found; what cannot be simulated is known before anything is trained.
 
     Args:
-        study: what is trained.
         machines: that are simulated; None for none.
         earlier: file that the measurements for the simulation are taken from; None measures.
-        out: directory for JSON, CSV, PNG and the runs.
-        json_to: file for everything as JSON, ``-`` for stdout.
-        quiet: show no progress.
 
     Raises:
         UsageError: there is nothing in the file to simulate from.

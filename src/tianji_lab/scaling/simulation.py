@@ -19,9 +19,9 @@ from tianji_lab.model.costs import Split
 from tianji_lab.model.prediction import predict
 from tianji_lab.model.simulation import Simulation, simulate
 from tianji_lab.profile.document import read_earlier
-from tianji_lab.profile.findings import MeasuredJob
 from tianji_lab.profile.measure import measure_here
 from tianji_lab.profile.measurements import Measured
+from tianji_lab.profile.result import MeasuredJob
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.settings import as_settings, host_values
 from tianji_lab.scaling.study import Study
@@ -40,8 +40,6 @@ class Machines:
 
     Attributes:
         nodes: at most; None for as many as the points need, and ``NODES`` where groups vary.
-        node_cores: cores of each.
-        link_mb_per_s: what the link of each carries.
     """
 
     nodes: int | None
@@ -54,10 +52,8 @@ class Simulated:
     """A point that was simulated.
 
     Attributes:
-        split: who gets how many cores.
         nodes: that these are on.
         came: what came of it; None: it cannot be simulated.
-        why_not: it cannot.
         extrapolated: what of its costs was reckoned and not measured.
     """
 
@@ -74,11 +70,9 @@ class Simulations:
 
     Attributes:
         points: in the order of the figure.
-        rho: uses of each sample.
         assumes: what is taken for granted, in sentences.
         warnings: what speaks against the measurements.
         measurements: as `tianji profile` writes them, so that ``--from`` can read them again.
-        environment: of the machine that was measured.
     """
 
     points: tuple[Simulated, ...] = ()
@@ -183,7 +177,7 @@ def _simulated(subject: MeasuredJob, split: Split, machines: Machines) -> Simula
     workload = subject.workload(split)
     try:
         # Who is in whose way is the model's to say: the simulation knows no cores.
-        came = simulate(split, workload, costs, crowd=predict(split, workload, costs).crowd)
+        came = simulate(split, workload, costs, contention=predict(split, workload, costs).contention)
     except ValueError as error:
         return Simulated(split, nodes, None, str(error))
     return Simulated(split, nodes, came, extrapolated=costs.extrapolated)

@@ -44,8 +44,6 @@ class Figure:
     """A figure or table of the paper.
 
     Attributes:
-        axis: what varies.
-        title: what it shows.
         actors: of a group, unless the user names others; () for powers of two up to the machine's cores.
         groups: likewise; () for the config's.
         learners: of a group, likewise; None for the config's.
@@ -86,13 +84,7 @@ class Request:
     """What the command line asks for; None and () leave it to the figure.
 
     Attributes:
-        figure: one of ``FIGURES``.
-        actors: of a group.
-        groups: how many.
-        learners: of a group.
-        learner_cores: of each learner.
         threshold: mean return of 100 episodes whose first time is measured; None for the config's first.
-        overrides: ``SECTION.KEY=VALUE`` settings of all trainings.
         others: hosts beside this one.
     """
 
@@ -113,7 +105,6 @@ class Setting:
     """A point of a figure.
 
     Attributes:
-        split: who gets how many cores.
         cores: that all roles want.
         oversubscribed: on one of the hosts these are more than there are, so that roles take turns.
     """
@@ -135,12 +126,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Refused:
-    """A point of a figure that the config does not allow.
-
-    Attributes:
-        split: who would get how many cores.
-        why: what the config's checks say.
-    """
+    """A point of a figure that the config does not allow, and what its checks say."""
 
     split: Split
     why: str
@@ -151,17 +137,13 @@ class Study:
     """What is to be trained, checked so far as it can be before.
 
     Attributes:
-        figure: of the paper, one of ``FIGURES``.
-        config: path or name of the config.
         job: the config as it is loaded, with ``overrides``.
         overrides: the user's, those of hosts and those of larger batches.
         settings: that are compared.
         refused: that cannot be.
         seeds: of the trainings of each.
         threshold: mean return of 100 episodes whose first time is measured; None: none is.
-        seconds: that each training lasts.
         cores: that there are, on all hosts.
-        others: hosts beside this one.
     """
 
     figure: str
@@ -201,10 +183,6 @@ class Study:
 
 def plan_study(config: str, request: Request) -> Study:
     """Decide what is trained, and find out which of it can be.
-
-    Args:
-        config: path or name of the config.
-        request: what is asked for.
 
     Raises:
         UsageError: it does not fit together; ConfigError: the config, or every setting of it, is refused.
@@ -260,7 +238,6 @@ def batch_settings(job: JobConfig, split: Split) -> list[str]:
     So P, the batch's share of the buffer (Equation 2), stays what the config says.
 
     Args:
-        job: the config.
         split: with learners of as many cores as they will have.
     """
     learner = job.distribution.learner

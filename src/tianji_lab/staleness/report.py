@@ -33,9 +33,6 @@ class Interval:
     """An interquartile mean over seeds and its 95 % interval.
 
     Attributes:
-        iqm: the mean.
-        low: lower end.
-        high: upper end.
         at_least: some trainings ended before; the true three values are no less than these.
     """
 
@@ -57,8 +54,6 @@ class Row:
         mapping: "recommended" or "poor".
         samples: "New", or "Lag" and the rollouts that the buffer holds.
         lag: these rollouts.
-        overrides: settings of the mapping.
-        seeds: trainings.
         reached: those that reached the threshold. The others count as if they had at their end, so that the
             true time and steps are no less than these.
         time_to_s: seconds from the first environment step to the threshold.

@@ -36,7 +36,6 @@ class Setting:
     Attributes:
         mapping: "recommended" (the config's) or "poor".
         lag: rollouts that the buffer holds.
-        overrides: ``SECTION.KEY=VALUE`` settings beside those of all.
     """
 
     mapping: str
@@ -63,8 +62,6 @@ class Comparison:
     """What is to be trained, checked so far as it can be before.
 
     Attributes:
-        figure: of the paper, one of ``LAGS``.
-        config: path or name of the config.
         job: the config as it is loaded.
         overrides: the user's, of all settings.
         settings: that are compared; the first is what the others are held against.
@@ -107,12 +104,9 @@ def plan_comparison(
     """Decide what is trained, and make sure that all of it can be.
 
     Args:
-        config: path or name of the config.
-        figure: of the paper, one of ``LAGS``.
         lags: () for the figure's.
         seeds: how many; the first is the config's.
         threshold: None for the first of the config's.
-        overrides: ``SECTION.KEY=VALUE`` settings of all trainings.
         poor: such settings of the poor mapping; () for oversubscribed actors.
 
     Raises:
@@ -141,12 +135,7 @@ def plan_comparison(
 
 
 def oversubscribed(job: JobConfig, cores: int) -> tuple[str, ...]:
-    """Make a poor mapping of a config: several actors on each core, with its environments shared out.
-
-    Args:
-        job: the config.
-        cores: that can be used.
-    """
+    """Make a poor mapping of a config: several actors on each core, with its environments shared out."""
     actor, training = job.distribution.actor, job.training.settings
     num = OVERSUBSCRIBED * max(cores, actor.num)
     most = max(1, actor.num * job.environment.num_envs // num)
@@ -159,11 +148,6 @@ def oversubscribed(job: JobConfig, cores: int) -> tuple[str, ...]:
 
 def measure(comparison: Comparison, place: Path, *, quiet: bool) -> dict[Setting, list[Training]]:
     """Train every setting with every seed, the settings in turns.
-
-    Args:
-        comparison: what is compared.
-        place: where the run directories are made.
-        quiet: show no progress.
 
     Raises:
         RunFailed: a training failed, so there are no figures.

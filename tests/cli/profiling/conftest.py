@@ -12,10 +12,10 @@ from cli.profiling.made_up_measurements import PPO, Job, made_up
 
 from tianji_cli.config.loader import load_config
 from tianji_lab.profile.document import document
-from tianji_lab.profile.findings import Findings, MeasuredJob, find
+from tianji_lab.profile.result import MeasuredJob, ProfileResult, find
 from tianji_lab.profile.scaling import Cluster
 
-Find = Callable[..., Findings]
+Find = Callable[..., ProfileResult]
 
 
 @cache
@@ -25,7 +25,7 @@ def of(
     cluster: Cluster | None = None,
     noise: float = 0.04,
     overrides: tuple[str, ...] = (),
-) -> Findings:
+) -> ProfileResult:
     """What is found of a config, on so many cores, for this machine or a cluster."""
     measurements = made_up(job, cores, noise)
     subject = MeasuredJob(

@@ -17,7 +17,7 @@ from tianji_lab.model.costs import (
     Workload,
 )
 from tianji_lab.model.prediction import predict
-from tianji_lab.profile.findings import Limit, breaks_first, growth_limits
+from tianji_lab.profile.result import Limit, breaks_first, growth_limits
 
 SPLIT = Split(learners=1, learner_cores=1, actors=4, num_envs=10, groups=2)
 REPLAY = Workload(rho=2.0, uses_per_update=100.0, updates_per_version=1.0, send_size=10, rollout_steps=None)

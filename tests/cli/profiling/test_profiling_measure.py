@@ -10,7 +10,7 @@ from cli.profiling.probing import DQN, PPO, write_config
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.wire.parameters import policy_layout
-from tianji_lab.profile import rounds
+from tianji_lab.profile import schedule
 from tianji_lab.profile.measure import measure
 from tianji_lab.profile.measurements import Measurements
 from tianji_lab.profile.settings import fingerprint
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.timeout(400)  # Its windows take as long as they take, 
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure as quickly as can be, for there is time for everything."""
-    monkeypatch.setattr(rounds, "LONGEST_S", rounds.SHORTEST_S)
-    monkeypatch.setattr(rounds, "MOST_ROUNDS", rounds.LEAST_ROUNDS)
-    monkeypatch.setattr(rounds, "FRESH_S", 0.0)
+    monkeypatch.setattr(schedule, "LONGEST_S", schedule.SHORTEST_S)
+    monkeypatch.setattr(schedule, "MOST_ROUNDS", schedule.LEAST_ROUNDS)
+    monkeypatch.setattr(schedule, "FRESH_S", 0.0)
 
 
 def measured(config: str, cores: int, num_envs: list[int], *overrides: str) -> Measurements:

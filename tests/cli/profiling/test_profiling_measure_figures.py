@@ -8,7 +8,7 @@ import pytest
 
 from tianji_lab.profile.building import Phase
 from tianji_lab.profile.probe.protocol import Acted, ActedWindow, Learned, LearnedWindow
-from tianji_lab.profile.rounds import Notebook
+from tianji_lab.profile.schedule import Notebook
 
 
 def acted(fragments: int, busy_s: float) -> ActedWindow:

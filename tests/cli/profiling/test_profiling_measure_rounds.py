@@ -11,7 +11,7 @@ import pytest
 from cli.profiling.probing import PPO, write_config
 
 from tianji_cli.config.loader import load_config
-from tianji_lab.profile import building, rounds
+from tianji_lab.profile import building, schedule
 from tianji_lab.profile.building import Builder, Phase, Room, Subject, all_phases
 from tianji_lab.profile.probe.crew import Crew, ProbeFailed
 from tianji_lab.profile.probe.protocol import (
@@ -25,7 +25,7 @@ from tianji_lab.profile.probe.protocol import (
     Run,
     Step,
 )
-from tianji_lab.profile.rounds import ENOUGH_S, LONGEST_S, MOST_PAUSE_S, SHORTEST_S, WINDOWS, Rounds
+from tianji_lab.profile.schedule import ENOUGH_S, LONGEST_S, MOST_PAUSE_S, SHORTEST_S, WINDOWS, Schedule
 from tianji_lab.progress import Progress
 
 TWO = Room((0, 1))
@@ -153,7 +153,7 @@ def learned(wall_s: float, done: int, unit_s: float) -> LearnedWindow:
 @dataclass
 class Measured:
     crew: MadeUpCrew
-    rounds: Rounds
+    schedule: Schedule
     seconds: float
 
 
@@ -174,14 +174,14 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
     ) -> Measured:
         subject = Subject(config, overrides, load_config(config, overrides))
         clock = Clock()
-        monkeypatch.setattr(rounds, "time", clock)
+        monkeypatch.setattr(schedule, "time", clock)
         monkeypatch.setattr(building, "time", clock)
         crew = MadeUpCrew(clock, speed, room.probes)
         builder = Builder(crew, subject, tmp_path)
         builder.start()
         began = clock.now
         with Progress(2 * len(phases), quiet=True) as progress:
-            found = Rounds(builder, room, progress)
+            found = Schedule(builder, room, progress)
             found.run(phases, budget_s)
             assert progress.total == progress._done
         return Measured(crew, found, clock.now - began)
@@ -200,9 +200,9 @@ def test_all_phases_take_turns_in_every_round(measure: Measure) -> None:
     keys = [sorted(step.key for step in steps.values()) for steps in asked]
     assert keys == keys[: len(FEW)] * 4
     assert lengths(found.crew) == {LONGEST_S}
-    alone, crowded, _two = found.rounds.notebook.actors()
+    alone, crowded, _two = found.schedule.notebook.actors()
     assert len(alone.fragment_s.values) == len(crowded.fragment_s.values) == 4 * WINDOWS
-    assert found.rounds.unmeasured == []
+    assert found.schedule.unmeasured == []
 
 
 def test_windows_get_shorter_before_there_are_fewer_than_two_rounds(measure: Measure) -> None:
@@ -215,7 +215,7 @@ def test_windows_get_shorter_before_there_are_fewer_than_two_rounds(measure: Mea
     # Phases beside something else take so much longer that one round is nearly all there is time for.
     found = measure(Speed(version_s=0.3, beside=3.0), FEW, 9.0)
     assert len(found.crew.asked) == len(FEW)
-    assert found.rounds.unmeasured == []
+    assert found.schedule.unmeasured == []
 
 
 def test_probes_keep_the_configured_actor_and_what_was_built_last(measure: Measure) -> None:
@@ -248,26 +248,26 @@ def test_slow_jobs_are_measured_in_time_on_any_number_of_cores(
     phases = all_phases(room, 8, SIZES, [2, 4])
     found = measure(speed, phases, 38.0, room)
     assert found.seconds < 1.25 * 38.0
-    assert set(phases[:2]).isdisjoint(found.rounds.unmeasured)
-    measured = {figures.num_envs for figures in found.rounds.notebook.actors()}
+    assert set(phases[:2]).isdisjoint(found.schedule.unmeasured)
+    measured = {figures.num_envs for figures in found.schedule.notebook.actors()}
     assert 8 in measured
-    assert found.rounds.unmeasured == [phase for phase in phases if phase in found.rounds.unmeasured]
+    assert found.schedule.unmeasured == [phase for phase in phases if phase in found.schedule.unmeasured]
 
 
 def test_of_a_very_slow_job_the_configured_size_is_measured_once_and_that_is_said(measure: Measure) -> None:
     found = measure(Speed(fragment_s=7.0, version_s=9.0), ALL, 38.0)
-    (actor,), (learner,) = found.rounds.notebook.actors(), found.rounds.notebook.learners()
+    (actor,), (learner,) = found.schedule.notebook.actors(), found.schedule.notebook.learners()
     assert (actor.num_envs, actor.side_by_side, actor.crowded) == (8, 1, False)
     assert actor.fragment_s.values == pytest.approx((7.0,))
     assert (learner.num_envs, learner.cores, learner.crowded) == (8, 1, False)
     assert learner.updates_per_version == 10
-    assert found.rounds.unmeasured == ALL[2:]
+    assert found.schedule.unmeasured == ALL[2:]
     # Sizes that there is time for are measured whole.
     found = measure(Speed(fragment_s=0.5, version_s=1.0), ALL, 38.0)
-    left_out = {phase.num_envs for phase in found.rounds.unmeasured}
+    left_out = {phase.num_envs for phase in found.schedule.unmeasured}
     assert left_out
     assert left_out < {*SIZES}
-    of_actors = found.rounds.notebook.actors()
+    of_actors = found.schedule.notebook.actors()
     assert {figures.num_envs for figures in of_actors if figures.crowded} >= {8}
 
 
@@ -277,7 +277,7 @@ def test_a_single_long_unit_is_waited_for_and_said(measure: Measure, monkeypatch
     found = measure(Speed(fragment_s=20.0, version_s=0.1), FEW, 38.0)
     waits = "no whole fragment within 5 s; waiting up to 60 s for one"
     assert said[1] == f"1 actor of 8 environments: {waits}"
-    assert found.rounds.notebook.actors()[0].fragment_s.values == pytest.approx((20.0,))
+    assert found.schedule.notebook.actors()[0].fragment_s.values == pytest.approx((20.0,))
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_one_window_is_enough_where_it_takes_long_and_whoever_is_done_goes_on_un
     measure: Measure,
 ) -> None:
     found = measure(Speed(version_s=0.9), FEW, 1e6)
-    learner = next(figures for figures in found.rounds.notebook.learners() if not figures.crowded)
+    learner = next(figures for figures in found.schedule.notebook.learners() if not figures.crowded)
     assert len(learner.update_s.values) == 4
     for steps in found.crew.asked:
         for step in steps.values():
@@ -313,7 +313,7 @@ def test_a_learner_that_shares_cores_sleeps_as_long_as_it_would_wait_for_samples
     phases = [Phase(8, actors=1), Phase(8, learner_cores=1), sharing]
     found = measure(Speed(fragment_s=0.05, version_s=0.02), phases, 38.0)
     pauses = [{number: step.pause_s for number, step in steps.items()} for steps in found.crew.asked[:3]]
-    (actor,), (learner,) = found.rounds.notebook.actors(), found.rounds.notebook.learners()
+    (actor,), (learner,) = found.schedule.notebook.actors(), found.schedule.notebook.learners()
     learning_s = learner.publish_s.median + learner.updates_per_version * (
         learner.update_s.median + learner.draw_s.median
     )
@@ -347,7 +347,7 @@ def test_roles_in_step_sleep_while_the_others_would_work_once_that_is_known(meas
     }
     assert [*of_learners] == [pytest.approx(acting_s)]
     assert of_actors == dict.fromkeys([("actor-8-1", 1), ("actor-16-1", 1)], pytest.approx(0.023))
-    alone, *_ = found.rounds.notebook.actors()
+    alone, *_ = found.schedule.notebook.actors()
     assert len(alone.fragment_s.values) == 4 * WINDOWS, "what was measured without pauses does not count"
     assert {step.tail_s for steps in counted if len(steps) == 1 for step in steps.values()} == {0.0}
 
@@ -357,4 +357,4 @@ def test_slow_roles_in_step_sleep_no_longer_than_makes_a_difference(measure: Mea
     found = measure(speed, all_phases(TWO, 8, [16], []), 38.0, overrides=("distribution.mode=sync",))
     pauses = {step.pause_s for steps in found.crew.asked for step in steps.values()}
     assert pauses == {0.0, MOST_PAUSE_S}
-    assert found.rounds.notebook.learners()[0].update_s.values == pytest.approx((0.7 * 20.0 / 10,))
+    assert found.schedule.notebook.learners()[0].update_s.values == pytest.approx((0.7 * 20.0 / 10,))

@@ -14,8 +14,8 @@ from cli.profiling.made_up_measurements import DQN, PPO, Job, repeated
 from tianji_cli.config.loader import load_config
 from tianji_cli.quantities import count
 from tianji_lab.model.prediction import Prediction
-from tianji_lab.profile.findings import Findings
-from tianji_lab.profile.report import measured_facts, print_findings, print_verified, print_written
+from tianji_lab.profile.report import measured_facts, print_result, print_verified, print_written
+from tianji_lab.profile.result import ProfileResult
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.settings import split_of
 from tianji_lab.profile.verify import Verified
@@ -38,8 +38,8 @@ def checks_of(predictions: list[Prediction], *errors: float) -> list[Verified]:
     ]
 
 
-def printed(found: Findings, capsys: Out, **asked: bool) -> str:
-    print_findings(found, **asked)
+def printed(found: ProfileResult, capsys: Out, **asked: bool) -> str:
+    print_result(found, **asked)
     return capsys.readouterr().out
 
 

@@ -45,7 +45,7 @@ def an_actor(side_by_side: int, crowded: bool, seconds: float, num_envs: int = N
 def a_learner(
     update_s: float, *, crowded: bool = False, cores: int = 1, share: int = 1, num_envs: int = N
 ) -> LearnerFigures:
-    """A learner whose other work takes 1, 2 and 3 ms, half as much again in a crowd."""
+    """A learner whose other work takes 1, 2 and 3 ms, half as much again with all cores at work."""
     ms = 0.0015 if crowded else 0.001
     return LearnerFigures(
         cores=cores,
@@ -101,12 +101,12 @@ def split(
     return Split(learners, learner_cores, actors, num_envs, groups=groups, pinned=pinned, **more)
 
 
-def close(cost: Cost, alone_s: float, crowded_s: float) -> bool:
-    return astuple(cost) == pytest.approx((alone_s, crowded_s))
+def close(cost: Cost, alone_s: float, contended_s: float) -> bool:
+    return astuple(cost) == pytest.approx((alone_s, contended_s))
 
 
 def learners_of(*updates: tuple[int, int, float]) -> tuple[LearnerFigures, ...]:
-    """Learners with so many cores, such a share and such an update, a tenth slower in a crowd."""
+    """Learners with so many cores, such a share and such an update, a tenth slower with all cores at work."""
     return tuple(
         a_learner(update_s * (1.1 if crowded else 1.0), cores=cores, share=share, crowded=crowded)
         for cores, share, update_s in updates
@@ -172,9 +172,9 @@ def test_a_size_that_was_measured_only_in_part_is_not_one_of_those_to_choose_fro
     alone = an_actor(1, False, 0.3, num_envs=4 * N)
     in_part = measured(actors=(*whole.actors, alone))
     both_alone = in_part.model_copy(update={"learners": (*whole.learners, a_learner(0.02, num_envs=4 * N))})
-    crowd = (an_actor(1, True, 0.4, num_envs=4 * N), a_learner(0.02, num_envs=4 * N, crowded=True))
+    busy = (an_actor(1, True, 0.4, num_envs=4 * N), a_learner(0.02, num_envs=4 * N, crowded=True))
     fully = both_alone.model_copy(
-        update={"actors": (*both_alone.actors, crowd[0]), "learners": (*both_alone.learners, crowd[1])}
+        update={"actors": (*both_alone.actors, busy[0]), "learners": (*both_alone.learners, busy[1])}
     )
     assert [table.sizes for table in (whole, in_part, both_alone)] == [(N,)] * 3
     assert fully.sizes == (N, 4 * N)
@@ -195,7 +195,7 @@ def test_numbers_of_updates_are_those_of_an_undivided_batch_and_of_measured_envi
 
 def test_an_actor_is_crowded_as_beside_a_number_of_actors_near_its_own() -> None:
     costs = MeasuredCosts(measured(), Cluster(cores_per_node=3))
-    crowded = [costs.at(split(actors=actors)).actor.sample.crowded_s for actors in (1, 2, 30)]
+    crowded = [costs.at(split(actors=actors)).actor.sample.contended_s for actors in (1, 2, 30)]
     assert crowded == pytest.approx([0.12, 0.16, 0.16])
 
 
@@ -249,7 +249,7 @@ def test_updates_of_more_cores_and_smaller_shares_follow_a_law_of_what_was_measu
     table = measured(cores=5, learners=learners_of(*updates))
     costs = MeasuredCosts(table, Cluster(cores_per_node=10_000)).at(replace(of, actors=8))
     assert costs.learner.update.alone_s == pytest.approx(update_s, rel=1e-2 if of.learners > 8 else 1e-9)
-    assert costs.learner.update.crowded_s == pytest.approx(1.1 * costs.learner.update.alone_s)
+    assert costs.learner.update.contended_s == pytest.approx(1.1 * costs.learner.update.alone_s)
     of_learners = [words for words in costs.extrapolated if words.startswith(LAWS)]
     assert [said in words for words in of_learners] == ([True] if said else [])
 
@@ -515,6 +515,8 @@ def test_what_most_figures_had_on_average_beyond_their_cost_is_expected_of_all()
     before, after = (
         MeasuredCosts(of, Cluster(cores_per_node=2)).at(split()) for of in (there, hit_in_crowds)
     )
-    assert after.actor.sample == Cost(before.actor.sample.alone_s, 1.25 * before.actor.sample.crowded_s)
-    assert after.learner.update == Cost(before.learner.update.alone_s, 1.25 * before.learner.update.crowded_s)
-    assert after.buffer.draw.crowded_s == 1.25 * before.buffer.draw.crowded_s, "a figure that was not hit"
+    assert after.actor.sample == Cost(before.actor.sample.alone_s, 1.25 * before.actor.sample.contended_s)
+    assert after.learner.update == Cost(
+        before.learner.update.alone_s, 1.25 * before.learner.update.contended_s
+    )
+    assert after.buffer.draw.contended_s == 1.25 * before.buffer.draw.contended_s, "a figure that was not hit"

@@ -104,7 +104,7 @@ def test_the_prediction_comes_of_the_rules(
 ) -> None:
     prediction = predict(split, workload, of_split)
     assert min(prediction.limits, key=lambda name: prediction.limits[name]) == limit, "what the case is for"
-    simulated = exactly(split, workload, of_split, crowd=prediction.crowd, events=60_000)
+    simulated = exactly(split, workload, of_split, contention=prediction.contention, events=60_000)
     # In step, the buffer receives while actors still work: the prediction has one after the other.
     assert simulated.throughput == pytest.approx(prediction.throughput, rel=0.02)
     assert simulated.reception * workload.rho == pytest.approx(simulated.consumption, rel=0.02)
@@ -130,7 +130,9 @@ def test_the_prediction_comes_of_the_rules_where_roles_share_cores(
     per_update = workload.uses_per_update / (STEPS * workload.rho) * 40 / 8
     of_split = costs(update=update * per_update * 8, receive=1e-5, draw=1e-5)
     prediction = predict(split, workload, of_split, cores)
-    simulated = exactly(split, workload, of_split, cores=cores, crowd=prediction.crowd, events=30_000)
+    simulated = exactly(
+        split, workload, of_split, cores=cores, contention=prediction.contention, events=30_000
+    )
     assert simulated.throughput == pytest.approx(prediction.throughput, rel=0.06)
 
 
@@ -176,7 +178,7 @@ def jobs(draw: st.DrawFn) -> tuple[Split, Workload, Costs]:
 def test_the_prediction_comes_of_the_rules_whatever_the_job(job: tuple[Split, Workload, Costs]) -> None:
     split, workload, of_split = job
     prediction = predict(split, workload, of_split)
-    simulated = exactly(split, workload, of_split, crowd=prediction.crowd, events=30_000)
+    simulated = exactly(split, workload, of_split, contention=prediction.contention, events=30_000)
     in_flight = workload.window * split.actors
     if in_flight < workload.uses_per_update / workload.rho / STEPS:
         # Actors wait during an update for which they cannot send enough: no minimum of rates knows that.

@@ -91,8 +91,8 @@ def test_a_learner_that_waits_crowds_the_actor_only_while_it_works() -> None:
     costs = simple(sample=Cost(0.010, 0.020), update=Cost.fixed(0.004))
     prediction = predict(Split(1, 1, 1, 10), ONE_TO_ONE, costs)
     share = (-10 + (100 + 4 * 10 * 4) ** 0.5) / 20
-    assert prediction.crowd.actors == pytest.approx(share)
-    assert prediction.crowd.learners == pytest.approx(1.0)
+    assert prediction.contention.actors == pytest.approx(share)
+    assert prediction.contention.learners == pytest.approx(1.0)
     assert prediction.throughput == pytest.approx(100 / (0.010 + 0.010 * share))
 
 
@@ -102,9 +102,9 @@ def test_a_learner_that_is_never_left_waiting_crowds_in_full_and_is_crowded_in_p
     prediction = predict(Split(1, 1, 3, 10), ONE_TO_ONE, costs)
     # Actors are at work for u = 4 / (8 + 8 u) of the time.
     share = (-8 + (64 + 4 * 8 * 4) ** 0.5) / 16
-    assert prediction.crowd.learners == pytest.approx(share)
+    assert prediction.contention.learners == pytest.approx(share)
     # Of an actor's three neighbours one is the learner, always at work, and two are actors.
-    assert prediction.crowd.actors == pytest.approx((1 + 2 * share) / 3)
+    assert prediction.contention.actors == pytest.approx((1 + 2 * share) / 3)
     assert prediction.throughput == pytest.approx(100 / (0.008 * (1 + share)))
 
 
@@ -116,7 +116,7 @@ def test_no_crowd_is_more_than_full() -> None:
     costs = replace(costs, buffer=replace(costs.buffer, store=Cost(0.004, 0.010)))
     workload = replace(ONE_TO_ONE, colocated=False, rollout_steps=None)
     prediction = predict(Split(2, 2, 1, 10, buffer_cores=1), workload, costs, cores=4)
-    assert prediction.crowd.learners == 1.0
+    assert prediction.contention.learners == 1.0
     assert prediction.throughput == pytest.approx(100 / (0.002 + 0.001 * 50**0.5))
 
 
@@ -125,7 +125,7 @@ def test_the_worst_crowding_settles_too_and_there_is_none_on_the_only_core(deare
     # Both sides alike: if one is at work for u of the time, u = T (t + d u) for both, and u is 1 at most.
     costs = simple(sample=Cost(0.001, 0.001 * dearer), update=Cost(0.001, 0.001 * dearer))
     prediction = predict(Split(1, 1, 1, 10), ONE_TO_ONE, costs)
-    assert prediction.crowd == pytest.approx((1.0, 1.0, 1.0))
+    assert prediction.contention == pytest.approx((1.0, 1.0, 1.0))
     assert prediction.throughput == pytest.approx(100 / (0.001 * dearer))
     alone = predict(Split(1, 1, 1, 10), ONE_TO_ONE, costs, cores=1)
     assert alone.throughput == pytest.approx(100 / 0.002)
@@ -140,8 +140,8 @@ def test_roles_that_the_link_holds_back_crowd_one_another_less() -> None:
     )
     prediction = predict(Split(1, 1, 1, 10), ONE_TO_ONE, costs)
     assert prediction.throughput == prediction.limits["link"] == pytest.approx(200)
-    assert prediction.crowd.actors == pytest.approx(0.4)
-    assert prediction.crowd.learners == pytest.approx(2 * (0.1 + 0.1 * 0.4))
+    assert prediction.contention.actors == pytest.approx(0.4)
+    assert prediction.contention.learners == pytest.approx(2 * (0.1 + 0.1 * 0.4))
 
 
 def test_cores_on_which_roles_take_turns_are_all_at_work() -> None:
@@ -158,7 +158,7 @@ def test_a_crowd_is_only_as_busy_as_those_who_take_turns_let_one_another_be() ->
     costs = replace(costs, buffer=replace(costs.buffer, draw=Cost.fixed(0.040)))
     parted = replace(ONE_TO_ONE, colocated=False, rollout_steps=None)
     prediction = predict(Split(1, 1, 1, 10, buffer_cores=1), parted, costs, cores=2)
-    assert prediction.crowd.actors == pytest.approx(0.5)
+    assert prediction.contention.actors == pytest.approx(0.5)
     assert prediction.throughput == prediction.limits["cores"] == pytest.approx(1000)
 
 
@@ -169,7 +169,7 @@ def test_roles_that_share_cores_leave_some_idle_if_one_actor_is_all_there_is_to_
     prediction = predict(Split(2, 1, 1, 10), ONE_TO_ONE, costs, cores=2)
     assert prediction.throughput == prediction.limits["cores"] == pytest.approx(100 / 0.070)
     # Both cores are at work for 100 of 70 x 2 ms, of which the actor has 60.
-    assert prediction.crowd.actors == pytest.approx(40 / 70)
+    assert prediction.contention.actors == pytest.approx(40 / 70)
 
 
 def test_work_that_was_measured_a_little_faster_in_a_crowd_is_taken_as_measured() -> None:
@@ -188,11 +188,11 @@ def test_throughput_is_the_least_limit_and_every_crowd_a_share(
     assert prediction.limits["production"] == pytest.approx(prediction.production * workload.rho)
     assert prediction.limits["reception"] == pytest.approx(prediction.reception * workload.rho)
     assert prediction.limits["consumption"] == prediction.consumption
-    assert all(-1e-9 <= share <= 1 + 1e-9 for share in prediction.crowd)
+    assert all(-1e-9 <= share <= 1 + 1e-9 for share in prediction.contention)
     # Rates, throughput and crowds fit one another.
-    again = predict(split, workload, settled(costs, prediction.crowd), cores)
+    again = predict(split, workload, settled(costs, prediction.contention), cores)
     assert again.throughput == pytest.approx(prediction.throughput, rel=1e-6)
-    assert again.crowd == pytest.approx(prediction.crowd, abs=1e-6)
+    assert again.contention == pytest.approx(prediction.contention, abs=1e-6)
 
 
 @given(SPLITS, WORKLOADS, COSTS, CORES, st.floats(1.0, 2.0), st.floats(1.0, 2.0))
@@ -208,24 +208,24 @@ def test_a_dearer_crowd_never_makes_a_job_faster(
     assert predict(split, workload, dearer, cores).throughput <= before * (1 + 1e-6)
 
 
-def settled(costs: Costs, crowd: PerRole) -> Costs:
+def settled(costs: Costs, contention: PerRole) -> Costs:
     """What everything costs in a crowd that does not change."""
     return replace(
         costs,
-        actor=replace(costs.actor, sample=Cost.fixed(costs.actor.sample.at(crowd.actors))),
+        actor=replace(costs.actor, sample=Cost.fixed(costs.actor.sample.at(contention.actors))),
         buffer=replace(
             costs.buffer,
-            store=Cost.fixed(costs.buffer.store.at(crowd.buffers)),
-            draw=Cost.fixed(costs.buffer.draw.at(crowd.buffers)),
+            store=Cost.fixed(costs.buffer.store.at(contention.buffers)),
+            draw=Cost.fixed(costs.buffer.draw.at(contention.buffers)),
         ),
         learner=replace(
             costs.learner,
-            update=Cost.fixed(costs.learner.update.at(crowd.learners)),
-            publish=Cost.fixed(costs.learner.publish.at(crowd.learners)),
+            update=Cost.fixed(costs.learner.update.at(contention.learners)),
+            publish=Cost.fixed(costs.learner.publish.at(contention.learners)),
         ),
     )
 
 
 def more_crowded(cost: Cost, factor: float) -> Cost:
     """A cost that the same crowd raises by more."""
-    return Cost(cost.alone_s, cost.crowded_s * factor)
+    return Cost(cost.alone_s, cost.contended_s * factor)

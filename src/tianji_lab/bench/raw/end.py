@@ -41,7 +41,6 @@ class RawEnd(ABC):
     Args:
         trial: size of the messages, and how many may be on their way.
         rank: ``LEAD`` receives, the other rank sends.
-        options: where to listen, and with which key.
 
     Attributes:
         address: where the peer reaches it; empty if the job's name is enough.
@@ -94,9 +93,7 @@ def open_end(engine: str, trial: Trial, rank: int, options: EngineOptions) -> Ra
 
     Args:
         engine: a name in ``LOOPS``. Third-party engines have no raw loop, nor have two engines together.
-        trial: what is measured.
         rank: ``LEAD`` receives, the other rank sends.
-        options: where to listen, and with which key.
 
     Raises:
         UsageError: the engine has no raw loop.

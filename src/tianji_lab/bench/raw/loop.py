@@ -113,9 +113,6 @@ def memcpy_mb_per_s(nbytes: int) -> float:
 
     Every copy is a statement of Python's, as it is where a receiver stores a message: for small messages the
     statement is what is measured.
-
-    Args:
-        nbytes: of a message.
     """
     source = memoryview(bytearray(nbytes))
     store = Slots(nbytes, MOST_SLOTS).next

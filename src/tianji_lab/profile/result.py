@@ -50,11 +50,6 @@ def breaks_first(prediction: Prediction, workload: Workload, costs: Costs) -> Li
 
     What holds the throughput back already comes before all others; then whatever is closest.
 
-    Args:
-        prediction: for the split from which the job grows.
-        workload: of the job.
-        costs: of that split.
-
     Returns:
         None if nothing is shared that takes any time.
     """
@@ -63,13 +58,7 @@ def breaks_first(prediction: Prediction, workload: Workload, costs: Costs) -> Li
 
 
 def growth_limits(prediction: Prediction, workload: Workload, costs: Costs) -> list[Limit]:
-    """List all assumptions that end with growth, those that break first at the head.
-
-    Args:
-        prediction: for the split from which the job grows.
-        workload: of the job.
-        costs: of that split.
-    """
+    """List all assumptions that end with growth, those that break first at the head."""
     found = [
         _of_what_is_shared(name, prediction)
         for name in _SHARED
@@ -167,15 +156,7 @@ def _of_ages(prediction: Prediction, workload: Workload) -> Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredJob:
-    """A job, and what was measured of it.
-
-    Attributes:
-        config: as the user named it.
-        overrides: ``SECTION.KEY=VALUE`` settings over it.
-        job: the resolved config.
-        measurements: of this machine.
-        environment: of it, by subject.
-    """
+    """A job, and what was measured of it on the machine that ``environment`` describes."""
 
     config: str
     overrides: tuple[str, ...]
@@ -217,17 +198,13 @@ class MeasuredJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Findings:
+class ProfileResult:
     """What was measured, and what follows from it.
 
     Attributes:
-        subject: what was profiled.
         cluster: whose cores are to be split.
         as_it_is: what the config gives with its own split, on its own hosts.
         costs: of that split there.
-        candidates: best first.
-        table: costs of any split of the cluster.
-        search: that has found them.
         simulated: what the simulation says of the best one, if something of it was not measured.
         breaks_first: the assumption of the best one that breaks first, if something of it was not measured.
     """
@@ -264,22 +241,16 @@ class Findings:
         return self.table.at(self.recommended.split).extrapolated
 
     def with_actors(self, actors: int) -> Prediction:
-        """Reckon what the best gives with other actors, as if there were cores for all that are pinned.
-
-        Args:
-            actors: of each group.
-        """
+        """Reckon what the best gives with other actors, as if there were cores for all that are pinned."""
         split = replace(self.recommended.split, actors=actors)
         cores = None if split.pinned else self.cluster.cores
         return predict(split, self.subject.workload(split), self.table.at(split), cores)
 
 
-def find(subject: MeasuredJob, cluster: Cluster, *, anywhere: bool) -> Findings:
+def find(subject: MeasuredJob, cluster: Cluster, *, anywhere: bool) -> ProfileResult:
     """Look for the best split of a cluster's cores.
 
     Args:
-        subject: what is profiled.
-        cluster: whose cores are to be split.
         anywhere: show the best even if it cannot be run, such as several groups over ``inproc``.
 
     Raises:
@@ -296,7 +267,7 @@ def find(subject: MeasuredJob, cluster: Cluster, *, anywhere: bool) -> Findings:
         costs=table,
     )
     own = split_of(subject.job)
-    found = Findings(
+    found = ProfileResult(
         subject=subject,
         cluster=cluster,
         as_it_is=predict(own, subject.workload(own), here.at(own), hosts.cores),
@@ -308,11 +279,13 @@ def find(subject: MeasuredJob, cluster: Cluster, *, anywhere: bool) -> Findings:
     return _with_limits(found) if anywhere or found.extrapolated else found
 
 
-def _with_limits(found: Findings) -> Findings:
+def _with_limits(found: ProfileResult) -> ProfileResult:
     best = found.recommended.prediction
     workload, costs = found.subject.workload(best.split), found.table.at(best.split)
     simulated = None
     if not workload.one_process:
         # How much roles slow one another down is the model's to say: the simulation knows no caches.
-        simulated = simulate(best.split, workload, costs, cores=found.cluster.cores, crowd=best.crowd)
+        simulated = simulate(
+            best.split, workload, costs, cores=found.cluster.cores, contention=best.contention
+        )
     return replace(found, simulated=simulated, breaks_first=breaks_first(best, workload, costs))

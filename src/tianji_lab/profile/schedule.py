@@ -54,10 +54,8 @@ class Notebook:
         """Note what was done.
 
         Args:
-            phase: what ran.
             crowded: no core was idle.
             acted: by each of the actors. Windows count that all of them have.
-            learned: by the learner, if there was one.
         """
         if acted:
             windows = zip(*(answer.windows for answer in acted), strict=False)
@@ -94,8 +92,8 @@ class Notebook:
 
         A probe that has a share of the batch makes more of them in a round, since its rollout is whole.
         """
-        usual = min(of for of in self._learned if of.num_envs == num_envs and of.share == 1)
-        return _ratio(self._learned[usual], lambda one: one.updates, lambda one: one.versions)
+        undivided = min(of for of in self._learned if of.num_envs == num_envs and of.share == 1)
+        return _ratio(self._learned[undivided], lambda one: one.updates, lambda one: one.versions)
 
 
 def _actors(setting: _Acting, windows: Sequence[Sequence[ActedWindow]]) -> ActorFigures:
@@ -195,16 +193,10 @@ class Pauses(NamedTuple):
         return self.learner if number == LEARNER else self.actors
 
 
-class Rounds:
+class Schedule:
     """Runs phases, and keeps what probes did in them.
 
-    Args:
-        builder: builds what they run.
-        room: says who runs where.
-        progress: is told.
-
     Attributes:
-        notebook: what they did.
         unmeasured: phases there was no time for.
     """
 
@@ -224,7 +216,6 @@ class Rounds:
 
         Args:
             phases: all of them, most needed first; ``progress`` counts on ``LEAST_ROUNDS`` of them.
-            budget_s: what may be spent, in seconds.
 
         Raises:
             ProbeFailed: one of them could not be measured.
@@ -309,8 +300,6 @@ class Rounds:
         """Run a phase; say whether anything came of it.
 
         Args:
-            phase: what runs.
-            when: for the line of progress.
             limit_s: how long to wait for a window, if there is less time left.
         """
         expected_s = self._expected_s(phase)
