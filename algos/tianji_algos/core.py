@@ -7,9 +7,9 @@ environment. They see arrays and know no processes: the same three run in one sc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -120,6 +120,23 @@ class Model(torch.nn.Module, ABC):
         """Build what actors run: acting needs no gradients, so it may avoid torch."""
 
 
+class UpdateResult(NamedTuple):
+    """What one gradient update used. ``consumed += update(batch)`` counts the uses.
+
+    Attributes:
+        uses: samples that it used, over all learners.
+        priorities: absolute TD error ``[B]`` of each of this learner's, valid until the next update; None: it
+            computes none, so its samples can only be drawn uniformly.
+    """
+
+    uses: int
+    priorities: npt.NDArray[np.float32] | None = None
+
+    def __radd__(self, consumed: int) -> int:
+        """Count the uses."""
+        return consumed + self.uses
+
+
 class Embryo(ABC):
     """An update rule around a model.
 
@@ -151,8 +168,8 @@ class Embryo(ABC):
         return ()
 
     @abstractmethod
-    def update(self, batch: Any) -> int:
-        """Make one gradient update; returns the number of samples it used, over all learners."""
+    def update(self, batch: Any) -> UpdateResult:
+        """Make one gradient update; see ``complete_results`` for rules that return the uses alone."""
 
     @abstractmethod
     def metrics(self) -> dict[str, float]:
@@ -208,13 +225,8 @@ class ReplayEmbryo(Embryo):
     """
 
     @abstractmethod
-    def update(self, batch: Batch) -> int:
-        """Make one gradient update; returns the number of samples it used, over all learners."""
-
-    @property
-    @abstractmethod
-    def priorities(self) -> npt.NDArray[np.float32]:
-        """Absolute TD error ``[B]`` of each sample of the last update; reused by the next."""
+    def update(self, batch: Batch) -> UpdateResult:
+        """Make one gradient update; a prioritised replay takes the priorities of its result."""
 
 
 class SequenceEmbryo(Embryo):
@@ -225,8 +237,30 @@ class SequenceEmbryo(Embryo):
     """
 
     @abstractmethod
-    def update(self, batch: SequenceBatch) -> int:
-        """Make one gradient update; returns the number of steps it used, over all learners."""
+    def update(self, batch: SequenceBatch) -> UpdateResult:
+        """Make one gradient update; each step of a sequence is a use."""
+
+
+def complete_results(embryo: Embryo, *, prioritised: bool) -> Embryo:
+    """Let an update rule that returns the number of uses alone return an ``UpdateResult``, too.
+
+    Args:
+        embryo: any update rule. One that returns a number has the last priorities in an attribute.
+        prioritised: its samples have priorities; the attribute is read only then.
+    """
+    update: Callable[[Any], UpdateResult | int] = embryo.update
+
+    def complete(batch: Any) -> UpdateResult:
+        result = update(batch)
+        if not isinstance(result, UpdateResult):
+            result = UpdateResult(result, embryo.priorities if prioritised else None)  # type: ignore[attr-defined]
+        if prioritised and result.priorities is None:
+            what = f"{type(embryo).__name__} gives its samples no priorities"
+            raise AlgorithmError(f'{what}; distribution.buffer.sampler = "uniform" would be right')
+        return result
+
+    embryo.update = complete  # type: ignore[method-assign]
+    return embryo
 
 
 class Agent(ABC):

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
-from tianji_algos.core import ALONE, Agent, Fields, Peers, RolloutEmbryo, Spaces, require_model
+from tianji_algos.core import ALONE, Agent, Fields, Peers, RolloutEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.distributions import Distribution, distribution_for
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
@@ -208,7 +208,7 @@ class PolicyEmbryo(SingleOptimizer, RolloutEmbryo):
         for _ in range(self.settings.epochs):
             yield from self._rollout.minibatches(self._rng)
 
-    def update(self, batch: PolicyMinibatch) -> int:
+    def update(self, batch: PolicyMinibatch) -> UpdateResult:
         """Make one step of the optimizer."""
 
         def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
@@ -223,7 +223,7 @@ class PolicyEmbryo(SingleOptimizer, RolloutEmbryo):
         if self._peers.number > 1:
             self._peers.add_up(self._optimizer.gradient)
         self._means.add(self._latest, self._optimizer.step())
-        return batch.total
+        return UpdateResult(batch.total)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return parameters, what the optimizer remembers, and the state of the random stream."""

@@ -62,7 +62,7 @@ def test_the_gradient_is_that_of_advantage_actor_critic(
     fragment = random_fragment(np.random.default_rng(3), STEPS, ENVS, cartpole_spaces)
     fragment = acted(fragment, model, cartpole_spaces)
     embryo = PPOEmbryo(cartpole_spaces, model, PPOSettings(**settings), 0)
-    updates = [embryo.update(batch) for batch in embryo.minibatches([fragment])]
+    updates = [embryo.update(batch).uses for batch in embryo.minibatches([fragment])]
     assert updates == [fragment["mask"].sum()], "one update, with each sample once"
 
     t, n = np.nonzero(fragment["mask"])

@@ -96,8 +96,9 @@ def test_the_td_error_is_the_naive_one(cartpole_spaces: Spaces, double: bool) ->
     assert isinstance(twin, MLPQ)
     for seed in range(5):  # from the second update on the networks differ
         expected = reference_td_error(embryo, make_batch(seed), twin)
-        assert embryo.update(make_batch(seed)) == ROWS
-        np.testing.assert_allclose(embryo.priorities, np.abs(expected), rtol=1e-3, atol=1e-5)
+        result = embryo.update(make_batch(seed))
+        assert result.uses == ROWS
+        np.testing.assert_allclose(result.priorities, np.abs(expected), rtol=1e-3, atol=1e-5)
 
 
 def test_double_and_plain_targets_differ_once_the_networks_do(cartpole_spaces: Spaces) -> None:
@@ -105,9 +106,8 @@ def test_double_and_plain_targets_differ_once_the_networks_do(cartpole_spaces: S
     seen = []
     for _ in range(2):
         for seed in range(20):
-            for embryo in (double, plain):
-                embryo.update(make_batch(seed))
-            seen.append(np.array_equal(double.priorities, plain.priorities))
+            one, other = (embryo.update(make_batch(seed)).priorities for embryo in (double, plain))
+            seen.append(np.array_equal(one, other))
     assert seen[0]
     assert not all(seen)
 
@@ -175,10 +175,7 @@ def test_samples_after_which_an_episode_terminated_are_worth_their_reward(cartpo
 def test_metrics_are_means_since_the_last_call(cartpole_spaces: Spaces) -> None:
     embryo = build(cartpole_spaces)
     assert embryo.metrics() == {}
-    errors = []
-    for seed in range(3):
-        embryo.update(make_batch(seed))
-        errors.append(float(embryo.priorities.mean()))
+    errors = [np.mean(embryo.update(make_batch(seed)).priorities) for seed in range(3)]
     metrics = embryo.metrics()
     assert metrics.keys() == {"loss", "mean_q", "td_error", "gradient_norm", "learning_rate"}
     assert metrics["td_error"] == pytest.approx(np.mean(errors), rel=1e-4)

@@ -40,8 +40,8 @@ def test_the_gradient_is_autograds(delta: float | None, feature_major: bool) -> 
         np.testing.assert_allclose(d_q, variable.grad, rtol=1e-4, atol=1e-6)
         assert mean_loss == pytest.approx(expected.item(), rel=1e-4)
         assert mean_q == pytest.approx(taken.mean().item(), rel=1e-4, abs=1e-5)
-        np.testing.assert_allclose(loss.td_error, (taken - target).detach(), rtol=1e-4, atol=1e-5)
-        assert td_error == pytest.approx(np.abs(loss.td_error).mean(), rel=1e-4)
+        np.testing.assert_allclose(loss.errors, (taken - target).abs().detach(), rtol=1e-4, atol=1e-5)
+        assert td_error == pytest.approx(loss.errors.mean(), rel=1e-4)
 
 
 def test_a_sample_without_weight_teaches_nothing() -> None:

@@ -76,8 +76,9 @@ def test_errors_are_the_naive_ones(spaces: Spaces, model: dict[str, Any]) -> Non
         counts = counted(embryo.model, batch)
         expected = [np.abs(e[c]).mean() if c.any() else 0.0 for e, c in zip(errors.T, counts.T, strict=True)]
         before = target.flat_parameters().numpy()
-        assert embryo.update(batch) == ROWS
-        np.testing.assert_allclose(embryo.priorities, expected, rtol=1e-3, atol=1e-5)
+        result = embryo.update(batch)
+        assert result.uses == ROWS
+        np.testing.assert_allclose(result.priorities, expected, rtol=1e-3, atol=1e-5)
         target.read_parameters(before + np.float32(0.1) * (parameters(embryo) - before))
 
 
@@ -200,9 +201,8 @@ def test_critics_learn_from_the_rewards_of_the_settings(rewards: str) -> None:
     changed["team"].next_observation["reward"] += 1.0
     for name, other in changed.items():
         first, second = (build_embryo(DISCRETE, {"rewards": rewards}) for _ in range(2))
-        first.update(batch)
-        second.update(other)
-        assert np.array_equal(first.priorities, second.priorities) == (name == rewards)
+        priorities = first.update(batch).priorities, second.update(other).priorities
+        assert np.array_equal(*priorities) == (name == rewards)
 
 
 def test_weights_count_a_sample_as_often() -> None:
@@ -256,10 +256,9 @@ def test_a_state_that_went_through_files_continues_bit_for_bit(spaces: Spaces, m
     resumed = build_embryo(spaces, model, seed=7)
     resumed.load_state(tensors, json.loads(json.dumps(rest)))
     for seed in range(3, 6):
-        for embryo in (straight, resumed):
-            embryo.update(make_batch(spaces, seed=seed))
+        results = [embryo.update(make_batch(spaces, seed=seed)) for embryo in (straight, resumed)]
         np.testing.assert_array_equal(parameters(straight), parameters(resumed))
-        np.testing.assert_array_equal(straight.priorities, resumed.priorities)
+        np.testing.assert_array_equal(results[0].priorities, results[1].priorities)
 
 
 def test_a_state_does_not_change_while_training_goes_on() -> None:
@@ -283,10 +282,7 @@ def test_a_state_that_does_not_fit_is_refused_by_the_name_of_the_tensor() -> Non
 def test_metrics_are_means_since_the_last_call() -> None:
     embryo = build_embryo(DISCRETE, learning_rate=1e-2)
     assert embryo.metrics() == {}
-    errors = []
-    for seed in range(3):
-        embryo.update(make_batch(DISCRETE, seed=seed))
-        errors.append(float(embryo.priorities.mean()))
+    errors = [np.mean(embryo.update(make_batch(DISCRETE, seed=seed)).priorities) for seed in range(3)]
     metrics = embryo.metrics()
     assert metrics.keys() == {
         *("critic_loss", "policy_loss", "mean_q", "td_error", "entropy"),

@@ -49,7 +49,7 @@ def test_learners_in_step_make_the_update_of_the_whole_batch(model: dict[str, An
     other.update(share(1))
     embryo = build_embryo(DISCRETE, model, max_grad_norm=None)
     embryo.join(Partner(other._gradient))
-    assert embryo.update(share(0)) == ROWS
+    assert embryo.update(share(0)).uses == ROWS
     torch.testing.assert_close(embryo._gradient, alone._gradient, rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(parameters(embryo), parameters(alone), rtol=1e-3, atol=1e-5)
 
@@ -59,7 +59,7 @@ def learn_in_step(embryos: Sequence[MADDPGEmbryo], batches: Sequence[Batch]) -> 
 
     def learn(peers: Peers) -> int:
         embryos[peers.index].join(peers)
-        return embryos[peers.index].update(batches[peers.index])
+        return embryos[peers.index].update(batches[peers.index]).uses
 
     used, table = in_step(2, learn)
     assert used == [2 * ROWS, 2 * ROWS]

@@ -228,9 +228,11 @@ def test_learners_on_shares_of_a_batch_make_the_update_of_one_on_all_of_it(
             embryo.join(peers)
             each = 24 // peers.number
             own = rows_of(batch, slice(peers.index * each, (peers.index + 1) * each))
-        used = [embryo.update(own) for _ in range(5)]
+        results = [embryo.update(own) for _ in range(5)]
         moments = torch.cat(list(embryo.averaged_state())).numpy()
-        return Outcome(parameters(embryo), moments, sum(used), len(used)), embryo.priorities.copy()
+        priorities = results[-1].priorities
+        assert priorities is not None
+        return Outcome(parameters(embryo), moments, sum(results), len(results)), priorities.copy()
 
     alone, priorities = learn(ALONE)
     outcomes, _ = in_step(learners, learn)

@@ -130,7 +130,7 @@ def test_the_loss_is_the_naive_one(model: dict[str, Any], settings: dict[str, An
     for seed in range(3):  # from the second update on the networks differ
         batch = make_batch(seed, deaths=deaths)
         expected = reference_loss(embryo, twin.model, batch)
-        assert embryo.update(batch) == sum(LENGTHS)
+        assert embryo.update(batch).uses == sum(LENGTHS)
         assert embryo.metrics()["loss"] == pytest.approx(expected, rel=1e-3)
 
 
@@ -253,7 +253,7 @@ def test_learners_with_shares_of_a_batch_learn_what_one_would_of_all(mixer: str,
     def learn(embryo: QMIXEmbryo, own: slice) -> tuple[Floats, list[int], list[float]]:
         used, losses = [], []
         for batch in batches:
-            used.append(embryo.update(share(batch, own)))
+            used.append(embryo.update(share(batch, own)).uses)
             losses.append(embryo.metrics()["loss"])
         return parameters(embryo), used, losses
 

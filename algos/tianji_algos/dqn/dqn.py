@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
-from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, require_model
+from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import uploads_to
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.fields import FieldSpec
@@ -60,13 +60,13 @@ class DQNLoss:
         delta: TD error from which the loss is linear; None for half the squared error everywhere.
 
     Attributes:
-        td_error: of each sample of the last batch, ``[B]``.
+        errors: absolute TD error of each sample of the last batch, ``[B]``.
     """
 
     def __init__(self, delta: float | None) -> None:
         self._delta = np.float32(math.inf if delta is None else delta)
         self._d_q = np.empty((0, 0), np.float32)
-        self.td_error: Floats = np.empty(0, np.float32)
+        self.errors: Floats = np.empty(0, np.float32)
 
     def gradient(
         self, q: Floats, action: npt.NDArray[Any], target: Floats, weight: Floats
@@ -83,14 +83,15 @@ class DQNLoss:
         """
         size = len(q)
         taken, where = pick(q, action)
-        self.td_error = taken - target
-        slope = np.clip(self.td_error, -self._delta, self._delta)
-        chord = self.td_error - np.float32(0.5) * slope  # both losses are slope * (error - slope / 2)
+        td_error = taken - target
+        slope = np.clip(td_error, -self._delta, self._delta)
+        chord = td_error - np.float32(0.5) * slope  # both losses are slope * (error - slope / 2)
         slope *= weight
+        self.errors = np.abs(td_error)
         diagnostics = (
             float(np.dot(slope, chord)) / size,
             float(taken.mean()),
-            float(np.abs(self.td_error).mean()),
+            float(self.errors.mean()),
         )
         slope /= np.float32(size)
         if self._d_q.shape != q.T.shape:
@@ -276,10 +277,9 @@ class DQNEmbryo(SingleOptimizer, ReplayEmbryo):
         self._target = TargetNetwork(model, flat)
         self._bootstrapped = self._target.model.evaluation()
         self._loss = DQNLoss(settings.huber_delta if settings.loss == "huber" else None)
-        self._priorities: Floats = np.empty(0, np.float32)
         self._latest = (0.0, 0.0, 0.0)
 
-    def update(self, batch: Batch) -> int:
+    def update(self, batch: Batch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""
         next_observation = self._upload(batch.next_observation)
         observation = self._upload(batch.observation)  # Is on its way while the networks see the other.
@@ -294,14 +294,7 @@ class DQNEmbryo(SingleOptimizer, ReplayEmbryo):
             self._peers.add_up(self._optimizer.gradient.mul_(1.0 / self._peers.number))
         self._means.add(self._latest, self._optimizer.step())
         self._target.keep_up(self.settings, self._optimizer.steps)
-        return len(target) * self._peers.number
-
-    @property
-    def priorities(self) -> Floats:
-        """Absolute TD error ``[B]`` of each sample of the last update; reused by the next."""
-        if self._priorities.shape != self._loss.td_error.shape:
-            self._priorities = np.empty_like(self._loss.td_error)
-        return np.abs(self._loss.td_error, out=self._priorities)
+        return UpdateResult(len(target) * self._peers.number, self._loss.errors)
 
     def _targets(self, batch: Batch, next_observation: Any) -> Floats:
         """Compute ``reward + discount * Q(next observation)``, ``[B]``."""

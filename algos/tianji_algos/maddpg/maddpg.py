@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
-from tianji_algos.core import ALONE, Agent, Fields, Peers, ReplayEmbryo, Spaces, require_model
+from tianji_algos.core import ALONE, Agent, Fields, Peers, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange
 from tianji_algos.fields import FieldSpec
 from tianji_algos.maddpg.actions import ActionBounds, gumbel, team_actions
@@ -238,7 +238,6 @@ class MADDPGEmbryo(ReplayEmbryo):
         self._rng = np.random.default_rng(seed)
         self._actions = team_actions(spaces, settings.temperature, self._rng, flat.device)
         self._peers: Peers = ALONE
-        self._priorities: Floats = np.empty(0, np.float32)
         self._means = Means((*DIAGNOSTICS, "critic_gradient_norm", "actor_gradient_norm"))
         self.schedule(0)
 
@@ -258,8 +257,11 @@ class MADDPGEmbryo(ReplayEmbryo):
         adams = (self._actor_adam, self._critic_adam)
         return tuple(moment for adam in adams for moment in adam.tensors().values())
 
-    def update(self, batch: Batch) -> int:
-        """Make one step of critics and one of actors, and let the target networks follow."""
+    def update(self, batch: Batch) -> UpdateResult:
+        """Make one step of critics and one of actors, and let the target networks follow.
+
+        A sample's priority is a mean over critics.
+        """
         to_device = self._exchange.to_device
         seen, weight = self._seen(batch.observation), to_device(batch.weight)
         done = self._actions.done(to_device(batch.fields["action"])) * seen.alive[..., None]
@@ -268,18 +270,13 @@ class MADDPGEmbryo(ReplayEmbryo):
         policy_loss, entropy = self._policy_loss(seen, done, weight)
         torch.autograd.backward((critic_loss, policy_loss))  # They have no parameter in common.
         means = torch.stack((critic_loss, policy_loss, values.mean(), errors.mean(), entropy))
-        self._priorities, diagnostics = self._exchange.to_host((errors, means))
+        priorities, diagnostics = self._exchange.to_host((errors, means))
         if self._peers.number > 1:
             self._peers.add_up(self._gradient.mul_(1.0 / self._peers.number))
         critic_norm = self._critic_adam.step()
         self._means.add((*diagnostics.tolist(), critic_norm), self._actor_adam.step())
         self._target.follow(self.settings.target_tau)
-        return len(batch.reward) * self._peers.number
-
-    @property
-    def priorities(self) -> Floats:
-        """Absolute TD error ``[B]`` of each sample of the last update, a mean over critics."""
-        return self._priorities
+        return UpdateResult(len(batch.reward) * self._peers.number, priorities)
 
     def metrics(self) -> dict[str, float]:
         """Mean losses and diagnostics over the updates since the last call; empty if there were none."""

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.core import Fields, Spaces
+from tianji_algos.core import Fields, Spaces, UpdateResult
 from tianji_algos.distributions import Actions, Categorical, Distribution, Gaussian
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
@@ -218,11 +218,11 @@ class MAPPOEmbryo(PPOEmbryo):
     settings_type: ClassVar[type[MAPPOSettings]] = MAPPOSettings
     settings: MAPPOSettings
 
-    def update(self, batch: PolicyMinibatch) -> int:
-        """Make one step of the optimizer; returns how many env steps it used, over all learners."""
+    def update(self, batch: PolicyMinibatch) -> UpdateResult:
+        """Make one step of the optimizer; each env step is a use."""
         assert isinstance(batch, TeamMinibatch), "minibatches come from minibatches()"
         super().update(batch)
-        return batch.env_steps
+        return UpdateResult(batch.env_steps)
 
     def _distribution(self, spaces: Spaces) -> TeamDistribution:
         """Return the distribution of each agent's actions."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import SequenceBatch
-from tianji_algos.core import Agent, Fields, SequenceEmbryo, Spaces, require_model
+from tianji_algos.core import Agent, Fields, SequenceEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ, team_that_chooses
@@ -248,7 +248,7 @@ class QMIXEmbryo(SingleOptimizer, SequenceEmbryo):
         self._values = self._team.agents if model.settings.mixer == "none" else 1
         self._each_for_itself = model.settings.mixer == "none" and settings.rewards == "individual"
 
-    def update(self, batch: SequenceBatch) -> int:
+    def update(self, batch: SequenceBatch) -> UpdateResult:
         """Make one step of the optimizer, and let the target networks follow when it is time."""
         episodes = PackedEpisodes(batch)
         counts = self._counts(episodes)
@@ -260,7 +260,7 @@ class QMIXEmbryo(SingleOptimizer, SequenceEmbryo):
             self._peers.add_up(self._optimizer.gradient)
         self._means.add(diagnostics, self._optimizer.step())
         self._target.keep_up(self.settings, self._optimizer.steps)
-        return int(steps)
+        return UpdateResult(int(steps))
 
     def _counts(self, episodes: PackedEpisodes) -> Counts:
         """Return which values of all steps are learnt, ``[U, V]``."""

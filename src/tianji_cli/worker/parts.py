@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from tianji_algos import registry as algorithms
-from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model
+from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model, complete_results
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_cli.config.checks import wrong_agent
@@ -181,7 +181,7 @@ class Parts:
         embryo: Embryo = algorithms.load("embryo", section.type)(
             self.spaces, model, section.settings, self.seed("embryo", number)
         )
-        return embryo
+        return complete_results(embryo, prioritised=self._config.distribution.buffer.sampler == "prioritised")
 
     @property
     def _env_threads(self) -> int:

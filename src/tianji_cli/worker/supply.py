@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
 
-from tianji_algos.core import Embryo, ReplayEmbryo, RolloutEmbryo
+from tianji_algos.core import Embryo, RolloutEmbryo
 from tianji_cli.config.schema import BATCHES_AHEAD, JobConfig
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, DEALS, FRAGMENTS, PRIORITIES, SHARES, ChannelSize
 from tianji_cli.plan.plan import Plan, PlannedProcess
@@ -335,13 +335,18 @@ class ReplaySupply(Supply):
             in_step=section.priority_updates == "sync",
         )
 
-    def follower_source(self, transport: Transport, embryo: Embryo) -> FollowerSource:
+    def follower_source(self, transport: Transport, embryo: Embryo) -> FollowerSource:  # noqa: ARG002
         """Build what takes the follower's share of each batch."""
-        learner, prioritised = self._terms.processes.learner.rank, self._prioritised_by(embryo)
-        return ScatteredBatches(transport, self._terms.job, self._share, learner, prioritised=prioritised)
+        learner = self._terms.processes.learner.rank
+        return ScatteredBatches(
+            transport, self._terms.job, self._share, learner, prioritised=self._prioritised
+        )
 
     def feed(
-        self, transport: Transport, embryo: Embryo, all_reduce: AllReduceGroup | None = None
+        self,
+        transport: Transport,
+        embryo: Embryo,  # noqa: ARG002
+        all_reduce: AllReduceGroup | None = None,
     ) -> DataSource:
         """Build the feed over the replay beside the learner, or over the transport to it."""
         source: ReplayClient
@@ -368,16 +373,13 @@ class ReplaySupply(Supply):
             source,
             rho=self._settings.replay_ratio,
             publish_every=self._settings.publish_every,
-            prioritised=self._prioritised_by(embryo),
+            prioritised=self._prioritised,
             age_bin=max(1, self._section.capacity // AGE_BINS),
         )
 
     @property
     def _prioritised(self) -> bool:
         return self._section.sampler == "prioritised"
-
-    def _prioritised_by(self, embryo: Embryo) -> ReplayEmbryo | None:
-        return cast("ReplayEmbryo", embryo) if self._prioritised else None
 
     def _limiter(self) -> RateLimiter:
         settings = self._settings

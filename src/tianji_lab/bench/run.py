@@ -7,12 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tianji_cli.wire.address import link_mb_per_s
-
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.mpi import Launch, World, launched, run_again_under_mpiexec
 from tianji_cli.quantities import size
 from tianji_cli.signals import STOP_SIGNALS
+from tianji_cli.wire.address import link_mb_per_s
 from tianji_lab.bench.ensemble import Ensemble, local_ensemble, mpi_ensemble
 from tianji_lab.bench.partner import take_part
 from tianji_lab.bench.raw.loop import memcpy_mb_per_s

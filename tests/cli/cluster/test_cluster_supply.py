@@ -159,8 +159,7 @@ def train(one: Group, rounds: int) -> tuple[int, int]:
             one.feed.advance(0)
         batch = one.feed.batch()
         if batch is not None:
-            one.embryo.update(batch)
-            one.feed.used()
+            one.feed.used(one.embryo.update(batch))
             batches += 1
     return received, batches
 

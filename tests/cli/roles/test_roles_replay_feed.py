@@ -10,7 +10,7 @@ import torch
 from cli.data.replays import JOB, ScriptedActor, open_replay
 
 from tianji_algos import registry as algorithms
-from tianji_algos.core import ReplayEmbryo, Spaces, build_model
+from tianji_algos.core import ReplayEmbryo, Spaces, UpdateResult, build_model
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.models.settings import MLPQSettings
 from tianji_cli.roles.actor.evaluator import Evaluator
@@ -43,7 +43,7 @@ class Training:
             LocalReplayClient(self.store, self.arrays),
             rho=RHO,
             publish_every=PUBLISH_EVERY,
-            prioritised=self.embryo if sampler == "prioritised" else None,
+            prioritised=sampler == "prioritised",
             age_bin=1,
         )
         self.feed.advance(0)
@@ -57,11 +57,13 @@ class Training:
             self.replay.accept()
             self.store.limiter.received += EACH
 
-    def update(self) -> None:
+    def update(self) -> UpdateResult:
         batch = self.feed.batch()
         assert batch is not None
-        assert self.embryo.update(batch) == BATCH
-        self.feed.used()
+        result = self.embryo.update(batch)
+        assert result.uses == BATCH
+        self.feed.used(result)
+        return result
 
 
 def test_a_round_is_over_after_so_many_updates_and_no_batch_comes_before_the_policy_is_published() -> None:
@@ -112,11 +114,12 @@ def test_lag_and_age_are_those_of_the_samples_at_the_time_of_their_use() -> None
 def test_an_update_changes_the_priorities_of_its_batch_to_its_errors() -> None:
     one = Training("prioritised")
     one.receive(5)
-    one.update()
+    priorities = one.update().priorities
+    assert priorities is not None
     sampler = one.replay.sampler
     assert isinstance(sampler, PrioritisedSampler)
     keys, last = np.unique(one.arrays.key[::-1], return_index=True)
-    errors = one.embryo.priorities[::-1][last]
+    errors = priorities[::-1][last]
     expected = (np.float64(errors) + SMALLEST_PRIORITY) ** 0.6
     np.testing.assert_allclose(sampler.tree.leaves[keys % one.replay.ring.slot_steps], expected, rtol=1e-5)
 

@@ -10,6 +10,7 @@ from cli.data.replays import JOB, ScriptedActor, fragment_layout
 from cli.roles.replay_line import BATCH, BUFFER, LEARNER, Line
 
 from tianji_algos.batch import SequenceBatch
+from tianji_algos.core import UpdateResult
 from tianji_cli.plan.graph import DEALS, SHARES
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.store import ReplayStore
@@ -103,7 +104,7 @@ def test_shares_of_a_batch_are_its_sequences_and_each_goes_to_one_learner() -> N
     source = ScatteringReplayClient(
         learner, books.store, whole, share, dealer, prioritised=False, in_step=False
     )
-    feeds = [ScatteredBatches(end, JOB, share, 0, prioritised=None) for end in (one, other)]
+    feeds = [ScatteredBatches(end, JOB, share, 0, prioritised=False) for end in (one, other)]
     drawn = 0
     for _ in range(10):
         assert source.deal(DEAL)
@@ -120,7 +121,7 @@ def test_shares_of_a_batch_are_its_sequences_and_each_goes_to_one_learner() -> N
             together = np.concatenate([getattr(part, name) for part in parts])
             np.testing.assert_array_equal(together, source._whole.arrays[name])
         for feed in feeds:
-            feed.used()
+            feed.used(UpdateResult(0))
             assert feed.batch() is None
 
 
@@ -145,7 +146,7 @@ def test_the_balance_counts_steps_and_takes_a_batch_for_as_many_as_it_may_have()
         LocalReplayClient(books.store, BatchArrays(BatchLayout.of(LAYOUT, 4, ("action",), MOST))),
         rho=RHO,
         publish_every=10**6,
-        prioritised=None,
+        prioritised=False,
         age_bin=1,
     )
     feed.advance(0)
@@ -156,7 +157,7 @@ def test_the_balance_counts_steps_and_takes_a_batch_for_as_many_as_it_may_have()
         while (batch := feed.batch()) is not None:
             assert isinstance(batch, SequenceBatch)
             used += int(batch.length.sum())
-            feed.used()
+            feed.used(UpdateResult(0))
             assert limiter.error >= -20.0
         assert limiter.consumed == used
         assert limiter.error - 4 * MOST / RHO < -20.0 or limiter.received < WARMUP

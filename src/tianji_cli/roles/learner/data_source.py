@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.batch import Batch, SequenceBatch
-from tianji_algos.core import ReplayEmbryo, RolloutEmbryo
+from tianji_algos.core import RolloutEmbryo, UpdateResult
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import Rollout, RolloutStore, StoredFragment
@@ -60,8 +60,8 @@ class DataSource(ABC):
     def batch(self) -> Any | None:
         """Hand out the next batch for the embryo, valid until the next call; None if it is not there yet."""
 
-    def used(self) -> None:  # noqa: B027 - rollouts want to know nothing
-        """Note that the embryo has made its update on the last batch."""
+    def used(self, result: UpdateResult) -> None:  # noqa: B027 - rollouts want to know nothing
+        """Note what the update on the last batch came to."""
 
     @property
     @abstractmethod
@@ -237,7 +237,7 @@ class ReplaySource(DataSource):
         source: where they are drawn.
         rho: uses of each sample in serial training.
         publish_every: updates between two published policies.
-        prioritised: learns from them, and changes their priorities; None: they have none.
+        prioritised: samples have priorities, which updates change.
         age_bin: width of the bins that ages are counted in, in env steps.
     """
 
@@ -247,7 +247,7 @@ class ReplaySource(DataSource):
         *,
         rho: float,
         publish_every: int,
-        prioritised: ReplayEmbryo | None,
+        prioritised: bool,
         age_bin: int,
     ) -> None:
         self._source = source
@@ -286,11 +286,11 @@ class ReplaySource(DataSource):
         self._ages.record_all(arrays.age)
         return arrays.batch
 
-    def used(self) -> None:
+    def used(self, result: UpdateResult) -> None:
         """Pass on the new priorities."""
         self._updates_in_round += 1
-        if self._prioritised is not None:
-            self._source.give_priorities(self._prioritised.priorities)
+        if self._prioritised and result.priorities is not None:
+            self._source.give_priorities(result.priorities)
 
     @property
     def round_is_done(self) -> bool:

@@ -286,9 +286,10 @@ class Learner(Role):
         batch = self._source.batch()
         if batch is None:
             return self._source.round_is_done
-        self._progress.consumed += self._embryo.update(batch)
+        result = self._embryo.update(batch)
+        self._progress.consumed += result.uses
         self._progress.updates += 1
-        self._source.used()
+        self._source.used(result)
         return True
 
     def _deal(self, all_reduce: AllReduceGroup) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from tianji_algos.core import Agent, Embryo, Model
+from tianji_algos.core import Agent, Embryo, Model, UpdateResult
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.plan.plan import Plan, PlannedProcess
@@ -83,10 +83,10 @@ class TimedSource(DataSource):
         self.draw_s += time.perf_counter() - began
         return batch
 
-    def used(self) -> None:
-        """Note that it was used."""
+    def used(self, result: UpdateResult) -> None:
+        """Note what the update on it came to."""
         began = time.perf_counter()
-        self._feed.used()
+        self._feed.used(result)
         self.draw_s += time.perf_counter() - began
 
     @property

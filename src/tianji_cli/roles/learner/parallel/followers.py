@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.core import Embryo, ReplayEmbryo, RolloutEmbryo
+from tianji_algos.core import Embryo, RolloutEmbryo, UpdateResult
 from tianji_cli.plan.graph import DEALS, PRIORITIES, SHARES
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.data_source import BatchInbox, PriorityOutbox, ReplayClient
@@ -56,8 +56,8 @@ class FollowerSource(ABC):
         """Hand out the next batch of the deal; None if all are used."""
 
     @abstractmethod
-    def used(self) -> None:
-        """Note that the update rule has made its update on the last batch."""
+    def used(self, result: UpdateResult) -> None:
+        """Note what the update on the last batch came to."""
 
     def report(self) -> dict[str, Any]:
         """What the root is told: messages that were refused, how many, and why the first."""
@@ -125,7 +125,7 @@ class ScatteredRollouts(FollowerSource):
             self._minibatches = None
         return minibatch
 
-    def used(self) -> None:
+    def used(self, result: UpdateResult) -> None:
         """Rollouts want to know nothing."""
 
     def _missing(self, deal: Deal) -> bool:
@@ -164,7 +164,7 @@ class ScatteredBatches(FollowerSource):
         job: the job's number.
         share: how a share is laid out.
         learner: rank that is sent priorities.
-        prioritised: learns from them, and changes their priorities; None: they have none.
+        prioritised: samples have priorities, which updates change.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class ScatteredBatches(FollowerSource):
         share: BatchLayout,
         learner: int,
         *,
-        prioritised: ReplayEmbryo | None,
+        prioritised: bool,
     ) -> None:
         super().__init__(transport, job)
         self._prioritised = prioritised
@@ -191,11 +191,11 @@ class ScatteredBatches(FollowerSource):
             return None
         return self._arrays.batch
 
-    def used(self) -> None:
+    def used(self, result: UpdateResult) -> None:
         """Send the new priorities as soon as there is room, and give the memory back."""
         assert self._arrays is not None
-        if self._prioritised is not None:
-            self._outbox.send(self._arrays.key, self._prioritised.priorities)
+        if self._prioritised and result.priorities is not None:
+            self._outbox.send(self._arrays.key, result.priorities)
         self._is_used = True
         self._inbox.release()
 
@@ -382,9 +382,9 @@ class Follower(Role):
             self._end(self._deal)
             self._deal = None
             return True
-        self._embryo.update(batch)
+        result = self._embryo.update(batch)
         self._updates += 1
-        self._source.used()
+        self._source.used(result)
         return True
 
     def _begin(self, deal: Deal) -> None:
