@@ -35,8 +35,7 @@ from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettin
 from tianji_cli.roles.buffer.replay.samplers import SamplerName
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.worker.assembly import Assembly
-from tianji_cli.worker.parts import Job
+from tianji_cli.worker.parts import Job, Parts
 
 MOST_US = 1000.0
 """Prioritised sampling and update of 512 out of a million."""
@@ -123,23 +122,23 @@ def stored_bytes(layout: FragmentLayout, fields: tuple[str, ...]) -> int:
     return sum(math.prod(spec.shape) * spec.dtype.itemsize for spec in specs)
 
 
-def assembly_of(config: JobConfig) -> Assembly:
+def parts_of(config: JobConfig) -> Parts:
     """What the process of the learner is made of."""
     plan = make_plan(config)
     job = Job("alone", config, plan, Path(tempfile.gettempdir()) / "no-run")
-    return Assembly(job, plan.processes[1], 0)
+    return Parts(job, plan.processes[1], 0)
 
 
-def fields_of(assembly: Assembly) -> tuple[str, ...]:
+def fields_of(parts: Parts) -> tuple[str, ...]:
     """Names of the agent's fields that a batch carries."""
-    common = {spec.name for spec in common_fields(assembly.spaces.observation)}
-    return tuple(spec.name for spec in assembly.layout.fields if spec.name not in common | {PRIORITY})
+    common = {spec.name for spec in common_fields(parts.spaces.observation)}
+    return tuple(spec.name for spec in parts.layout.fields if spec.name not in common | {PRIORITY})
 
 
 def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
     config = load_config(options.config, options.set)
-    assembly, training = assembly_of(config), config.replay_settings
-    layout, fields = assembly.layout, fields_of(assembly)
+    parts, training = parts_of(config), config.replay_settings
+    layout, fields = parts.layout, fields_of(parts)
     rows = []
     for sampler in options.samplers:
         settings = ReplaySettings(options.capacity, sampler, training.n_step, training.gamma, memory="ram")

@@ -178,13 +178,13 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
     # torch is slow to import, and what the command line got wrong is known by now.
     from tianji_cli.plan.plan import make_plan  # noqa: PLC0415
-    from tianji_cli.worker.assembly import Assembly  # noqa: PLC0415
-    from tianji_cli.worker.parts import Job  # noqa: PLC0415
+    from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
+    from tianji_cli.worker.parts import Job, Parts  # noqa: PLC0415
 
     plan = make_plan(config)
     # As the root, which computes on a CPU: a run that used GPUs may be judged where there is none.
-    assembly = Assembly(Job("", config, plan, directory.path), plan.processes[0], 0)
-    build = partial(assembly.evaluator, episodes, seed, name, policy=untrained, limits=limits)
+    parts = Parts(Job("", config, plan, directory.path), plan.processes[0], 0)
+    build = partial(build_evaluator, parts, episodes, seed, name, policy=untrained, limits=limits)
     try:
         evaluator = _play(build, limits, animation)
     except TianjiError:

@@ -29,10 +29,10 @@ ARRIVALS: Final = "arrivals"
 PRIORITIES: Final = "priorities"
 """Channel to where a replay is: one message for each batch that was used."""
 
-DEALS: Final = "deals"
+HEADERS: Final = "deals"
 """Channel from the learner to its followers: one message for each round of updates."""
 
-SHARES: Final = "shares"
+SHARDS: Final = "shares"
 """Channel from the learner to its followers: what they learn from in a round."""
 
 CONTRIBUTIONS: Final = "contributions"
@@ -159,7 +159,7 @@ def graph_of(config: JobConfig) -> RoleGraph:
         channels += [ChannelEdge(BATCHES, "buffer", "learner"), ChannelEdge(ARRIVALS, "buffer", "learner")]
         channels += [ChannelEdge(PRIORITIES, "learner", "buffer")]
     if distribution.learner.num > 1:
-        channels += [ChannelEdge(DEALS, "learner", "follower"), ChannelEdge(SHARES, "learner", "follower")]
+        channels += [ChannelEdge(HEADERS, "learner", "follower"), ChannelEdge(SHARDS, "learner", "follower")]
         channels += [ChannelEdge(PRIORITIES, "follower", "learner")] if prioritised else []
     slots = [SlotEdge(POLICY, "learner", ("actor", *(n for n, s in roles.items() if POLICY in s.reads)))]
     if distribution.groups > 1:
@@ -200,4 +200,4 @@ def _carrying(role: str, plan: Plan, group: int | None) -> Sequence[PlannedProce
     """Processes that carry a role in a group, or in all of them."""
     if role == ROOT:
         return (plan.processes[ROOT_RANK],)
-    return [process for process in plan.carrying(role) if group is None or process.group == group]
+    return plan.carrying(role, group)

@@ -113,9 +113,10 @@ class Plan:
         """Where each rank is."""
         return {process.rank: process.host for process in self.processes}
 
-    def carrying(self, role: str) -> tuple[PlannedProcess, ...]:
-        """Processes that carry a role, by rank."""
-        return tuple(process for process in self.processes if role in process.roles)
+    def carrying(self, role: str, group: int | None = None) -> tuple[PlannedProcess, ...]:
+        """Processes that carry a role, by rank: those of a group, or all of them."""
+        of_group = (process for process in self.processes if group is None or process.group == group)
+        return tuple(process for process in of_group if role in process.roles)
 
     def titles(self, ranks: Iterable[int]) -> str:
         """Name some processes in a line: the first few, and how many more there are."""

@@ -49,10 +49,15 @@ def check_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> None:
 
 def _build(spec: BuildSpec) -> None:
     # Imported here: a process started anew has its title and its output before the first slow import.
-    from tianji_cli.worker.assembly import Assembly  # noqa: PLC0415
-    from tianji_cli.worker.parts import Job  # noqa: PLC0415
+    from tianji_cli.worker.experience import check_replay_memory  # noqa: PLC0415
+    from tianji_cli.worker.parts import Job, Parts  # noqa: PLC0415
 
     config = parse_config(spec.config)
     plan = make_plan(config, expected_hosts(config))
-    learner = plan.carrying("learner")[0]
-    Assembly(Job("", config, plan, spec.directory), learner, 0).check()
+    parts = Parts(Job("", config, plan, spec.directory), plan.carrying("learner")[0], 0)
+    model = parts.model()
+    parts.agent(model, 1, seed=0)
+    parts.embryo(model)
+    _ = parts.layout  # It refuses a model that does not go with the update rule.
+    if config.learns_from_replay:
+        check_replay_memory(parts, sum(plan.is_local(process.rank) for process in plan.carrying("buffer")))

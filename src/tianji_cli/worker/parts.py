@@ -1,8 +1,9 @@
-"""The parts that roles are built from: environments, model, agent, update rule, layout, seeds."""
+"""The parts that roles are built from: environments, model, agent, update rule, layouts, seeds, devices."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,17 +16,20 @@ import torch
 
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model, complete_results
+from tianji_algos.device import device_of
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_cli.config.checks import wrong_agent
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import UsageError
+from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import load_parameters, load_training
 from tianji_cli.files.saved import LAST, Progress, checkpoints_of
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.roles.buffer.replay.replay import kept_first
+from tianji_cli.roles.buffer.replay.replay import PRIORITY, kept_first
 from tianji_cli.roles.learner.episodes import Episodes
+from tianji_cli.wire.batches import BatchLayout
 from tianji_cli.wire.fragment import FragmentLayout, common_fields
+from tianji_cli.wire.records import job_number
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
@@ -62,6 +66,11 @@ class Job:
         return self.directory if self.run is None else self.run
 
     @property
+    def env_steps(self) -> int:
+        """Env steps of all groups in earlier sessions."""
+        return sum(progress.env_steps for progress in self.progress)
+
+    @property
     def checkpoints(self) -> Path:
         """Where checkpoints are: the first group's, and below them those of the others."""
         return self.lasting / "checkpoints"
@@ -89,13 +98,19 @@ class Parts:
         job: the job.
         process: the process, as planned.
         incarnation: how often it was restarted.
+
+    Attributes:
+        job: the job.
+        config: of the job.
+        process: the process, as planned.
+        incarnation: how often it was restarted.
     """
 
     def __init__(self, job: Job, process: PlannedProcess, incarnation: int) -> None:
-        self._job = job
-        self._config = job.config
-        self._process = process
-        self._incarnation = incarnation
+        self.job = job
+        self.config = job.config
+        self.process = process
+        self.incarnation = incarnation
 
     def environment(
         self, num_envs: int, render: bool = False, *, evaluation: bool = False
@@ -107,7 +122,7 @@ class Parts:
             render: whether they can be drawn.
             evaluation: whole games, whatever eases training.
         """
-        section = self._config.environment
+        section = self.config.environment
         return environments.find(section.type).make(
             section.id or "",
             num_envs,
@@ -130,13 +145,13 @@ class Parts:
         common = common_fields(shown.frame, shown.spaces.stack, winnable=shown.winnable)
         fields = common + self.agent_fields + self.model_fields
         return FragmentLayout(
-            self._config.distribution.actor.send_size, self._config.environment.num_envs, kept_first(fields)
+            self.config.distribution.actor.send_size, self.config.environment.num_envs, kept_first(fields)
         )
 
     @cached_property
     def agent_fields(self) -> tuple[FieldSpec, ...]:
         """Fields that the agent adds to a fragment."""
-        section = self._config.agent
+        section = self.config.agent
         fields: tuple[FieldSpec, ...] = algorithms.load("agent", section.type).fields(
             self.spaces, section.settings
         )
@@ -149,26 +164,32 @@ class Parts:
         Raises:
             UnsuitableModelError: it remembers, and the update rule learns from single steps.
         """
-        section = self._config.model
+        section = self.config.model
         fields: tuple[FieldSpec, ...] = algorithms.load("model", section.type).recorded(
             self.spaces, section.settings
         )
-        if fields and self._config.learns_from_replay:
+        if fields and self.config.learns_from_replay:
             raise UnsuitableModelError(
-                f"the model {section.type!r} remembers earlier steps, but {self._config.training.type!r} "
+                f"the model {section.type!r} remembers earlier steps, but {self.config.training.type!r} "
                 "learns from a replay, of single ones; a model without memory would be right"
             )
         return fields
 
+    def batches(self, learners: int = 1) -> BatchLayout:
+        """Lay out a batch of the replay, or the part of it that one of so many learners gets."""
+        read = [field.name for field in self.agent_fields if field.name != PRIORITY]
+        size = self.config.replay_settings.batch_size // learners
+        return BatchLayout.of(self.layout, size, read, self.config.sequence_steps)
+
     def model(self) -> Model:
         """Build the network; initial parameters follow from the seed alone."""
-        section = self._config.model
+        section = self.config.model
         model_type = algorithms.load("model", section.type)
-        return build_model(model_type, self.spaces, section.settings, self._config.experiment.seed)
+        return build_model(model_type, self.spaces, section.settings, self.config.experiment.seed)
 
     def agent(self, model: Model, num_envs: int, seed: int) -> Agent:
         """Build an agent that acts in ``num_envs`` environments."""
-        section = self._config.agent
+        section = self.config.agent
         agent: Agent = algorithms.load("agent", section.type)(
             self.spaces, model, section.settings, num_envs, seed
         )
@@ -176,18 +197,85 @@ class Parts:
 
     def embryo(self, model: Model) -> Embryo:
         """Build the update rule around a model."""
-        section, process = self._config.training, self._process
-        number = (process.group or 0) * self._config.distribution.learner.num + process.learner
+        section, process = self.config.training, self.process
+        number = (process.group or 0) * self.config.distribution.learner.num + process.learner
         embryo: Embryo = algorithms.load("embryo", section.type)(
             self.spaces, model, section.settings, self.seed("embryo", number)
         )
-        return complete_results(embryo, prioritised=self._config.distribution.buffer.sampler == "prioritised")
+        return complete_results(embryo, prioritised=self.prioritised)
+
+    @property
+    def prioritised(self) -> bool:
+        """The replay draws samples by their priorities."""
+        return self.config.distribution.buffer.sampler == "prioritised"
+
+    def acting_agent(self, number: int) -> Agent:
+        """Build the agent of an actor, with its part of the group's exploration.
+
+        Each group learns from its own actors, so each has the whole range.
+        """
+        num_envs = self.config.environment.num_envs
+        agent = self.agent(self.acting_model(), num_envs, self.seed("policy", number))
+        of_group = [actor for numbers in self.actors.values() for actor in numbers]
+        agent.explore_as(of_group.index(number) * num_envs, len(of_group) * num_envs)
+        return agent
+
+    def trained_embryo(self) -> Embryo:
+        """Build the update rule, and go on from where the last session ended."""
+        embryo = self.embryo(self._model_on(self.device, "distribution.device"))
+        if self.saved is not None:
+            self.saved.restore(embryo)
+            embryo.schedule(self.job.env_steps)
+        return embryo
+
+    def acting_model(self) -> Model:
+        """Build the network where policies act, which is another place than a learner's beside them."""
+        key = "distribution.actor.device"
+        return self._model_on(self.config.distribution.actor.device if self._learns else self.device, key)
+
+    @cached_property
+    def device(self) -> str:
+        """Where this process computes: where there are fewer GPUs than numbers, they go round."""
+        distribution = self.config.distribution
+        wanted = distribution.device if self._learns else distribution.actor.device
+        kind, _, number = self.process.device.partition(":")
+        numbered_by_plan = number and wanted == kind == "cuda"
+        gpus = torch.cuda.device_count() if numbered_by_plan else 0
+        return f"{kind}:{int(number) % gpus}" if gpus else self.process.device
+
+    @property
+    def _learns(self) -> bool:
+        return not {"learner", "follower"}.isdisjoint(self.process.roles)
+
+    def _model_on(self, device: str, key: str) -> Model:
+        """Build the network where it is to compute.
+
+        Args:
+            device: in torch's words.
+            key: of the config, which asks for it.
+
+        Raises:
+            UsageError: there is no such device.
+        """
+        model = self.model()
+        if device == "cpu":
+            return model
+        try:
+            model.to(device)
+            if device.startswith("cuda"):
+                torch.cuda.set_device(device_of(model))  # Pinned memory and streams are the current one's.
+        except (RuntimeError, AssertionError) as cause:  # What torch raises, depending on what is missing.
+            raise UsageError(
+                f"{key}: {device!r} is not there on {socket.gethostname()} ({describe(cause)}); "
+                '"cpu" would be right, or a GPU that torch finds'
+            ) from cause
+        return model
 
     @property
     def _env_threads(self) -> int:
         """Threads that environments may step in: all there are where no role trains beside them."""
-        alone = self._process.group is None
-        return len(os.sched_getaffinity(0)) if alone else self._process.threads
+        alone = self.process.group is None
+        return len(os.sched_getaffinity(0)) if alone else self.process.threads
 
     @cached_property
     def _shown(self) -> _Shown:
@@ -196,7 +284,7 @@ class Parts:
         Raises:
             UsageError: the agent, or a stop rule, is none for this environment.
         """
-        config = self._config
+        config = self.config
         environment = self.environment(1)
         called = config.environment.id or config.environment.type
         try:
@@ -214,27 +302,41 @@ class Parts:
     def seed(self, purpose: str, number: int = 0) -> int:
         """Derive an independent 32-bit seed, of this session and incarnation, from the experiment's seed."""
         session = self.progress.sessions
-        words = [self._config.experiment.seed, *purpose.encode(), number, self._incarnation, session]
+        words = [self.config.experiment.seed, *purpose.encode(), number, self.incarnation, session]
         return int(np.random.SeedSequence(words).generate_state(1)[0])
 
     @property
     def group(self) -> int:
         """The group of this process; the first for those that belong to none."""
-        return self._process.group or 0
+        return self.process.group or 0
+
+    def carrying(self, role: str) -> tuple[PlannedProcess, ...]:
+        """Processes of the group that carry a role, by rank."""
+        return self.job.plan.carrying(role, self.group)
+
+    @cached_property
+    def actors(self) -> dict[int, Sequence[int]]:
+        """Numbers of the group's actors, by the rank of the process that carries them."""
+        return {process.rank: process.actors for process in self.carrying("actor")}
+
+    @cached_property
+    def number(self) -> int:
+        """The job's number, which every message carries."""
+        return job_number(self.job.id)
 
     @cached_property
     def saved(self) -> Saved | None:
         """What the last session left for this group's learners; None in the first session."""
         return (
-            Saved.find(self._job.checkpoints, self.group, own=self.progress.env_steps > 0 or self.group == 0)
-            if self._job.resumed
+            Saved.find(self.job.checkpoints, self.group, own=self.progress.env_steps > 0 or self.group == 0)
+            if self.job.resumed
             else None
         )
 
     @cached_property
     def progress(self) -> Progress:
         """Counters that this session continues."""
-        return replace(self._job.progress[self.group]) if self._job.resumed else Progress()
+        return replace(self.job.progress[self.group]) if self.job.resumed else Progress()
 
 
 def check_agent(name: str, environment: str, team: Sequence[str]) -> None:

@@ -7,7 +7,6 @@ the imports: libzmq and iceoryx2 keep threads and files that a fork would break.
 import gymnasium  # noqa: F401
 import torch  # noqa: F401
 
-import tianji_cli.worker.assembly  # noqa: F401
 from tianji_transports import registry
 
 registry.names()  # It asks all installed packages, once.

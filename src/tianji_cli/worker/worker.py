@@ -99,23 +99,24 @@ def _work(job: JobSpec, own: ProcessSpec, handler: _ControlHandler, control: Con
     # Imported here so that the process has its title and its log before the first slow or failing import.
     import torch  # noqa: PLC0415
 
-    from tianji_cli.worker.assembly import Assembly  # noqa: PLC0415
-    from tianji_cli.worker.parts import Job  # noqa: PLC0415
+    from tianji_cli.worker.build import build_evaluator, build_roles  # noqa: PLC0415
+    from tianji_cli.worker.parts import Job, Parts  # noqa: PLC0415
+    from tianji_cli.worker.wiring import open_transport  # noqa: PLC0415
 
     process = job.plan.processes[own.rank]
     torch.set_num_threads(process.threads)
     built_from = Job(job.id, parse_config(job.config), job.plan, job.directory, job.run, job.progress)
-    assembly = Assembly(built_from, process, own.incarnation)
+    parts = Parts(built_from, process, own.incarnation)
     if "evaluator" in process.roles:
-        _run_evaluator(assembly.evaluator(), handler)
+        _run_evaluator(build_evaluator(parts), handler)
         return
     with contextlib.ExitStack() as stack:
         if "learner" in process.roles:
             stack.enter_context(directory_lock(built_from.checkpoints))
         options = engine_options(job.interface, job.root.key)
-        transport = stack.enter_context(assembly.transport(options))
+        transport = stack.enter_context(open_transport(parts, options))
         production = _production_file(job, own)
-        roles = assembly.roles(transport, production)
+        roles = build_roles(parts, transport, production)
         # None begins before all have registered: what cannot be built ends the run before its first step.
         control.send(
             Register(

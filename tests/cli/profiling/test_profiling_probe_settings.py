@@ -10,8 +10,9 @@ from cli.profiling.probing import DQN, PPO, write_config
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError
+from tianji_cli.worker.parts import Parts
 from tianji_lab.profile.probe.settings import REPLAY_BYTES, measuring_settings, replay_settings
-from tianji_lab.profile.probe.timed_assembly import ACTOR, TimedAssembly, job_of
+from tianji_lab.profile.probe.timing import ACTOR, job_of
 
 OF_SEQUENCES = """
 from pydantic import BaseModel
@@ -49,7 +50,8 @@ def test_an_actor_has_as_many_threads_for_its_environments_as_cores(tmp_path: Pa
     overrides = ["distribution.actor.cores=3"]
     job = load_config(config, overrides)
     measured = load_config(config, [*overrides, *measuring_settings(job, 8, 1)])
-    assert TimedAssembly(job_of(measured, tmp_path), ACTOR)._env_threads == 3
+    job = job_of(measured, tmp_path)
+    assert Parts(job, job.plan.processes[ACTOR], 0)._env_threads == 3
 
 
 def test_a_share_is_of_the_batch_the_rollout_stays_whole_and_a_replay_is_filled_first(tmp_path: Path) -> None:

@@ -25,21 +25,28 @@ from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
 from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.saved import Progress
-from tianji_cli.plan.graph import FRAGMENTS, graph_of
+from tianji_cli.plan.graph import FRAGMENTS
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.roles.learner.episodes import Episodes, StopRule
-from tianji_cli.roles.learner.learner import Learner, LearnerDuties
+from tianji_cli.roles.learner.learner import Learner, LearnerDuties, Publisher
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower
-from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.wire.parameters import policy_layout
-from tianji_cli.worker.supply import GroupProcesses, Terms, supply_of
+from tianji_cli.roles.learner.parallel.leader import Leader
+from tianji_cli.wire.fragment import Fragment
+from tianji_cli.worker.experience import (
+    follower_source,
+    replay_buffer,
+    replay_source,
+    rollout_buffer,
+    rollout_source,
+)
+from tianji_cli.worker.parts import Job, Parts
+from tianji_cli.worker.wiring import wiring_of
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import EngineOptions, Full, Transport
 
 SPACES = Spaces(gym.spaces.Box(-1, 1, (4,), np.float32), gym.spaces.Discrete(2))
 STEPS, ENVS, PER_ROLLOUT, BATCH, PUBLISH_EVERY = 4, 4, 6, 24, 3
-JOB = 3
 PATIENCE_S = 40.0
 PPO = PPOSettings(rollout_steps=96, minibatch_size=96, epochs=1, learning_rate=1e-2)
 DQN = DQNSettings(
@@ -63,7 +70,8 @@ _numbers = itertools.count()
 Floats = npt.NDArray[np.float32]
 
 
-def terms(rule: str, learners: int, directory: Path, **buffer: Any) -> Terms:
+def parts_of(rule: str, learners: int, directory: Path, number: int, **buffer: Any) -> Parts:
+    """What the learner's process is built from; those of followers differ in their ranks only."""
     config = JobConfig(
         experiment={"name": "x", "stop": {"env_steps": 10**6}, "eval_episodes": 0},
         environment={"type": "gym", "id": "CartPole-v1", "num_envs": ENVS},
@@ -76,19 +84,9 @@ def terms(rule: str, learners: int, directory: Path, **buffer: Any) -> Terms:
             "buffer": {"capacity": 1024, **buffer} if rule == "dqn" else buffer,
         },
     )
-    fields = algorithms.load("agent", rule).fields(SPACES, config.agent.settings)
-    return Terms(
-        config,
-        JOB,
-        FragmentLayout(STEPS, ENVS, common_fields(SPACES.observation) + fields),
-        tuple(field.name for field in fields),
-        GroupProcesses.of(make_plan(config, [Host(socket.gethostname(), tuple(range(8)))]), 0),
-        seed=len,
-        directory=directory,
-        checkpoints=directory / "checkpoints",
-        resumed=False,
-        env_steps=0,
-    )
+    plan = make_plan(config, [Host(socket.gethostname(), tuple(range(8)))])
+    (learner,) = plan.carrying("learner")
+    return Parts(Job(f"crew-{os.getpid()}-{number}", config, plan, directory), learner, 0)
 
 
 @dataclass
@@ -122,7 +120,8 @@ class Crew:
         average: Any = None,
         **buffer: Any,
     ) -> None:
-        self.terms = terms(rule, learners, directory, **buffer)
+        self._number = next(_numbers)
+        self.parts = parts_of(rule, learners, directory, self._number, **buffer)
         self.progress = Progress()
         self.embryos = [self._embryo(rule, number) for number in range(learners)]
         self.all_reduce: AllReduceGroup
@@ -134,15 +133,12 @@ class Crew:
         self._directory = directory
         directory.mkdir(exist_ok=True)
         self._engine = engine
-        self._number = next(_numbers)
-        plan = make_plan(self.terms.config, [Host(socket.gethostname(), tuple(range(8)))])
+        plan = self.parts.job.plan
+        self._rank = self.parts.process.rank
+        (self._actor,) = (process.rank for process in plan.carrying("actor"))
+        self._followers = [process.rank for process in plan.carrying("follower")]
         self._hosts = {process.rank: "here" for process in plan.trainers}
-        self._wiring = graph_of(self.terms.config).wiring(
-            f"crew-{os.getpid()}-{self._number}",
-            plan,
-            supply_of(self.terms).sizes(edge_capabilities(engine, engine, self._hosts)),
-            {"policy": policy_layout(self.embryos[0].model.parameter_count).nbytes},
-        )
+        self._wiring = wiring_of(self.parts, edge_capabilities(engine, engine, self._hosts))
         self._ends: dict[int, Transport] = {}
         self._rng = np.random.default_rng(9)
         self._sequence = 0
@@ -161,7 +157,6 @@ class Crew:
 
     def run(self, lead: Callable[["Crew"], Any], follow: Callable[["Crew"], Any] | None = None) -> None:
         """Let the learner lead, and its followers follow until it is done; raises what anybody raises."""
-        crew = self.terms.processes
         pipes = {number: FORK.Pipe() for number in range(1, len(self.embryos))}
         followers = [
             FORK.Process(target=self._follow, args=(number, theirs, follow or Crew.follow))
@@ -170,7 +165,7 @@ class Crew:
         for process in followers:
             process.start()
         try:
-            self._open([crew.learner.rank, *(process.rank for process in crew.carriers)])
+            self._open([self._rank, self._actor])
             addresses = {rank: end.address for rank, end in self._ends.items()}
             for ours, _ in pipes.values():
                 addresses |= received(ours)
@@ -199,8 +194,8 @@ class Crew:
                 next(iter(self._ends.values())).wait(0.01)
 
     def lead(self, updates: int) -> None:
-        """DataSource the learner until it has made and published so many updates, and stop it."""
-        each = PUBLISH_EVERY if self.terms.config.learns_from_replay else 1
+        """Supply the learner until it has made and published so many updates, and stop it."""
+        each = PUBLISH_EVERY if self.parts.config.learns_from_replay else 1
         self.work(lambda: self.progress.version * each >= updates)
         self.stop()
 
@@ -215,7 +210,7 @@ class Crew:
                 if trigger.when():
                     worked |= trigger.do()
             if not (self.learner.turn() or worked):
-                self._ends[self.terms.processes.learner.rank].wait(0.01)
+                self._ends[self._rank].wait(0.01)
 
     def stop(self) -> None:
         for role in (self.buffer, self.learner):
@@ -225,14 +220,19 @@ class Crew:
 
     def send(self) -> bool:
         """Make a fragment, if there is room for it."""
-        layout, rank = self.terms.layout, self.terms.processes.carriers[0].rank
-        loan = self._ends[rank].loan(self.terms.processes.buffer.rank, FRAGMENTS, layout.nbytes)
+        layout, rank = self.parts.layout, self._actor
+        loan = self._ends[rank].loan(self._rank, FRAGMENTS, layout.nbytes)
         if isinstance(loan, Full):
             return False
         fragment = Fragment(layout, loan.memory)
         before, self._sequence = self._sequence, self._sequence + 1
         fragment.begin(
-            job=JOB, actor=0, incarnation=0, sequence=before, before=before * STEPS * ENVS, version=0
+            job=self.parts.number,
+            actor=0,
+            incarnation=0,
+            sequence=before,
+            before=before * STEPS * ENVS,
+            version=0,
         )
         for name, array in fragment.fields.items():
             array[...] = 0
@@ -248,13 +248,13 @@ class Crew:
     def _follow(self, number: int, pipe: Connection, follow: Callable[["Crew"], Any]) -> None:
         """Be a follower, in a process of its own."""
         try:
-            self._open([self.terms.processes.followers[number - 1].rank])
+            self._open([self._followers[number - 1]])
             pipe.send({rank: end.address for rank, end in self._ends.items()})
             self._connect(received(pipe))
             embryo = self.embryos[number]
             self.all_reduce = self._meet(number)
-            feed = supply_of(self.terms).follower_source(next(iter(self._ends.values())), embryo)
-            self.follower = Follower(embryo, feed, self.all_reduce)
+            source = follower_source(self.parts, next(iter(self._ends.values())), embryo)
+            self.follower = Follower(embryo, source, self.all_reduce)
             value = follow(self)
             moments = torch.cat(list(embryo.averaged_state())).numpy()
             pipe.send(Followed(self.parameters(number), moments, self.follower.report(), value))
@@ -281,28 +281,33 @@ class Crew:
         return AllReduceGroup(store, number, len(self.embryos), timeout_s=PATIENCE_S)
 
     def _build_learner(self) -> None:
-        supply, rank = supply_of(self.terms), self.terms.processes.learner.rank
-        all_reduce = self._meet(0) if len(self.embryos) > 1 else None
-        if all_reduce is not None:
-            self.all_reduce = all_reduce
-        self.buffer = supply.buffer(self._ends[rank])
+        parts, end, embryo = self.parts, self._ends[self._rank], self.embryos[0]
+        if parts.config.learns_from_replay:
+            self.buffer = replay_buffer(parts, end)
+            source, rounds = replay_source(parts, end, self.buffer)
+        else:
+            self.buffer = rollout_buffer(parts, end)
+            source, rounds = rollout_source(parts, end, embryo, self.buffer)
+        leader = None
+        if rounds is not None:
+            self.all_reduce = self._meet(0)
+            leader = Leader(embryo, rounds, self.all_reduce)
         self.learner = Learner(
-            self.embryos[0],
-            supply.feed(self._ends[rank], self.embryos[0], all_reduce),
-            self._ends[rank],
-            "policy-0",
+            embryo,
+            source,
+            end,
+            Publisher(embryo.model, end, "policy-0"),
             duties=LearnerDuties(StopRule(), 1e9),
-            checkpoints=CheckpointWriter(self._directory / "checkpoints", self.embryos[0].model, keep=1),
+            checkpoints=CheckpointWriter(self._directory / "checkpoints", embryo.model, keep=1),
             progress=self.progress,
             episodes=Episodes(),
             average=self.average,
-            all_reduce=all_reduce,
+            leader=leader,
         )
 
     def push(self, channel: str, payload: bytes) -> None:
         """Send a message to the first follower that the learner has not made."""
-        end = self._ends[self.terms.processes.learner.rank]
-        follower = self.terms.processes.followers[0].rank
+        end, follower = self._ends[self._rank], self._followers[0]
         while isinstance(loan := end.loan(follower, channel, len(payload)), Full):
             end.wait(0.01)
         loan.memory[:] = payload

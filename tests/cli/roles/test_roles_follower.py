@@ -9,7 +9,7 @@ import torch
 from cli.roles.learner_crew import BATCH, DQN, Crew
 
 from tianji_cli.files.checkpoint import load_parameters
-from tianji_cli.plan.graph import DEALS, SHARES
+from tianji_cli.plan.graph import HEADERS, SHARDS
 from tianji_cli.roles.learner.parallel import all_reduce as lockstep_module
 from tianji_cli.roles.learner.parallel.all_reduce import DivergedLearnersError, LostPeerError
 
@@ -47,7 +47,7 @@ def test_learners_on_shares_of_rollouts_learn_what_one_would_from_all(
 
 @engines
 @pytest.mark.parametrize("sampler", ["uniform", "prioritised"])
-def test_learners_on_shares_of_batches_learn_what_one_would_from_all(
+def test_learners_on_shards_of_batches_learn_what_one_would_from_all(
     tmp_path: Path, engine: str, sampler: str
 ) -> None:
     buffer = {"sampler": sampler} | ({"priority_updates": "sync"} if sampler == "prioritised" else {})
@@ -71,7 +71,7 @@ def test_a_learner_that_winds_down_leaves_in_the_middle_of_a_round_and_its_follo
 
     def lead(crew: Crew) -> None:
         crew.work(lambda: crew.progress.updates == 1)
-        assert crew.learner._source.unfinished
+        assert not crew.learner.round_is_done()
         crew.stop()
         assert crew.progress.updates == 1
 
@@ -202,8 +202,10 @@ def test_followers_take_over_what_the_learner_has_adopted_from_other_groups(tmp_
     assert abs(crew.parameters(0) - without.parameters(0)).mean() > 0.2
 
 
-@pytest.mark.parametrize(("rule", "channel"), [("ppo", DEALS), ("dqn", SHARES), ("dqn", DEALS)])
-def test_what_is_no_deal_is_refused_and_nothing_else_happens(tmp_path: Path, rule: str, channel: str) -> None:
+@pytest.mark.parametrize(("rule", "channel"), [("ppo", HEADERS), ("dqn", SHARDS), ("dqn", HEADERS)])
+def test_what_is_no_header_or_shard_is_refused_and_nothing_else_happens(
+    tmp_path: Path, rule: str, channel: str
+) -> None:
     crew = Crew(rule, 2, tmp_path)
 
     def lead(crew: Crew) -> None:
@@ -217,8 +219,8 @@ def test_what_is_no_deal_is_refused_and_nothing_else_happens(tmp_path: Path, rul
     assert "16 bytes" in why
 
 
-def test_every_share_is_new_to_its_learner(tmp_path: Path) -> None:
-    """Nobody is dealt what another learns from, and nothing is left out."""
+def test_every_shard_is_new_to_its_learner(tmp_path: Path) -> None:
+    """No learner is sent what another learns from, and nothing is left out."""
     crew = Crew("ppo", 3, tmp_path)
     seen: list[float] = []
     for embryo in crew.embryos:

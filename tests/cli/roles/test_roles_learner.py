@@ -18,7 +18,7 @@ from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.rollout import RolloutStore
 from tianji_cli.roles.learner.data_source import RolloutSource
 from tianji_cli.roles.learner.episodes import Episodes, StopRule
-from tianji_cli.roles.learner.learner import Learner, LearnerDuties
+from tianji_cli.roles.learner.learner import Learner, LearnerDuties, Publisher
 from tianji_cli.roles.loop import run_in_turns
 from tianji_cli.root.accounting import reconcile
 from tianji_cli.wire.fragment import FragmentStats
@@ -63,7 +63,7 @@ class Training:
             self.embryo,
             RolloutSource(self.embryo, self.store),
             stage.receiver,
-            "policy",
+            Publisher(stage.model, stage.receiver, "policy"),
             duties=LearnerDuties(stop, checkpoint_every_s),
             checkpoints=CheckpointWriter(self.checkpoints, stage.model, keep=2),
             progress=self.progress,

@@ -1,4 +1,4 @@
-"""Sequences on their way to learners: through a transport, in shares, and as the limiter counts them."""
+"""Sequences on their way to learners: through a transport, in shards, and as the limiter counts them."""
 
 import itertools
 from collections.abc import Callable
@@ -11,12 +11,14 @@ from cli.roles.replay_line import BATCH, BUFFER, LEARNER, Line
 
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import UpdateResult
-from tianji_cli.plan.graph import DEALS, SHARES
+from tianji_cli.plan.graph import HEADERS, SHARDS
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.data_source import LocalReplayClient, ReplaySource
-from tianji_cli.roles.learner.parallel.dealing import HEADER, Deal, Scatter
-from tianji_cli.roles.learner.parallel.followers import ScatteredBatches, ScatteringReplayClient
+from tianji_cli.roles.learner.parallel.followers import ScatteredBatches
+from tianji_cli.roles.learner.parallel.leader import ScatteringReplayClient
+from tianji_cli.roles.learner.parallel.scatter import LAYOUT as HEADER_LAYOUT
+from tianji_cli.roles.learner.parallel.scatter import RoundHeader, Scatter
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring
@@ -24,7 +26,6 @@ from tianji_transports.wiring import Channel, Wiring
 MOST, RHO, WARMUP = 6, 2.0, 32
 LAYOUT = fragment_layout(4, 4)
 EACH = 16
-DEAL = Deal(env_steps=5, version=1, shares=1, synchronise=False, publishes=True)
 _numbers = itertools.count()
 
 
@@ -88,31 +89,32 @@ def test_a_batch_of_another_length_is_none_of_the_job_s(line: Callable[..., Line
     assert one.learner.report()["rejected"]["batches"][0] == 2
 
 
-def test_shares_of_a_batch_are_its_sequences_and_each_goes_to_one_learner() -> None:
+def test_shards_of_a_batch_are_its_sequences_and_each_goes_to_one_learner() -> None:
     books = Books()
     books.receive(30)
     whole = BatchLayout.of(LAYOUT, 9, ("action",), MOST)
-    share = BatchLayout.of(LAYOUT, 3, ("action",), MOST)
+    shard = BatchLayout.of(LAYOUT, 3, ("action",), MOST)
     channels = [
         Channel(name, rank, (0,), nbytes, 1)
         for rank in (1, 2)
-        for name, nbytes in ((DEALS, HEADER.nbytes), (SHARES, share.nbytes))
+        for name, nbytes in ((HEADERS, HEADER_LAYOUT.nbytes), (SHARDS, shard.nbytes))
     ]
-    wiring = Wiring(f"shares-{next(_numbers)}", tuple(channels))
+    wiring = Wiring(f"shards-{next(_numbers)}", tuple(channels))
     learner, one, other = (InprocTransport(wiring, rank) for rank in range(3))
-    dealer = Scatter(learner, (1, 2), JOB, 1, share.nbytes)
+    scatter = Scatter(learner, (1, 2), JOB, 1, shard.nbytes)
     source = ScatteringReplayClient(
-        learner, books.store, whole, share, dealer, prioritised=False, in_step=False
+        learner, books.store, whole, shard, scatter, publish_every=4, prioritised=False, in_step=False
     )
-    feeds = [ScatteredBatches(end, JOB, share, 0, prioritised=False) for end in (one, other)]
+    feeds = [ScatteredBatches(end, JOB, shard, 0, prioritised=False) for end in (one, other)]
     drawn = 0
-    for _ in range(10):
-        assert source.deal(DEAL)
+    for number in range(1, 11):
+        assert source.send(5, 1, synchronise=False)
+        header = RoundHeader(env_steps=5, version=1, shards=1, synchronise=False, publishes=number % 4 == 0)
         own = source.draw()
         assert own is not None
         parts = [own.batch]
         for feed in feeds:
-            assert feed.deal() == DEAL
+            assert feed.header() == header
             parts.append(feed.batch())
         drawn += sum(int(part.length.sum()) for part in parts if isinstance(part, SequenceBatch))
         assert drawn == books.store.limiter.consumed

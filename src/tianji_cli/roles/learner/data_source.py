@@ -19,7 +19,6 @@ from tianji_algos.core import RolloutEmbryo, UpdateResult
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import Rollout, RolloutStore, StoredFragment
-from tianji_cli.roles.learner.parallel.dealing import Deal, Scatter
 from tianji_cli.roles.role import rejected_by
 from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView, priorities_layout, write_priorities
 from tianji_cli.wire.fragment import FragmentStats, stats_layout
@@ -33,28 +32,6 @@ class DataSource(ABC):
     @abstractmethod
     def arrivals(self) -> Sequence[FragmentStats]:
         """Describe what came since the last call, in the order it is to be counted."""
-
-    def deal(self, env_steps: int, *, synchronise: bool) -> bool:  # noqa: ARG002 - for those with followers
-        """Deal the next updates out to the followers, and to this learner.
-
-        Args:
-            env_steps: seen so far, for what is scheduled over training.
-            synchronise: the followers' parameters have to be replaced first.
-
-        Returns:
-            False if there is nothing to deal yet, or no room for it.
-        """
-        return True
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether something that was dealt to the followers is not used up here."""
-        return False
-
-    @property
-    def is_claimed(self) -> bool:
-        """Whether the followers need nothing more of the transport to learn from what they were dealt."""
-        return True
 
     @abstractmethod
     def batch(self) -> Any | None:
@@ -90,20 +67,21 @@ class RolloutSource(DataSource):
     Args:
         embryo: cuts rollouts into minibatches.
         store: where rollouts come from.
-        dealer: deals each rollout out to this learner and its followers; None: there are none.
+        learners: of the group, L; every L-th fragment is this one's.
+
+    Attributes:
+        rollout: the next one, until its first minibatch is made.
     """
 
-    def __init__(self, embryo: RolloutEmbryo, store: RolloutStore, dealer: Scatter | None = None) -> None:
+    def __init__(self, embryo: RolloutEmbryo, store: RolloutStore, learners: int = 1) -> None:
+        self.rollout: Rollout | None = None
         self._embryo = embryo
         self._store = store
-        self._dealer = dealer
-        self._learners = 1 if dealer is None else dealer.learners
+        self._learners = learners
         self._staleness = Distribution()
         self._version = 0
-        self._rollout: Rollout | None = None
         self._minibatches: Iterator[Any] | None = None
         self._round_is_done = False
-        self._is_dealt = False
         self._winding_down = False
 
     def arrivals(self) -> Sequence[FragmentStats]:
@@ -113,42 +91,17 @@ class RolloutSource(DataSource):
             arrived = _arrivals(remaining.arrived)
             self._store.release(remaining)
             return arrived
-        if self._rollout is not None or self._minibatches is not None:
+        if self.rollout is not None or self._minibatches is not None:
             return ()
-        self._rollout = self._store.rollout()
-        return () if self._rollout is None else _arrivals(self._rollout.arrived)
-
-    def deal(self, env_steps: int, *, synchronise: bool) -> bool:
-        """Copy the followers' fragments to them: every one that is not this learner's."""
-        assert self._dealer is not None
-        if self._rollout is None:
-            return False
-        hands = self._dealer.hands()
-        if hands is None:
-            return False
-        for follower, hand in enumerate(hands, start=1):
-            for memory, stored in zip(hand, self._rollout.drawn[follower :: self._learners], strict=True):
-                memory[:] = stored.fragment.memory
-        self._dealer.push(Deal(env_steps, self._version, self._dealer.shares, synchronise, publishes=True))
-        self._is_dealt = True
-        return True
-
-    @property
-    def unfinished(self) -> bool:
-        """A rollout was dealt, and not all of this learner's minibatches are used."""
-        return self._is_dealt
-
-    @property
-    def is_claimed(self) -> bool:
-        """The followers have their fragments."""
-        return self._dealer is None or self._dealer.is_claimed
+        self.rollout = self._store.rollout()
+        return () if self.rollout is None else _arrivals(self.rollout.arrived)
 
     def batch(self) -> Any | None:
         """Hand out the next minibatch of the rollout."""
         if self._minibatches is None:
-            if self._rollout is None:
+            if self.rollout is None:
                 return None
-            drawn = self._rollout.drawn
+            drawn = self.rollout.drawn
             for stored in drawn:
                 self._staleness.record(self._version - stored.version, stored.samples)
             own = drawn[:: self._learners]
@@ -157,7 +110,6 @@ class RolloutSource(DataSource):
         self._release()
         if minibatch is None:
             self._minibatches = None
-            self._is_dealt = False
             self._round_is_done = True
         return minibatch
 
@@ -175,11 +127,8 @@ class RolloutSource(DataSource):
     def wind_down(self) -> None:
         """Give up the rest of the round."""
         self._winding_down = True
-        self._is_dealt = False
         self._minibatches = None
         self._release()
-        if self._dealer is not None:
-            self._dealer.abandon()
 
     def report(self) -> dict[str, Any]:
         """Replay ratio of serial training, and the lag so far."""
@@ -188,9 +137,9 @@ class RolloutSource(DataSource):
 
     def _release(self) -> None:
         """Once a first minibatch was made, everything needed of the fragments is copied."""
-        if self._rollout is not None:
-            self._store.release(self._rollout)
-            self._rollout = None
+        if self.rollout is not None:
+            self._store.release(self.rollout)
+            self.rollout = None
 
 
 def _arrivals(fragments: Sequence[StoredFragment]) -> list[FragmentStats]:
@@ -203,15 +152,6 @@ class ReplayClient(ABC):
     @abstractmethod
     def arrivals(self) -> Sequence[FragmentStats]:
         """Describe what came since the last call."""
-
-    def deal(self, deal: Deal) -> bool:  # noqa: ARG002 - for those that have followers
-        """Draw a batch and deal a share of it to each learner; False while it cannot be done."""
-        return True
-
-    @property
-    def is_claimed(self) -> bool:
-        """Whether all followers have the share that was dealt."""
-        return True
 
     @abstractmethod
     def draw(self) -> BatchView | None:
@@ -234,7 +174,7 @@ class ReplaySource(DataSource):
     """Hands out batches and measures how old their samples are.
 
     Args:
-        source: where they are drawn.
+        client: where they are drawn.
         rho: uses of each sample in serial training.
         publish_every: updates between two published policies.
         prioritised: samples have priorities, which updates change.
@@ -243,14 +183,14 @@ class ReplaySource(DataSource):
 
     def __init__(
         self,
-        source: ReplayClient,
+        client: ReplayClient,
         *,
         rho: float,
         publish_every: int,
         prioritised: bool,
         age_bin: int,
     ) -> None:
-        self._source = source
+        self._client = client
         self._rho = rho
         self._publish_every = publish_every
         self._prioritised = prioritised
@@ -261,23 +201,13 @@ class ReplaySource(DataSource):
 
     def arrivals(self) -> Sequence[FragmentStats]:
         """Describe what came since the last call."""
-        return self._source.arrivals()
-
-    def deal(self, env_steps: int, *, synchronise: bool) -> bool:
-        """Deal out one batch."""
-        publishes = self._updates_in_round + 1 >= self._publish_every
-        return self._source.deal(Deal(env_steps, self._version, 1, synchronise, publishes))
-
-    @property
-    def is_claimed(self) -> bool:
-        """The followers have their shares."""
-        return self._source.is_claimed
+        return self._client.arrivals()
 
     def batch(self) -> Batch | SequenceBatch | None:
         """Hand out the next batch, unless the policy wants to be published first or production is behind."""
         if self.round_is_done:
             return None
-        arrays = self._source.draw()
+        arrays = self._client.draw()
         if arrays is None:
             return None
         lags = self._version - arrays.version
@@ -290,7 +220,7 @@ class ReplaySource(DataSource):
         """Pass on the new priorities."""
         self._updates_in_round += 1
         if self._prioritised and result.priorities is not None:
-            self._source.give_priorities(result.priorities)
+            self._client.give_priorities(result.priorities)
 
     @property
     def round_is_done(self) -> bool:
@@ -304,7 +234,7 @@ class ReplaySource(DataSource):
 
     def wind_down(self) -> None:
         """No more batches are wanted."""
-        self._source.wind_down()
+        self._client.wind_down()
 
     def report(self) -> dict[str, Any]:
         """Replay ratio as it is to be, and how old samples are when they are used."""
@@ -313,7 +243,7 @@ class ReplaySource(DataSource):
             "rho": self._rho,
             "lag": None if lag is None else asdict(lag),
             "age": None if age is None else asdict(age),
-            **self._source.report(),
+            **self._client.report(),
         }
 
 
@@ -419,8 +349,8 @@ class PriorityOutbox:
             self._transport.push(loan)
 
 
-NOBODY: Final = -1
-"""Handle of no sample."""
+NO_SAMPLE: Final = -1
+"""Key of no sample."""
 
 
 class RemoteReplayClient(ReplayClient):
@@ -442,7 +372,7 @@ class RemoteReplayClient(ReplayClient):
         self._stats = stats_layout(fragment_steps)
         self._inbox = BatchInbox(transport, job, batches)
         self._outbox = PriorityOutbox(transport, buffer, job, batches.size)
-        self._handles: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)
+        self._keys: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)
         self._winding_down = False
         self._refusals = Rejected()
 
@@ -467,17 +397,17 @@ class RemoteReplayClient(ReplayClient):
         while (claim := self._transport.probe(BATCHES)) is not None:
             arrays = self._inbox.open(claim)
             if isinstance(arrays, BatchArrays):
-                np.copyto(self._handles, arrays.key)
+                np.copyto(self._keys, arrays.key)
                 return arrays
             self._refusals.add(claim, arrays)
             # In step, the buffer waits for an answer to every batch.
-            self._handles[:] = NOBODY
-            self.give_priorities(np.zeros(len(self._handles), np.float32))
+            self._keys[:] = NO_SAMPLE
+            self.give_priorities(np.zeros(len(self._keys), np.float32))
         return None
 
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
         """Send them as soon as there is room; the learner does not wait for it."""
-        self._outbox.send(self._handles, priorities)
+        self._outbox.send(self._keys, priorities)
 
     def wind_down(self) -> None:
         """Give the last batch back, and then those that were on their way: their sender waits for it."""

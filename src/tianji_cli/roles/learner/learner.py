@@ -16,9 +16,9 @@ from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
 from tianji_cli.files.saved import Progress
 from tianji_cli.roles.learner.data_source import DataSource
 from tianji_cli.roles.learner.episodes import Episodes, StopRule
-from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup, LostPeerError
-from tianji_cli.roles.learner.parallel.dealing import tensors_in_step
+from tianji_cli.roles.learner.parallel.all_reduce import LostPeerError
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
+from tianji_cli.roles.learner.parallel.leader import Leader
 from tianji_cli.roles.role import Role, Trigger
 from tianji_cli.wire.fragment import FragmentStats
 from tianji_cli.wire.parameters import POLICY_HEADER_BYTES, PublishedPolicy
@@ -95,16 +95,16 @@ class Learner(Role):
     """Updates the policy on what its source hands out.
 
     Args:
-        embryo: the update rule; joins the followers, if there are any.
+        embryo: the update rule.
         source: where batches come from.
         transport: the endpoint of this process.
-        slot: the latest-value slot for parameters.
+        publisher: of the policy.
         duties: when to stop and save.
         checkpoints: where to save.
         progress: what an earlier session had reached.
         episodes: returns and thresholds.
         average: the group's part in averaging over groups; None: there is one group.
-        all_reduce: the connections to this learner's followers; None: it has none.
+        leader: leads the followers; None: there are none.
         groups: how many there are.
         job_env_steps: of all groups in earlier sessions.
     """
@@ -116,14 +116,14 @@ class Learner(Role):
         embryo: Embryo,
         source: DataSource,
         transport: Transport,
-        slot: str,
+        publisher: Publisher,
         *,
         duties: LearnerDuties,
         checkpoints: CheckpointWriter,
         progress: Progress,
         episodes: Episodes,
         average: GroupAverage | None = None,
-        all_reduce: AllReduceGroup | None = None,
+        leader: Leader | None = None,
         groups: int = 1,
         job_env_steps: int | None = None,
     ) -> None:
@@ -135,16 +135,11 @@ class Learner(Role):
         self._progress = progress
         self._episodes = episodes
         self._average = average
-        self._all_reduce = all_reduce
+        self._leader = leader
         self._groups = groups
         earlier = progress.env_steps if job_env_steps is None else job_env_steps
         self._before = earlier - progress.env_steps * groups
-        self._has_begun = self._checked = False
-        self._dealt: int | None = None  # Env steps of what was dealt and is not begun.
-        self._adopted = False
-        if all_reduce is not None:
-            embryo.join(all_reduce)
-        self._publisher = Publisher(embryo.model, transport, slot)
+        self._publisher = publisher
         self._present = np.empty(embryo.model.parameter_count, np.float32)
         earlier_best = None if episodes.best_mean is None else checkpoints.best_parameters()
         self._best_parameters: np.ndarray[Any, np.dtype[np.float32]] | None = earlier_best
@@ -188,7 +183,7 @@ class Learner(Role):
             self._finished = self._duties.stop.reached(self._progress, self._episodes)
             if self._finished is not None:
                 return True
-            if self._all_reduce is None:
+            if self._leader is None:
                 self._embryo.schedule(self._job_env_steps)
         return self._learn() or bool(arrivals)
 
@@ -202,7 +197,6 @@ class Learner(Role):
         if not self._winding_down and not self._agrees():
             return False
         progress.version += 1
-        self._checked = False
         self._publish()
         return True
 
@@ -235,7 +229,8 @@ class Learner(Role):
         if not self._winding_down:
             self._winding_down = True
             self._source.wind_down()
-            self.close()
+            if self._leader is not None:
+                self._leader.wind_down()
 
     def stop(self) -> None:
         """Publish what was begun, count what was received last, and save unless nothing is new."""
@@ -265,19 +260,20 @@ class Learner(Role):
 
     def close(self) -> None:
         """Leave the followers."""
-        if self._all_reduce is not None:
-            self._all_reduce.close()
+        if self._leader is not None:
+            self._leader.close()
 
     def _learn(self) -> bool:
         """Make an update if it is time for one."""
-        if self._all_reduce is not None:
-            self._all_reduce.await_news()
+        leader = self._leader
+        if leader is not None:
+            leader.await_news()
         if self._source.round_is_done:
             return False  # What was learned has to be published first.
-        if self._all_reduce is None:
+        if leader is None:
             return self._update()
         try:
-            return self._deal(self._all_reduce) and self._update()
+            return leader.begin_update(self._job_env_steps, self._progress.version) and self._update()
         except LostPeerError:
             return False
 
@@ -292,53 +288,17 @@ class Learner(Role):
         self._source.used(result)
         return True
 
-    def _deal(self, all_reduce: AllReduceGroup) -> bool:
-        """Begin the next updates with the followers, unless some are under way; False if that has to wait.
-
-        Raises:
-            LostPeerError: a follower is gone.
-            DivergedLearnersError: a follower begins with other parameters.
-        """
-        if all_reduce.lost is not None:
-            return False
-        if self._dealt is None:
-            if self._source.unfinished:
-                return True
-            env_steps = self._job_env_steps
-            if not self._source.deal(env_steps, synchronise=self._adopted):
-                return False
-            self._dealt = env_steps
-        if not self._source.is_claimed:
-            return False
-        if not self._has_begun:
-            self._has_begun = True
-            self._check(all_reduce, self._progress.version)
-        if self._adopted:
-            self._adopted = False
-            all_reduce.broadcast(tensors_in_step(self._embryo))
-        self._embryo.schedule(self._dealt)
-        self._dealt = None
-        return True
-
     def _agrees(self) -> bool:
-        """Compare with the followers, once a version, and average with other groups; False: not yet."""
-        progress = self._progress
-        if self._all_reduce is not None and not self._checked:
-            if self._all_reduce.lost is not None:
-                return False
-            try:
-                self._check(self._all_reduce, progress.version + 1)
-            except LostPeerError:
-                return False
-            self._checked = True
+        """Compare with the followers, and average with other groups; False: not yet."""
+        progress, leader = self._progress, self._leader
+        if leader is not None and not leader.agrees(progress.version + 1):
+            return False
         if self._average is not None:
             if not self._average.settle(progress.updates, progress.consumed):
                 return False
-            self._adopted |= self._average.take_adopted()
+            if self._average.take_adopted() and leader is not None:
+                leader.synchronise = True
         return True
-
-    def _check(self, all_reduce: AllReduceGroup, version: int) -> None:
-        all_reduce.check_same(version, self._current_parameters())
 
     def _current_parameters(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Read the parameters as they are; the array is reused by the next call."""

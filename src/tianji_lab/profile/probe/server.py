@@ -29,7 +29,7 @@ from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.learner import Learner
 from tianji_cli.roles.loop import run_in_turns
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
-from tianji_cli.wire.records import job_number
+from tianji_cli.worker.parts import Parts
 from tianji_lab.profile.probe.protocol import (
     Acted,
     ActedWindow,
@@ -49,12 +49,11 @@ from tianji_lab.profile.probe.roles import (
     Recorded,
     Recorder,
     Sink,
-    Stopwatch,
     Windows,
     filled_up,
 )
 from tianji_lab.profile.probe.settings import replay_settings
-from tianji_lab.profile.probe.timed_assembly import ACTOR, GROUP, LEARNER, TimedAssembly, job_of
+from tianji_lab.profile.probe.timing import ACTOR, GROUP, LEARNER, TimedSide, job_of
 
 FILL_S: Final = 2.0
 """What a replay holds by then has to do."""
@@ -74,17 +73,12 @@ class ActorSide:
 
     def __init__(self, config: JobConfig, directory: Path) -> None:
         self._steps = config.distribution.actor.send_size
-        self.assembly = TimedAssembly(job_of(config, directory), ACTOR)
-        self._transport, self._other = self.assembly.endpoints()
-        (actor,) = self.assembly.roles(self._transport, self.assembly.production)
+        self.timed = TimedSide(job_of(config, directory), ACTOR)
+        (actor,) = self.timed.roles
         assert isinstance(actor, Actor)
         self.actor = actor
-        self.sink = Sink(self._other, slot_name(POLICY, GROUP), _initial_policy(self.assembly.role_model))
-
-    @property
-    def stepping(self) -> Stopwatch:
-        """Vector steps."""
-        return self.assembly.stepping
+        policy = _initial_policy(self.timed.parts.model())
+        self.sink = Sink(self.timed.other, slot_name(POLICY, GROUP), policy)
 
     def run(self, step: Run) -> Acted:
         """Let the actor act."""
@@ -95,19 +89,17 @@ class ActorSide:
 
     def record(self, fragments: int) -> list[Recorded]:
         """Record so many fragments, or what there is after a second, but one at least."""
-        recorder = Recorder(self.sink, self.stepping, fragments)
+        recorder = Recorder(self.sink, self.timed.stepping, fragments)
         run_in_turns([self.actor, self.sink], recorder, never_sleep)
         if recorder.fragments:
             return recorder.fragments[:fragments]
         assert self.actor.unfinished is not None
-        return [filled_up(self.actor.unfinished, self.assembly.layout, self.stepping.calls)]
+        return [filled_up(self.actor.unfinished, self.timed.parts.layout, self.timed.stepping.calls)]
 
     def close(self) -> None:
         """Close the environments and the endpoints."""
         self.actor.stop()
-        self.actor.close()
-        self._transport.close()
-        self._other.close()
+        self.timed.close()
 
     def _acted(self, window: Counts) -> ActedWindow:
         return ActedWindow(
@@ -121,11 +113,11 @@ class ActorSide:
 
     def _read(self) -> Counts:
         return {
-            "steps": self.stepping.calls,
-            "samples": self.assembly.production.read(0).produced,
+            "steps": self.timed.stepping.calls,
+            "samples": self.timed.counters.read(0).produced,
             "busy_s": self.actor.busy_s,
-            "act_s": self.assembly.acting.seconds,
-            "step_s": self.stepping.seconds,
+            "act_s": self.timed.acting.seconds,
+            "step_s": self.timed.stepping.seconds,
         }
 
 
@@ -139,15 +131,13 @@ class LearnerSide:
     """
 
     def __init__(self, config: JobConfig, directory: Path, recorded: Sequence[Recorded]) -> None:
-        assembly = self.assembly = TimedAssembly(job_of(config, directory), LEARNER)
-        self._transport, self._other = assembly.endpoints()
-        buffer, learner = assembly.roles(self._transport, assembly.production)
+        self.timed = TimedSide(job_of(config, directory), LEARNER)
+        parts, (buffer, learner) = self.timed.parts, self.timed.roles
         assert isinstance(buffer, Buffer)
         assert isinstance(learner, Learner)
         self._buffer, self._learner = buffer, learner
-        number = job_number(assembly.job.id)
         slot = slot_name(POLICY, GROUP)
-        self._feeder = Feeder(self._other, LEARNER, slot, assembly.layout, number, recorded)
+        self._feeder = Feeder(self.timed.other, LEARNER, slot, parts.layout, parts.number, recorded)
         if isinstance(buffer.store, ReplayStore):
             self._fill(buffer.store)
 
@@ -165,22 +155,19 @@ class LearnerSide:
 
     def close(self) -> None:
         """Free what the roles and the endpoints hold."""
-        for role in (self._buffer, self._learner):
-            role.close()
-        self._transport.close()
-        self._other.close()
+        self.timed.close()
 
     def _read(self) -> Counts:
-        feed, report = self.assembly.timed_source, self._learner.report()
+        source, report = self.timed.source, self._learner.report()
         return {
             "fragments": self._feeder.received,
-            "updates": self.assembly.updating.calls,
+            "updates": self.timed.updating.calls,
             "versions": report["version"],
             "uses": report["consumed"],
             "store_s": self._buffer.busy_s,
-            "update_s": self.assembly.updating.seconds,
-            "draw_s": feed.draw_s,
-            "busy_s": self._learner.busy_s - feed.restoring_s,
+            "update_s": self.timed.updating.seconds,
+            "draw_s": source.draw_s,
+            "busy_s": self._learner.busy_s - source.restoring_s,
         }
 
     def _fill(self, store: ReplayStore) -> None:
@@ -281,13 +268,13 @@ class Workbench:
         config, directory = load_config(step.config, step.overrides), Path(step.directory)
         if step.role == "actor":
             actor = self._sides[step.key] = ActorSide(config, directory)
-            return _facts(actor.assembly, None, began)
+            return _facts(actor.timed.parts, None, began)
         recorded = self._fragments(config, directory)
         if config.learns_from_replay:
             settings = replay_settings(config, recorded[0].nbytes)
             config = load_config(step.config, (*step.overrides, *settings))
         learner = self._sides[step.key] = LearnerSide(config, directory, recorded)
-        return _facts(learner.assembly, learner.rho, began)
+        return _facts(learner.timed.parts, learner.rho, began)
 
     def _run(self, step: Run) -> Answer:
         side = self._sides.get(step.key)
@@ -306,7 +293,7 @@ class Workbench:
             side = ActorSide(config, directory)
             try:
                 per_rollout = 1 if config.learns_from_replay else config.fragments_per_rollout
-                most = max(1, RECORDED_BYTES // side.assembly.layout.nbytes)
+                most = max(1, RECORDED_BYTES // side.timed.parts.layout.nbytes)
                 self._recorded[key] = side.record(min(max(HANDFUL, per_rollout), most))
             finally:
                 side.close()
@@ -343,12 +330,12 @@ def average(step: Average) -> Averaged:
     return Averaged(seconds=tuple(seconds[FIRST:]))
 
 
-def _facts(assembly: TimedAssembly, rho: float | None, began: float) -> Prepared:
-    model = assembly.role_model
+def _facts(parts: Parts, rho: float | None, began: float) -> Prepared:
+    model = parts.model()
     return Prepared(
         seconds=time.perf_counter() - began,
-        fragment_bytes=assembly.layout.nbytes,
-        batch_bytes=assembly.supply(GROUP).batch_bytes,
+        fragment_bytes=parts.layout.nbytes,
+        batch_bytes=parts.batches().nbytes if parts.config.learns_from_replay else 0,
         policy_bytes=policy_layout(model.parameter_count).nbytes,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         rho=rho,

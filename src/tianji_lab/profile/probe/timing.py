@@ -16,15 +16,14 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.roles.learner.data_source import DataSource
-from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.wire.fragment import FragmentStats
-from tianji_cli.worker.assembly import Assembly
-from tianji_cli.worker.parts import Job
-from tianji_cli.worker.supply import Supply
+from tianji_cli.worker.build import Wrappers, build_roles
+from tianji_cli.worker.parts import Job, Parts
+from tianji_cli.worker.wiring import open_transport
 from tianji_envs.core import VectorEnvironment
 from tianji_lab.profile.probe.roles import Stopwatch
 from tianji_transports.composite import open_endpoint
-from tianji_transports.core import EngineOptions, Transport
+from tianji_transports.core import EngineOptions
 
 ENGINE: Final = "inproc"
 LEARNER: Final = 1
@@ -56,7 +55,7 @@ class TimedSource(DataSource):
     So fragments that were recorded once are on-policy for ever.
 
     Args:
-        feed: that does it.
+        source: that does it.
         model: the learner's.
 
     Attributes:
@@ -64,111 +63,104 @@ class TimedSource(DataSource):
         restoring_s: seconds spent on the initial parameters, which is no role's work.
     """
 
-    def __init__(self, feed: DataSource, model: Model) -> None:
+    def __init__(self, source: DataSource, model: Model) -> None:
         self.draw_s = 0.0
         self.restoring_s = 0.0
-        self._feed = feed
+        self._source = source
         self._model = model
         self._initial = np.zeros(model.parameter_count, np.float32)
         model.write_parameters(self._initial)
 
     def arrivals(self) -> Sequence[FragmentStats]:
         """Describe what came."""
-        return self._feed.arrivals()
+        return self._source.arrivals()
 
     def batch(self) -> Any | None:
         """Hand out the next batch."""
         began = time.perf_counter()
-        batch = self._feed.batch()
+        batch = self._source.batch()
         self.draw_s += time.perf_counter() - began
         return batch
 
     def used(self, result: UpdateResult) -> None:
         """Note what the update on it came to."""
         began = time.perf_counter()
-        self._feed.used(result)
+        self._source.used(result)
         self.draw_s += time.perf_counter() - began
 
     @property
     def round_is_done(self) -> bool:
         """Whether it is time to publish."""
-        return self._feed.round_is_done
+        return self._source.round_is_done
 
     def advance(self, version: int) -> None:
         """Begin a round with this version, but with the parameters of the first."""
-        self._feed.advance(version)
+        self._source.advance(version)
         began = time.perf_counter()
         self._model.read_parameters(self._initial)
         self.restoring_s += time.perf_counter() - began
 
     def wind_down(self) -> None:
         """Give up the rest of the round."""
-        self._feed.wind_down()
+        self._source.wind_down()
 
     def report(self) -> dict[str, Any]:
         """Describe what was measured."""
-        return self._feed.report()
+        return self._source.report()
 
 
-class TimedAssembly(Assembly):
-    """Builds the roles of one side of a job.
+class TimedSide:
+    """The roles of one side of a job, whose parts are timed, and the endpoints of both sides.
 
     Args:
         job: the job.
         rank: of the side's process.
 
     Attributes:
-        job: the job.
+        parts: what the roles are built from.
         acting: an agent's choices.
         stepping: vector steps.
         updating: updates.
-        production: has the actor's page.
-        role_model: that the agent or the update rule works with, once roles are built.
-        timed_source: the learner's, once it is built.
+        counters: has the actor's page.
+        source: the learner's, where the side has one.
+        transport: the endpoint of this side.
+        other: the endpoint at the other end.
+        roles: of this side.
     """
 
-    role_model: Model
-    timed_source: TimedSource
+    source: TimedSource
 
     def __init__(self, job: Job, rank: int) -> None:
-        super().__init__(job, job.plan.processes[rank], 0)
-        self.job = job
+        self.parts = Parts(job, job.plan.processes[rank], 0)
         self.acting, self.stepping, self.updating = Stopwatch(), Stopwatch(), Stopwatch()
-        self.production = ProductionFile(None, job.plan.num_actors)
-        self.production.begin(0, 0)
+        self.counters = ProductionFile(None, job.plan.num_actors)
+        self.counters.begin(0, 0)
+        self.transport = open_transport(self.parts, EngineOptions())
+        hosts, wiring = job.plan.endpoints, self.transport.wiring
+        self.other = open_endpoint(ENGINE, ENGINE, hosts, wiring, LEARNER + ACTOR - rank, 0, EngineOptions())
+        wrap = Wrappers(self._environment, self._agent, self._embryo, self._source)
+        self.roles = build_roles(self.parts, self.transport, self.counters, wrap)
 
-    def environment(
-        self, num_envs: int, render: bool = False, *, evaluation: bool = False
-    ) -> VectorEnvironment:
-        """Make environments whose steps are timed."""
-        environment = super().environment(num_envs, render, evaluation=evaluation)
+    def close(self) -> None:
+        """Free what the roles and the endpoints hold."""
+        for role in self.roles:
+            role.close()
+        self.transport.close()
+        self.other.close()
+
+    def _environment(self, environment: VectorEnvironment) -> VectorEnvironment:
         self.stepping.time(environment, "step")
         return environment
 
-    def agent(self, model: Model, num_envs: int, seed: int) -> Agent:
-        """Build an agent whose choices are timed."""
-        agent = super().agent(model, num_envs, seed)
+    def _agent(self, agent: Agent) -> Agent:
         self.acting.time(agent, "act")
-        self.role_model = model
         return agent
 
-    def embryo(self, model: Model) -> Embryo:
-        """Build an update rule whose updates are timed."""
-        embryo = super().embryo(model)
+    def _embryo(self, embryo: Embryo) -> Embryo:
         self.updating.time(embryo, "update")
-        self.role_model = model
+        self._model = embryo.model
         return embryo
 
-    def feed(
-        self, supply: Supply, transport: Transport, embryo: Embryo, all_reduce: AllReduceGroup | None
-    ) -> DataSource:
-        """Build a feed whose batches are timed."""
-        self.timed_source = TimedSource(super().feed(supply, transport, embryo, all_reduce), embryo.model)
-        return self.timed_source
-
-    def endpoints(self) -> tuple[Transport, Transport]:
-        """Open this side's endpoint and the one at the other end."""
-        own = self.transport(EngineOptions())
-        hosts = self.job.plan.endpoints
-        other = LEARNER + ACTOR - own.rank
-        return own, open_endpoint(ENGINE, ENGINE, hosts, own.wiring, other, 0, EngineOptions())
+    def _source(self, source: DataSource) -> DataSource:
+        self.source = TimedSource(source, self._model)
+        return self.source
