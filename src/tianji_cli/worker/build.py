@@ -24,7 +24,7 @@ from tianji_cli.roles.learner.learner import Learner, LearnerDuties, Publisher
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
-from tianji_cli.roles.learner.parallel.leader import Leader
+from tianji_cli.roles.learner.parallel.scatter import Leader
 from tianji_cli.roles.role import Role
 from tianji_cli.roles.user_role import Surroundings, UserRole, find_user_role
 from tianji_cli.worker.experience import (

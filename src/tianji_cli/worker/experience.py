@@ -26,8 +26,7 @@ from tianji_cli.roles.learner.data_source import (
     RolloutSource,
 )
 from tianji_cli.roles.learner.parallel.followers import FollowerSource, ScatteredBatches, ScatteredRollouts
-from tianji_cli.roles.learner.parallel.leader import RolloutRounds, Rounds, ScatteringReplayClient
-from tianji_cli.roles.learner.parallel.scatter import Scatter
+from tianji_cli.roles.learner.parallel.scatter import RolloutRounds, Rounds, Scatter, ScatteringReplayClient
 from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.worker.parts import Parts
 from tianji_cli.worker.wiring import lends_rollouts, rollout_shards, window_of_all

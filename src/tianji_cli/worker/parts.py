@@ -94,11 +94,6 @@ class _Shown:
 class Parts:
     """Builds the parts of one process of a job.
 
-    Args:
-        job: the job.
-        process: the process, as planned.
-        incarnation: how often it was restarted.
-
     Attributes:
         job: the job.
         config: of the job.

@@ -31,7 +31,7 @@ from tianji_cli.roles.learner.episodes import Episodes, StopRule
 from tianji_cli.roles.learner.learner import Learner, LearnerDuties, Publisher
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower
-from tianji_cli.roles.learner.parallel.leader import Leader
+from tianji_cli.roles.learner.parallel.scatter import Leader
 from tianji_cli.wire.fragment import Fragment
 from tianji_cli.worker.experience import (
     follower_source,

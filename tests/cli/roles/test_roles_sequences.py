@@ -16,9 +16,8 @@ from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.data_source import LocalReplayClient, ReplaySource
 from tianji_cli.roles.learner.parallel.followers import ScatteredBatches
-from tianji_cli.roles.learner.parallel.leader import ScatteringReplayClient
 from tianji_cli.roles.learner.parallel.scatter import LAYOUT as HEADER_LAYOUT
-from tianji_cli.roles.learner.parallel.scatter import RoundHeader, Scatter
+from tianji_cli.roles.learner.parallel.scatter import RoundHeader, Scatter, ScatteringReplayClient
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring

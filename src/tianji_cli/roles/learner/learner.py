@@ -18,7 +18,7 @@ from tianji_cli.roles.learner.data_source import DataSource
 from tianji_cli.roles.learner.episodes import Episodes, StopRule
 from tianji_cli.roles.learner.parallel.all_reduce import LostPeerError
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
-from tianji_cli.roles.learner.parallel.leader import Leader
+from tianji_cli.roles.learner.parallel.scatter import Leader
 from tianji_cli.roles.role import Role, Trigger
 from tianji_cli.wire.fragment import FragmentStats
 from tianji_cli.wire.parameters import POLICY_HEADER_BYTES, PublishedPolicy

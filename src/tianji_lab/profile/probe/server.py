@@ -158,16 +158,16 @@ class LearnerSide:
         self.timed.close()
 
     def _read(self) -> Counts:
-        source, report = self.timed.source, self._learner.report()
+        timed, report = self.timed, self._learner.report()
         return {
             "fragments": self._feeder.received,
-            "updates": self.timed.updating.calls,
+            "updates": timed.updating.calls,
             "versions": report["version"],
             "uses": report["consumed"],
             "store_s": self._buffer.busy_s,
-            "update_s": self.timed.updating.seconds,
-            "draw_s": source.draw_s,
-            "busy_s": self._learner.busy_s - source.restoring_s,
+            "update_s": timed.updating.seconds,
+            "draw_s": timed.drawing.seconds,
+            "busy_s": self._learner.busy_s - timed.restoring_s,
         }
 
     def _fill(self, store: ReplayStore) -> None:

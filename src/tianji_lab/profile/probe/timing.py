@@ -5,18 +5,16 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
-from tianji_algos.core import Agent, Embryo, Model, UpdateResult
+from tianji_algos.core import Agent, Embryo
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.roles.learner.data_source import DataSource
-from tianji_cli.wire.fragment import FragmentStats
 from tianji_cli.worker.build import Wrappers, build_roles
 from tianji_cli.worker.parts import Job, Parts
 from tianji_cli.worker.wiring import open_transport
@@ -49,66 +47,6 @@ def job_of(config: JobConfig, directory: Path) -> Job:
     return Job(name, config, Plan(processes, ENGINE, ENGINE), place)
 
 
-class TimedSource(DataSource):
-    """Times how batches are made, and has each round begin with the initial parameters.
-
-    So fragments that were recorded once are on-policy for ever.
-
-    Args:
-        source: that does it.
-        model: the learner's.
-
-    Attributes:
-        draw_s: seconds spent on batches, and on giving their samples new priorities.
-        restoring_s: seconds spent on the initial parameters, which is no role's work.
-    """
-
-    def __init__(self, source: DataSource, model: Model) -> None:
-        self.draw_s = 0.0
-        self.restoring_s = 0.0
-        self._source = source
-        self._model = model
-        self._initial = np.zeros(model.parameter_count, np.float32)
-        model.write_parameters(self._initial)
-
-    def arrivals(self) -> Sequence[FragmentStats]:
-        """Describe what came."""
-        return self._source.arrivals()
-
-    def batch(self) -> Any | None:
-        """Hand out the next batch."""
-        began = time.perf_counter()
-        batch = self._source.batch()
-        self.draw_s += time.perf_counter() - began
-        return batch
-
-    def used(self, result: UpdateResult) -> None:
-        """Note what the update on it came to."""
-        began = time.perf_counter()
-        self._source.used(result)
-        self.draw_s += time.perf_counter() - began
-
-    @property
-    def round_is_done(self) -> bool:
-        """Whether it is time to publish."""
-        return self._source.round_is_done
-
-    def advance(self, version: int) -> None:
-        """Begin a round with this version, but with the parameters of the first."""
-        self._source.advance(version)
-        began = time.perf_counter()
-        self._model.read_parameters(self._initial)
-        self.restoring_s += time.perf_counter() - began
-
-    def wind_down(self) -> None:
-        """Give up the rest of the round."""
-        self._source.wind_down()
-
-    def report(self) -> dict[str, Any]:
-        """Describe what was measured."""
-        return self._source.report()
-
-
 class TimedSide:
     """The roles of one side of a job, whose parts are timed, and the endpoints of both sides.
 
@@ -121,18 +59,18 @@ class TimedSide:
         acting: an agent's choices.
         stepping: vector steps.
         updating: updates.
+        drawing: batches of the learner, and new priorities of their samples.
+        restoring_s: seconds spent on initial parameters, which is no role's work.
         counters: has the actor's page.
-        source: the learner's, where the side has one.
         transport: the endpoint of this side.
         other: the endpoint at the other end.
         roles: of this side.
     """
 
-    source: TimedSource
-
     def __init__(self, job: Job, rank: int) -> None:
         self.parts = Parts(job, job.plan.processes[rank], 0)
-        self.acting, self.stepping, self.updating = Stopwatch(), Stopwatch(), Stopwatch()
+        self.acting, self.stepping, self.updating, self.drawing = (Stopwatch() for _ in range(4))
+        self.restoring_s = 0.0
         self.counters = ProductionFile(None, job.plan.num_actors)
         self.counters.begin(0, 0)
         self.transport = open_transport(self.parts, EngineOptions())
@@ -162,5 +100,18 @@ class TimedSide:
         return embryo
 
     def _source(self, source: DataSource) -> DataSource:
-        self.source = TimedSource(source, self._model)
-        return self.source
+        """Begin each round with the initial parameters, too: recorded fragments are on-policy for ever."""
+        self.drawing.time(source, "batch")
+        self.drawing.time(source, "used")
+        model, advance = self._model, source.advance
+        initial = np.zeros(model.parameter_count, np.float32)
+        model.write_parameters(initial)
+
+        def advance_and_restore(version: int) -> None:
+            advance(version)
+            began = time.perf_counter()
+            model.read_parameters(initial)
+            self.restoring_s += time.perf_counter() - began
+
+        source.advance = advance_and_restore  # type: ignore[method-assign]
+        return source

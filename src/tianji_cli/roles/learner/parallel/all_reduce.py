@@ -142,7 +142,7 @@ class AllReduceGroup(Peers):
             raise DivergedLearnersError(
                 f"the learners of the group have different parameters after version {version} of the policy: "
                 f"learner {' and '.join(different)} of {self.number} not those of learner {FIRST}; an update "
-                "that depends on nothing but parameters, shared gradients and what was dealt would be right"
+                "that depends on nothing but parameters, shared gradients and its shards would be right"
             )
 
     def await_news(self) -> None:

@@ -1,20 +1,28 @@
-"""How a learner scatters what updates are made of: a header that says what comes, then a follower's shards.
+"""What a learner does for its followers: it scatters each round, which all of them begin and end together.
 
-A round is scattered to all followers or to none: memory for all of it is there before the first message is
-pushed.
+First goes a header that says what comes, then each follower's shards. A round is scattered to all followers
+or to none: memory for all of it is there before the first message is pushed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Embryo
-from tianji_cli.plan.graph import HEADERS, SHARDS
+from tianji_cli.plan.graph import HEADERS, PRIORITIES, SHARDS
+from tianji_cli.roles.buffer.replay.store import ReplayStore
+from tianji_cli.roles.learner.data_source import ReplayClient, RolloutSource
+from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup, LostPeerError
+from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView, priorities_layout, read_priorities
+from tianji_cli.wire.fragment import FragmentStats
 from tianji_cli.wire.records import Record, RecordLayout
+from tianji_cli.wire.reports import Rejected
 from tianji_transports.core import Full, Loan, Transport
 
 LAYOUT: Final = RecordLayout(
@@ -146,6 +154,250 @@ class Scatter:
         for loans in (self._headers, *self._shards):
             while loans:
                 loans.pop().abandon()
+
+
+class Rounds(Protocol):
+    """Scatters what updates are made of, a round at a time."""
+
+    scatter: Scatter
+
+    def send(self, env_steps: int, version: int, *, synchronise: bool) -> bool:
+        """Send the next round to the followers.
+
+        Args:
+            env_steps: seen so far, for what is scheduled over training.
+            version: of the policy that was published last.
+            synchronise: the followers' parameters have to be replaced first.
+
+        Returns:
+            False if there is nothing to send yet, or no room for it.
+        """
+
+    def last_until(self, version: int) -> bool:
+        """Whether what was sent last is used up only when this version is replaced by the next."""
+
+
+class RolloutRounds:
+    """A round is a rollout: the followers get every fragment that is not the learner's.
+
+    Args:
+        scatter: the channels to the followers.
+        source: what the learner takes its own fragments from.
+    """
+
+    def __init__(self, scatter: Scatter, source: RolloutSource) -> None:
+        self.scatter = scatter
+        self._source = source
+        self._version = -1
+
+    def send(self, env_steps: int, version: int, *, synchronise: bool) -> bool:
+        """Copy the followers' fragments to them."""
+        rollout, scatter = self._source.rollout, self.scatter
+        if rollout is None or (loans := scatter.loans()) is None:
+            return False
+        for follower, shards in enumerate(loans, start=1):
+            for memory, stored in zip(shards, rollout.drawn[follower :: scatter.learners], strict=True):
+                memory[:] = stored.fragment.memory
+        scatter.push(RoundHeader(env_steps, version, scatter.shards, synchronise, publishes=True))
+        self._version = version
+        return True
+
+    def last_until(self, version: int) -> bool:
+        """A rollout is used up when a version is due."""
+        return self._version == version
+
+
+class ScatteringReplayClient(ReplayClient):
+    """Draws whole batches, as one learner would, so that samples and importance weights are the same.
+
+    A round is a batch, of which each learner gets as many samples.
+
+    Args:
+        transport: the endpoint of this process.
+        store: the buffer's.
+        batches: how a whole batch is laid out.
+        shard: how a learner's part of it is.
+        scatter: the channels to the followers.
+        publish_every: updates between two published policies.
+        prioritised: followers send the priorities of what they have used.
+        in_step: wait for all of them before the next batch is drawn.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        store: ReplayStore,
+        batches: BatchLayout,
+        shard: BatchLayout,
+        scatter: Scatter,
+        *,
+        publish_every: int,
+        prioritised: bool,
+        in_step: bool,
+    ) -> None:
+        self.scatter = scatter
+        self._transport = transport
+        self._store = store
+        self._publish_every = publish_every
+        self._prioritised = prioritised
+        self._in_step = in_step
+        self._whole = BatchArrays(batches)
+        self._priorities = priorities_layout(shard.size)
+        self._shard = shard
+        self._rows = [
+            {name: rows[start : start + shard.size] for name, rows in self._whole.arrays.items()}
+            for start in range(0, batches.size, shard.size)
+        ]
+        self._own = BatchView(shard, self._rows[0])
+        self._is_drawn = False
+        self._rounds = 0
+        self._unanswered = 0
+        self._refusals = Rejected()
+
+    def arrivals(self) -> Sequence[FragmentStats]:
+        """Describe what the buffer received since the last call."""
+        return self._store.arrivals()
+
+    def send(self, env_steps: int, version: int, *, synchronise: bool) -> bool:
+        """Draw a batch and scatter it, if the balance allows it and every follower has room."""
+        if self._prioritised:
+            self._take_priorities()
+            if self._in_step and self._unanswered:
+                return False
+        if not self._store.may_draw(self._whole.layout.most_steps) or (loans := self.scatter.loans()) is None:
+            return False
+        self._store.draw(self._whole)
+        for (memory,), rows in zip(loans, self._rows[1:], strict=True):
+            shard = BatchArrays(self._shard, memory)
+            shard.stamp(self.scatter.job)
+            for name, array in shard.arrays.items():
+                array[...] = rows[name]
+        self._rounds += 1
+        publishes = self._rounds % self._publish_every == 0
+        self.scatter.push(RoundHeader(env_steps, version, 1, synchronise, publishes))
+        self._is_drawn = True
+        self._unanswered += len(loans)
+        return True
+
+    def last_until(self, version: int) -> bool:  # noqa: ARG002
+        """A batch is used up by one update."""
+        return False
+
+    def draw(self) -> BatchView | None:
+        """Hand out this learner's shard of what was scattered, once."""
+        if not self._is_drawn:
+            return None
+        self._is_drawn = False
+        return self._own
+
+    def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
+        """Let those of this learner's shard take effect at once."""
+        self._store.replay.update_priorities(self._own.key, priorities)
+
+    def wind_down(self) -> None:
+        """Nothing was begun that would have to end."""
+
+    def report(self) -> dict[str, Any]:
+        """Messages that were refused: how many, and why the first."""
+        return {"rejected": {"priorities": [self._refusals.count, self._refusals.first]}}
+
+    def _take_priorities(self) -> None:
+        while (claim := self._transport.probe(PRIORITIES)) is not None:
+            update = read_priorities(self._priorities, claim.view(), self.scatter.job)
+            if isinstance(update, str):
+                self._refusals.add(claim, update)
+            else:
+                self._store.replay.update_priorities(*update)
+            claim.release()
+            # An answer that cannot be used is one, too: no other will come.
+            self._unanswered -= 1
+
+
+class Leader:
+    """Begins each update with the followers, and compares parameters with theirs once a version.
+
+    Args:
+        embryo: the learner's update rule, which joins those of the followers.
+        rounds: scatters what updates are made of.
+        all_reduce: the connections to the followers.
+
+    Attributes:
+        synchronise: the next round begins with the learner's parameters, which were replaced by an average.
+    """
+
+    def __init__(self, embryo: Embryo, rounds: Rounds, all_reduce: AllReduceGroup) -> None:
+        self.synchronise = False
+        self._embryo = embryo
+        self._rounds = rounds
+        self._all_reduce = all_reduce
+        self._sent: int | None = None  # Env steps of the round that was sent and is not begun.
+        self._checked: int | None = None
+        self._parameters = np.empty(embryo.model.parameter_count, np.float32)
+        embryo.join(all_reduce)
+
+    def await_news(self) -> None:
+        """See ``AllReduceGroup``."""
+        self._all_reduce.await_news()
+
+    def begin_update(self, env_steps: int, version: int) -> bool:
+        """Begin the next updates with the followers, unless some are under way; False if that has to wait.
+
+        Args:
+            env_steps: seen so far, for what is scheduled over training.
+            version: of the policy that was published last.
+
+        Raises:
+            LostPeerError: a follower is gone.
+            DivergedLearnersError: a follower begins with other parameters.
+        """
+        if self._all_reduce.lost is not None:
+            return False
+        if self._sent is None:
+            if self._rounds.last_until(version):
+                return True
+            if not self._rounds.send(env_steps, version, synchronise=self.synchronise):
+                return False
+            self._sent = env_steps
+        if not self._rounds.scatter.is_claimed:
+            return False
+        if self._checked is None:
+            self._check(version)
+        if self.synchronise:
+            self.synchronise = False
+            self._all_reduce.broadcast(tensors_in_step(self._embryo))
+        self._embryo.schedule(self._sent)
+        self._sent = None
+        return True
+
+    def agrees(self, version: int) -> bool:
+        """Compare parameters with the followers, once a version; False if one is gone.
+
+        Raises:
+            DivergedLearnersError: a follower has other parameters.
+        """
+        if self._checked == version:
+            return True
+        if self._all_reduce.lost is not None:
+            return False
+        try:
+            self._check(version)
+        except LostPeerError:
+            return False
+        return True
+
+    def wind_down(self) -> None:
+        """Give back what was lent for a round that is not to be, and leave the followers."""
+        self._rounds.scatter.abandon()
+        self.close()
+
+    def close(self) -> None:
+        """Leave the followers."""
+        self._all_reduce.close()
+
+    def _check(self, version: int) -> None:
+        self._embryo.model.write_parameters(self._parameters)
+        self._all_reduce.check_same(version, self._parameters)
+        self._checked = version
 
 
 def tensors_in_step(embryo: Embryo) -> list[torch.Tensor]:
