@@ -1,4 +1,4 @@
-"""All errors of this package, in one tree; without torch, since configs are checked without it.
+"""All errors of this package, in one tree; imports no torch, so that checking a config stays cheap.
 
 AlgorithmError
 ├── UnknownNameError           no agent, embryo or model of that name; names the nearest one

@@ -1,4 +1,4 @@
-"""All errors of this package, in one tree; without gymnasium, since they are cheap to import.
+"""All errors of this package, in one tree; imports no gymnasium, so that naming a type stays cheap.
 
     EnvironmentFailure
     ├── UnknownEnvironmentError    no such type or id; names the nearest one
