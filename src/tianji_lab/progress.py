@@ -9,26 +9,16 @@ import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Protocol, Self, TextIO
+from typing import Final, Self, TextIO
 
 INTERVAL_S: Final = 1.0
 """Between two lines in a pipe."""
-
-
 Last = tuple[str, str]
 """What was measured before, and what came of it."""
 
 
-class _Display(Protocol):
-    def show(self, done: int, total: int, what: str, last: Last) -> None:
-        """Show a state, or leave it out."""
-
-    def close(self, done: int, total: int, last: Last) -> None:
-        """Show the last state and give the terminal back."""
-
-
 class Progress:
-    """Says what is measured now, how much is done, and what came of the last.
+    """Shows what is measured now, how much is done, and what came of the last.
 
     Args:
         total: how often ``done`` will be called.
@@ -42,7 +32,7 @@ class Progress:
         self._done = 0
         self._what = ""
         self._last: Last = ("", "")
-        self._display: _Display | None = None
+        self._display: _Live | _Lines | None = None
         if not quiet:
             self._display = _Live() if sys.stderr.isatty() else _Lines(sys.stderr)
 

@@ -82,8 +82,7 @@ class Workload:
         colocated: the buffer takes turns with a learner and uses its cores.
         one_process: all roles of a group take turns on one core (``inproc``).
         window: fragments that an actor may have sent before one is claimed.
-        tolerance: env steps that production may be ahead of, or behind, consumption; None where nobody
-            is held back by it.
+        tolerance: env steps that production may be ahead of, or behind, consumption; None for any number.
     """
 
     rho: float

@@ -71,7 +71,7 @@ class Prediction:
     """What a split gives, over all groups.
 
     Attributes:
-        production: T_RA, env steps a second that the actors make if no role holds them back.
+        production: T_RA, env steps a second that the actors make if they never wait.
         reception: env steps a second that the buffers can receive.
         consumption: T_RL, sample uses a second that the learners make if they never wait for samples; a
             learner that takes turns with its buffer receives meanwhile.
@@ -79,7 +79,7 @@ class Prediction:
         limits: every limit of the throughput in uses a second, by name: "production", "reception",
             "consumption", and, where they exist, "turns" (actors and learners in step), "cores" (too few,
             so that roles share them), "link" and "root".
-        bottleneck: which side holds it back.
+        bottleneck: which side limits it.
         contention: share of the other cores that is at work, 0 to 1, as each role finds it.
     """
 

@@ -205,7 +205,7 @@ def _print_recommendation(console: Console, found: ProfileResult) -> None:
 
 
 def _print_prediction(console: Console, found: ProfileResult, predicted: Prediction) -> None:
-    """Describe what a split gives, what holds it back, and what it leaves."""
+    """Describe what a split gives, what limits it, and what it leaves."""
     split, there = predicted.split, found.cluster.cores
     console.print(Text(_roles(split), style="bold green"), soft_wrap=True)
     uses, steps = count(predicted.throughput), count(predicted.throughput / predicted.rho)

@@ -48,7 +48,7 @@ class Limit:
 def breaks_first(prediction: Prediction, workload: Workload, costs: Costs) -> Limit | None:
     """Name the assumption that breaks first as a job grows.
 
-    What holds the throughput back already comes before all others; then whatever is closest.
+    The limit of the throughput comes before all others; then the closest.
 
     Returns:
         None if nothing is shared that takes any time.
@@ -72,8 +72,8 @@ def growth_limits(prediction: Prediction, workload: Workload, costs: Costs) -> l
         found.append(_of_turns(prediction, workload))
     elif workload.rollout_steps is not None and (aged := _of_ages(prediction, workload)).headroom < 1:
         found.append(aged)  # Old samples end no growth, and are worth a word where there are some.
-    holds_back = min(prediction.limits, key=lambda name: prediction.limits[name])
-    return sorted(found, key=lambda limit: (limit.name != holds_back, limit.headroom))
+    limiting = min(prediction.limits, key=lambda name: prediction.limits[name])
+    return sorted(found, key=lambda limit: (limit.name != limiting, limit.headroom))
 
 
 def _of_what_is_shared(name: Name, prediction: Prediction) -> Limit:
@@ -118,7 +118,7 @@ def _of_gradients(prediction: Prediction, workload: Workload, costs: Costs) -> L
 
 
 def _of_averaging(prediction: Prediction, workload: Workload, costs: Costs) -> Limit:
-    """A root that is not waited for holds no group back; it averages less often than it was to."""
+    """A root that is not waited for delays no group; it averages less often than it was to."""
     exchange, now = costs.exchange, prediction.split.groups
     most = workload.uses_per_update * exchange.sync_interval / exchange.root_s
     headroom = most / prediction.throughput

@@ -162,7 +162,7 @@ SLOWER: Final = 1.15
 ANNOUNCED_S: Final = 3.0
 """A run that is expected to take longer says so."""
 ESSENTIAL: Final = 2
-"""Phases at the beginning that are measured whatever they take."""
+"""First phases, which are measured whatever they take."""
 PATIENT_S: Final = 5.0
 """After so long without a window they say that they wait."""
 LIMIT_S: Final = 60.0

@@ -176,7 +176,7 @@ class _Child:
     def status(self) -> int:
         """With which it exited, or minus a signal's number; it has ended, and its number stays its own."""
         ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-        assert ended is not None, "only WNOHANG finds nobody"
+        assert ended is not None, "only WNOHANG finds none"
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def last_words(self, status: int) -> str:

@@ -14,7 +14,7 @@ import zmq
 from cli.bench.made_up import record
 
 from tianji_lab.bench.report import noisy_cases
-from tianji_lab.environment import busy_share, cpu_model, describe, warnings
+from tianji_lab.environment import busy_share, cpu_model, describe, warnings, warnings_of_noise
 
 
 def test_the_conditions_name_versions_cores_and_load() -> None:
@@ -102,17 +102,10 @@ def test_a_busy_machine_and_runs_that_lie_apart_are_warned_of() -> None:
 
 
 def test_the_three_noisiest_are_named_and_others_counted() -> None:
-    records = [
-        record(actors=number, collection_min_s=1.0, collection_max_s=1.0 + number / 10)
-        for number in range(1, 8)
+    assert warnings_of_noise(((number / 10, f"case {number}") for number in range(1, 8)), "case") == [
+        *(f"too noisy: case {number}" for number in (7, 6, 5)),
+        "too noisy: 2 more cases, each above 25 %",
     ]
-    said = noisy_cases(records)
-    assert [line.partition(" lay ")[0].rpartition(", ")[2] for line in said[:3]] == [
-        "7 actors",
-        "6 actors",
-        "5 actors",
-    ]
-    assert said[3:] == ["too noisy: 2 more cases, each above 25 %"]
 
 
 def test_neither_matplotlib_nor_torch_is_imported_by_what_heads_and_prints_results() -> None:

@@ -53,15 +53,7 @@ def test_a_noisy_figure_is_named_with_the_cores_that_were_at_work() -> None:
 
 
 def test_pieces_of_an_update_that_take_next_to_no_time_may_be_noisy() -> None:
-    usual = made_up()
-    assert warnings(with_learners(usual, draw_s=Repeated(values=tuple(1e-9 * s for s in WILD.values)))) == []
-    said = warnings(with_learners(usual, update_s=WILD))
+    quiet = made_up()
+    assert warnings(with_learners(quiet, draw_s=Repeated(values=tuple(1e-9 * s for s in WILD.values)))) == []
+    said = warnings(with_learners(quiet, update_s=WILD))
     assert said[0].startswith("too noisy: half of the repeats of updates (learner on ")
-
-
-def test_many_noisy_figures_are_counted_and_the_worst_are_named() -> None:
-    learners = len(made_up().learners)
-    said = warnings(with_actor(with_learners(made_up(), update_s=WILD), Repeated(values=(1.0, 9.0))))
-    assert "1 actor of" in said[0]
-    assert len(said) == 4
-    assert said[3] == f"too noisy: {learners + 1 - 3} more figures, each above 25 %"

@@ -1,4 +1,4 @@
-"""Busy cores make the work on others dearer, and whoever waits makes nobody's."""
+"""Busy cores make the work on others dearer, and roles that wait do not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FACTORS = st.floats(1.0, 3.0) | st.floats(1.0, 1e4)
 
 @st.composite
 def some_cost(draw: st.DrawFn) -> Cost:
-    """Of something that a crowd makes dearer, mostly up to three times."""
+    """Of something that contention makes dearer, mostly up to three times."""
     alone_s = draw(SECONDS)
     return Cost(alone_s, alone_s * draw(FACTORS))
 
@@ -85,7 +85,7 @@ ONE_TO_ONE = Workload(
 )
 
 
-def test_a_learner_that_waits_crowds_the_actor_only_while_it_works() -> None:
+def test_a_learner_that_waits_slows_the_actor_only_while_it_works() -> None:
     # One actor, one learner. A fragment takes 10 ms and up to 20, an update 4 ms: the learner is at work for
     # u of the time, and u = 4 / (10 + 10 u) is solved by u = 0.306.
     costs = simple(sample=Cost(0.010, 0.020), update=Cost.fixed(0.004))
@@ -96,7 +96,7 @@ def test_a_learner_that_waits_crowds_the_actor_only_while_it_works() -> None:
     assert prediction.throughput == pytest.approx(100 / (0.010 + 0.010 * share))
 
 
-def test_a_learner_that_is_never_left_waiting_crowds_in_full_and_is_crowded_in_part() -> None:
+def test_a_learner_that_is_never_left_waiting_slows_in_full_and_is_slowed_in_part() -> None:
     # Three actors make a fragment in 12 ms each, so one in 4 ms; an update takes 8 ms and up to 16.
     costs = simple(sample=Cost.fixed(0.012), update=Cost(0.008, 0.016))
     prediction = predict(Split(1, 1, 3, 10), ONE_TO_ONE, costs)
@@ -108,7 +108,7 @@ def test_a_learner_that_is_never_left_waiting_crowds_in_full_and_is_crowded_in_p
     assert prediction.throughput == pytest.approx(100 / (0.008 * (1 + share)))
 
 
-def test_no_crowd_is_more_than_full() -> None:
+def test_no_contention_is_more_than_full() -> None:
     # Two learners wait for the buffer almost half of the time, and leave their cores to the others: on four
     # cores one of them finds more at work than the two beside its own. So an update takes 5 ms, a fragment of
     # the actor 3 and of the buffer x = 4 + 6 (4 x 5 + 3) / 3 x.
@@ -121,7 +121,7 @@ def test_no_crowd_is_more_than_full() -> None:
 
 
 @pytest.mark.parametrize("dearer", [1e2, 1e6])
-def test_the_worst_crowding_settles_too_and_there_is_none_on_the_only_core(dearer: float) -> None:
+def test_the_worst_contention_settles_too_and_there_is_none_on_the_only_core(dearer: float) -> None:
     # Both sides alike: if one is at work for u of the time, u = T (t + d u) for both, and u is 1 at most.
     costs = simple(sample=Cost(0.001, 0.001 * dearer), update=Cost(0.001, 0.001 * dearer))
     prediction = predict(Split(1, 1, 1, 10), ONE_TO_ONE, costs)
@@ -131,7 +131,7 @@ def test_the_worst_crowding_settles_too_and_there_is_none_on_the_only_core(deare
     assert alone.throughput == pytest.approx(100 / 0.002)
 
 
-def test_roles_that_the_link_holds_back_crowd_one_another_less() -> None:
+def test_roles_that_the_link_limits_slow_one_another_less() -> None:
     # Two fragments a second are all that the link carries: the actor is at work for u = 2 (0.1 + 0.1 v) of
     # the time, the learner for v = 2 x 0.2.
     costs = replace(
@@ -151,7 +151,7 @@ def test_cores_on_which_roles_take_turns_are_all_at_work() -> None:
     assert prediction.throughput == pytest.approx(100 * 2 / (0.020 + 2 * 0.030))
 
 
-def test_a_crowd_is_only_as_busy_as_those_who_take_turns_let_one_another_be() -> None:
+def test_contention_is_only_as_high_as_roles_that_take_turns_let_it_be() -> None:
     # The learner has a core; actor and buffer share one, on which a fragment takes 50 + 20 v and 40 ms. With
     # 10 a second it is always at work, the buffer and the learner for 0.4 and 0.1 of the time: v = 0.5.
     costs = simple(sample=Cost(0.050, 0.070), update=Cost.fixed(0.010))
@@ -172,7 +172,7 @@ def test_roles_that_share_cores_leave_some_idle_if_one_actor_is_all_there_is_to_
     assert prediction.contention.actors == pytest.approx(40 / 70)
 
 
-def test_work_that_was_measured_a_little_faster_in_a_crowd_is_taken_as_measured() -> None:
+def test_work_that_was_measured_a_little_faster_under_contention_is_taken_as_measured() -> None:
     costs = simple(sample=Cost(0.010, 0.009), update=Cost.fixed(0.009))
     prediction = predict(Split(1, 1, 1, 10), ONE_TO_ONE, costs)
     assert prediction.production == pytest.approx(100 / 0.0091)
@@ -180,7 +180,7 @@ def test_work_that_was_measured_a_little_faster_in_a_crowd_is_taken_as_measured(
 
 
 @given(SPLITS, WORKLOADS, COSTS, CORES)
-def test_throughput_is_the_least_limit_and_every_crowd_a_share(
+def test_throughput_is_the_least_limit_and_every_contention_a_share(
     split: Split, workload: Workload, costs: Costs, cores: int | None
 ) -> None:
     prediction = predict(split, workload, costs, cores)
@@ -189,27 +189,27 @@ def test_throughput_is_the_least_limit_and_every_crowd_a_share(
     assert prediction.limits["reception"] == pytest.approx(prediction.reception * workload.rho)
     assert prediction.limits["consumption"] == prediction.consumption
     assert all(-1e-9 <= share <= 1 + 1e-9 for share in prediction.contention)
-    # Rates, throughput and crowds fit one another.
+    # Rates, throughput and contention fit one another.
     again = predict(split, workload, settled(costs, prediction.contention), cores)
     assert again.throughput == pytest.approx(prediction.throughput, rel=1e-6)
     assert again.contention == pytest.approx(prediction.contention, abs=1e-6)
 
 
 @given(SPLITS, WORKLOADS, COSTS, CORES, st.floats(1.0, 2.0), st.floats(1.0, 2.0))
-def test_a_dearer_crowd_never_makes_a_job_faster(
+def test_dearer_contention_never_makes_a_job_faster(
     split: Split, workload: Workload, costs: Costs, cores: int | None, sampling: float, learning: float
 ) -> None:
     dearer = replace(
         costs,
-        actor=replace(costs.actor, sample=more_crowded(costs.actor.sample, sampling)),
-        learner=replace(costs.learner, update=more_crowded(costs.learner.update, learning)),
+        actor=replace(costs.actor, sample=more_contended(costs.actor.sample, sampling)),
+        learner=replace(costs.learner, update=more_contended(costs.learner.update, learning)),
     )
     before = predict(split, workload, costs, cores).throughput
     assert predict(split, workload, dearer, cores).throughput <= before * (1 + 1e-6)
 
 
 def settled(costs: Costs, contention: PerRole) -> Costs:
-    """What everything costs in a crowd that does not change."""
+    """What everything costs under a contention that does not change."""
     return replace(
         costs,
         actor=replace(costs.actor, sample=Cost.fixed(costs.actor.sample.at(contention.actors))),
@@ -226,6 +226,6 @@ def settled(costs: Costs, contention: PerRole) -> Costs:
     )
 
 
-def more_crowded(cost: Cost, factor: float) -> Cost:
-    """A cost that the same crowd raises by more."""
+def more_contended(cost: Cost, factor: float) -> Cost:
+    """A cost that the same contention raises by more."""
     return Cost(cost.alone_s, cost.contended_s * factor)
