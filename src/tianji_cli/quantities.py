@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tianji_cli.wire.reports import Spread
 
 
 def count(value: float) -> str:
@@ -93,26 +96,6 @@ def memory(nbytes: float) -> str:
     ('512 B', '59.4 MB')
     """
     return f"{nbytes:.0f} B" if nbytes < 1000 else f"{count(nbytes)}B"
-
-
-class Spread(Protocol):
-    """Distribution of a quantity that is counted in whole numbers."""
-
-    @property
-    def mean(self) -> float:
-        """Mean."""
-
-    @property
-    def p50(self) -> float:
-        """Median."""
-
-    @property
-    def p95(self) -> float:
-        """95th percentile."""
-
-    @property
-    def max(self) -> float:
-        """Largest."""
 
 
 def spread(of: Spread) -> str:

@@ -88,34 +88,22 @@ def system() -> Iterator[Finding]:
     """Python, operating system, cores and memory."""
     yield Finding("tianji", metadata.version("tianji"))
     yield Finding("python", f"{platform.python_version()} ({sys.executable})")
-    if sys.platform == "linux":
-        yield Finding("system", platform.platform())
-    else:
-        yield Finding(
-            "system",
-            platform.platform(),
-            "problem",
-            "use Linux: cores, shared memory and signals are its own",
-        )
+    remedy = "use Linux: cores, shared memory and signals are its own"
+    yield _judged("system", platform.platform(), sys.platform == "linux", remedy, "problem")
     usable, installed = len(os.sched_getaffinity(0)), os.cpu_count() or 1
-    if usable > 1:
-        yield Finding("cores", f"{usable} usable of {installed}")
-    else:
-        remedy = "allow two at least (taskset, docker run --cpuset-cpus): actor and learner will take turns"
-        yield Finding("cores", f"1 usable of {installed}", "warning", remedy)
+    remedy = "allow two at least (taskset, docker run --cpuset-cpus): actor and learner will take turns"
+    yield _judged("cores", f"{usable} usable of {installed}", usable > 1, remedy)
     memory = psutil.virtual_memory()
     found = f"{memory.available / GIB:.1f} GiB free of {memory.total / GIB:.1f}"
-    if memory.available >= GIB:
-        yield Finding("memory", found)
-    else:
-        yield Finding(
-            "memory", found, "warning", "each process takes about 0.2 GiB; free some or use fewer actors"
-        )
+    remedy = "each process takes about 0.2 GiB; free some or use fewer actors"
+    yield _judged("memory", found, memory.available >= GIB, remedy)
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if descriptors >= 256 or descriptors == resource.RLIM_INFINITY:
-        yield Finding("open files", f"{descriptors} allowed")
-    else:
-        yield Finding("open files", f"{descriptors} allowed", "warning", "ulimit -n 1024")
+    suffices = descriptors >= 256 or descriptors == resource.RLIM_INFINITY
+    yield _judged("open files", f"{descriptors} allowed", suffices, "ulimit -n 1024")
+
+
+def _judged(subject: str, found: str, fine: bool, remedy: str, grade: Grade = "warning") -> Finding:
+    return Finding(subject, found) if fine else Finding(subject, found, grade, remedy)
 
 
 def shared_memory(place: Path = SHARED_MEMORY) -> Iterator[Finding]:
@@ -128,12 +116,8 @@ def shared_memory(place: Path = SHARED_MEMORY) -> Iterator[Finding]:
         return
     usage = shutil.disk_usage(place)
     found = f"{usage.free / MIB:.0f} MiB free of {usage.total / MIB:.0f}"
-    if usage.free < NO_SHARED_MEMORY:
-        yield Finding(str(place), found, "problem", docker)
-    elif usage.free < LITTLE_SHARED_MEMORY:
-        yield Finding(str(place), found, "warning", docker)
-    else:
-        yield Finding(str(place), found)
+    grade: Grade = "problem" if usage.free < NO_SHARED_MEMORY else "warning"
+    yield _judged(str(place), found, usage.free >= LITTLE_SHARED_MEMORY, docker, grade)
 
 
 def torch() -> Iterator[Finding]:
@@ -173,11 +157,8 @@ def gpus(*, wanted: bool, driver: Path = NVIDIA_DRIVER) -> Iterator[Finding]:
     words = (driver / "version").read_text(encoding="utf-8").split("  ")
     number = len(list((driver / "gpus").glob("*")))
     found = f"{number}; driver {words[min(1, len(words) - 1)].strip()}"
-    if number and not wanted:
-        remedy = "install torch built for CUDA, and train with --device cuda"
-        yield Finding("GPUs", found, "warning", remedy)
-    else:
-        yield Finding("GPUs", found)
+    remedy = "install torch built for CUDA, and train with --device cuda"
+    yield _judged("GPUs", found, wanted or not number, remedy)
 
 
 def packages() -> Iterator[Finding]:

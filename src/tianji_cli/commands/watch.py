@@ -200,23 +200,18 @@ class _Watch:
     def _is_held(self) -> bool | None:
         """Whether a process has the metrics open; None if that cannot be known."""
         metrics = self._run.metrics
-        try:
+        with _reading(metrics), contextlib.suppress(FileNotFoundError):
             if not self._seen_empty and metrics.stat().st_size == 0:
                 # Its owner may be just about to lock it, and must find it free.
                 self._seen_empty = True
                 return True
             return has_writer(metrics)
-        except FileNotFoundError:
-            return None
-        except OSError as cause:
-            raise _unreadable(metrics, cause) from cause
+        return None
 
     def _is_saving(self) -> bool:
         """Whether a learner still writes checkpoints: it outlives its root for that."""
-        try:
+        with _reading(self._run.checkpoints):
             return is_occupied(self._run.checkpoints)
-        except OSError as cause:
-            raise _unreadable(self._run.checkpoints, cause) from cause
 
     def _is_of_last_session(self, summary: Summary) -> bool:
         """A resumed run keeps the summary of the session before until it has its own."""
@@ -226,21 +221,16 @@ class _Watch:
     def _quiet_s(self) -> float | None:
         """For how long no row has come; None before the first session."""
         metrics = self._run.metrics
-        try:
+        with _reading(metrics), contextlib.suppress(FileNotFoundError):
             age_s = time.time() - metrics.stat().st_mtime
-        except FileNotFoundError:
-            return None
-        except OSError as cause:
-            raise _unreadable(metrics, cause) from cause
-        quiet_s = time.monotonic() - self._grown_s
-        return max(quiet_s, age_s) if age_s >= STALE_S else quiet_s
+            quiet_s = time.monotonic() - self._grown_s
+            return max(quiet_s, age_s) if age_s >= STALE_S else quiet_s
+        return None
 
     def _await_beginning(self) -> None:
         config = self._run.config
-        try:
+        with _reading(config):
             is_there = config.exists()
-        except OSError as cause:
-            raise _unreadable(config, cause) from cause
         if not is_there:
             raise NoSuchRunError(f"{self._run.path} is not there any more")
         if not self._said_waiting:
@@ -248,8 +238,17 @@ class _Watch:
             self._screen.event(f"{self._run.path} has not begun yet; waiting for its first row")
 
 
-def _unreadable(path: Path, cause: OSError) -> TianjiError:
-    return TianjiError(f"cannot read {path}: {cause.strerror}")
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn an OSError into one that names the path.
+
+    Raises:
+        TianjiError: in place of an OSError.
+    """
+    try:
+        yield
+    except OSError as cause:
+        raise TianjiError(f"cannot read {path}: {cause.strerror}") from cause
 
 
 def _died(run: RunDirectory) -> str:

@@ -96,12 +96,7 @@ class ControlServer:
 
     def wait(self, timeout_s: float, also: Sequence[int] = ()) -> None:
         """Sleep until ``receive`` has something to do, or one of some descriptors is readable."""
-        poller = zmq.Poller()
-        for socket in self.sockets:
-            poller.register(socket, zmq.POLLIN)
-        for descriptor in also:
-            poller.register(descriptor, zmq.POLLIN)
-        poller.poll(int(timeout_s * 1000) + 1)
+        _poll((*self.sockets, *also), timeout_s)
 
     def receive(self) -> list[ToRoot]:
         """Take what has arrived. What is no message of the protocol is counted and dropped."""
@@ -226,13 +221,8 @@ class ControlClient:
 
     def wait(self, timeout_s: float, also: tuple[int, ...] = ()) -> None:
         """Sleep until a message comes, the connection is lost, or a descriptor is readable."""
-        poller = zmq.Poller()
-        poller.register(self._dealer, zmq.POLLIN)
-        if self._monitor is not None:
-            poller.register(self._monitor, zmq.POLLIN)
-        for descriptor in also:
-            poller.register(descriptor, zmq.POLLIN)
-        poller.poll(int(timeout_s * 1000) + 1)
+        monitor = () if self._monitor is None else (self._monitor,)
+        _poll((self._dealer, *monitor, *also), timeout_s)
 
     def _check_monitor(self) -> None:
         while self._monitor is not None and self._monitor.poll(0):
@@ -259,6 +249,14 @@ class ControlClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _poll(sources: Sequence[zmq.Socket[bytes] | int], timeout_s: float) -> None:
+    """Sleep until one of some sockets and descriptors is readable."""
+    poller = zmq.Poller()
+    for source in sources:
+        poller.register(source, zmq.POLLIN)
+    poller.poll(int(timeout_s * 1000) + 1)
 
 
 def _endpoint(socket: zmq.Socket[bytes]) -> str:

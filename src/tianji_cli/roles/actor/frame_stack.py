@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,82 +14,64 @@ Frames = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
 
 
-class FrameStack(ABC):
-    """Holds the frames of N environments that a policy sees. See ``frame_stack``.
+class NewestFrames:
+    """No stack: a policy sees the newest frames of N environments, where they were written.
 
     Attributes:
-        seen: ``[N, *frame]``, or stacked ``[N, S, *frame]``, oldest first; frames from before an
-            environment's episode are zeros. Overwritten from step to step.
+        seen: ``[N, *frame]``.
     """
-
-    seen: Frames
-
-    @abstractmethod
-    def push(self, frames: Frames) -> None:
-        """Add the newest frames ``[N, *frame]``; without a stack they are not copied."""
-
-    @abstractmethod
-    def forget(self, where: Flags) -> None:
-        """Forget the past where (``[N]``) the next frames are the first of an episode."""
-
-    @abstractmethod
-    def keep(self) -> None:
-        """Copy what is seen into memory of its own: that of the newest frames goes away."""
-
-    @abstractmethod
-    def write(self, rows: Frames) -> None:
-        """Write what is seen as rows ``[S, N, *frame]``."""
-
-
-class NewestFrames(FrameStack):
-    """No stack: a policy sees what is shown, where it was written."""
 
     def __init__(self, environment: VectorEnvironment) -> None:
         self._own = np.zeros(*_frames(environment))
         self.seen = self._own
 
     def push(self, frames: Frames) -> None:
-        """See these."""
+        """See the newest frames ``[N, *frame]``."""
         self.seen = frames
 
     def forget(self, where: Flags) -> None:
         """Nothing is seen of the past."""
 
     def keep(self) -> None:
-        """Copy them."""
+        """Copy what is seen into memory of its own: that of the newest frames goes away."""
         np.copyto(self._own, self.seen)
         self.seen = self._own
 
     def write(self, rows: Frames) -> None:
-        """Copy them to the one row."""
+        """Write what is seen as rows ``[1, N, *frame]``."""
         np.copyto(rows[0], self.seen)
 
 
-class StackedFrames(FrameStack):
-    """Stacks of the last frames."""
+class StackedFrames:
+    """Stacks of the last frames of N environments.
+
+    Attributes:
+        seen: ``[N, S, *frame]``, oldest first; frames from before an environment's episode are zeros.
+            Overwritten from step to step.
+    """
 
     def __init__(self, environment: VectorEnvironment) -> None:
         (num_envs, *shape), dtype = _frames(environment)
         self.seen = np.zeros((num_envs, environment.stack, *shape), dtype)
 
     def push(self, frames: Frames) -> None:
-        """Let the oldest frame of each stack go for a new one."""
+        """Replace the oldest frame of each stack by the newest, ``[N, *frame]``."""
         self.seen[:, :-1] = self.seen[:, 1:]
         self.seen[:, -1] = frames
 
     def forget(self, where: Flags) -> None:
-        """Make zeros of what was seen there."""
+        """Make zeros of the stacks whose next frame is the first of an episode, ``where [N]``."""
         self.seen[where] = 0
 
     def keep(self) -> None:
-        """It is there already."""
+        """It has memory of its own already."""
 
     def write(self, rows: Frames) -> None:
-        """Copy all frames of the stacks."""
+        """Write what is seen as rows ``[S, N, *frame]``."""
         np.copyto(rows, self.seen.swapaxes(0, 1))
 
 
-def frame_stack(environment: VectorEnvironment) -> FrameStack:
+def frame_stack(environment: VectorEnvironment) -> NewestFrames | StackedFrames:
     """Build what holds as many frames of each environment as it says a policy should see as one."""
     return StackedFrames(environment) if environment.stack > 1 else NewestFrames(environment)
 
