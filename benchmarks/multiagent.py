@@ -167,10 +167,10 @@ def read_progress(run: RunDirectory, summary: Row) -> Curve:
 def play(run: Path, episodes: int, *who: str) -> Row:
     """Play the environment of a training with one of its policies, or with a baseline."""
     asked = (*who, "--episodes", str(episodes), "--seed", str(EVAL_SEED), "--json", "-")
-    ended = run_child(python_command("tianji_cli", "eval", str(run), *asked), patience_s=END_S)
+    ended, output = run_child(python_command("tianji_cli", "eval", str(run), *asked), patience_s=END_S)
     if ended.status != 0:
         raise RunFailed(f"{' '.join(who) or 'the trained policy'} did not play in {run}:\n{ended.last_words}")
-    played: Row = json.loads(ended.output)
+    played: Row = json.loads(output)
     refuse_cut_off(played, str(run))
     del played["returns"]
     return played

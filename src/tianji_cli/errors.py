@@ -6,7 +6,7 @@
     └── RunFailed        status 1: the run began and could not be finished
 
 Messages are what the user reads: what is wrong, where, and what would be right, in one to five
-lines. ``main`` prints them; a traceback appears only with ``--debug``.
+lines. ``main`` prints them; a traceback appears only with ``--debug``. How a process ended is here, too.
 """
 
 from __future__ import annotations
@@ -113,17 +113,32 @@ def describe(error: BaseException) -> str:
     return text if known and text else f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
-def describe_exit(status: int | None) -> str:
-    """Describe how a process ended: ``exited with status 1``, ``was killed by SIGKILL``.
+@dataclass(frozen=True, slots=True)
+class ProcessExit:
+    """How a process ended: a worker, a fork server, or a child that measures.
 
-    Args:
-        status: minus a signal's number if one killed it; None if it is not known.
+    Attributes:
+        status: exit status, minus a signal's number if one killed it; None if it is unknown.
+        error: why it was not even started, or that it was lost with its host; empty otherwise.
+        last_words: the last lines that it wrote to its standard error, where these are kept.
     """
-    if status is None:
-        return "ended, and it is not known how"
-    if status >= 0:
-        return f"exited with status {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"
+
+    status: int | None = None
+    error: str = ""
+    last_words: str = ""
+
+    @property
+    def by_signal(self) -> bool:
+        """A signal killed the process."""
+        return self.status is not None and self.status < 0
+
+    def __str__(self) -> str:
+        """Describe it: ``exited with status 1``, ``was killed by SIGKILL``."""
+        if self.status is None:
+            return "ended, and it is not known how"
+        if self.status >= 0:
+            return f"exited with status {self.status}"
+        try:
+            return f"was killed by {signal.Signals(-self.status).name}"
+        except ValueError:
+            return f"was killed by signal {-self.status}"

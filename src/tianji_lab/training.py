@@ -106,7 +106,7 @@ def train_once(config: str, overrides: Sequence[str], *, name: str, place: Path)
         RunFailed: it failed, or was stopped.
     """
     command = training_command(config, overrides, "--name", name, "--out", str(place), "--quiet")
-    ended = run_child(command, patience_s=END_S)
+    ended, _ = run_child(command, patience_s=END_S)
     if ended.status != 0:
         raise RunFailed(f"a training of {name} failed, so there are no figures:\n{ended.last_words}")
     return RunDirectory.find(name, place)

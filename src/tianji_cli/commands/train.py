@@ -36,7 +36,7 @@ from tianji_cli.plan.plan import (
 )
 from tianji_cli.plan.spec import BuildSpec
 from tianji_cli.quantities import ranges
-from tianji_cli.root.session import Order, Result, build_spec, run_session
+from tianji_cli.root.session import Result, RunRequest, build_spec, run_session
 from tianji_cli.signals import INTERRUPTED
 from tianji_cli.telemetry.report import print_lines, print_result, write_json
 from tianji_cli.telemetry.snapshot import Summary
@@ -128,8 +128,8 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         if by_mpiexec:
             stack.close()  # The ranks start by themselves.
             return run_under_mpiexec(job, len(plan.processes), run, resumed=earlier is not None)
-        order = Order(job, run, earlier is not None, quiet, address, world, launcher, files)
-        result = run_session(order)
+        request = RunRequest(job, run, earlier is not None, quiet, address, world, launcher, files)
+        result = run_session(request)
         print_result(result.summary, run, json_to, goes_on=_goes_on(result.summary, job, run))
         return _exit_status(result, world)
 

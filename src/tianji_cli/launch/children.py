@@ -1,7 +1,10 @@
-"""Child processes that run TianJi's own modules: how they begin, and how they end, whatever happens.
+"""Children of this process: commands that run TianJi's own modules, watched, and ended in order.
 
-A child begins here, too: ``python -P -m tianji_cli.launch.children PATH MODULE ...`` runs a module as if it
-were the program, but finds other modules where its parent finds them.
+A training that is measured, a worker of a benchmark and a probe of `tianji profile` are such children. The
+workers of a job are not: a fork server starts them (``local``).
+
+A child's Python begins here, too: ``python -P -m tianji_cli.launch.children PATH MODULE ...`` runs a module
+as if it were the program, but finds other modules where its parent finds them.
 """
 
 from __future__ import annotations
@@ -15,12 +18,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from tempfile import TemporaryFile
 from typing import IO, Final
+
+from tianji_cli.errors import ProcessExit
 
 PR_SET_PDEATHSIG: Final = 1
 """Of Linux's prctl.h."""
@@ -29,30 +33,11 @@ LAST_BYTES: Final = 4096
 """Of what a child wrote to its standard error that are shown: the last ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """A child that came to its end.
-
-    Attributes:
-        status: with which it exited; minus a signal's number if one killed it.
-        output: what it wrote to its standard output.
-        last_words: the last lines that it wrote to its standard error; its status if there are none.
-    """
-
-    status: int
-    output: str
-    last_words: str
-
-
 def python_command(module: str, *arguments: str) -> list[str]:
     """Command that runs a module of TianJi's, and finds all others where this process does.
 
     Python by itself would look in the working directory first, where a user's ``queue.py`` would stand in
     for Python's own.
-
-    Args:
-        module: its name.
-        arguments: that it is called with.
     """
     return [sys.executable, "-P", "-m", __name__, json.dumps(sys.path), module, *arguments]
 
@@ -62,94 +47,160 @@ def end_with_parent(number: signal.Signals) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
-def run_child(command: Sequence[str], *, patience_s: float, limit_s: float | None = None) -> Ended:
-    """Run a command to its end; whatever is raised here meanwhile ends it, and so does this process's end.
+class Child:
+    """A process that this one has started, in a process group of its own; it ends with this one.
 
-    It is in a process group of its own: a Ctrl-C is this process's, which then ends the other.
+    A Ctrl-C is this process's, which then ends the child. The child stays a zombie until ``end_children``, so
+    that no other process gets its number before its group is ended.
 
     Args:
-        command: whose standard input is empty.
-        patience_s: how long it may take to end once it was sent a SIGTERM; then its whole group is killed.
-        limit_s: how long it may take, in seconds; None: as long as it likes.
+        command: its program and arguments.
+        stdin: as for ``Popen``.
+        stdout: as for ``Popen``; None for this process's.
+        keep_errors: for its last words. Otherwise it writes them where this process does.
+
+    Attributes:
+        process: itself, with unbuffered streams.
+        descriptor: readable once it has ended.
 
     Raises:
-        TimeoutError: it took longer.
+        OSError: the command cannot be run.
     """
-    with TemporaryFile() as output, TemporaryFile() as errors:
-        process = start_child(command, output, errors)
-        remaining_s = 0.0  # A second interruption has no patience left, even if it comes inside terminate.
-        try:
-            if not _has_ended(process, limit_s):
-                raise TimeoutError(f"it takes longer than {limit_s:g} s")
-        except BaseException:
-            terminate(process)
-            remaining_s = patience_s
-            raise
-        finally:
-            end_groups([process], remaining_s)
-        output.seek(0)
-        said = last_lines(errors) or [f"exit status {process.returncode}"]
-        return Ended(process.returncode, output.read().decode(errors="replace"), "\n".join(said))
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        stdin: int = subprocess.DEVNULL,
+        stdout: IO[bytes] | int | None = subprocess.DEVNULL,
+        keep_errors: bool = True,
+    ) -> None:
+        self._errors = TemporaryFile() if keep_errors else None  # noqa: SIM115 - closed with the child
+        self.process = subprocess.Popen(
+            command,
+            bufsize=0,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=self._errors,
+            process_group=0,
+            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - no thread is there
+        )
+        self.descriptor = os.pidfd_open(self.process.pid)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self.process.pid
+
+    def wait(self) -> ProcessExit:
+        """Wait for the child; returns how it ended, its status as last words if there are no other."""
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        assert ended is not None, "only WNOHANG finds no process"
+        status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return ProcessExit(status, last_words=self.last_words or f"exit status {status}")
+
+    @property
+    def last_words(self) -> str:
+        """The last lines that it has written to its standard error."""
+        return last_words(self._errors) if self._errors is not None else ""
+
+    def terminate(self) -> None:
+        """Ask the child to end."""
+        os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Kill the child, or what is left of its process group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def reap(self) -> None:
+        """Wait for the child, whose number is free then, and free what it holds here."""
+        self.process.wait()
+        os.close(self.descriptor)
+        for file in (self.process.stdin, self.process.stdout, self._errors):
+            if file is not None:
+                file.close()
 
 
-def start_child(
-    command: Sequence[str], output: IO[bytes] | int, errors: IO[bytes]
-) -> subprocess.Popen[bytes]:
-    """Start a command in a process group of its own; the end of this process has it end, too.
+def wait_for_exit(children: Sequence[Child], timeout_s: float | None) -> list[Child]:
+    """Wait until one of some children has ended, at most ``timeout_s``; returns those that have."""
+    poller = select.poll()
+    for child in children:
+        poller.register(child.descriptor, select.POLLIN)
+    ready = dict(poller.poll(None if timeout_s is None else 1e3 * max(0.0, timeout_s)))
+    return [child for child in children if child.descriptor in ready]
+
+
+def end_children(children: Sequence[Child], patience_s: float) -> None:
+    """Wait for the ends of children that were asked to end, then kill what is left of their process groups.
 
     Args:
-        command: whose standard input is empty.
-        output: takes its standard output.
-        errors: takes its standard error.
-
-    Raises:
-        OSError: it cannot be run.
-    """
-    return subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=errors,
-        process_group=0,
-        preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - no thread is there
-    )
-
-
-def terminate(process: subprocess.Popen[bytes]) -> None:
-    """Tell a child to end, without taking note of an end that it has come to.
-
-    Popen's own ``terminate`` would take note, and so set its number free before its group is ended.
-    """
-    if process.returncode is None:
-        os.kill(process.pid, signal.SIGTERM)
-
-
-def end_groups(processes: Sequence[subprocess.Popen[bytes]], patience_s: float) -> None:
-    """Wait for the ends of children that were told to end, then kill what is left of their process groups.
-
-    Args:
-        processes: each leads a group of its own. The group of one whose end was taken note of is left
-            alone: its number may be another process's by now.
+        children: of this process, none of them reaped.
         patience_s: how long all of them may take.
     """
     deadline = time.monotonic() + patience_s
     try:
-        for process in processes:
-            _has_ended(process, max(0.0, deadline - time.monotonic()))
+        for child in children:
+            wait_for_exit([child], deadline - time.monotonic())
     finally:  # A user who interrupts this has no patience left.
-        for process in (one for one in processes if one.returncode is None):
-            # Before its end is reported: until then no other process has its number.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        for process in processes:
-            process.wait()
+        for child in children:
+            child.kill()
+        for child in children:
+            child.reap()
 
 
-def last_lines(errors: IO[bytes]) -> list[str]:
+@contextmanager
+def supervised(children: Sequence[Child], patience_s: float) -> Iterator[None]:
+    """End children with the context; if it raises, they are sent a SIGTERM first.
+
+    Args:
+        children: read when the context ends.
+        patience_s: how long all of them may take to end; a second interruption leaves them no time.
+    """
+    remaining_s = 0.0
+    try:
+        yield
+        remaining_s = patience_s
+    except BaseException:
+        for child in children:
+            child.terminate()
+        remaining_s = patience_s
+        raise
+    finally:
+        end_children(children, remaining_s)
+
+
+def run_child(
+    command: Sequence[str], *, patience_s: float, limit_s: float | None = None
+) -> tuple[ProcessExit, str]:
+    """Run a command to its end; whatever is raised here meanwhile ends it, and so does this process's end.
+
+    Args:
+        command: its standard input is empty.
+        patience_s: how long it may take to end once it was sent a SIGTERM; then its whole group is killed.
+        limit_s: how long it may take, in seconds; None: as long as it likes.
+
+    Returns:
+        How it ended, and what it wrote to its standard output.
+
+    Raises:
+        TimeoutError: it took longer.
+    """
+    with TemporaryFile() as output:
+        child = Child(command, stdout=output)
+        with supervised([child], patience_s):
+            if not wait_for_exit([child], limit_s):
+                raise TimeoutError(f"it takes longer than {limit_s:g} s")
+            exit_ = child.wait()
+        output.seek(0)
+        return exit_, output.read().decode(errors="replace")
+
+
+def last_words(errors: IO[bytes]) -> str:
     """Read the last lines that a child wrote to a file."""
     errors.seek(0, os.SEEK_END)
     errors.seek(max(0, errors.tell() - LAST_BYTES))
-    return errors.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:]
+    return "\n".join(errors.read().decode(errors="replace").strip().splitlines()[-LAST_LINES:])
 
 
 def process_state(pid: int) -> str | None:
@@ -159,19 +210,6 @@ def process_state(pid: int) -> str | None:
             return file.read().rpartition(")")[2].split()[0]
     except OSError:
         return None
-
-
-def _has_ended(process: subprocess.Popen[bytes], within_s: float | None) -> bool:
-    """Wait for the end of a child without taking note of how it ended."""
-    if process.returncode is not None:
-        return True
-    descriptor = os.pidfd_open(process.pid)
-    try:
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
-        return bool(poller.poll(None if within_s is None else 1e3 * within_s))
-    finally:
-        os.close(descriptor)
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 """The fork server of a job: imports once what is slow to import, then forks a worker at each request.
 
-Started by ``local`` as ``python -m tianji_cli.launch.fork_server CHANNEL LIFELINE``, two descriptors.
+Started by ``local`` as ``python -m tianji_cli.launch.fork_server CHANNEL ROOT_PIPE``, two descriptors.
 Lines of JSON go over the channel: requests come in, notices go out. The launcher never waits for the server
 to read; so the server may wait for the launcher. The server ends as soon as the channel's other end does, and
 so with its root.
@@ -23,6 +23,7 @@ from typing import Annotated, Final, Literal
 import setproctitle
 from pydantic import BaseModel, Field, TypeAdapter
 
+from tianji_cli.errors import ProcessExit
 from tianji_cli.launch.fresh_worker import turn_into_build, turn_into_worker
 from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
 from tianji_cli.wire.messages import BuildOutput, BuildReport
@@ -76,27 +77,19 @@ class Started(BaseModel):
     pid: int
 
 
-class Refused(BaseModel):
-    """The system makes no further process."""
+class Exited(BaseModel):
+    """The ``number``-th worker has ended, or could not be started."""
 
-    kind: Literal["refused"] = "refused"
+    kind: Literal["exited"] = "exited"
     number: int
-    cause: str
+    exit: ProcessExit
 
 
-class Ended(BaseModel):
-    """A worker has ended; ``status`` is minus a signal's number if one killed it."""
-
-    kind: Literal["ended"] = "ended"
-    number: int
-    status: int
-
-
-Notice = Ready | Built | Started | Refused | Ended
+Notice = Ready | Built | Started | Exited
 NOTICE: Final[TypeAdapter[Notice]] = TypeAdapter(Annotated[Notice, Field(discriminator="kind")])
 
 Work = Callable[[int], None]
-"""What a forked process is to do, given the descriptor of the pipe that is cut when the root ends."""
+"""What a forked process is to do, given the descriptor of the pipe that closes when the root ends."""
 
 
 class ForkServer:
@@ -112,7 +105,7 @@ class ForkServer:
         self._requests: deque[bytes] = deque()
         self._job: JobSpec | None = None
         self._started = 0
-        self._children: dict[int, tuple[int, Callable[[int], Notice]]] = {}
+        self._children: dict[int, tuple[int, Callable[[ProcessExit], Notice]]] = {}
         self._poller = select.poll()
         self._poller.register(channel, select.POLLIN)
 
@@ -123,7 +116,7 @@ class ForkServer:
             In a forked process what it is to do; in the server, at its end, None.
         """
         try:
-            self._say(Ready())
+            self._send(Ready())
             while self._wait():
                 while self._requests:
                     work = self._serve(REQUEST.validate_json(self._requests.popleft()))
@@ -161,8 +154,8 @@ class ForkServer:
 
         output = BuildOutput.new()
 
-        def built(status: int) -> Notice:
-            report = output.read(status)
+        def built(exit_: ProcessExit) -> Notice:
+            report = output.read(exit_)
             for name in report.imported:  # Workers need not do it one by one.
                 importlib.import_module(name)
             return Built(report=report)
@@ -171,7 +164,7 @@ class ForkServer:
             if self._fork(built):
                 return None
         except OSError as cause:
-            self._say(Built(report=BuildReport(error=f"cannot start a process: {cause.strerror or cause}")))
+            self._send(Built(report=BuildReport(error=f"cannot start a process: {cause.strerror or cause}")))
             return None
         return partial(turn_into_build if spec.fresh else check_build, spec, output)
 
@@ -184,26 +177,26 @@ class ForkServer:
         gate: tuple[int, ...] = ()
         try:
             gate = os.pipe()
-            pid = self._fork(lambda status: Ended(number=number, status=status))
+            pid = self._fork(lambda exit_: Exited(number=number, exit=exit_))
         except OSError as cause:
             _close(gate)
-            self._say(Refused(number=number, cause=cause.strerror or str(cause)))
+            self._send(Exited(number=number, exit=ProcessExit(error=cause.strerror or str(cause))))
             return None
         told, tell = gate
         if not pid:
             os.close(tell)
             begin: Work = partial(turn_into_worker, job, own) if job.fresh else partial(run_worker, job, own)
             return partial(_once_told, told, begin)
-        self._say(Started(number=number, pid=pid))
+        self._send(Started(number=number, pid=pid))
         os.write(tell, b"!")
         _close(gate)
         return None
 
-    def _fork(self, ended: Callable[[int], Notice]) -> int:
+    def _fork(self, ended: Callable[[ProcessExit], Notice]) -> int:
         """Fork; gives the child's process id, and 0 in the child.
 
         Args:
-            ended: makes the notice of the child's end from its exit status.
+            ended: makes the notice of the child's end.
 
         Raises:
             OSError: the system makes no further process.
@@ -231,13 +224,13 @@ class ForkServer:
         os.close(descriptor)
         pid, ended = self._children.pop(descriptor)
         _, status = os.waitpid(pid, 0)
-        self._say(ended(os.waitstatus_to_exitcode(status)))
+        self._send(ended(ProcessExit(status=os.waitstatus_to_exitcode(status))))
 
-    def _say(self, notice: Notice) -> None:
+    def _send(self, notice: Notice) -> None:
         self._channel.sendall(notice.model_dump_json().encode() + b"\n")
 
 
-def _once_told(told: int, work: Work, lifeline: int) -> None:
+def _once_told(told: int, work: Work, root_pipe: int) -> None:
     """Begin when the root has been told of this process, which it may have to end or to wait for.
 
     A server that is killed while it forks leaves a process that the root does not know of: it does nothing.
@@ -245,12 +238,12 @@ def _once_told(told: int, work: Work, lifeline: int) -> None:
     Args:
         told: descriptor of a pipe in which there is a byte then.
         work: what the process is to do.
-        lifeline: descriptor of the pipe that is cut when the root ends.
+        root_pipe: descriptor of the pipe that closes when the root ends.
     """
     is_known = bool(os.read(told, 1))
     os.close(told)
     if is_known:
-        work(lifeline)
+        work(root_pipe)
 
 
 def _close(descriptors: Iterable[int]) -> None:
@@ -260,15 +253,15 @@ def _close(descriptors: Iterable[int]) -> None:
 
 def main() -> None:
     """Serve; in the processes that come of it, work."""
-    channel, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    channel, root_pipe = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     channel.set_inheritable(False)
-    os.set_inheritable(lifeline, False)
+    os.set_inheritable(root_pipe, False)
     setproctitle.setproctitle("tianji: fork server")
     importlib.import_module(PRELOAD)
     gc.collect()
     work = ForkServer(channel).run()
     if work is not None:
-        work(lifeline)
+        work(root_pipe)
 
 
 if __name__ == "__main__":

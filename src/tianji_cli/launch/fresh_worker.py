@@ -1,7 +1,7 @@
 """A process that shares nothing with the fork server, where a job uses what must not be forked.
 
 The fork server's child turns into it, with its process id, by ``python_command`` with the arguments
-SPECS LIFELINE (or SPECS LIFELINE REPORT PRINTED, for a build), all of them descriptors.
+SPECS ROOT_PIPE (or SPECS ROOT_PIPE REPORT PRINTED, for a build), all of them descriptors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Specs = tuple[JobSpec, ProcessSpec] | BuildSpec
 _SPECS: Final[TypeAdapter[Specs]] = TypeAdapter(Specs)
 
 
-def turn_into_worker(job: JobSpec, own: ProcessSpec, lifeline: int) -> NoReturn:
+def turn_into_worker(job: JobSpec, own: ProcessSpec, root_pipe: int) -> NoReturn:
     """Begin this process anew, as a worker; blocked signals stay blocked until it says what they mean.
 
     What keeps it from being one is in the worker's log.
@@ -29,16 +29,16 @@ def turn_into_worker(job: JobSpec, own: ProcessSpec, lifeline: int) -> NoReturn:
     Args:
         job: what all processes of the job are told.
         own: which of them this is.
-        lifeline: descriptor of the pipe that is cut when the root ends.
+        root_pipe: descriptor of the pipe that closes when the root ends.
     """
     write_to(job.log(own.rank))
-    _begin_anew((job, own), lifeline)
+    _begin_anew((job, own), root_pipe)
 
 
-def turn_into_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> NoReturn:
+def turn_into_build(spec: BuildSpec, output: BuildOutput, root_pipe: int) -> NoReturn:
     """Begin this process anew, to build environment and model once; see ``check_build``."""
     output.take_prints()
-    _begin_anew(spec, lifeline, output.report, output.printed)
+    _begin_anew(spec, root_pipe, output.report, output.printed)
 
 
 def _begin_anew(specs: Specs, *descriptors: int) -> NoReturn:
@@ -53,8 +53,8 @@ def _begin_anew(specs: Specs, *descriptors: int) -> NoReturn:
 
 def main() -> None:
     """Do what the specs say."""
-    carrier, lifeline, *output = map(int, sys.argv[1:])
-    for descriptor in (lifeline, *output):
+    carrier, root_pipe, *output = map(int, sys.argv[1:])
+    for descriptor in (root_pipe, *output):
         os.set_inheritable(descriptor, False)
     with open(carrier, "rb") as file:
         file.seek(0)
@@ -62,11 +62,11 @@ def main() -> None:
     if isinstance(specs, BuildSpec):
         from tianji_cli.worker.build_check import check_build  # noqa: PLC0415 - the root imports this module, too
 
-        check_build(specs, BuildOutput(*output), lifeline)
+        check_build(specs, BuildOutput(*output), root_pipe)
     else:
         from tianji_cli.worker.worker import run_worker  # noqa: PLC0415 - the root imports this module, too
 
-        run_worker(*specs, lifeline)
+        run_worker(*specs, root_pipe)
 
 
 if __name__ == "__main__":

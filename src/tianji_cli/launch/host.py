@@ -1,6 +1,6 @@
-"""A host that has joined a job by hand: it starts the workers that the root wants here, until it is over.
+"""A host that has joined a job by hand: it starts workers here at the root's request, until the job is over.
 
-What they write to their logs goes to the root in pieces, as this host forgets it.
+Their logs go to the root in pieces, as this host keeps none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +30,7 @@ from tianji_cli.wire.messages import (
     Began,
     Begin,
     Dismiss,
-    Ended,
+    Exited,
     FromRoot,
     Kill,
     Prepare,
@@ -60,7 +59,7 @@ class JoinedHost:
         root: address and key of the job.
         host: this host's name and cores.
         interface: address that other hosts reach it by.
-        directory: takes what the workers need and write, until the job is over.
+        directory: for the files that workers need and write, until the job is over.
         signals: the user's wish to stop.
         say: tells the user something.
     """
@@ -81,13 +80,13 @@ class JoinedHost:
         self._signals = signals
         self._say = say
         self._node = f"host-{os.urandom(8).hex()}"
-        self._heard = self._told = time.monotonic()
+        self._heard_s = self._told_s = time.monotonic()
         self._interruptions = 0
         self._job: JobSpec | None = None
         self._workers: dict[int, WorkerProcess] = {}
         self._announced: set[int] = set()
         self._logs: dict[Path, HostLog] = {}
-        self._unheeded: list[FromRoot] = []
+        self._unhandled: list[FromRoot] = []
         self._reaches_run = False
         self._over = False
 
@@ -103,7 +102,7 @@ class JoinedHost:
             welcome = self._arrive(control)
             job, host = one_line(welcome.experiment), one_line(welcome.host)
             self._say(f"joined {job} at {self._root.address} as {host}")
-            with self._senseless("a welcome"):
+            with self._naming_root("a welcome"):
                 production = self._settle_in(welcome)
             with LocalLauncher() as launcher:
                 control.send(self._present(launcher))
@@ -118,8 +117,8 @@ class JoinedHost:
         return ProductionFile(self._directory / "production.bin", welcome.actors)
 
     @contextlib.contextmanager
-    def _senseless(self, what: str) -> Iterator[None]:
-        """Name the root if what it says cannot be obeyed.
+    def _naming_root(self, what: str) -> Iterator[None]:
+        """Name the root if what it sends cannot be used.
 
         Raises:
             RunFailed: in place of what it caused.
@@ -132,16 +131,7 @@ class JoinedHost:
             ) from cause
 
     def _arrive(self, control: ControlClient) -> Welcome:
-        control.send(
-            Arrive(
-                node=self._node,
-                host=self._host.name,
-                cores=list(self._host.cores),
-                interface=self._interface,
-                pid=os.getpid(),
-                version=version("tianji"),
-            )
-        )
+        control.send(Arrive.of_this_process(self._node, self._host.name, self._host.cores, self._interface))
         deadline = time.monotonic() + ARRIVE_LIMIT_S
         while time.monotonic() < deadline:
             self._listen(control, (self._signals.descriptor,))
@@ -152,38 +142,38 @@ class JoinedHost:
             heard = self._receive(control)
             for i, message in enumerate(heard):
                 if isinstance(message, Welcome):
-                    self._unheeded = heard[i + 1 :]
+                    self._unhandled = heard[i + 1 :]
                     return message
                 if isinstance(message, Refuse):
                     raise UsageError(f"{self._root.address} refuses this host: {one_line(message.reason)}")
         raise RunFailed(f"nobody answered at {self._root.address} for {ARRIVE_LIMIT_S:g} s")
 
     def _serve(self, control: ControlClient, launcher: LocalLauncher, production: ProductionFile) -> None:
-        self._heard = time.monotonic()
+        self._heard_s = time.monotonic()
         deadline = float("inf")
         while True:
-            if not self._unheeded:
+            if not self._unhandled:
                 self._listen(control, (self._signals.descriptor, launcher.descriptor))
             severed = control.severed  # Before looking for what the root may have said last.
-            for message in (*self._unheeded, *self._receive(control)):
-                self._obey(message, launcher, production)
-            self._unheeded = []
-            launcher.hear()
+            for message in (*self._unhandled, *self._receive(control)):
+                self._handle(message, launcher, production)
+            self._unhandled = []
+            launcher.check()
             self._announce(control, production)
             self._pass_on_signals(control)
             now = time.monotonic()
-            if now - self._told > PRESENT_EVERY_S:
-                self._told = now
+            if now - self._told_s > PRESENT_EVERY_S:
+                self._told_s = now
                 control.send(self._present(launcher))
                 for number, worker in self._workers.items():
                     self._pass_on(control, number, self._log_of(worker).piece())
-            if (severed and not self._over) or now - self._heard > SILENT_S:
+            if (severed and not self._over) or now - self._heard_s > SILENT_S:
                 raise RunFailed(f"the root at {self._root.address} is gone; its workers here have been ended")
             if launcher.lost and not launcher.dismissed and not self._over:
                 raise RunFailed(launcher.cause_of_loss())
             if self._over:
                 deadline = min(deadline, now + END_LIMIT_S)
-                if now > deadline or all(worker.ended for worker in self._workers.values()):
+                if now > deadline or all(worker.exit for worker in self._workers.values()):
                     return
 
     def _listen(self, control: ControlClient, also: tuple[int, ...]) -> None:
@@ -197,16 +187,16 @@ class JoinedHost:
             raise RunFailed(f"{makes_no_sense}: {control.malformed}")
         return heard
 
-    def _obey(self, message: FromRoot, launcher: LocalLauncher, production: ProductionFile) -> None:
-        self._heard = time.monotonic()
+    def _handle(self, message: FromRoot, launcher: LocalLauncher, production: ProductionFile) -> None:
+        self._heard_s = time.monotonic()
         match message:
             case Prepare():
-                with self._senseless("a job"):
+                with self._naming_root("a job"):
                     self._job = self._adapted(JobSpec.from_json(message.job))
                     launcher.begin(self._job)
             case Begin(number=number, rank=rank, incarnation=incarnation):
                 own = ProcessSpec(rank, incarnation)
-                with self._senseless("an order"):
+                with self._naming_root("an order"):
                     process = self._process(own)
                     for actor in process.actors:
                         production.begin(actor, own.incarnation)
@@ -248,17 +238,16 @@ class JoinedHost:
             if worker.pid is not None and number not in self._announced:
                 self._announced.add(number)
                 control.send(Began(node=self._node, number=number, pid=worker.pid))
-            if worker.ended:
+            if worker.exit is not None:
                 del self._workers[number]
                 process = self._process(worker.spec)
                 for piece in self._log_of(worker).rest():
                     self._pass_on(control, number, piece)
                 control.send(
-                    Ended(
+                    Exited(
                         node=self._node,
                         number=number,
-                        status=worker.exit_status,
-                        refusal=worker.refusal,
+                        exit=worker.exit,
                         pages=report_pages(production, process.actors),
                     )
                 )

@@ -15,17 +15,16 @@ from collections.abc import Callable
 from tempfile import TemporaryFile
 from typing import Final, Self
 
-from tianji_cli.errors import RunFailed, UsageError, describe_exit
-from tianji_cli.launch.children import last_lines, process_state
+from tianji_cli.errors import ProcessExit, RunFailed, UsageError
+from tianji_cli.launch.children import last_words, process_state
 from tianji_cli.launch.fork_server import (
     NOTICE,
     Build,
     Built,
-    Ended,
+    Exited,
     Job,
     Notice,
     Ready,
-    Refused,
     Request,
     Start,
     Started,
@@ -45,49 +44,45 @@ class WorkerProcess:
     """A worker, from the request for it until after its end.
 
     Attributes:
+        spec: which process of the job it is.
         pid: None until it runs.
-        ended: it runs no more.
-        exit_status: once it has ended: minus the signal's number if one killed it; None if it is unknown.
-        refusal: why the system did not make it, if so.
+        exit: how it ended; None before.
         killed: by this program.
 
     Args:
-        spec: which process of the job it is.
-        exited: takes note of its end.
+        exited: the list that it joins at its end.
     """
 
     def __init__(self, spec: ProcessSpec, exited: list[WorkerProcess]) -> None:
         self.spec = spec
         self._exited = exited
         self.pid: int | None = None
-        self.ended = False
-        self.exit_status: int | None = None
-        self.refusal = ""
+        self.exit: ProcessExit | None = None
         self.killed = False
 
-    def end(self, status: int | None) -> None:
-        """Note that it runs no more."""
-        if not self.ended:
+    def end(self, exit_: ProcessExit) -> None:
+        """Record its end; only the first report of it counts."""
+        if self.exit is None:
+            self.exit = exit_
             self._exited.append(self)
-        self.ended, self.exit_status = True, status
 
     def send_kill(self) -> None:
-        """End it, if it runs."""
+        """Kill it if it runs."""
         self.killed = True
-        if self.pid is not None and not self.ended:
+        if self.pid is not None and self.exit is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
 
 class LocalLauncher:
-    """Owns the fork server of a job, and the lifeline whose cut tells workers that their root is dead.
+    """Owns the fork server of a job, and the pipe whose end tells workers that their root is dead.
 
     Nothing here waits for the server to read: what it does not take at once is kept until it does.
 
     Attributes:
         lost: the fork server is gone. Workers live on; how they end is then not known any more.
         dismissed: it is gone because it was to start no more.
-        exited: workers that have ended, for the caller to take out.
+        exited: workers that have ended; the caller takes them out.
 
     Raises:
         OSError: the server cannot be started.
@@ -107,7 +102,7 @@ class LocalLauncher:
         self._channel.setblocking(False)
         self._events = select.epoll()
         self._events.register(self._channel, select.EPOLLIN)
-        watched, self._lifeline = os.pipe()
+        watched, self._parent_alive = os.pipe()
         command = [sys.executable, "-P", "-m", "tianji_cli.launch.fork_server"]
         # Blocked signals stay blocked over fork and exec: what stops the job reaches the whole process
         # group, and must not end the server, without which it is not known how workers end.
@@ -130,7 +125,7 @@ class LocalLauncher:
 
     @property
     def descriptor(self) -> int:
-        """Readable when ``hear`` has something to do."""
+        """Readable when ``check`` has something to do."""
         return self._events.fileno()
 
     @property
@@ -161,7 +156,7 @@ class LocalLauncher:
             if self.lost:
                 raise RunFailed(self.cause_of_loss())
             self.wait(LOOK_S)
-            self.hear()
+            self.check()
             if time.monotonic() >= slow_at:
                 slow_at = math.inf
                 say(f"environment and model are still being built after {SLOW_BUILD_S:g} s; Ctrl-C ends this")
@@ -183,13 +178,13 @@ class LocalLauncher:
         worker = WorkerProcess(own, self.exited)
         self._workers.append(worker)
         if self.lost:
-            worker.end(None)
+            worker.end(ProcessExit())
         else:
             self._ask(Start(spec=own))
         return worker
 
-    def hear(self) -> None:
-        """Note whatever happened to the workers; never waits."""
+    def check(self) -> None:
+        """Take in what the server reports of the workers; never waits."""
         self._flush()
         while not self.lost:
             try:
@@ -203,16 +198,16 @@ class LocalLauncher:
                 break
             *lines, self._received = (self._received + data).split(b"\n")
             for line in lines:
-                self._note(NOTICE.validate_json(line))
-        self._look_after_orphans()
+                self._handle(NOTICE.validate_json(line))
+        self._check_orphans()
 
     def kill(self, worker: WorkerProcess) -> None:
-        """End a worker at once, or as soon as it begins."""
-        self.hear()
+        """Kill a worker at once, or as soon as it begins."""
+        self.check()
         worker.send_kill()
 
     def kill_all(self) -> None:
-        """End all workers at once, and the server, which would begin those that it was asked for."""
+        """Kill all workers at once, and the server, which would begin those that it was asked for."""
         self.start_no_more()
         for worker in self._workers:
             worker.send_kill()
@@ -224,20 +219,20 @@ class LocalLauncher:
         self.dismissed = True
         self._server.kill()
         self._server.wait()
-        self.hear()  # What it had said before.
+        self.check()  # What it had said before.
         self._lose_server()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until ``hear`` has something to do."""
+        """Wait until ``check`` has something to do."""
         self._events.poll(timeout_s)
 
     def cause_of_loss(self) -> str:
-        """Say that the server is gone, and what it wrote last."""
-        said = "\n".join(last_lines(self._output))
-        return f"the fork server {describe_exit(self._server.wait())}" + (f":\n{said}" if said else "")
+        """Describe how the server ended, and what it wrote last."""
+        exit_ = ProcessExit(status=self._server.wait(), last_words=last_words(self._output))
+        return f"the fork server {exit_}" + (f":\n{exit_.last_words}" if exit_.last_words else "")
 
     def close(self) -> None:
-        """End the server, and with the lifeline every worker that is left."""
+        """End the server, and by the pipe every worker that is left."""
         self._server.kill()
         self._server.wait()
         self._free()
@@ -265,7 +260,7 @@ class LocalLauncher:
             return
         self._events.modify(self._channel, select.EPOLLIN | (select.EPOLLOUT if self._outgoing else 0))
 
-    def _note(self, notice: Notice) -> None:
+    def _handle(self, notice: Notice) -> None:
         match notice:
             case Ready():
                 pass
@@ -276,12 +271,8 @@ class LocalLauncher:
                 worker.pid = notice.pid
                 if worker.killed:
                     worker.send_kill()
-            case Refused():
-                worker = self._workers[notice.number]
-                worker.refusal = notice.cause
-                worker.end(None)
-            case Ended():
-                self._workers[notice.number].end(notice.status)
+            case Exited():
+                self._workers[notice.number].end(notice.exit)
 
     def _lose_server(self) -> None:
         if self.lost:
@@ -289,29 +280,29 @@ class LocalLauncher:
         self.lost = True
         self._events.unregister(self._channel)
         for worker in self._workers:
-            if worker.ended:
+            if worker.exit is not None:
                 continue
             try:
                 if worker.pid is None:
-                    worker.end(None)
+                    worker.end(ProcessExit())
                 else:
                     descriptor = os.pidfd_open(worker.pid)
                     self._orphans[descriptor] = worker
                     self._events.register(descriptor, select.EPOLLIN)
             except OSError:
-                worker.end(None)
+                worker.end(ProcessExit())
 
-    def _look_after_orphans(self) -> None:
+    def _check_orphans(self) -> None:
         if not self._orphans:
             return
         for descriptor, _ in self._events.poll(0):
-            self._orphans.pop(descriptor).end(None)
+            self._orphans.pop(descriptor).end(ProcessExit())
             os.close(descriptor)
 
     def _free(self) -> None:
         self._events.close()
         self._channel.close()
         self._output.close()
-        os.close(self._lifeline)
+        os.close(self._parent_alive)
         for descriptor in self._orphans:
             os.close(descriptor)

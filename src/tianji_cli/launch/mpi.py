@@ -16,12 +16,11 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self
 
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import RunFailed, UsageError
+from tianji_cli.errors import ProcessExit, RunFailed, UsageError
 from tianji_cli.files.regular import read_json
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import end_with_parent, python_command
@@ -30,7 +29,7 @@ from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.signals import INTERRUPTED, STOP_SIGNALS
 from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, address_towards, parse_address
 from tianji_cli.wire.control import ControlClient
-from tianji_cli.wire.messages import Arrive, Began, Begin, Dismiss, Ended, Prepare, Present
+from tianji_cli.wire.messages import Arrive, Began, Begin, Dismiss, Exited, Prepare, Present
 from tianji_transports import registry
 from tianji_transports.errors import TransportError
 
@@ -290,24 +289,15 @@ def serve(launch: Launch) -> int:
     node = f"rank-{world.rank}"
     with ControlClient(root, watched=True) as control:
         here = this_host()
-        control.send(
-            Arrive(
-                node=node,
-                host=here.name,
-                cores=list(here.cores),
-                interface=interface,
-                pid=os.getpid(),
-                version=version("tianji"),
-            )
-        )
-        lost = _attend(control, node)
+        control.send(Arrive.of_this_process(node, here.name, here.cores, interface))
+        lost = _serve(control, node)
     if lost:
         world.abort("the root is gone")
     return 0
 
 
-def _attend(control: ControlClient, node: str) -> bool:
-    """Do what the root says until it is over; True if the root was lost."""
+def _serve(control: ControlClient, node: str) -> bool:
+    """Handle the root's messages until the job is over; returns True if the root was lost."""
     told = time.monotonic()
     severed = False
     job: JobSpec | None = None
@@ -322,7 +312,7 @@ def _attend(control: ControlClient, node: str) -> bool:
                     assert job is not None, "a root says what the job is before it asks for a worker"
                     control.send(Began(node=node, number=number, pid=os.getpid()))
                     status = _work(job, ProcessSpec(rank, incarnation))
-                    control.send(Ended(node=node, number=number, status=status))
+                    control.send(Exited(node=node, number=number, exit=ProcessExit(status)))
                 case Dismiss():
                     return False
                 case _:

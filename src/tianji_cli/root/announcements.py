@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from tianji_cli.plan.plan import Plan
 from tianji_cli.root.bottleneck import Receiver
 from tianji_cli.signals import BEGAN_S
-from tianji_cli.telemetry.snapshot import Snapshot, Status
+from tianji_cli.telemetry.snapshot import Snapshot
 
 SLOW_START_S: Final = 30.0
 """A process that is not ready after so long is named, once: only the user ends a start that hangs."""
@@ -141,27 +139,3 @@ class Silence:
         late = [rank for rank in ranks if rank not in self._late and now - self._heard[rank] > LATE_S]
         self._late.update(late)
         return late
-
-
-class Phase(enum.Enum):
-    """Where a job is; in the order they follow one another."""
-
-    STARTING = "starting"
-    TRAINING = "training"
-    WINDING_DOWN = "winding down"
-    STOPPING = "stopping"
-    EVALUATING = "evaluating"
-    OVER = "over"
-
-
-@dataclass
-class Outcome:
-    """How a job ended.
-
-    Attributes:
-        status: as in the summary.
-        reason: in words.
-    """
-
-    status: Status
-    reason: str

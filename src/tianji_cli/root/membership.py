@@ -1,4 +1,4 @@
-"""Who takes part: incarnations and addresses, groups that the job has lost, messages of strangers."""
+"""Who takes part: incarnations and addresses, groups that the job has lost, frames that were rejected."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Iterable, Mapping, Set
 
 from tianji_cli.plan.graph import RoleGraph
 from tianji_cli.plan.plan import Plan
+from tianji_cli.plan.spec import ProcessSpec
 from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.job_view import Overview
-from tianji_cli.root.worker_pool import ProcessExit
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Addresses, Register
 from tianji_cli.wire.reports import Source
 
 
 class Membership:
-    """Keeps the addresses of those who have registered, and tells each rank those of its neighbours.
+    """Keeps the addresses of registered ranks, and sends each rank those of its neighbours.
 
     Args:
         plan: of the job.
@@ -50,20 +50,20 @@ class Membership:
         self._addresses[message.rank] = message.address
 
     def leave(self, ranks: Iterable[int]) -> None:
-        """Forget those who do not come back."""
+        """Forget ranks that do not come back."""
         for rank in ranks:
             self._addresses.pop(rank, None)
             self._told.pop(rank, None)
 
     def introduce(self, everyone: set[int], root: Mapping[int, str]) -> Mapping[int, str] | None:
-        """Tell each rank where its neighbours are, unless it knows; None if one is not there yet.
+        """Send each rank the addresses of its neighbours, unless it has them.
 
         Args:
-            everyone: who takes part.
-            root: its own address by its rank, if it has one.
+            everyone: ranks that take part.
+            root: the root's own address by its rank, if it has one.
 
         Returns:
-            The addresses, by rank.
+            The addresses, by rank; None as long as one is missing.
         """
         if not everyone <= self._addresses.keys():
             return None
@@ -77,7 +77,7 @@ class Membership:
 
 
 class GroupLosses:
-    """Remembers who died and decides whether the job can do without.
+    """Remembers which processes died, and decides whether the job goes on without their groups.
 
     Group 0 has the job's checkpoints; without it the job ends. Without any other it goes on.
 
@@ -111,7 +111,7 @@ class GroupLosses:
         return self._plan.processes[rank].group in self.causes
 
     def ranks_of(self, group: int | None) -> set[int]:
-        """Find who belongs to a group."""
+        """Find the ranks of a group."""
         return {process.rank for process in self._plan.trainers if process.group == group}
 
     def lose(self, ranks: Set[int], cause: str) -> bool:
@@ -125,17 +125,11 @@ class GroupLosses:
             self._event(f"group {group} is lost: {cause}; the others go on")
         return True
 
-    def note(self, exit_: ProcessExit, *, in_order: bool) -> None:
-        """Remember a process that has ended early, and what is lost with it.
-
-        Args:
-            exit_: of the process.
-            in_order: it had reported all that it had done before.
-        """
-        rank = exit_.rank
-        process = self._plan.processes[rank]
-        self.killed.update((actor, exit_.incarnation) for actor in process.actors)
-        if rank in self._buffers and not in_order:
+    def note(self, died: ProcessSpec, *, in_order: bool) -> None:
+        """Record a process that has ended early; ``in_order`` if it had reported all that it had done."""
+        process = self._plan.processes[died.rank]
+        self.killed.update((actor, died.incarnation) for actor in process.actors)
+        if died.rank in self._buffers and not in_order:
             for other in self._plan.trainers:
                 if other.group == process.group:
                     self.orphaned.update(other.actors)
@@ -146,7 +140,7 @@ class GroupLosses:
         return reconcile(overview.productions(), overview.receptions(), self.killed, self.orphaned)
 
     def described(self, reason: str) -> str:
-        """Add to the reason of a job's end which groups did not live to see it."""
+        """Add the lost groups to the reason of a job's end."""
         if not self.causes:
             return reason
         names = " and ".join(map(str, sorted(self.causes)))
@@ -154,14 +148,7 @@ class GroupLosses:
 
 
 class Rejections:
-    """Adds up the frames that were refused.
-
-    Args:
-        overview: what the workers report.
-        control: the control channel.
-        averaging: the root's own endpoint.
-        say: tells the user something.
-    """
+    """Adds up the frames that roles, the control channel and the root's own endpoint have rejected."""
 
     def __init__(
         self,
@@ -178,7 +165,7 @@ class Rejections:
 
     @property
     def total(self) -> int:
-        """Frames refused so far."""
+        """Frames rejected so far."""
         return sum(count for _, count, _ in self._all())
 
     def report(self) -> None:

@@ -1,4 +1,4 @@
-"""The root: starts processes, hears their reports, decides when a job is over, and is never busy for long.
+"""The root: starts processes, receives their reports, decides when a job is over, and is never busy for long.
 
 A job goes through phases: *starting* until every worker has registered, *training*, *winding down*
 while the actors stop and the buffers receive their last fragments, *stopping* while the buffers in
@@ -14,18 +14,19 @@ from pathlib import Path
 from typing import Final
 
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import describe_exit
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.regular import open_to_append
+from tianji_cli.launch.local import WorkerProcess
+from tianji_cli.launch.worker_pool import WorkerPool, refuse_late
 from tianji_cli.plan.graph import graph_of
 from tianji_cli.plan.plan import Plan
-from tianji_cli.root.announcements import Announcements, Outcome, Phase
+from tianji_cli.plan.spec import ProcessSpec
+from tianji_cli.root.announcements import Announcements
 from tianji_cli.root.averaging import RootEndpoint
-from tianji_cli.root.ending import Ending
 from tianji_cli.root.goals import ProductionGoal, StopRules
 from tianji_cli.root.job_view import Overview, choose_best
 from tianji_cli.root.membership import GroupLosses, Membership, Rejections
-from tianji_cli.root.worker_pool import ProcessExit, WorkerPool, refuse_late
+from tianji_cli.root.shutdown import Outcome, Phase, Shutdown
 from tianji_cli.signals import StopSignals
 from tianji_cli.telemetry.evaluation import EvaluationWatch
 from tianji_cli.telemetry.snapshot import Status, Summary
@@ -34,7 +35,7 @@ from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import (
     Arrive,
     Began,
-    Ended,
+    Exited,
     Failed,
     Finished,
     PeerLost,
@@ -52,9 +53,10 @@ TICK_S: Final = 1.0
 FIRST_TICKS_S: Final = 0.2
 FIRST_S: Final = 10.0
 """In the first ``FIRST_S`` ticks come every ``FIRST_TICKS_S``, for the learning curves of short runs."""
-ENDING: Final = frozenset({Phase.WINDING_DOWN, Phase.STOPPING})
+RUNNING: Final = frozenset({Phase.STARTING, Phase.TRAINING})
+SHUTDOWN: Final = frozenset({Phase.WINDING_DOWN, Phase.STOPPING})
 LAST_WORDS_S: Final = 1.0
-"""How long what a worker sent before it ended may still be on its way."""
+"""How long a message that a worker sent before it ended may still be on its way."""
 
 
 class Root:
@@ -111,11 +113,11 @@ class Root:
         self._rules = StopRules(config, overview)
         self._goal = ProductionGoal(config, plan, overview, control)
         self._evaluation: EvaluationWatch | None = None
-        self._said_last: set[int] = set()
+        self._sent_last: set[int] = set()
         self._began = time.monotonic()
         self._next_tick = self._began
         saves_replay = config.distribution.buffer.save_with_checkpoint
-        self._ending = Ending(
+        self._shutdown = Shutdown(
             plan, control, pool, saves_replay=saves_replay, give_up=self._give_up, event=telemetry.event
         )
         self._interruptions = 0
@@ -128,13 +130,13 @@ class Root:
             self._start(process.rank)
         while self._phase is not Phase.OVER:
             self._sleep()
-            self._mind_interruption()
+            self._check_signals()
             for message in self._control.receive():
-                self._hear(message)
+                self._handle(message)
             self._averaging.turn()
             if self._averaging.failure:
                 self._end("failed", self._averaging.failure)
-            self._mind_crew()
+            self._check_workers()
             self._tick()
             if self._phase is Phase.TRAINING:
                 self._goal.mind(self._losses.killed)
@@ -144,11 +146,11 @@ class Root:
 
     def _sleep(self) -> None:
         goal_at = self._goal.look_at if self._phase is Phase.TRAINING else float("inf")
-        until = min(self._next_tick, self._ending.deadline, goal_at)
+        until = min(self._next_tick, self._shutdown.deadline, goal_at)
         self._averaging.sleep(until, self._control, (self._signals.descriptor, *self._pool.descriptors))
         self._signals.clear()
 
-    def _mind_interruption(self) -> None:
+    def _check_signals(self) -> None:
         if self._signals.count == self._interruptions:
             return
         self._interruptions = self._signals.count
@@ -170,29 +172,29 @@ class Root:
             if self._phase is Phase.EVALUATING:
                 self._pool.kill_all()
 
-    def _hear(self, message: ToRoot) -> None:
+    def _handle(self, message: ToRoot) -> None:
         match message:
             case Arrive():
                 self._telemetry.event(refuse_late(self._control, message))
-            case Ended():
+            case Exited():
                 self._overview.note_pages(message.pages)
-                self._pool.hear(message)
+                self._pool.handle(message)
             case Wrote():
                 self._keep_output(message)
             case Began() | Present():
-                self._pool.hear(message)
+                self._pool.handle(message)
             case Register():
                 self._welcome(message)
             case Report():
                 self._note(message)
             case Stopped():
-                self._said_last.add(message.report.rank)
-                self._ending.stopped.add(message.report.rank)
+                self._sent_last.add(message.report.rank)
+                self._shutdown.stopped.add(message.report.rank)
                 self._note(message.report)
             case Finished():
-                self._finish(message)
+                self._handle_finished(message)
             case Failed():
-                self._said_last.add(message.rank)
+                self._sent_last.add(message.rank)
                 self._overview.workers[message.rank].state = "failed"
                 if not self._losses.includes(message.rank):
                     self._end("failed", self._cause(message.rank, f": {message.cause}"))
@@ -209,7 +211,7 @@ class Root:
             self._averaging.open(message.wiring)
         self._introduce()
         self._goal.register(message.rank)
-        if self._phase not in {Phase.STARTING, Phase.TRAINING}:
+        if self._phase not in RUNNING:
             self._control.send(message.rank, Stop())
 
     def _introduce(self) -> None:
@@ -231,11 +233,11 @@ class Root:
             view.state = "running"  # An evaluator registers nowhere: nothing is sent to it.
         self._overview.note(report)
         if report.rank in self._learner_ranks:
-            self._mind(self._rules.steps_reached())
+            self._finish_if(self._rules.steps_reached())
 
     def _keep_output(self, message: Wrote) -> None:
         """Keep what a worker on another host wrote: that host forgets it."""
-        if (rank := self._pool.hear(message)) is None:
+        if (rank := self._pool.handle(message)) is None:
             return
         try:
             with open(open_to_append(self._log(rank)), "ab") as log:
@@ -243,7 +245,7 @@ class Root:
         except OSError as cause:
             self._announcements.lose_output(rank, cause)
 
-    def _finish(self, message: Finished) -> None:
+    def _handle_finished(self, message: Finished) -> None:
         group = self._plan.processes[message.rank].group
         if group is not None and group not in self._losses.causes:
             self._end("finished", self._rules.attributed(message.reason, group))
@@ -253,55 +255,57 @@ class Root:
             for actor in self._plan.processes[rank].actors:
                 self._production.begin(actor, incarnation)
         self._members.begin(rank, incarnation)
-        self._said_last.discard(rank)
-        self._ending.stopped.discard(rank)
+        self._sent_last.discard(rank)
+        self._shutdown.stopped.discard(rank)
         self._pool.start(rank, incarnation)
         self._overview.workers[rank].state = "starting"
         self._announcements.begin(rank)
 
-    def _mind_crew(self) -> None:
-        exits = self._pool.exits()
+    def _check_workers(self) -> None:
+        exited = self._pool.take_exited()
         if self._pool.fork_server_lost is not None:
             self._end("failed", self._pool.fork_server_lost)
-        elif self._phase in ENDING or self._has_evaluated:
+        elif self._phase in SHUTDOWN or self._has_evaluated:
             self._pool.end_suspended_servers()
         deadline = time.monotonic() + LAST_WORDS_S
-        for exit_ in exits:
-            self._take_leave(exit_, deadline)
+        for worker in exited:
+            self._handle_exit(worker, deadline)
 
     @property
     def _has_evaluated(self) -> bool:
-        return self._phase is Phase.EVALUATING and self._pool.ranks <= self._ending.stopped
+        return self._phase is Phase.EVALUATING and self._pool.ranks <= self._shutdown.stopped
 
-    def _take_leave(self, exit_: ProcessExit, deadline: float) -> None:
-        rank, status = exit_.rank, exit_.exit_status
+    def _handle_exit(self, worker: WorkerProcess, deadline: float) -> None:
+        """Restart an actor that a signal has killed, go on without a lost group, or end the run."""
+        rank, exit_ = worker.spec.rank, worker.exit
+        assert exit_ is not None
         if self._pool.is_lost(rank):
             self._overview.unsure.add(rank)
-        elif exit_.pid is not None and not exit_.killed and (status is None or status >= 0):
+        elif worker.pid is not None and not worker.killed and not exit_.by_signal:
             self._await_last_words(rank, deadline)
         # Whatever befalls a process after its last report, all that it had to do was done.
-        in_order = rank in self._ending.stopped and (status is None or status <= 0)
+        has_stopped = rank in self._shutdown.stopped
+        in_order = has_stopped and (exit_.status is None or exit_.status <= 0)
         view = self._overview.workers[rank]
-        view.pid, view.state = None, "done" if in_order else describe_exit(status)
-        if in_order and self._phase not in {Phase.STARTING, Phase.TRAINING}:
+        view.pid, view.state = None, "done" if in_order else str(exit_)
+        if in_order and self._phase not in RUNNING:
             return
-        self._losses.note(exit_, in_order=rank in self._ending.stopped)
-        if exit_.killed or self._losses.includes(rank):
-            return  # It was said why when that was decided.
-        cause = self._cause(rank, f" {exit_.refusal or describe_exit(status)}")
-        died = status is not None and status < 0
-        is_actor = rank in self._ending.actors
-        gone = self._pool.is_lost(rank) or (died and not is_actor)
+        self._losses.note(worker.spec, in_order=has_stopped)
+        if worker.killed or self._losses.includes(rank):
+            return  # The user was told why when that was decided.
+        cause = self._cause(rank, f" {exit_.error or exit_}")
+        is_actor = rank in self._shutdown.actors
+        gone = self._pool.is_lost(rank) or (exit_.by_signal and not is_actor)
         if gone and self._phase is not Phase.STARTING and self._losses.lose({rank}, cause):
-            self._leave_behind(self._plan.processes[rank].group)
-        elif not is_actor or not died:
+            self._drop_group(self._plan.processes[rank].group)
+        elif not is_actor or not exit_.by_signal:
             self._end("failed", cause)
-        elif self._phase in {Phase.STARTING, Phase.TRAINING}:
-            self._restart(exit_, cause)
+        elif self._phase in RUNNING:
+            self._restart(worker.spec, cause)
         else:
             self._telemetry.event(f"{cause} while it was stopping")
 
-    def _leave_behind(self, group: int | None) -> None:
+    def _drop_group(self, group: int | None) -> None:
         """Go on without a group that is lost."""
         ranks = self._losses.ranks_of(group)
         self._pool.kill(ranks)
@@ -311,17 +315,17 @@ class Root:
             self._introduce()  # A role that waits for all of them is not to wait for those.
 
     def _await_last_words(self, rank: int, deadline: float) -> None:
-        """Hear what a worker said at its end, which may come after the news of its end."""
+        """Receive what a worker sent at its end, which may come after the news of its end."""
         while True:
             for message in self._control.receive():
-                self._hear(message)
+                self._handle(message)
             remaining_s = deadline - time.monotonic()
-            if rank in self._said_last or remaining_s <= 0:
+            if rank in self._sent_last or remaining_s <= 0:
                 return
             self._control.wait(remaining_s)
 
-    def _restart(self, exit_: ProcessExit, cause: str) -> None:
-        rank = exit_.rank
+    def _restart(self, died: ProcessSpec, cause: str) -> None:
+        rank = died.rank
         if not self._pool.may_restart():
             most = self._config.distribution.max_restarts_per_minute
             self._end("failed", f"{cause}; restarts are limited to {most} a minute")
@@ -331,11 +335,11 @@ class Root:
                 page = self._production.read(actor)
                 self._overview.ended[actor, page.incarnation] = page
         of_group = self._losses.ranks_of(self._plan.processes[rank].group)
-        for other in self._ending.receivers & of_group:
+        for other in self._shutdown.receivers & of_group:
             self._control.send(other, PeerLost(rank=rank))
         self._overview.workers[rank].restarts += 1
         self._telemetry.event(f"{cause}; restarting it")
-        self._start(rank, exit_.incarnation + 1)
+        self._start(rank, died.incarnation + 1)
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -357,9 +361,9 @@ class Root:
             self._announcements.mind_training(self._pool.ranks, snapshot)
         if self._evaluation is not None and self._evaluation.is_late(self._overview.evaluating):
             self._pool.kill_all()
-        self._mind(self._rules.time_reached())
+        self._finish_if(self._rules.time_reached())
 
-    def _mind(self, reached: str | None) -> None:
+    def _finish_if(self, reached: str | None) -> None:
         """End the run in order when a rule holds."""
         if reached is not None and self._outcome is None:
             self._end("finished", reached)
@@ -370,21 +374,21 @@ class Root:
             reason = f"the evaluation failed, after training was over ({self._outcome.reason}): {reason}"
         if self._outcome is None or (status == "failed" and self._outcome.status != "failed"):
             self._outcome = Outcome(status, reason)
-        if self._phase in {Phase.STARTING, Phase.TRAINING}:
+        if self._phase in RUNNING:
             to_kill = self._pool.ranks - self._members.registered  # They are not there to hear a Stop.
             if self._phase is Phase.STARTING:
                 self._pool.start_no_more()
-                to_kill |= self._ending.actors  # They have made nothing, and a thousand need long to stop.
+                to_kill |= self._shutdown.actors  # They have made nothing, and a thousand need long to stop.
             self._phase = Phase.WINDING_DOWN
-            self._ending.begin()
+            self._shutdown.begin()
             self._pool.kill(to_kill)
             self._averaging.finish()
 
     def _advance(self) -> None:
         """Go on to the next phase when this one is done, or when its time is up."""
-        if self._phase is Phase.WINDING_DOWN and self._ending.actors_are_gone():
+        if self._phase is Phase.WINDING_DOWN and self._shutdown.actors_are_gone():
             self._phase = Phase.STOPPING
-        if self._phase is Phase.STOPPING and self._ending.all_are_gone():
+        if self._phase is Phase.STOPPING and self._shutdown.all_are_gone():
             self._phase = self._evaluation_or_over()
         elif self._phase is Phase.EVALUATING and not self._pool.ranks:
             self._phase = Phase.OVER

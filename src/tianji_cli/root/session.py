@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -22,19 +23,19 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.files.saved import Progress, point_best_at, saved_progress
 from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.launch.mpi import World
+from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, refuse_late
 from tianji_cli.plan.plan import Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
 from tianji_cli.plan.spec import BuildSpec, JobSpec
 from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.membership import GroupLosses
 from tianji_cli.root.root import Root
-from tianji_cli.root.worker_pool import NodeAgent, NodeLauncher, WorkerPool, admit, objection, refuse_late
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
 from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, engine_options, own_address
 from tianji_cli.wire.control import ControlServer
-from tianji_cli.wire.messages import Arrive, Ended, FromStation, Refuse, Welcome
+from tianji_cli.wire.messages import Arrive, Exited, FromNode, Refuse, Welcome
 from tianji_envs import registry as environments
 
 KEY_FILE: Final = "job.key"
@@ -42,7 +43,7 @@ PRODUCTION_FILE: Final = "production.bin"
 
 
 @dataclass(frozen=True)
-class Order:
+class RunRequest:
     """What is to be run.
 
     Attributes:
@@ -87,7 +88,7 @@ class Result:
     must_abort: bool
 
 
-def run_session(order: Order) -> Result:
+def run_session(request: RunRequest) -> Result:
     """Start the processes of a job, stay until they have ended, and write down what came of it.
 
     Raises:
@@ -95,32 +96,32 @@ def run_session(order: Order) -> Result:
         RunFailed: nothing could be started.
         Interruption: the user did not wait for all hosts.
     """
-    job, run = order.job, order.run
-    progress = saved_progress(run.checkpoints, job.distribution.groups) if order.resumed else ()
+    job, run = request.job, request.run
+    progress = saved_progress(run.checkpoints, job.distribution.groups) if request.resumed else ()
     earlier_env_steps = sum(of_group.env_steps for of_group in progress)
     with ExitStack() as stack:
         signals = stack.enter_context(StopSignals())
         stream = stack.enter_context(unwaited(sys.stderr))
-        display = choose_display(f"{job.experiment.name} ({run.path})", quiet=order.quiet, stream=stream)
+        display = choose_display(f"{job.experiment.name} ({run.path})", quiet=request.quiet, stream=stream)
         stack.callback(display.close)
         # The process that holds the metrics holds the run: nothing of another's is touched before this.
-        telemetry = Telemetry(run, display, earlier_env_steps if order.resumed else None)
+        telemetry = Telemetry(run, display, earlier_env_steps if request.resumed else None)
         for warning in (*run.check(), *host_warnings(job)):
             telemetry.event(warning)
         run.write_config(dump_config(job))
         with _failures_to_start(run):
-            if order.resumed:
+            if request.resumed:
                 point_best_at(run.checkpoints, 0)  # Each group goes on from the best of its own.
-            control = ControlServer(stack.enter_context(_key_file(run)), *order.address)
+            control = ControlServer(stack.enter_context(_key_file(run)), *request.address)
             stack.callback(control.close)
-        plan, nodes = _meet(order, control, signals, telemetry, stack)
-        _mind_files_elsewhere(order, plan, nodes, telemetry)
+        plan, nodes = _meet(request, control, signals, telemetry, stack)
+        _check_files_elsewhere(request, plan, nodes, telemetry)
         control.ranks = len(plan.processes)
         with _failures_to_start(run):
             production = stack.enter_context(_production_file(run, plan))
-        spec = _job_spec(order, progress, plan, control.address)
-        averaging = _averaging(order, plan, control.address, telemetry)
-        pool = WorkerPool(spec, job.distribution.max_restarts_per_minute, order.launcher, nodes)
+        spec = _job_spec(request, progress, plan, control.address)
+        averaging = _averaging(request, plan, control.address, telemetry)
+        pool = WorkerPool(spec, job.distribution.max_restarts_per_minute, request.launcher, nodes)
         stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
         stack.callback(averaging.close)
         stack.callback(pool.close)
@@ -135,7 +136,7 @@ def run_session(order: Order) -> Result:
             telemetry=telemetry,
             log=spec.log,
             averaging=averaging,
-            losses=GroupLosses(plan, telemetry.event, bound=order.world is not None),
+            losses=GroupLosses(plan, telemetry.event, bound=request.world is not None),
             checkpoints=run.checkpoints,
         )
         summary = root.run()
@@ -153,10 +154,10 @@ def _remove_lockstep_stores(run: RunDirectory) -> None:
 
 
 def _meet(
-    order: Order, control: ControlServer, signals: StopSignals, telemetry: Telemetry, stack: ExitStack
+    request: RunRequest, control: ControlServer, signals: StopSignals, telemetry: Telemetry, stack: ExitStack
 ) -> tuple[Plan, dict[int, NodeLauncher]]:
     """Wait for all hosts, and place the roles; returns the nodes by rank."""
-    job, world = order.job, order.world
+    job, world = request.job, request.world
     rendezvous = Rendezvous(control, signals, telemetry.event)
     stack.callback(rendezvous.dismiss)
     if world is not None:
@@ -166,7 +167,7 @@ def _meet(
     here, missing = this_host(), job.distribution.hosts - 1
     if not missing:
         return make_plan(job, [here]), {}
-    key = order.run.path / KEY_FILE
+    key = request.run.path / KEY_FILE
     telemetry.event(
         f"waiting for {missing} more host{'s' if missing > 1 else ''}: "
         f"tianji join {control.address.address} --key {key}"
@@ -174,8 +175,8 @@ def _meet(
     welcome = Welcome(
         host=here.name,
         experiment=job.experiment.name,
-        run=str(order.run.path.absolute()),
-        files=dict(order.files),
+        run=str(request.run.path.absolute()),
+        files=dict(request.files),
         actors=job.distribution.actor.num * job.distribution.groups,
     )
     joined = rendezvous.hosts(missing, here, welcome)
@@ -186,16 +187,16 @@ def _meet(
     }
 
 
-def _mind_files_elsewhere(
-    order: Order, plan: Plan, nodes: Mapping[int, NodeLauncher], telemetry: Telemetry
+def _check_files_elsewhere(
+    request: RunRequest, plan: Plan, nodes: Mapping[int, NodeLauncher], telemetry: Telemetry
 ) -> None:
     """Return whose files end with the job; ranks of an MPI launcher are taken to share their directories."""
     cut_off = {launcher.node.host.name for launcher in nodes.values() if launcher.reaches_run is False}
-    for place in files_elsewhere(plan, order.job.roles):
+    for place in files_elsewhere(plan, request.job.roles):
         if place.host not in cut_off:
             continue
-        if order.resumed and place.learns:
-            run = order.run.path.absolute()
+        if request.resumed and place.learns:
+            run = request.run.path.absolute()
             raise RunFailed(
                 f"{place.host} is to go on with group {place.group} and cannot reach {run}: "
                 "share it between the hosts, under the same path"
@@ -206,17 +207,17 @@ def _mind_files_elsewhere(
         )
 
 
-def _averaging(order: Order, plan: Plan, root: RootAddress, telemetry: Telemetry) -> RootEndpoint:
-    options = engine_options(order.address[0], root.key)
-    return RootEndpoint(plan, order.job.distribution.sync_wait_s, options, telemetry.event)
+def _averaging(request: RunRequest, plan: Plan, root: RootAddress, telemetry: Telemetry) -> RootEndpoint:
+    options = engine_options(request.address[0], root.key)
+    return RootEndpoint(plan, request.job.distribution.sync_wait_s, options, telemetry.event)
 
 
-def _job_spec(order: Order, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> JobSpec:
-    run = order.run.path.absolute()
+def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> JobSpec:
+    run = request.run.path.absolute()
     return JobSpec(
         # Between the processes of a host this is what tells members from strangers: it must not be guessed.
         id=f"{os.getpid()}-{secrets.token_hex(16)}",
-        config=dump_config(order.job),
+        config=dump_config(request.job),
         plan=plan,
         directory=run,
         run=run,
@@ -224,8 +225,8 @@ def _job_spec(order: Order, progress: tuple[Progress, ...], plan: Plan, root: Ro
         root=root,
         path=tuple(sys.path),
         production=run / PRODUCTION_FILE,
-        interface=order.address[0],
-        fresh=_wants_fresh_process(order.job),
+        interface=request.address[0],
+        fresh=_wants_fresh_process(request.job),
     )
 
 
@@ -306,13 +307,13 @@ class Rendezvous:
         while len(self._launchers) < wanted or any(
             launcher.reaches_run is None for launcher in self._launchers.values()
         ):
-            for message in self._hear():
+            for message in self._receive():
                 if isinstance(message, Arrive) and len(self._launchers) < wanted:
                     self._admit(message, here, welcome)
                 elif isinstance(message, Arrive):
                     self._say(refuse_late(self._control, message))
             for name, launcher in list(self._launchers.items()):
-                launcher.mind()
+                launcher.check()
                 if launcher.lost:
                     del self._launchers[name]
                     self._say(f"{launcher.node.host.name} has left again")
@@ -329,7 +330,7 @@ class Rendezvous:
         """
         names = [f"rank-{rank}" for rank in range(1, len(hosts))]
         while len(self._launchers) < len(names):
-            for message in self._hear():
+            for message in self._receive():
                 if isinstance(message, Arrive) and message.node in names:
                     host = hosts[1 + names.index(message.node)]
                     node = NodeAgent(message.node, host, message.interface, message.pid)
@@ -341,25 +342,29 @@ class Rendezvous:
         for launcher in self._launchers.values():
             launcher.dismiss()
 
-    def _hear(self) -> list[FromStation]:
+    def _receive(self) -> list[FromNode]:
         self._control.wait(LOOK_EVERY_S, (self._signals.descriptor,))
         self._signals.clear()
         if self._signals.count:
             raise Interruption
-        heard = [message for message in self._control.receive() if isinstance(message, FromStation)]
-        for message in heard:
-            if message.node in self._launchers and not isinstance(message, Arrive | Ended):
-                self._launchers[message.node].hear(message)
-        return heard
+        received = [message for message in self._control.receive() if isinstance(message, FromNode)]
+        for message in received:
+            if message.node in self._launchers and not isinstance(message, Arrive | Exited):
+                self._launchers[message.node].handle(message)
+        return received
 
     def _admit(self, arrival: Arrive, here: Host, welcome: Welcome) -> None:
-        reason = objection(arrival)
-        if reason:
+        ours = version("tianji")
+        if arrival.version != ours:
+            reason = f"{arrival.host} has tianji {arrival.version} and the root has {ours}: install the same"
             self._say(f"refused a host: {reason}")
             self._control.send(arrival.node, Refuse(reason=reason))
             return
-        names = {here.name, *(launcher.node.host.name for launcher in self._launchers.values())}
-        node = admit(arrival, names)
+        taken = {here.name, *(launcher.node.host.name for launcher in self._launchers.values())}
+        name, number = arrival.host, 2
+        while name in taken:
+            name, number = f"{arrival.host}#{number}", number + 1
+        node = NodeAgent(arrival.node, Host(name, tuple(arrival.cores)), arrival.interface, arrival.pid)
         self._launchers[arrival.node] = NodeLauncher(self._control, node)
         self._control.send(arrival.node, welcome.model_copy(update={"host": node.host.name}))
         cores = len(node.host.cores)

@@ -7,9 +7,9 @@ Worker to root: ``register`` when its endpoint is open, ``report`` from time to 
 role has reached its goal, ``failed`` when one raised, ``terminate`` when it was sent SIGTERM, ``stopped``
 as its last word. Root to worker: ``addresses``, ``peer_lost``, ``allow``, ``wind_down``, ``stop``.
 
-Node agent to root: ``arrive``, ``present`` once a second, ``began``, ``wrote`` and ``ended`` for each worker.
+Node agent to root: ``arrive``, ``present`` once a second, ``began``, ``wrote`` and ``exited`` for a worker.
 Root to node agent: ``welcome`` or ``refuse``, ``prepare``, ``begin`` and ``kill`` for each worker, ``ping``
-from time to time, ``dismiss``. The partners of a benchmark are nodes too: the root may ``ask``, and they
+from time to time, ``dismiss``. The workers of a benchmark are nodes too: the root may ``ask``, and they
 ``answer``.
 
 A process that builds the parts of a job once leaves a ``BuildReport`` in memory that it shares with the
@@ -22,12 +22,13 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from tianji_cli.config.schema import MAX_PROCESSES
-from tianji_cli.errors import describe_exit
+from tianji_cli.errors import ProcessExit
 from tianji_cli.files.counters import Production, ProductionFile
 from tianji_transports.wiring import Wiring
 
@@ -138,6 +139,18 @@ class Arrive(Message):
     pid: Natural
     version: str
 
+    @classmethod
+    def of_this_process(cls, node: str, host: str, cores: Iterable[int], interface: str) -> Self:
+        """Introduce this process, which speaks for a node."""
+        return cls(
+            node=node,
+            host=host,
+            cores=list(cores),
+            interface=interface,
+            pid=os.getpid(),
+            version=version("tianji"),
+        )
+
 
 class Present(Message):
     """The node is still there.
@@ -170,20 +183,13 @@ class Wrote(Message):
     output: bytes
 
 
-class Ended(Message):
-    """The node's ``number``-th worker has ended.
+class Exited(Message):
+    """The node's ``number``-th worker has ended; ``pages`` are those of its actors after its end."""
 
-    Attributes:
-        status: exit status, minus a signal's number if one killed it; None if it is unknown.
-        refusal: why the system did not even make it, if so.
-        pages: of its actors, as they were after its end.
-    """
-
-    kind: Literal["ended"] = "ended"
+    kind: Literal["exited"] = "exited"
     node: Name
     number: Natural
-    status: int | None
-    refusal: str = ""
+    exit: ProcessExit
     pages: list[PageReport] = Field(default_factory=list)
 
 
@@ -303,11 +309,11 @@ class Dismiss(Message):
 T = TypeVar("T")
 
 FromWorker = Register | Report | Finished | Failed | Stopped | Terminate
-FromStation = Arrive | Present | Began | Wrote | Ended | Answer
-ToRoot = FromWorker | FromStation
+FromNode = Arrive | Present | Began | Wrote | Exited | Answer
+ToRoot = FromWorker | FromNode
 ToWorker = Addresses | PeerLost | Allow | WindDown | Stop
-ToStation = Welcome | Refuse | Prepare | Begin | Kill | StartNoMore | Ping | Dismiss | Ask
-FromRoot = ToWorker | ToStation
+ToNode = Welcome | Refuse | Prepare | Begin | Kill | StartNoMore | Ping | Dismiss | Ask
+FromRoot = ToWorker | ToNode
 
 _TO_ROOT: TypeAdapter[ToRoot] = TypeAdapter(Annotated[ToRoot, Field(discriminator="kind")])
 _FROM_ROOT: TypeAdapter[FromRoot] = TypeAdapter(Annotated[FromRoot, Field(discriminator="kind")])
@@ -340,7 +346,7 @@ def decode_to_root(data: bytes, ranks: int) -> ToRoot:
     if len(data) > MOST_BYTES:
         raise MalformedMessageError(f"{len(data)} bytes are more than anybody has to say")
     message = _decode(_TO_ROOT, data)
-    if isinstance(message, FromStation):
+    if isinstance(message, FromNode):
         return message
     rank = message.report.rank if isinstance(message, Stopped) else message.rank
     if not 0 <= rank < ranks:
@@ -435,8 +441,8 @@ class BuildOutput:
         for descriptor in (1, 2):
             os.dup2(self.printed, descriptor)
 
-    def read(self, status: int) -> BuildReport:
-        """Describe what came of a process that exited with ``status``; the memory is gone then."""
+    def read(self, exit_: ProcessExit) -> BuildReport:
+        """Describe what came of a process that has ended; the memory is gone then."""
         with open(self.report, "rb") as report, open(self.printed, "rb") as printed:
             report.seek(0)
             said = report.read()
@@ -444,5 +450,5 @@ class BuildOutput:
                 return BuildReport.model_validate_json(said)
             printed.seek(max(0, printed.seek(0, os.SEEK_END) - LAST_BYTES))
             *_, last = printed.read().decode(errors="replace").strip().splitlines() or [""]
-        how = f"the process that built environment and model {describe_exit(status)}"
+        how = f"the process that built environment and model {exit_}"
         return BuildReport(error=f"{how}; it wrote last: {last}" if last else how)

@@ -115,7 +115,7 @@ class Request:
     Attributes:
         backends: engines, in the order in which they take turns.
         sizes_kb: of messages, in KB of 1024 bytes.
-        actors: numbers of partners.
+        actors: numbers of workers.
         messages: that count in one run; None shrinks them as sizes grow.
         sample_times_s: what actors take for a sample.
         window: messages that a sender may have unclaimed.
@@ -218,7 +218,7 @@ class Request:
 
 
 def _counts(experiment: ExperimentName, most: int | None) -> Sequence[int]:
-    """How many partners take part by default: all that a launcher has started, where it has."""
+    """How many workers take part by default: all that a launcher has started, where it has."""
     if experiment in {"latency", "bandwidth"}:
         return (1,)
     if most is not None:

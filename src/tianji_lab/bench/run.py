@@ -12,12 +12,12 @@ from tianji_cli.launch.mpi import Launch, World, launched, run_again_under_mpiex
 from tianji_cli.quantities import size
 from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.address import link_mb_per_s
-from tianji_lab.bench.ensemble import Ensemble, local_ensemble, mpi_ensemble
-from tianji_lab.bench.partner import take_part
 from tianji_lab.bench.raw.loop import memcpy_mb_per_s
 from tianji_lab.bench.report import noisy_cases, print_crossings, print_records, result_of
 from tianji_lab.bench.request import Request, message_bytes
 from tianji_lab.bench.sweep import Sweep
+from tianji_lab.bench.worker import take_part
+from tianji_lab.bench.workers import BenchWorkers, local_workers, mpi_workers
 from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.progress import Progress
 from tianji_lab.results import check_places, print_header
@@ -53,11 +53,11 @@ def bench(asked: Request, *, out: Path | None, json_to: str | None, quiet: bool)
                 more = counts if asked.experiment in {"comm", "weights"} else []
                 status = run_again_under_mpiexec(max(request.actors) + 1, more)
                 return status if status >= 0 else 128 - status
-            ensemble = stack.enter_context(local_ensemble(max(request.actors)))
+            workers = stack.enter_context(local_workers(max(request.actors)))
         else:
             request = asked.complete([host.name for host in world.hosts], can_start=False)
-            ensemble = stack.enter_context(mpi_ensemble(world))
-        _measure(ensemble, request, out=out, json_to=json_to, quiet=quiet)
+            workers = stack.enter_context(mpi_workers(world))
+        _measure(workers, request, out=out, json_to=json_to, quiet=quiet)
     return 0
 
 
@@ -73,19 +73,19 @@ def _serve(launch: Launch) -> int:
 
 
 def _measure(
-    ensemble: Ensemble, request: Request, *, out: Path | None, json_to: str | None, quiet: bool
+    workers: BenchWorkers, request: Request, *, out: Path | None, json_to: str | None, quiet: bool
 ) -> None:
     busy = busy_share()
     memcpy = {kb: memcpy_mb_per_s(message_bytes(kb)) for kb in request.sizes_kb} if request.raw else {}
     with Progress(0, quiet) as progress:
-        sweep = Sweep(ensemble, request, progress)
+        sweep = Sweep(workers, request, progress)
         progress.total = sweep.steps
         records = sweep.measure()
-    environment = describe(request.backends, ensemble.hosts, ensemble.clock_error_us, busy)
+    environment = describe(request.backends, workers.hosts, workers.clock_error_us, busy)
     for kb, rate in memcpy.items():
         environment[f"memcpy of one core, {size(message_bytes(kb))}"] = f"{rate:.0f} MB/s"
-    link = request.link_mb_per_s or link_mb_per_s(ensemble.interface)
-    if len(ensemble.hosts) > 1:
+    link = request.link_mb_per_s or link_mb_per_s(workers.interface)
+    if len(workers.hosts) > 1:
         environment["link"] = f"{link:g} MB/s" if link else "of unknown speed (--link-mb names it)"
     cautions = [*warnings(busy), *noisy_cases(records)]
     if json_to != "-":
@@ -93,5 +93,5 @@ def _measure(
         print_records(records)
         print_crossings(records)
     name = f"figure-{request.figure}" if request.figure else request.experiment
-    of_link = link if len(ensemble.hosts) > 1 else None
+    of_link = link if len(workers.hosts) > 1 else None
     result_of(name, environment, records, cautions, link_mb_per_s=of_link).hand_over(out=out, json_to=json_to)

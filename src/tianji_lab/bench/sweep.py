@@ -16,11 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from tianji_lab.bench.ensemble import Ensemble, Member, Stage
 from tianji_lab.bench.experiment import LEAD, Outcome, Trial, TrialFailed
 from tianji_lab.bench.raw.end import LOOPS
 from tianji_lab.bench.record import KB, MB, Record
 from tianji_lab.bench.request import Case, Request
+from tianji_lab.bench.workers import BenchWorker, BenchWorkers, Session
 from tianji_lab.model.prediction import Terms
 from tianji_lab.progress import Progress
 from tianji_transports.errors import TransportError
@@ -50,10 +50,10 @@ class _Measured:
 
 
 class Sweep:
-    """Measures with the processes of an ensemble."""
+    """Measures with the workers of a benchmark."""
 
-    def __init__(self, ensemble: Ensemble, request: Request, progress: Progress) -> None:
-        self._ensemble = ensemble
+    def __init__(self, workers: BenchWorkers, request: Request, progress: Progress) -> None:
+        self._workers = workers
         self._request = request
         self._progress = progress
         self._terms: dict[Case, Terms] = {}
@@ -98,13 +98,13 @@ class Sweep:
     # -- runs ------------------------------------------------------------------------------------------
 
     def _check(self, case: Case) -> None:
-        with self._open(case) as stage:
-            stage.run(case.messages, thorough=True)
+        with self._open(case) as session:
+            session.run(case.messages, thorough=True)
 
     def _timed(self, case: Case, messages: int, *, raw: bool = False) -> Outcome:
-        with self._open(case, raw=raw) as stage:
-            stage.run(min(messages, WARM_MESSAGES), thorough=True)
-            return stage.run(messages)
+        with self._open(case, raw=raw) as session:
+            session.run(min(messages, WARM_MESSAGES), thorough=True)
+            return session.run(messages)
 
     def _raw(self, case: Case, repeat: int) -> Outcome:
         """Run the raw loop of a case, once in a repeat for all cases that have the same."""
@@ -131,14 +131,14 @@ class Sweep:
         return self._terms[case]
 
     def _several(self, case: Case, messages: int) -> list[Outcome]:
-        with self._open(case) as stage:
-            stage.run(min(messages, WARM_MESSAGES), thorough=True)
-            return [stage.run(messages) for _ in range(TERM_RUNS)]
+        with self._open(case) as session:
+            session.run(min(messages, WARM_MESSAGES), thorough=True)
+            return [session.run(messages) for _ in range(TERM_RUNS)]
 
     @contextmanager
-    def _open(self, case: Case, *, raw: bool = False) -> Iterator[Stage]:
+    def _open(self, case: Case, *, raw: bool = False) -> Iterator[Session]:
         members = dict(enumerate(self._spread(case.actors), start=1))
-        hosts = {LEAD: self._ensemble.host, **{rank: member.host for rank, member in members.items()}}
+        hosts = {LEAD: self._workers.host, **{rank: member.host for rank, member in members.items()}}
         local, remote = case.engines
         self._trials += 1
         trial = Trial(
@@ -154,13 +154,13 @@ class Sweep:
             work=case.work,
             store=case.store,
         )
-        with self._ensemble.open(trial, members) as stage:
-            yield stage
+        with self._workers.open(trial, members) as session:
+            yield session
 
-    def _spread(self, actors: int) -> list[Member]:
-        """Choose partners evenly from all hosts, beginning with those that are not this one's."""
-        hosts = [*self._ensemble.hosts[1:], self._ensemble.host]
-        columns = [[member for member in self._ensemble.members if member.host == host] for host in hosts]
+    def _spread(self, actors: int) -> list[BenchWorker]:
+        """Choose workers evenly from all hosts, beginning with those that are not this one's."""
+        hosts = [*self._workers.hosts[1:], self._workers.host]
+        columns = [[member for member in self._workers.members if member.host == host] for host in hosts]
         rows = zip_longest(*columns)
         return [member for row in rows for member in row if member is not None][:actors]
 
@@ -180,7 +180,7 @@ class Sweep:
             backend=case.backend,
             msg_kb=case.nbytes / KB,
             actors=case.actors,
-            hosts=len({self._ensemble.host, *(member.host for member in self._spread(case.actors))}),
+            hosts=len({self._workers.host, *(member.host for member in self._spread(case.actors))}),
             sample_time_s=case.sample_time_s,
             work=case.work,
             store=case.store,

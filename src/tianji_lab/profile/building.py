@@ -13,7 +13,7 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import ConfigError
 from tianji_cli.quantities import several
 from tianji_lab.model.costs import powers_of_two
-from tianji_lab.profile.probe.crew import MOST_PROBES, Crew
+from tianji_lab.profile.probe.pool import MOST_PROBES, ProbePool
 from tianji_lab.profile.probe.protocol import Prepare, Prepared
 from tianji_lab.profile.probe.settings import measuring_settings
 
@@ -94,13 +94,13 @@ class Builder:
         directory: each part gets a directory in it.
     """
 
-    def __init__(self, crew: Crew, subject: Subject, directory: Path) -> None:
-        self.crew = crew
+    def __init__(self, pool: ProbePool, subject: Subject, directory: Path) -> None:
+        self.pool = pool
         self.subject = subject
         self.built = Built()
         self._directory = directory
         self._kept = Part("actor", subject.num_envs)
-        self._there: dict[int, set[Part]] = {number: set() for number in range(len(crew))}
+        self._there: dict[int, set[Part]] = {number: set() for number in range(len(pool))}
         self._took_s: dict[Part, float] = {}
 
     def start(self) -> None:
@@ -110,7 +110,7 @@ class Builder:
             ProbeFailed: something could not be built.
         """
         self.have(dict.fromkeys(self._there, self._kept))
-        self.built.startup_s = time.perf_counter() - self.crew.started_s
+        self.built.startup_s = time.perf_counter() - self.pool.started_s
         self.have({LEARNER: Part("learner", self.subject.num_envs)})
 
     def have(self, parts: Mapping[int, Part]) -> None:
@@ -123,7 +123,7 @@ class Builder:
         for number in missing:
             self._there[number] &= {self._kept}
         steps = {number: self._prepare(number, part) for number, part in missing.items()}
-        for number, answer in self.crew.ask(steps, PREPARE_S).items():
+        for number, answer in self.pool.ask(steps, PREPARE_S).items():
             assert isinstance(answer, Prepared)
             self.built.note(missing[number], answer)
             self._there[number].add(missing[number])

@@ -34,7 +34,7 @@ from tianji_lab.profile.measurements import (
     TransportFigures,
     WeightsFigures,
 )
-from tianji_lab.profile.probe.crew import Crew, ProbeFailed, start_crew
+from tianji_lab.profile.probe.pool import ProbeFailed, ProbePool, start_probes
 from tianji_lab.profile.probe.protocol import Average, Averaged
 from tianji_lab.profile.schedule import LEAST_ROUNDS, Schedule
 from tianji_lab.profile.settings import fingerprint
@@ -145,12 +145,12 @@ def _rows(experiment: ExperimentName, engine: str, sizes: Sequence[int], more: S
 
 def _run(command: Sequence[str], what: str) -> str:
     try:
-        ended = run_child(command, patience_s=END_S, limit_s=LIMIT_S)
+        ended, output = run_child(command, patience_s=END_S, limit_s=LIMIT_S)
     except TimeoutError as cause:
         raise ProbeFailed(f"{what} was not measured within {LIMIT_S:g} s") from cause
     if ended.status != 0:
         raise ProbeFailed(f"{what} cannot be measured:\n{ended.last_words}")
-    return ended.output
+    return output
 
 
 BUDGET_S: Final = 48.0
@@ -221,12 +221,12 @@ def measure(
     room = Room.of(cores, job.distribution.actor.cores)
     shares = [share for share in SHARES if subject.divides_by(share)]
     phases = all_phases(room, subject.num_envs, num_envs_options, shares)
-    with TemporaryDirectory(prefix="tianji-") as directory, start_crew(room.probes) as crew:
-        most = min(len(crew), len(room.cores), MOST_AVERAGING)
+    with TemporaryDirectory(prefix="tianji-") as directory, start_probes(room.probes) as pool:
+        most = min(len(pool), len(room.cores), MOST_AVERAGING)
         averaging = [size for size in powers_of_two(most) if size > 1]
         progress.total = len(phases) * LEAST_ROUNDS + len(averaging) + 2
-        progress.begin(f"starting {len(crew)} processes and building what they run")
-        builder = Builder(crew, subject, Path(directory))
+        progress.begin(f"starting {len(pool)} processes and building what they run")
+        builder = Builder(pool, subject, Path(directory))
         builder.start()
         progress.done(f"{time.monotonic() - began:.1f} s")
         rounds, built = Schedule(builder, room, progress), builder.built
@@ -234,7 +234,7 @@ def measure(
         rounds.run(phases, budget_s - spent_s - TRANSPORT_S - AVERAGING_S * len(averaging))
         transport, weights = _transport(room, job, built, progress)
         store = Path(directory) / "averaging"
-        averaged = tuple(_average(crew, room, built, size, store, progress) for size in averaging)
+        averaged = tuple(_average(pool, room, built, size, store, progress) for size in averaging)
     return Measurements(
         config=config,
         fingerprint=fingerprint(job),
@@ -275,7 +275,7 @@ def _transport(
 
 
 def _average(
-    crew: Crew, room: Room, built: Built, size: int, store: Path, progress: Progress
+    pool: ProbePool, room: Room, built: Built, size: int, store: Path, progress: Progress
 ) -> AveragingFigures:
     """Measure what so many learners take to average their gradients."""
     progress.begin(f"averaging of gradients among {size} learners")
@@ -291,7 +291,7 @@ def _average(
         )
         for rank in range(size)
     }
-    answers = crew.ask(steps, AVERAGING_LIMIT_S).values()
+    answers = pool.ask(steps, AVERAGING_LIMIT_S).values()
     by_rank = [answer.seconds for answer in answers if isinstance(answer, Averaged)]
     # All have the average when the last of them has it.
     last = [max(of_round) for of_round in zip(*by_rank, strict=True)]

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 from tianji_cli.quantities import duration, rate
 from tianji_lab.profile.building import LEARNER, Builder, Part, Phase, Place, Room
 from tianji_lab.profile.measurements import ActorFigures, LearnerFigures, Repeated, SharingFigures
-from tianji_lab.profile.probe.crew import ProbeFailed
+from tianji_lab.profile.probe.pool import ProbeFailed
 from tianji_lab.profile.probe.protocol import Acted, ActedWindow, Answer, Learned, LearnedWindow, Run
 from tianji_lab.progress import Progress
 
@@ -312,7 +312,7 @@ class Schedule:
         limit_s = limit_s or max(self._left_s, 2 * expected_s)
         pauses = self._pauses(phase)
         steps = {number: self._step(number, places, warm_s, limit_s, pauses) for number in places}
-        answers = self._builder.crew.ask(steps, limit_s + HANGING_S)
+        answers = self._builder.pool.ask(steps, limit_s + HANGING_S)
         for number, answer in answers.items():
             self._note_time(places[number].part, answer)
         if not all(map(_windows, answers.values())):

@@ -7,22 +7,19 @@ with the key that this host has written, on a file system that all of them see.
 from __future__ import annotations
 
 import os
-import select
 import shlex
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO, Final
+from typing import Final
 
 from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.launch.children import end_groups, last_lines, start_child, terminate
+from tianji_cli.launch.children import Child, supervised, wait_for_exit
 from tianji_cli.plan.plan import this_host
 from tianji_cli.quantities import several
 from tianji_cli.root.session import KEY_FILE, PRODUCTION_FILE
@@ -33,7 +30,7 @@ SSH: Final = "ssh -o BatchMode=yes {host}"
 """Without BatchMode it would ask for a password, without a terminal to ask at."""
 SRUN: Final = "srun --mpi=none --overlap -N1 -n1 {cpus}-w {host}"
 HOST: Final = "{host}"
-LOOK_MS: Final = 50
+LOOK_S: Final = 0.05
 """Between two looks for what a training writes: its key, and what it makes once all hosts are there."""
 ARRIVE_S: Final = 120.0
 """How long the other hosts may take, all together, to join a training that waits for them."""
@@ -134,82 +131,51 @@ def train_over_hosts(
     key = run.path / KEY_FILE
     address = f"tcp://{others.address}:{_free_port(others.address)}"
     options = ("--name", name, "--run", str(run.path), "--listen", address, "--quiet")
-    with ExitStack() as stack:
-        training = _Child(training_command(config, overrides, *options), stack)
-        children = [training]
-        try:
-            failed = None
-            if _wait_for_key(training, key):
-                for host in others.names:
-                    children.append(_Child(others.join(host, address, key), stack))  # noqa: PERF401 - those that began are to be ended
-                failed = _gather(training, children[1:], run.path / PRODUCTION_FILE, others)
-                failed = failed or _wait(training, children[1:])
-        except BaseException:
-            _end(children)
-            raise
-        if failed is not None:
-            status = failed.status  # Of its own, not of being ended.
-            _end(children)
-            who = others.names[children.index(failed) - 1]
-            raise RunFailed(f"host {who} did not take part:\n{failed.last_words(status)}")
-        end_groups([child.process for child in children], END_S)
-        if training.process.returncode != 0:
-            said = training.last_words(training.process.returncode)
-            raise RunFailed(f"a training of {name} failed:\n{said}")
+    children: list[Child] = []
+    with supervised(children, END_S):
+        training = _start(training_command(config, overrides, *options))
+        children.append(training)
+        if _wait_for_key(training, key):
+            for host in others.names:
+                children.append(_start(others.join(host, address, key)))  # noqa: PERF401 - those that began are to be ended
+            failed = _gather(training, children[1:], run.path / PRODUCTION_FILE, others)
+            failed = failed or _wait(training, children[1:])
+            if failed is not None:
+                host = others.names[children.index(failed) - 1]
+                raise RunFailed(f"host {host} did not take part:\n{failed.wait().last_words}")
+        exit_ = training.wait()
+    if exit_.status != 0:
+        raise RunFailed(f"a training of {name} failed:\n{exit_.last_words}")
     return run
 
 
-class _Child:
-    """A process that this one has started, and what it says."""
-
-    def __init__(self, command: Sequence[str], stack: ExitStack) -> None:
-        self._errors: IO[bytes] = TemporaryFile()  # noqa: SIM115 - the stack closes it
-        stack.callback(self._errors.close)
-        try:
-            self.process = start_child(command, subprocess.DEVNULL, self._errors)
-        except OSError as cause:
-            raise RunFailed(f"cannot run {command[0]}: {cause.strerror}") from cause
-        self.descriptor = os.pidfd_open(self.process.pid)
-        stack.callback(os.close, self.descriptor)
-
-    @property
-    def status(self) -> int:
-        """With which it exited, or minus a signal's number; it has ended, and its number stays its own."""
-        ended = os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
-        assert ended is not None, "only WNOHANG finds none"
-        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-
-    def last_words(self, status: int) -> str:
-        """The last lines that it wrote to its standard error; its status if there are none."""
-        return "\n".join(last_lines(self._errors) or [f"exit status {status}"])
+def _start(command: Sequence[str]) -> Child:
+    try:
+        return Child(command)
+    except OSError as cause:
+        raise RunFailed(f"cannot run {command[0]}: {cause.strerror}") from cause
 
 
-def _wait_for_key(training: _Child, key: Path) -> bool:
+def _wait_for_key(training: Child, key: Path) -> bool:
     """Wait until a training has written its key; False if it ends before that."""
-    poller = select.poll()
-    poller.register(training.descriptor, select.POLLIN)
     while not key.exists():
-        if poller.poll(LOOK_MS):
+        if wait_for_exit([training], LOOK_S):
             return False
     return True
 
 
-def _gather(training: _Child, joined: Sequence[_Child], begun: Path, others: Others) -> _Child | None:
-    """Wait until a training has all its hosts; give the first that ends before, however it does.
+def _gather(training: Child, joined: Sequence[Child], begun: Path, others: Others) -> Child | None:
+    """Wait until a training has all its hosts; return the first other process that ends before.
 
     Args:
-        begun: what the training makes when all hosts are there.
+        begun: the file that the training makes when all hosts are there.
 
     Raises:
         RunFailed: it takes too long.
     """
     deadline = time.monotonic() + ARRIVE_S
-    poller = select.poll()
-    by_descriptor = {child.descriptor: child for child in (training, *joined)}
-    for descriptor in by_descriptor:
-        poller.register(descriptor, select.POLLIN)
     while not begun.exists():
-        ended = [by_descriptor[descriptor] for descriptor, _ in poller.poll(LOOK_MS)]
+        ended = wait_for_exit([training, *joined], LOOK_S)
         if ended:
             return None if training in ended else ended[0]
         if time.monotonic() > deadline:
@@ -220,26 +186,15 @@ def _gather(training: _Child, joined: Sequence[_Child], begun: Path, others: Oth
     return None
 
 
-def _wait(training: _Child, joined: Sequence[_Child]) -> _Child | None:
-    """Wait for the end of a training; give the first other process that fails before."""
-    poller = select.poll()
-    by_descriptor = {child.descriptor: child for child in (training, *joined)}
-    for descriptor in by_descriptor:
-        poller.register(descriptor, select.POLLIN)
-    while True:
-        ended = [by_descriptor[descriptor] for descriptor, _ in poller.poll()]
-        if training in ended:
-            return None
+def _wait(training: Child, joined: Sequence[Child]) -> Child | None:
+    """Wait for the end of a training; return the first other process that fails before."""
+    running = list(joined)
+    while training not in (ended := wait_for_exit([training, *running], None)):
         for child in ended:
-            poller.unregister(child.descriptor)
-            if child.status != 0:
+            running.remove(child)
+            if child.wait().status != 0:
                 return child
-
-
-def _end(children: Sequence[_Child]) -> None:
-    for child in children:
-        terminate(child.process)
-    end_groups([child.process for child in children], END_S)
+    return None
 
 
 def _free_port(address: str) -> int:

@@ -1,4 +1,4 @@
-"""Open trials: this process leads, and the partners of a real ensemble take part."""
+"""Open trials: this process leads, and the real workers of a benchmark take part."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tianji_lab.bench import ensemble as ensembles
-from tianji_lab.bench.ensemble import Ensemble, Stage
+from tianji_lab.bench import workers as bench_workers
 from tianji_lab.bench.experiment import WAIT_S, Sent, Trial, TrialFailed, rest
-from tianji_lab.bench.partner import Side
+from tianji_lab.bench.worker import Endpoint
+from tianji_lab.bench.workers import BenchWorkers, Session
 from tianji_transports.core import EngineOptions, Transport
 from tianji_transports.waiting import readable
 
@@ -33,37 +33,37 @@ def trial_of(experiment: str, engine: str, partners: int = 1, **changes: Any) ->
 
 
 @contextmanager
-def opened(ensemble: Ensemble, trial: Trial, lead: str = "") -> Iterator[Stage]:
+def opened(workers: BenchWorkers, trial: Trial, lead: str = "") -> Iterator[Session]:
     """Open a trial, and end whatever run is left of it.
 
     Args:
-        ensemble: whose first members are the partners.
+        workers: the first of them take part.
         trial: what it is.
         lead: engine of the leading process, if another one.
     """
 
-    def side(trial: Trial, rank: int, options: EngineOptions) -> Side:
-        return Side(trial.model_copy(update={"local": lead or trial.local}), rank, options)
+    def endpoint(trial: Trial, rank: int, options: EngineOptions) -> Endpoint:
+        return Endpoint(trial.model_copy(update={"local": lead or trial.local}), rank, options)
 
-    members = dict(zip(trial.partners, islice(ensemble.members, len(trial.partners)), strict=True))
+    members = dict(zip(trial.partners, islice(workers.members, len(trial.partners)), strict=True))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ensembles, "Side", side)
-        with ensemble.open(trial, members) as stage:
+        patch.setattr(bench_workers, "Endpoint", endpoint)
+        with workers.open(trial, members) as session:
             try:
-                yield stage
+                yield session
             except BaseException:
                 with suppress(TrialFailed):  # Partners may be waiting in the middle of a run.
-                    stage.enough()
+                    session.enough()
                 raise
 
 
-def called_off(stage: Stage) -> Mapping[int, Sent]:
+def called_off(session: Session) -> Mapping[int, Sent]:
     """End the run that failed; what the partners say of it."""
-    stage.enough()
-    endpoint = stage._side._end
-    while (sent := stage.sent()) is None:
+    session.enough()
+    endpoint = session._endpoint._end
+    while (sent := session.sent()) is None:
         if isinstance(endpoint, Transport):  # Some move messages only while somebody waits at them.
-            rest(endpoint, stage.descriptors)
+            rest(endpoint, session.descriptors)
         else:
-            readable(stage.descriptors, WAIT_S)
+            readable(session.descriptors, WAIT_S)
     return sent

@@ -60,10 +60,10 @@ def measured(bench: subprocess.Popen[str]) -> list[dict[str, Any]]:
 
 
 def endless(start: Start) -> tuple[subprocess.Popen[str], int]:
-    """Start a command that never ends; it measures with its second partner, whose pid is given."""
+    """Start a command that never ends; it measures with its second worker, whose pid is given."""
     before = set(SHM.iterdir())
     bench = start(*ENDLESS)
-    title = "tianji: bench partner 2"
+    title = "tianji: bench worker 2"
     pids = until(lambda: [pid for pid, found in in_session(bench.pid).items() if found == title], title)
     until(lambda: set(SHM.iterdir()) - before, "shared memory")
     return bench, pids[0]
@@ -136,12 +136,12 @@ def test_a_damaged_message_leaves_no_figure(start: Start, engine: str, tmp_path:
 # -- who dies ----------------------------------------------------------------------------------------------
 
 
-def test_a_killed_partner_ends_the_benchmark_by_name(start: Start) -> None:
-    bench, partner = endless(start)
-    os.kill(partner, signal.SIGKILL)
+def test_a_killed_worker_ends_the_benchmark_by_name(start: Start) -> None:
+    bench, worker = endless(start)
+    os.kill(worker, signal.SIGKILL)
     status, out, err = end(bench)
     assert (status, out) == (1, "")
-    assert "partner 2" in err
+    assert "worker 2" in err
     assert "SIGKILL" in err
 
 
@@ -156,7 +156,7 @@ def test_a_stop_signal_ends_everything(start: Start, number: signal.Signals) -> 
     assert (status, out) == (130, "")
 
 
-def test_partners_of_a_killed_root_end_and_doctor_cleans_up(start: Start) -> None:
+def test_workers_of_a_killed_root_end_and_doctor_cleans_up(start: Start) -> None:
     bench, _ = endless(start)
     bench.kill()
     end(bench)

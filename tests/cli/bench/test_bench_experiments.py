@@ -11,8 +11,8 @@ from cli.bench.stages import called_off, opened, trial_of
 
 from tianji_lab.bench import experiment as experiments
 from tianji_lab.bench import latency, weights
-from tianji_lab.bench.ensemble import Ensemble, local_ensemble
 from tianji_lab.bench.experiment import TrialFailed
+from tianji_lab.bench.workers import BenchWorkers, local_workers
 
 MESSAGES = 70
 WINDOW = 4
@@ -21,8 +21,8 @@ HOUR_NS = 3600 * 10**9
 
 
 @pytest.fixture(scope="module")
-def ensemble() -> Iterator[Ensemble]:
-    with local_ensemble(2) as there:
+def workers() -> Iterator[BenchWorkers]:
+    with local_workers(2) as there:
         yield there
 
 
@@ -31,11 +31,11 @@ def ensemble() -> Iterator[Ensemble]:
     ("experiment", "partners", "times"), [("latency", 1, 2), ("bandwidth", 1, 0), ("weights", 2, 1)]
 )
 def test_every_message_of_every_run_counts_once_and_is_timed(
-    ensemble: Ensemble, experiment: str, partners: int, times: int, engine: str, store: str
+    workers: BenchWorkers, experiment: str, partners: int, times: int, engine: str, store: str
 ) -> None:
-    with opened(ensemble, trial_of(experiment, engine, partners, store=store, window=WINDOW)) as stage:
+    with opened(workers, trial_of(experiment, engine, partners, store=store, window=WINDOW)) as session:
         for thorough in (True, False, False):
-            outcome = stage.run(MESSAGES, thorough=thorough)
+            outcome = session.run(MESSAGES, thorough=thorough)
             assert outcome.messages == MESSAGES
             assert {rank: sent.messages for rank, sent in outcome.sent.items()} == dict.fromkeys(
                 range(1, partners + 1), MESSAGES + WARM_UPS[experiment]
@@ -48,7 +48,7 @@ def test_every_message_of_every_run_counts_once_and_is_timed(
 
 
 OF_PARTNER = f"rank 0: message {DAMAGED} of rank 1 in run 1"
-OF_LEAD = f"partner 1: message {DAMAGED} of rank 0 in run 1"
+OF_LEAD = f"worker 1: message {DAMAGED} of rank 0 in run 1"
 
 
 @pytest.mark.parametrize(
@@ -62,27 +62,27 @@ OF_LEAD = f"partner 1: message {DAMAGED} of rank 0 in run 1"
         ),
         ("bandwidth", "FlipsShm", "", OF_LEAD),
         *(("weights", damage, "", OF_LEAD) for damage in ("FlipsShm", "FlipsClock", "FlipsLast")),
-        ("weights", "Misnumbers", "", r"partner 1: version .* should come next"),
+        ("weights", "Misnumbers", "", r"worker 1: version .* should come next"),
         ("weights", "", "FlipsShm", OF_PARTNER),
     ],
 )
 def test_whoever_gets_a_damaged_message_says_which_it_is(
-    ensemble: Ensemble, experiment: str, lead: str, partner: str, said: str
+    workers: BenchWorkers, experiment: str, lead: str, partner: str, said: str
 ) -> None:
     engines = {name: f"cli.bench.damaging:{name}" for name in (lead, partner) if name}
     trial = trial_of(experiment, engines.get(partner, "shm"))
-    with pytest.raises(TrialFailed, match=said), opened(ensemble, trial, engines.get(lead, "shm")) as stage:
-        stage.run(MESSAGES)
+    with pytest.raises(TrialFailed, match=said), opened(workers, trial, engines.get(lead, "shm")) as session:
+        session.run(MESSAGES)
 
 
 @pytest.mark.parametrize("experiment", WARM_UPS)
-def test_a_thorough_run_looks_at_every_byte(ensemble: Ensemble, experiment: str) -> None:
+def test_a_thorough_run_looks_at_every_byte(workers: BenchWorkers, experiment: str) -> None:
     """Of what the leading process receives, or publishes."""
     damaging = "cli.bench.damaging:FlipsBetween"
     trial = trial_of(experiment, "shm" if experiment == "weights" else damaging)
     lead = damaging if experiment == "weights" else "shm"
-    with pytest.raises(TrialFailed, match="altered at byte 2056"), opened(ensemble, trial, lead) as stage:
-        stage.run(MESSAGES, thorough=True)
+    with pytest.raises(TrialFailed, match="altered at byte 2056"), opened(workers, trial, lead) as session:
+        session.run(MESSAGES, thorough=True)
 
 
 @pytest.mark.parametrize(
@@ -94,22 +94,22 @@ def test_a_thorough_run_looks_at_every_byte(ensemble: Ensemble, experiment: str)
     ],
 )
 def test_a_lost_message_ends_the_run_on_both_sides_and_the_next_run_is_whole(
-    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch, experiment: str, received: int, said: str
+    workers: BenchWorkers, monkeypatch: pytest.MonkeyPatch, experiment: str, received: int, said: str
 ) -> None:
     # The default patience of Deadline is bound where it is defined.
     monkeypatch.setattr(experiments.Deadline.__init__, "__defaults__", (1.0,))
-    with opened(ensemble, trial_of(experiment, "shm"), "cli.bench.damaging:LosesShm") as stage:
+    with opened(workers, trial_of(experiment, "shm"), "cli.bench.damaging:LosesShm") as session:
         with pytest.raises(TrialFailed, match=said):
-            stage.run(MESSAGES)
-        assert called_off(stage)[1].messages == received
-        again = stage.run(MESSAGES).sent[1]
+            session.run(MESSAGES)
+        assert called_off(session)[1].messages == received
+        again = session.run(MESSAGES).sent[1]
         assert (again.messages, again.refused) == (MESSAGES + WARM_UPS[experiment], 0)
 
 
-def test_the_slowest_reader_of_weights_counts_and_its_clock_is_corrected(ensemble: Ensemble) -> None:
-    with opened(ensemble, trial_of("weights", "shm", 2)) as stage:
+def test_the_slowest_reader_of_weights_counts_and_its_clock_is_corrected(workers: BenchWorkers) -> None:
+    with opened(workers, trial_of("weights", "shm", 2)) as session:
         for behind, other in ((1, 2), (2, 1)):
-            stage.offsets_ns = {behind: -HOUR_NS, other: 0}
-            assert np.all(stage.run(MESSAGES).latencies_ns > HOUR_NS)
-            stage.offsets_ns = {behind: HOUR_NS, other: 0}
-            assert np.all(stage.run(MESSAGES).latencies_ns < HOUR_NS)
+            session.offsets_ns = {behind: -HOUR_NS, other: 0}
+            assert np.all(session.run(MESSAGES).latencies_ns > HOUR_NS)
+            session.offsets_ns = {behind: HOUR_NS, other: 0}
+            assert np.all(session.run(MESSAGES).latencies_ns < HOUR_NS)

@@ -17,12 +17,12 @@ from cli.bench.stages import called_off, opened, trial_of
 
 from tianji_cli.errors import UsageError
 from tianji_lab.bench.contents import RING_BYTES, Slots, explain, stamp
-from tianji_lab.bench.ensemble import Ensemble, local_ensemble
 from tianji_lab.bench.experiment import Trial, TrialFailed
 from tianji_lab.bench.raw.end import RawEnd, open_end
 from tianji_lab.bench.raw.iceoryx import IceoryxEnd
 from tianji_lab.bench.raw.loop import memcpy_mb_per_s
 from tianji_lab.bench.raw.sockets import SocketEnd
+from tianji_lab.bench.workers import BenchWorkers, local_workers
 from tianji_transports.core import EngineOptions
 from tianji_transports.shm.page import SHM, job_stem, remove_stale
 
@@ -36,8 +36,8 @@ Spoil = Callable[[memoryview], memoryview | None]
 
 
 @pytest.fixture(scope="module")
-def ensemble() -> Iterator[Ensemble]:
-    with local_ensemble(1) as there:
+def workers() -> Iterator[BenchWorkers]:
+    with local_workers(1) as there:
         yield there
 
 
@@ -66,11 +66,13 @@ def spoil(monkeypatch: pytest.MonkeyPatch, engine: str, how: Spoil) -> None:
 @pytest.mark.parametrize("engine", ENDS)
 @pytest.mark.parametrize("nbytes", SIZES)
 @pytest.mark.parametrize("store", ["copy", "inplace"])
-def test_every_message_arrives_in_every_run(ensemble: Ensemble, engine: str, nbytes: int, store: str) -> None:
+def test_every_message_arrives_in_every_run(
+    workers: BenchWorkers, engine: str, nbytes: int, store: str
+) -> None:
     trial = raw(engine, nbytes, store)
-    with opened(ensemble, trial) as stage:
+    with opened(workers, trial) as session:
         for thorough in (True, False, False):
-            outcome = stage.run(MESSAGES, thorough=thorough)
+            outcome = session.run(MESSAGES, thorough=thorough)
             assert (outcome.messages, outcome.sent[1].messages) == (MESSAGES, MESSAGES)
             assert outcome.seconds > 0
     assert left(trial) == []
@@ -94,13 +96,13 @@ def lost(_memory: memoryview) -> None:
     ],
 )
 def test_an_altered_or_lost_message_fails_the_run_and_ends_the_sender(
-    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch, engine: str, how: Spoil, said: str
+    workers: BenchWorkers, monkeypatch: pytest.MonkeyPatch, engine: str, how: Spoil, said: str
 ) -> None:
     spoil(monkeypatch, engine, how)
-    with opened(ensemble, raw(engine)) as stage:
+    with opened(workers, raw(engine)) as session:
         with pytest.raises(TrialFailed, match=said):
-            stage.run(MESSAGES, thorough=True)
-        assert called_off(stage)[1].messages < MESSAGES, "the sender ends although it has more to send"
+            session.run(MESSAGES, thorough=True)
+        assert called_off(session)[1].messages < MESSAGES, "the sender ends although it has more to send"
 
 
 @pytest.mark.parametrize("engine", ENDS)
@@ -108,19 +110,19 @@ def test_the_death_of_the_sender_fails_the_run_and_leaves_nothing_behind(
     monkeypatch: pytest.MonkeyPatch, engine: str
 ) -> None:
     trial = raw(engine, SIZES[0])
-    with local_ensemble(1) as mortal:
+    with local_workers(1) as mortal:
         (member,) = mortal.members
-        assert member.process is not None
-        sender = member.process.pid
+        assert member.child is not None
+        sender = member.child.pid
 
         def kill(memory: memoryview) -> memoryview:
             os.kill(sender, signal.SIGKILL)
             return memory
 
         spoil(monkeypatch, engine, kill)
-        said = "partner 1 was killed by SIGKILL"
-        with pytest.raises(TrialFailed, match=said), opened(mortal, trial) as stage:
-            stage.run(1_000_000_000)
+        said = "worker 1 was killed by SIGKILL"
+        with pytest.raises(TrialFailed, match=said), opened(mortal, trial) as session:
+            session.run(1_000_000_000)
     assert left(trial) == []
 
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tianji_cli.errors import UsageError
-from tianji_lab.bench.ensemble import local_ensemble
 from tianji_lab.bench.experiment import ReadClock, TrialFailed
 from tianji_lab.bench.request import FIGURES, Request, figure_named, message_bytes
 from tianji_lab.bench.sweep import Sweep
+from tianji_lab.bench.workers import local_workers
 from tianji_lab.model.prediction import Terms
 from tianji_lab.progress import Progress
 
@@ -48,8 +48,8 @@ def test_the_crossing_is_where_the_buffer_begins_to_limit(sample: float, send: f
 
 def test_engines_take_turns_within_every_repeat_and_each_is_checked_first() -> None:
     progress = Recording()
-    with local_ensemble(2) as ensemble:
-        sweep = Sweep(ensemble, SMALL, progress)
+    with local_workers(2) as workers:
+        sweep = Sweep(workers, SMALL, progress)
         records = sweep.measure()
     points = ["shm, 4 KB, 1 actor", "zmq, 4 KB, 1 actor", "shm, 4 KB, 2 actors", "zmq, 4 KB, 2 actors"]
     steps = ["checking every byte", "run 1 of 2", "run 2 of 2"]
@@ -64,20 +64,20 @@ def test_engines_take_turns_within_every_repeat_and_each_is_checked_first() -> N
     assert records[0].raw_msgs_per_s == records[2].raw_msgs_per_s
 
 
-def test_a_partner_that_died_between_two_steps_is_named_with_its_end() -> None:
-    with local_ensemble(1) as ensemble:
-        (member,) = ensemble.members
-        assert member.process is not None
-        member.process.kill()
-        with pytest.raises(TrialFailed, match="partner 1 was killed by SIGKILL"):
+def test_a_worker_that_died_between_two_steps_is_named_with_its_end() -> None:
+    with local_workers(1) as workers:
+        (member,) = workers.members
+        assert member.child is not None
+        member.child.kill()
+        with pytest.raises(TrialFailed, match="worker 1 was killed by SIGKILL"):
             # Until its connection is known to be gone.
-            all(ensemble.tell(member, ReadClock()) for _ in itertools.count())
+            all(workers.send(member, ReadClock()) for _ in itertools.count())
 
 
 def test_a_prediction_is_made_of_the_terms_beside_it() -> None:
-    with local_ensemble(1) as ensemble:
+    with local_workers(1) as workers:
         request = replace(SMALL, backends=["shm"], actors=[1], sample_times_s=[0.001], repeats=1, raw=False)
-        (record,) = Sweep(ensemble, request, Recording()).measure()
+        (record,) = Sweep(workers, request, Recording()).measure()
     assert record.term_sample_s is not None
     assert record.term_send_s is not None
     assert record.term_receive_s is not None

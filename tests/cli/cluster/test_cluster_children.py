@@ -14,7 +14,8 @@ from select import select
 import pytest
 from cli.sessions import PATIENCE_S
 
-from tianji_cli.launch.children import end_groups, process_state, python_command, run_child, terminate
+from tianji_cli.errors import ProcessExit
+from tianji_cli.launch.children import Child, end_children, process_state, python_command, run_child
 
 FAMILY = """
 import signal, subprocess, sys
@@ -57,18 +58,19 @@ def soon_over(pid: int) -> Iterator[None]:
 def test_a_child_that_ended_says_how_and_what_it_wrote() -> None:
     program = "import sys; print('figures'); sys.stderr.write('a\\n' * 9 + 'why\\n'); sys.exit(3)"
     ended = run_child([sys.executable, "-c", program], patience_s=PATIENCE_S, limit_s=PATIENCE_S)
-    assert (ended.status, ended.output, ended.last_words) == (3, "figures\n", "a\na\na\na\nwhy")
+    assert ended == (ProcessExit(3, last_words="a\na\na\na\nwhy"), "figures\n")
 
 
 def test_a_child_that_says_nothing_has_its_status_for_last_words() -> None:
     ended = run_child([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"], patience_s=PATIENCE_S)
-    assert (ended.status, ended.output, ended.last_words) == (-9, "", "exit status -9")
+    assert ended == (ProcessExit(-9, last_words="exit status -9"), "")
+    assert str(ended[0]) == "was killed by SIGKILL"
 
 
 def test_more_output_than_a_pipe_holds_is_read() -> None:
     program = "import sys; sys.stdout.write('x' * 1_000_000); sys.stderr.write('y' * 1_000_000)"
-    ended = run_child([sys.executable, "-c", program], patience_s=PATIENCE_S)
-    assert len(ended.output) == 1_000_000
+    ended, output = run_child([sys.executable, "-c", program], patience_s=PATIENCE_S)
+    assert len(output) == 1_000_000
     assert set(ended.last_words) == {"y"}
 
 
@@ -123,35 +125,26 @@ signal.pause()
 
 
 def test_what_a_child_leaves_behind_ends_with_it(fifo: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", FAMILY, str(fifo)], process_group=0)
+    child = Child([sys.executable, "-c", FAMILY, str(fifo)])
     with soon_over(int(fifo.read_text())):
-        end_groups([process], PATIENCE_S)
-    assert process.returncode == 0
+        end_children([child], PATIENCE_S)
+    assert child.process.returncode == 0
 
 
-def test_the_number_of_a_child_whose_end_was_noted_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    killed = []
-    monkeypatch.setattr(os, "killpg", lambda number, _signal: killed.append(number))
-    monkeypatch.setattr(os, "kill", lambda number, _signal: killed.append(number))
-    process = subprocess.Popen(["true"], process_group=0)
-    process.wait()
-    terminate(process)
-    end_groups([process], PATIENCE_S)
-    assert killed == []
-
-
-def test_a_child_that_is_told_to_end_keeps_its_number_until_its_group_has_ended(fifo: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", FAMILY, str(fifo)], process_group=0)
+def test_a_child_that_has_ended_keeps_its_number_until_its_group_has_ended(fifo: Path) -> None:
+    child = Child([sys.executable, "-c", FAMILY, str(fifo)])
     with soon_over(int(fifo.read_text())):
-        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        terminate(process)
-        assert process.returncode is None
-        end_groups([process], PATIENCE_S)
+        assert child.wait().status == 0
+        child.terminate()
+        assert process_state(child.pid) == "Z"
+        end_children([child], PATIENCE_S)
+    assert process_state(child.pid) is None
 
 
 def test_a_child_ends_when_its_parent_is_killed(fifo: Path) -> None:
     program = f"""
 import sys
+from tianji_cli.errors import ProcessExit
 from tianji_cli.launch.children import run_child
 child = "import os, signal; open({str(fifo)!r}, 'w').write(str(os.getpid())); signal.pause()"
 run_child([sys.executable, "-c", child], patience_s=60)
@@ -173,8 +166,8 @@ def test_modules_are_found_where_the_parent_finds_them_and_not_where_it_works(
     (elsewhere / "mine.py").write_text("import sys, queue; print(*sys.argv[1:], __name__, queue.Queue)")
     monkeypatch.chdir(here)
     monkeypatch.syspath_prepend(elsewhere)
-    ended = run_child(python_command("mine", "a word", ""), patience_s=PATIENCE_S)
-    assert (ended.status, ended.output) == (0, "a word  __main__ <class 'queue.Queue'>\n"), ended.last_words
+    ended, output = run_child(python_command("mine", "a word", ""), patience_s=PATIENCE_S)
+    assert (ended.status, output) == (0, "a word  __main__ <class 'queue.Queue'>\n"), ended.last_words
 
 
 def test_the_state_of_a_process_is_known_while_there_is_one() -> None:

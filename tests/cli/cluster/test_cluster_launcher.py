@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tianji_cli.errors import ProcessExit
 from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.plan.spec import ProcessSpec
 
@@ -28,11 +29,11 @@ def test_requests_wait_for_no_server_and_all_are_answered_for_when_it_is_ended(
     while not launcher.stopped:
         launcher.wait(0.01)
     workers = [launcher.start(ProcessSpec(rank, 0)) for rank in range(MANY)]
-    launcher.hear()
+    launcher.check()
     assert launcher.exited == []
     launcher.start_no_more()
     assert launcher.exited == workers
-    assert {(worker.ended, worker.pid, worker.exit_status) for worker in workers} == {(True, None, None)}
+    assert {(worker.pid, worker.exit) for worker in workers} == {(None, ProcessExit())}
 
 
 def test_what_the_server_did_not_take_at_once_it_takes_when_it_goes_on(launcher: LocalLauncher) -> None:
@@ -42,5 +43,5 @@ def test_what_the_server_did_not_take_at_once_it_takes_when_it_goes_on(launcher:
     os.kill(launcher.pid, signal.SIGCONT)
     while not launcher.lost:
         launcher.wait(1.0)
-        launcher.hear()
+        launcher.check()
     assert "a launcher says what the job is before it asks for a worker" in launcher.cause_of_loss()

@@ -13,7 +13,7 @@ from tianji_cli.wire.messages import (
     Arrive,
     Ask,
     Began,
-    Ended,
+    Exited,
     Failed,
     Finished,
     FromRoot,
@@ -60,7 +60,7 @@ nodes = st.one_of(
     st.from_type(Present),
     st.from_type(Began),
     st.builds(Arrive, kind=st.just("arrive"), cores=st.lists(st.integers(0, 2**20))),
-    st.builds(Ended, kind=st.just("ended"), pages=st.lists(pages, max_size=3)),
+    st.builds(Exited, kind=st.just("exited"), pages=st.lists(pages, max_size=3)),
     st.builds(Answer, kind=st.just("answer"), result=plain_data),
 )
 to_root = st.one_of(reports, stopped, nodes, *(st.builds(kind, rank=ranks) for kind in plain))

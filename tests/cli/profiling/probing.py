@@ -12,7 +12,7 @@ import tomli_w
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.launch.children import python_command
-from tianji_lab.profile.probe.crew import PROBE
+from tianji_lab.profile.probe.pool import PROBE
 from tianji_lab.profile.probe.protocol import (
     ANSWER,
     Acted,

@@ -13,7 +13,7 @@ from cli.profiling.probing import PPO, write_config
 from tianji_cli.config.loader import load_config
 from tianji_lab.profile import building, schedule
 from tianji_lab.profile.building import Builder, Phase, Room, Subject, all_phases
-from tianji_lab.profile.probe.crew import Crew, ProbeFailed
+from tianji_lab.profile.probe.pool import ProbeFailed, ProbePool
 from tianji_lab.profile.probe.protocol import (
     Acted,
     ActedWindow,
@@ -69,7 +69,7 @@ class Speed:
         return alone_s * (self.beside if together > 1 else 1.0)
 
 
-class MadeUpCrew(Crew):
+class MadeUpPool(ProbePool):
     """Does as its probes would, in no time; remembers what was asked, and what it would have taken."""
 
     def __init__(self, clock: Clock, speed: Speed, size: int) -> None:
@@ -152,7 +152,7 @@ def learned(wall_s: float, done: int, unit_s: float) -> LearnedWindow:
 
 @dataclass
 class Measured:
-    crew: MadeUpCrew
+    pool: MadeUpPool
     schedule: Schedule
     seconds: float
 
@@ -176,30 +176,30 @@ def measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
         clock = Clock()
         monkeypatch.setattr(schedule, "time", clock)
         monkeypatch.setattr(building, "time", clock)
-        crew = MadeUpCrew(clock, speed, room.probes)
-        builder = Builder(crew, subject, tmp_path)
+        pool = MadeUpPool(clock, speed, room.probes)
+        builder = Builder(pool, subject, tmp_path)
         builder.start()
         began = clock.now
         with Progress(2 * len(phases), quiet=True) as progress:
             found = Schedule(builder, room, progress)
             found.run(phases, budget_s)
             assert progress.total == progress._done
-        return Measured(crew, found, clock.now - began)
+        return Measured(pool, found, clock.now - began)
 
     return run
 
 
-def lengths(crew: MadeUpCrew) -> set[float]:
-    return {step.window_s for steps in crew.asked for step in steps.values()}
+def lengths(pool: MadeUpPool) -> set[float]:
+    return {step.window_s for steps in pool.asked for step in steps.values()}
 
 
 def test_all_phases_take_turns_in_every_round(measure: Measure) -> None:
     found = measure(Speed(), FEW, 1e6)
-    asked = found.crew.asked
+    asked = found.pool.asked
     assert len(asked) == 4 * len(FEW)
     keys = [sorted(step.key for step in steps.values()) for steps in asked]
     assert keys == keys[: len(FEW)] * 4
-    assert lengths(found.crew) == {LONGEST_S}
+    assert lengths(found.pool) == {LONGEST_S}
     alone, crowded, _two = found.schedule.notebook.actors()
     assert len(alone.fragment_s.values) == len(crowded.fragment_s.values) == 4 * WINDOWS
     assert found.schedule.unmeasured == []
@@ -208,24 +208,24 @@ def test_all_phases_take_turns_in_every_round(measure: Measure) -> None:
 def test_windows_get_shorter_before_there_are_fewer_than_two_rounds(measure: Measure) -> None:
     for budget_s in (4.5, 2.5):
         found = measure(Speed(), FEW, budget_s)
-        assert len(found.crew.asked) == 2 * len(FEW)
-        (window_s,) = lengths(found.crew)
+        assert len(found.pool.asked) == 2 * len(FEW)
+        (window_s,) = lengths(found.pool)
         assert SHORTEST_S <= window_s < LONGEST_S
         assert found.seconds < 1.1 * budget_s
     # Phases beside something else take so much longer that one round is nearly all there is time for.
     found = measure(Speed(version_s=0.3, beside=3.0), FEW, 9.0)
-    assert len(found.crew.asked) == len(FEW)
+    assert len(found.pool.asked) == len(FEW)
     assert found.schedule.unmeasured == []
 
 
 def test_probes_keep_the_configured_actor_and_what_was_built_last(measure: Measure) -> None:
-    crew = measure(Speed(), ALL, 20.0).crew
-    for steps in crew.built.values():
+    pool = measure(Speed(), ALL, 20.0).pool
+    for steps in pool.built.values():
         assert all(set(step.keep) <= {"actor-8-1"} for step in steps)
         assert [step.key for step in steps].count("actor-8-1") == 1
-    learners = [step.key for step in crew.built[0] if step.role == "learner"]
+    learners = [step.key for step in pool.built[0] if step.role == "learner"]
     # All phases of a part are neighbours: it is built once in a round.
-    assert len(learners) == len(crew.asked) // len(ALL) * len(set(learners))
+    assert len(learners) == len(pool.asked) // len(ALL) * len(set(learners))
 
 
 @pytest.mark.parametrize("cores", [2, 64])
@@ -298,13 +298,13 @@ def test_one_window_is_enough_where_it_takes_long_and_whoever_is_done_goes_on_un
     found = measure(Speed(version_s=0.9), FEW, 1e6)
     learner = next(figures for figures in found.schedule.notebook.learners() if not figures.crowded)
     assert len(learner.update_s.values) == 4
-    for steps in found.crew.asked:
+    for steps in found.pool.asked:
         for step in steps.values():
             assert step.enough_s == pytest.approx(step.warm_s + ENOUGH_S)
     found = measure(Speed(version_s=0.5), FEW, 1e6)
-    beside = found.crew.asked[FEW.index(Phase(8, actors=1, learner_cores=1))]
+    beside = found.pool.asked[FEW.index(Phase(8, actors=1, learner_cores=1))]
     assert beside[1].windows * beside[1].window_s + beside[1].tail_s > beside[0].windows * 0.5
-    alone = found.crew.asked[FEW.index(Phase(8, learner_cores=1))]
+    alone = found.pool.asked[FEW.index(Phase(8, learner_cores=1))]
     assert alone[0].tail_s == 0
 
 
@@ -312,7 +312,7 @@ def test_a_learner_that_shares_cores_sleeps_as_long_as_it_would_wait_for_samples
     sharing = Phase(8, actors=2, learner_cores=1, unpinned=True)
     phases = [Phase(8, actors=1), Phase(8, learner_cores=1), sharing]
     found = measure(Speed(fragment_s=0.05, version_s=0.02), phases, 38.0)
-    pauses = [{number: step.pause_s for number, step in steps.items()} for steps in found.crew.asked[:3]]
+    pauses = [{number: step.pause_s for number, step in steps.items()} for steps in found.pool.asked[:3]]
     (actor,), (learner,) = found.schedule.notebook.actors(), found.schedule.notebook.learners()
     learning_s = learner.publish_s.median + learner.updates_per_version * (
         learner.update_s.median + learner.draw_s.median
@@ -326,14 +326,14 @@ def test_a_learner_that_shares_cores_sleeps_as_long_as_it_would_wait_for_samples
     assert pauses[2] == {0: pytest.approx(round_s - learning_s), 1: 0.0, 2: 0.0}
     # One that would not wait sleeps not at all.
     found = measure(Speed(fragment_s=0.001, version_s=0.5), phases, 38.0)
-    assert {step.pause_s for steps in found.crew.asked for step in steps.values()} == {0.0}
+    assert {step.pause_s for steps in found.pool.asked for step in steps.values()} == {0.0}
 
 
 def test_roles_in_step_sleep_while_the_others_would_work_once_that_is_known(measure: Measure) -> None:
     phases = all_phases(TWO, 8, [16], [])
     in_step = ("distribution.mode=sync", "distribution.actor.num=2")
     found = measure(Speed(fragment_s=0.004, version_s=0.02), phases, 1e6, overrides=in_step)
-    rough, counted = found.crew.asked[:2], found.crew.asked[2:]
+    rough, counted = found.pool.asked[:2], found.pool.asked[2:]
     assert {step.pause_s for steps in rough for step in steps.values()} == {0.0}
     assert [sorted(steps) for steps in counted[:2]] == [sorted(steps) for steps in rough]
     # Of 10 updates with 100 uses each come 250 samples, which are two and a half fragments of 8 environments.
@@ -355,6 +355,6 @@ def test_roles_in_step_sleep_while_the_others_would_work_once_that_is_known(meas
 def test_slow_roles_in_step_sleep_no_longer_than_makes_a_difference(measure: Measure) -> None:
     speed = Speed(fragment_s=2.0, version_s=20.0)
     found = measure(speed, all_phases(TWO, 8, [16], []), 38.0, overrides=("distribution.mode=sync",))
-    pauses = {step.pause_s for steps in found.crew.asked for step in steps.values()}
+    pauses = {step.pause_s for steps in found.pool.asked for step in steps.values()}
     assert pauses == {0.0, MOST_PAUSE_S}
     assert found.schedule.notebook.learners()[0].update_s.values == pytest.approx((0.7 * 20.0 / 10,))

@@ -18,7 +18,7 @@ from tianji_lab.profile.measure import (
     measured_engines,
     message_bytes,
 )
-from tianji_lab.profile.probe.crew import ProbeFailed
+from tianji_lab.profile.probe.pool import ProbeFailed
 
 
 def job(*transport: str, config: str = "ppo_cartpole") -> JobConfig:

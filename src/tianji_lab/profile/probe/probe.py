@@ -1,8 +1,7 @@
 """A probe: a process that builds the parts of a job and runs them, as lines of JSON on its stdin ask it to.
 
-Started by ``crew``; see ``protocol``. It ends at the end of its stdin, and
-the kernel ends it with its parent. A Ctrl-C reaches the whole foreground group; what it means is the
-parent's to say.
+Started by ``pool``; see ``protocol``. It ends at the end of its stdin, and the kernel kills it with its
+parent, which alone acts on a Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tianji_cli.roles.loop import RoleError
 from tianji_lab.profile.probe.protocol import STEP, Answer, Failed
 
 if TYPE_CHECKING:
-    from tianji_lab.profile.probe.server import Workbench
+    from tianji_lab.profile.probe.server import ProbeServer
 
 
 def main() -> None:
@@ -38,15 +37,15 @@ def main() -> None:
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
     importlib.import_module("tianji_cli.worker.preload")
     # Only now may numpy and torch be imported.
-    workbench = importlib.import_module("tianji_lab.profile.probe.server").Workbench()
+    server = importlib.import_module("tianji_lab.profile.probe.server").ProbeServer()
     try:
         for line in steps:
-            answers.write(_answer(workbench, line).model_dump_json().encode() + b"\n")
+            answers.write(_answer(server, line).model_dump_json().encode() + b"\n")
             answers.flush()
     except BrokenPipeError:  # The command that asked is gone.
         sys.exit(1)
     finally:
-        workbench.close()
+        server.close()
 
 
 def _take(mode: str, descriptor: int, instead: int) -> IO[bytes]:
@@ -57,10 +56,10 @@ def _take(mode: str, descriptor: int, instead: int) -> IO[bytes]:
     return open(own, mode)
 
 
-def _answer(workbench: Workbench, line: bytes) -> Answer:
+def _answer(server: ProbeServer, line: bytes) -> Answer:
     """Do what a line asks for; whatever goes wrong is the answer."""
     try:
-        return workbench.do(STEP.validate_json(line))
+        return server.do(STEP.validate_json(line))
     except ValidationError as error:
         return Failed(cause=f"no step of the protocol: {error.errors()[0]['msg']}")
     except RoleError as failure:

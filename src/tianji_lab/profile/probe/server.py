@@ -226,7 +226,7 @@ FIRST: Final = 3
 """Averagings that do not count: connections are made, memory is touched."""
 
 
-class Workbench:
+class ProbeServer:
     """Does what a probe is asked for, one step after another."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The worker processes of a job on all its hosts: started, watched, restarted, ended.
 
-A host that joined, and a rank that an MPI launcher started, is a node: it starts workers at the root's
-request.
+A host that joined, and a rank that an MPI launcher started, is a node: an agent there (``host``, ``mpi``)
+starts workers at the root's request.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import Final
 
+from tianji_cli.errors import ProcessExit
 from tianji_cli.launch.local import LocalLauncher, WorkerProcess
 from tianji_cli.plan.plan import ROOT_RANK, Host
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
@@ -22,8 +22,8 @@ from tianji_cli.wire.messages import (
     Began,
     Begin,
     Dismiss,
-    Ended,
-    FromStation,
+    Exited,
+    FromNode,
     Kill,
     Ping,
     Prepare,
@@ -35,27 +35,6 @@ from tianji_cli.wire.messages import (
 
 KILL_LIMIT_S: Final = 5.0
 """How long to wait for a process that was sent SIGKILL; one deep in a driver may take its time."""
-
-
-@dataclass(frozen=True)
-class ProcessExit:
-    """A worker has ended.
-
-    Attributes:
-        rank: of the worker.
-        incarnation: of it.
-        exit_status: minus a signal's number if one killed it; None if it is unknown.
-        killed: by the root.
-        refusal: why the system did not even make it, if so.
-        pid: process id; None if it never began.
-    """
-
-    rank: int
-    incarnation: int
-    exit_status: int | None
-    killed: bool = False
-    refusal: str = ""
-    pid: int | None = None
 
 
 class WorkerPool:
@@ -99,12 +78,12 @@ class WorkerPool:
 
     @property
     def descriptors(self) -> list[int]:
-        """Readable when ``exits`` has something to do."""
+        """Readable when ``take_exited`` has something to do."""
         return [self._local.descriptor] if self._local is not None else []
 
     @property
     def fork_server_lost(self) -> str | None:
-        """Why no worker can be started here any more, nor be known how it ends; None if it is not so."""
+        """Why no worker can be started or watched here any more; None while the fork server is there."""
         if self._local is None or not self._local.lost or self._local.dismissed:
             return None
         return self._local.cause_of_loss()
@@ -135,38 +114,26 @@ class WorkerPool:
         """Start a worker."""
         self._running[rank] = self._launcher(rank).start(ProcessSpec(rank, incarnation))
 
-    def hear(self, message: FromStation) -> int | None:
-        """Note what a node says; gives the rank whose worker it says has written or ended."""
+    def handle(self, message: FromNode) -> int | None:
+        """Take in what a node reports; returns the rank of the worker that has written or ended."""
         launcher = self._nodes.get(message.node)
-        worker = launcher.hear(message) if launcher is not None else None
+        worker = launcher.handle(message) if launcher is not None else None
         return worker.spec.rank if worker is not None else None
 
     def is_lost(self, rank: int) -> bool:
         """Whether a rank ran at a node that is gone."""
         return rank in self._by_rank and self._by_rank[rank].lost
 
-    def exits(self) -> list[ProcessExit]:
-        """Forget the processes that have ended since the last call, and say how they did."""
-        if self._local is not None:
-            self._local.hear()
-        for node in self._nodes.values():
-            node.mind()
-        exits = []
+    def take_exited(self) -> list[WorkerProcess]:
+        """Take out the processes that have ended since the last call."""
+        exited = []
         for launcher in self._launchers:
-            ended, launcher.exited[:] = list(launcher.exited), []
-            for worker in ended:
-                del self._running[worker.spec.rank]
-                exits.append(
-                    ProcessExit(
-                        worker.spec.rank,
-                        worker.spec.incarnation,
-                        worker.exit_status,
-                        worker.killed,
-                        worker.refusal,
-                        worker.pid,
-                    )
-                )
-        return exits
+            launcher.check()
+            exited += launcher.exited
+            launcher.exited.clear()
+        for worker in exited:
+            del self._running[worker.spec.rank]
+        return exited
 
     def may_restart(self) -> bool:
         """Count one more restart; False if that is too many within a minute."""
@@ -208,7 +175,7 @@ class WorkerPool:
         deadline = time.monotonic() + KILL_LIMIT_S
         while self._local is not None and self._here() and time.monotonic() < deadline:
             self._local.wait(0.1)
-            self.exits()
+            self.take_exited()
 
     def _here(self) -> set[int]:
         return set(self._running) - set(self._by_rank)
@@ -243,22 +210,6 @@ class NodeAgent:
     pid: int
 
 
-def admit(arrival: Arrive, taken: set[str]) -> NodeAgent:
-    """Make a node of an arrival; hosts of the same name are told apart by a number."""
-    name, number = arrival.host, 2
-    while name in taken:
-        name, number = f"{arrival.host}#{number}", number + 1
-    return NodeAgent(arrival.node, Host(name, tuple(arrival.cores)), arrival.interface, arrival.pid)
-
-
-def objection(arrival: Arrive) -> str:
-    """Return why a node cannot take part; empty if it can."""
-    ours = version("tianji")
-    if arrival.version != ours:
-        return f"{arrival.host} has tianji {arrival.version} and the root has {ours}: install the same"
-    return ""
-
-
 class NodeLauncher:
     """Starts workers at a node, over the control channel, and learns how they end.
 
@@ -274,7 +225,7 @@ class NodeLauncher:
         reaches_run: it has the run directory under the root's path; None until a host has said so.
         suspended_server: process id of its fork server, if that is suspended.
         must_abort: a worker was to be killed that cannot be killed alone, or is gone.
-        exited: workers that have ended, for the caller to take out.
+        exited: workers that have ended; the caller takes them out.
     """
 
     def __init__(self, control: ControlServer, node: NodeAgent, *, can_kill: bool = True) -> None:
@@ -290,11 +241,6 @@ class NodeLauncher:
         self._heard = self._reached = time.monotonic()
         self._next_ping = 0.0
 
-    @property
-    def workers(self) -> list[WorkerProcess]:
-        """Workers that were started here, by number."""
-        return self._workers
-
     def begin(self, job: JobSpec) -> None:
         """Describe what all workers from now on are told."""
         here = job.plan.processes[ROOT_RANK].host == self.node.host.name
@@ -307,8 +253,7 @@ class NodeLauncher:
         self._workers.append(worker)
         begin = Begin(number=len(self._workers) - 1, rank=own.rank, incarnation=own.incarnation)
         if self.lost or not self._control.send(self.node.name, begin):
-            worker.refusal = f"could not be started: {self.node.host.name} is gone"
-            worker.end(None)
+            worker.end(ProcessExit(error=f"could not be started: {self.node.host.name} is gone"))
         return worker
 
     def kill(self, worker: WorkerProcess) -> None:
@@ -318,35 +263,33 @@ class NodeLauncher:
             self._control.send(self.node.name, Kill(number=self._workers.index(worker)))
         else:
             self.must_abort = True
-            worker.end(None)
+            worker.end(ProcessExit())
 
     def start_no_more(self) -> None:
         """Take back what was asked for there and has not begun."""
         if self._can_kill:
             self._control.send(self.node.name, StartNoMore())
 
-    def hear(self, message: FromStation) -> WorkerProcess | None:
-        """Note what the node says; gives the worker that it says has written or ended."""
+    def handle(self, message: FromNode) -> WorkerProcess | None:
+        """Take in what the node reports; returns the worker that has written or ended."""
         self._heard = time.monotonic()
         match message:
             case Began(number=number, pid=pid) if number < len(self._workers):
                 self._workers[number].pid = pid
-            case Ended(number=number) if number < len(self._workers):
-                worker = self._workers[number]
-                worker.refusal = message.refusal
-                worker.end(message.status)
-                return worker
+            case Exited(number=number) if number < len(self._workers):
+                self._workers[number].end(message.exit)
+                return self._workers[number]
             case Wrote(number=number) if number < len(self._workers):
                 return self._workers[number]
             case Present():
                 self.reaches_run = message.reaches_run
                 self.suspended_server = message.suspended_server
-            case Arrive() | Began() | Wrote() | Ended():
+            case Arrive() | Began() | Wrote() | Exited():
                 pass
         return None
 
-    def mind(self) -> None:
-        """Notice when the node is gone."""
+    def check(self) -> None:
+        """Ping the node, and give it up when it is gone."""
         now = time.monotonic()
         if self.lost or now < self._next_ping:
             return
@@ -365,10 +308,10 @@ class NodeLauncher:
         self.lost = True
         name = self.node.host.name
         for worker in self._workers:
-            if not worker.ended:
+            if worker.exit is None:
                 self.must_abort = True
-                worker.refusal = f"was lost with its host {name}" if self._can_kill else f"has died on {name}"
-                worker.end(None)
+                how = f"was lost with its host {name}" if self._can_kill else f"has died on {name}"
+                worker.end(ProcessExit(error=how))
 
 
 def refuse_late(control: ControlServer, arrival: Arrive) -> str:

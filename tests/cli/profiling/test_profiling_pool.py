@@ -1,4 +1,4 @@
-"""A crew asks several probes at once, names the one that fails, and leaves none behind."""
+"""A pool of probes asks several probes at once, names the one that fails, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ import pytest
 from cli.profiling.probing import COMMAND, PPO, SLOW, preparation, run, write_config
 from cli.sessions import PATIENCE_S
 
-from tianji_lab.profile.probe.crew import Crew, ProbeFailed, start_crew
+from tianji_lab.profile.probe.pool import ProbeFailed, ProbePool, start_probes
 from tianji_lab.profile.probe.protocol import Acted, Average, Averaged, Prepared
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_probe.py")))
 
 
-def pids(crew: Crew) -> list[int]:
-    return [probe.process.pid for probe in crew._probes]
+def pids(pool: ProbePool) -> list[int]:
+    return [probe.child.pid for probe in pool._probes]
 
 
 @contextmanager
@@ -36,11 +36,11 @@ def ending(*processes: int) -> Iterator[None]:
 
 def test_all_are_asked_at_once_and_each_gives_the_answer_to_its_own_step() -> None:
     average = Average(rank=0, size=2, store="", values=1, rounds=1)
-    with start_crew(3, [*FAKE, "stutters"]) as crew:
-        answers = crew.ask({2: average, 0: run("x")}, PATIENCE_S)
+    with start_probes(3, [*FAKE, "stutters"]) as pool:
+        answers = pool.ask({2: average, 0: run("x")}, PATIENCE_S)
         assert answers == {2: Averaged(seconds=(0.25,)), 0: Acted(windows=())}
         prepare = preparation("actor", "some.toml", (), Path())
-        again = crew.ask(dict.fromkeys(range(3), prepare), PATIENCE_S)
+        again = pool.ask(dict.fromkeys(range(3), prepare), PATIENCE_S)
     assert [type(again[number]) for number in range(3)] == [Prepared] * 3
 
 
@@ -58,10 +58,10 @@ def test_the_probe_that_failed_is_named_with_what_it_had_to_do(how: str, said: s
     processes = []
 
     def ask_all() -> None:
-        with start_crew(3, [*FAKE, "as asked"]) as crew:
-            processes.extend(pids(crew))
+        with start_probes(3, [*FAKE, "as asked"]) as pool:
+            processes.extend(pids(pool))
             # The first one never answers, and nobody waits for it.
-            crew.ask({0: run("is deaf"), 1: run(how), 2: run("fine")}, PATIENCE_S)
+            pool.ask({0: run("is deaf"), 1: run(how), 2: run("fine")}, PATIENCE_S)
 
     with pytest.raises(ProbeFailed, match=said):
         ask_all()
@@ -71,16 +71,16 @@ def test_the_probe_that_failed_is_named_with_what_it_had_to_do(how: str, said: s
 
 def test_who_did_not_answer_in_time_is_named() -> None:
     failure = pytest.raises(ProbeFailed, match=r"no answer within 1 s from probe 0, probe 1\n  thinking")
-    with failure, start_crew(3, [*FAKE, "as asked"]) as crew:
-        crew.ask({2: run("fine")}, PATIENCE_S)
-        crew.ask({0: run("is deaf"), 1: run("is deaf"), 2: run("fine")}, 1.0)
+    with failure, start_probes(3, [*FAKE, "as asked"]) as pool:
+        pool.ask({2: run("fine")}, PATIENCE_S)
+        pool.ask({0: run("is deaf"), 1: run("is deaf"), 2: run("fine")}, 1.0)
 
 
 def test_one_that_is_gone_before_it_is_asked_is_named() -> None:
-    with start_crew(1, [sys.executable, "-c", "import sys; sys.exit('nothing to run')"]) as crew:
-        crew._probes[0].process.wait()
+    with start_probes(1, [sys.executable, "-c", "import sys; sys.exit('nothing to run')"]) as pool:
+        pool._probes[0].child.wait()
         with pytest.raises(ProbeFailed, match=r"probe 0 exited with status 1 .*\n  nothing to run"):
-            crew.ask({0: run("x")}, PATIENCE_S)
+            pool.ask({0: run("x")}, PATIENCE_S)
 
 
 @pytest.mark.parametrize("how", ["fine", "is deaf"])
@@ -88,9 +88,9 @@ def test_whatever_is_raised_ends_all_of_them(how: str) -> None:
     processes = []
 
     def fail_in_the_middle() -> None:
-        with start_crew(2, [*FAKE, how]) as crew:
-            processes.extend(pids(crew))
-            crew._tell(crew._probes[0], run("x"))
+        with start_probes(2, [*FAKE, how]) as pool:
+            processes.extend(pids(pool))
+            pool._send(pool._probes[0], run("x"))
             raise KeyError("a mistake")
 
     with pytest.raises(KeyError, match="a mistake"):
@@ -109,15 +109,15 @@ def test_a_probe_finds_a_users_module_beside_its_config_and_none_in_the_working_
     (theirs / "own_ones.py").write_text(SLOW)
     config = write_config(theirs / "own.toml", PPO, environment={"type": "own_ones:Slow", "id": None})
     monkeypatch.chdir(here)
-    with start_crew(1) as crew:
-        answers = crew.ask({0: preparation("actor", config, (), tmp_path)}, PATIENCE_S)
+    with start_probes(1) as pool:
+        answers = pool.ask({0: preparation("actor", config, (), tmp_path)}, PATIENCE_S)
         assert isinstance(answers[0], Prepared)
 
 
 def test_probes_have_time_to_end_what_they_have_started_once_all_is_done(tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closes = f"sys.stdin.read(); time.sleep(1); pathlib.Path({str(closed)!r}).touch()"
-    with start_crew(1, [sys.executable, "-c", f"import pathlib, sys, time; {closes}"]):
+    with start_probes(1, [sys.executable, "-c", f"import pathlib, sys, time; {closes}"]):
         pass
     assert closed.exists()
 
@@ -131,23 +131,23 @@ left = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 with open({str(fifo)!r}, "w") as fifo:
     fifo.write(str(left.pid))
 """
-    with ExitStack() as stack, start_crew(1, [sys.executable, "-c", program]):
+    with ExitStack() as stack, start_probes(1, [sys.executable, "-c", program]):
         stack.enter_context(ending(int(fifo.read_text())))
 
 
 PARENT = """
 import sys
 from tianji_cli.signals import Interruption, raise_signals
-from tianji_lab.profile.probe.crew import start_crew
+from tianji_lab.profile.probe.pool import start_probes
 from tianji_lab.profile.probe.protocol import STEP
 raise_signals()
 steps = [STEP.validate_json(line) for line in sys.argv[1].splitlines()]
 try:
-    with start_crew(2, sys.argv[2:]) as crew:
+    with start_probes(2, sys.argv[2:]) as pool:
         for step in steps[:-1]:
-            crew.ask({0: step, 1: step}, 100)
-        print(*(probe.process.pid for probe in crew._probes), flush=True)
-        crew.ask({0: steps[-1], 1: steps[-1]}, 1000)
+            pool.ask({0: step, 1: step}, 100)
+        print(*(probe.child.pid for probe in pool._probes), flush=True)
+        pool.ask({0: steps[-1], 1: steps[-1]}, 1000)
 except Interruption:
     sys.exit(130)
 """

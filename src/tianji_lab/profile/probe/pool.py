@@ -1,25 +1,22 @@
-"""Probe processes: starts them, asks several at once, and ends them whatever happens.
+"""The probe pool: starts probe processes, asks several at once, and ends them whatever happens.
 
 A probe reads steps from its standard input and answers on its standard output, a line of JSON each. What it
-writes to its standard error is kept, and shown if it dies. Its end of life is the end of its input, which
-comes when this process is gone, too.
+writes to its standard error is kept, and shown if it dies. It ends at the end of its input.
 """
 
 from __future__ import annotations
 
-import selectors
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from tempfile import TemporaryFile
 from typing import IO, Final
 
 from pydantic import ValidationError
 
-from tianji_cli.errors import RunFailed, describe_exit
-from tianji_cli.launch.children import end_groups, last_lines, python_command
+from tianji_cli.errors import RunFailed
+from tianji_cli.launch.children import Child, end_children, python_command, wait_for_exit
 from tianji_lab.profile.probe.protocol import (
     ANSWER,
     Acted,
@@ -33,6 +30,7 @@ from tianji_lab.profile.probe.protocol import (
     Run,
     Step,
 )
+from tianji_transports.waiting import readable
 
 PROBE: Final = "tianji_lab.profile.probe.probe"
 MOST_PROBES: Final = 65
@@ -58,26 +56,36 @@ class Probe:
 
     Attributes:
         name: in messages.
-        process: itself.
-        errors: what it wrote to its standard error.
-        heard: what it has answered, as far as no line is complete.
+        child: itself.
+        received: the beginning of an answer, as long as its line is not complete.
     """
 
     name: str
-    process: subprocess.Popen[bytes]
-    errors: IO[bytes]
-    heard: bytearray = field(default_factory=bytearray)
+    child: Child
+    received: bytearray = field(default_factory=bytearray)
 
     @property
-    def said(self) -> str:
+    def steps(self) -> IO[bytes]:
+        """Its standard input."""
+        assert self.child.process.stdin is not None
+        return self.child.process.stdin
+
+    @property
+    def answers(self) -> IO[bytes]:
+        """Its standard output."""
+        assert self.child.process.stdout is not None
+        return self.child.process.stdout
+
+    @property
+    def last_words(self) -> str:
         """The last lines that it wrote to its standard error, on lines of their own."""
-        return "".join(f"\n  {line}" for line in last_lines(self.errors))
+        return "".join(f"\n  {line}" for line in self.child.last_words.splitlines())
 
 
-class Crew:
-    """Asks probes for steps and hears their answers.
+class ProbePool:
+    """Asks probes for steps and receives their answers.
 
-    A caller that has seen it raise ends it: probes may have answers left that were not heard.
+    After it has raised it is of no more use: probes may have answers left that were not received.
 
     Args:
         probes: running.
@@ -107,41 +115,38 @@ class Crew:
             ProbeFailed: one could not do it, has died, says something else or nothing in that time.
         """
         for number, step in steps.items():
-            self._tell(self._probes[number], step)
+            self._send(self._probes[number], step)
         answers: dict[int, Answer] = {}
         deadline = time.monotonic() + limit_s
-        with selectors.DefaultSelector() as selector:
-            for number in steps:
-                selector.register(_output(self._probes[number]), selectors.EVENT_READ, number)
-            while len(answers) < len(steps):
-                ready = selector.select(max(0.0, deadline - time.monotonic()))
-                if not ready:
-                    silent = [self._probes[number] for number in steps if number not in answers]
-                    raise _no_answer(silent, limit_s)
-                for key, _ in ready:
-                    answer = self._hear(self._probes[key.data], steps[key.data])
-                    if answer is not None:
-                        answers[key.data] = answer
-                        selector.unregister(key.fileobj)
+        asked = {self._probes[number].answers.fileno(): number for number in steps}
+        while asked:
+            ready = readable(list(asked), max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise _no_answer([self._probes[number] for number in asked.values()], limit_s)
+            for descriptor in ready:
+                number = asked[descriptor]
+                answer = self._receive(self._probes[number], steps[number])
+                if answer is not None:
+                    answers[number] = answer
+                    del asked[descriptor]
         return answers
 
-    def _tell(self, probe: Probe, step: Step) -> None:
-        assert probe.process.stdin is not None
+    def _send(self, probe: Probe, step: Step) -> None:
         try:
-            probe.process.stdin.write(step.model_dump_json().encode() + b"\n")
+            probe.steps.write(step.model_dump_json().encode() + b"\n")
         except BrokenPipeError as cause:
             raise _died(probe, step) from cause
 
-    def _hear(self, probe: Probe, step: Step) -> Answer | None:
+    def _receive(self, probe: Probe, step: Step) -> Answer | None:
         """Read what is there; None as long as the answer is not complete."""
-        came = _output(probe).read(READ_BYTES)
-        if not came:
+        data = probe.answers.read(READ_BYTES)
+        if not data:
             raise _died(probe, step)
-        probe.heard += came
-        line, newline, rest = probe.heard.partition(b"\n")
+        probe.received += data
+        line, newline, rest = probe.received.partition(b"\n")
         if not newline:
             return None
-        probe.heard = rest
+        probe.received = rest
         try:
             answer = ANSWER.validate_json(bytes(line))
         except ValidationError as cause:
@@ -154,7 +159,7 @@ class Crew:
 
 
 @contextmanager
-def start_crew(size: int, command: Sequence[str] = ()) -> Iterator[Crew]:
+def start_probes(size: int, command: Sequence[str] = ()) -> Iterator[ProbePool]:
     """Start probes on this machine; when the context has ended, so have they and what they have started.
 
     Args:
@@ -166,48 +171,31 @@ def start_crew(size: int, command: Sequence[str] = ()) -> Iterator[Crew]:
     started_s, patience_s = time.perf_counter(), HURRY_S
     try:
         for number in range(size):
-            errors = TemporaryFile()  # noqa: SIM115 - closed with the probe
-            # In a group of its own: a Ctrl-C is this command's, which then ends the probe.
-            process = subprocess.Popen(
+            child = Child(
                 command or python_command(PROBE),
-                bufsize=0,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=errors,
-                process_group=0,
             )
-            probes.append(Probe(f"probe {number}", process, errors))
-        yield Crew(probes, started_s)
+            probes.append(Probe(f"probe {number}", child))
+        yield ProbePool(probes, started_s)
         patience_s = END_S
     finally:
-        for probe in probes:  # Which ends those that listen.
-            assert probe.process.stdin is not None
-            probe.process.stdin.close()
-        end_groups([probe.process for probe in probes], patience_s)
-        for probe in probes:
-            _output(probe).close()
-            probe.errors.close()
-
-
-def _output(probe: Probe) -> IO[bytes]:
-    assert probe.process.stdout is not None
-    return probe.process.stdout
+        for probe in probes:  # Asks those that listen to end.
+            probe.steps.close()
+        end_children([probe.child for probe in probes], patience_s)
 
 
 # -- what can go wrong -----------------------------------------------------------------------------------
 
 
 def _died(probe: Probe, step: Step) -> ProbeFailed:
-    try:
-        how = describe_exit(probe.process.wait(DIED_S))
-    except subprocess.TimeoutExpired:
-        how = "closed its output"
-    return ProbeFailed(f"{probe.name} {how} when it had to {_what(step)}{probe.said}")
+    how = probe.child.wait() if wait_for_exit([probe.child], DIED_S) else "closed its output"
+    return ProbeFailed(f"{probe.name} {how} when it had to {_what(step)}{probe.last_words}")
 
 
 def _no_answer(silent: Sequence[Probe], limit_s: float) -> ProbeFailed:
     names = ", ".join(probe.name for probe in silent)
-    return ProbeFailed(f"no answer within {limit_s:g} s from {names}{silent[0].said}")
+    return ProbeFailed(f"no answer within {limit_s:g} s from {names}{silent[0].last_words}")
 
 
 def _no_such_answer(probe: Probe, step: Step, line: bytes) -> ProbeFailed:

@@ -1,31 +1,29 @@
 """A process that takes part in measurements: an actor, an echo, a reader of parameters.
 
-Started by ``ensemble`` as ``python -m tianji_lab.bench.partner NAME LIFELINE`` with the root's address as
-JSON on its standard input, or a rank of an MPI launcher. It does one step after another as the leading
+Started by ``workers`` as ``python -m tianji_lab.bench.worker NAME`` with the root's address as JSON on its
+standard input, or a rank of an MPI launcher. It does one step after another as the leading
 process asks, and stays for all trials of a benchmark.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import version
 from types import ModuleType
 from typing import Any, Final
 
 import setproctitle
 
 from tianji_cli.errors import describe
+from tianji_cli.launch.children import end_with_parent
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, address_towards, is_loopback, parse_address
 from tianji_cli.wire.control import ControlClient
 from tianji_cli.wire.messages import Answer, Arrive, Ask, Dismiss
-from tianji_cli.worker.worker import ParentDeathWatch
 from tianji_lab.bench import bandwidth, comm, latency, weights
 from tianji_lab.bench.contents import DamagedMessageError
 from tianji_lab.bench.experiment import (
@@ -55,8 +53,8 @@ EXPERIMENTS: Final[Mapping[str, ModuleType]] = {
 }
 
 
-class Side:
-    """What one process has of a trial, for as many runs as are wanted.
+class Endpoint:
+    """One process's end of a trial, for as many runs as are wanted.
 
     Args:
         trial: what is measured.
@@ -118,13 +116,13 @@ class Dismissed(Exception):  # noqa: N818 - no error: the leading process has sa
     """The benchmark is over in the middle of a run."""
 
 
-class Partner:
-    """Does what the leading process asks for; also what a run is ``told`` while it goes.
+class Worker:
+    """Does the steps that the leading process asks for; also what a run is ``told`` while it goes.
 
     Args:
         control: to the leading process, watched.
         root: its address.
-        name: of this partner.
+        name: of this worker.
 
     Attributes:
         descriptors: one of them is readable when the leading process may have said something.
@@ -138,7 +136,7 @@ class Partner:
         host, _ = parse_address(root.address)
         self._interface = LOOPBACK if is_loopback(host) else address_towards(host)
         self._asked: list[tuple[int, Step]] = []
-        self._side: Side | None = None
+        self._endpoint: Endpoint | None = None
         self._run = self._ended_run = -1
         self._dismissed = False
 
@@ -149,20 +147,11 @@ class Partner:
             False if the leading process was lost.
         """
         here = this_host()
-        self._control.send(
-            Arrive(
-                node=self._name,
-                host=here.name,
-                cores=list(here.cores),
-                interface=self._interface,
-                pid=os.getpid(),
-                version=version("tianji"),
-            )
-        )
+        self._control.send(Arrive.of_this_process(self._name, here.name, here.cores, self._interface))
         while not self._dismissed:
             self._control.wait(LOOK_S)
             severed = self._control.severed  # Before looking for what may have been said last.
-            self._hear()
+            self._receive()
             while self._asked:
                 self._answer(*self._asked.pop(0))
             if severed and not self._dismissed:
@@ -175,12 +164,12 @@ class Partner:
         Raises:
             Dismissed: the whole benchmark is over, or the leading process gone; the run is not waited for.
         """
-        self._hear()
+        self._receive()
         if self._dismissed or self._control.severed:
             raise Dismissed
         return self._ended_run >= self._run
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         for message in self._control.receive():
             if isinstance(message, Dismiss):
                 self._dismissed = True
@@ -207,15 +196,15 @@ class Partner:
             case Open(trial=trial, rank=rank):
                 self._close()
                 self._run = self._ended_run = -1
-                self._side = Side(trial, rank, engine_options(self._interface, self._key))
-                return {"address": self._side.address}
+                self._endpoint = Endpoint(trial, rank, engine_options(self._interface, self._key))
+                return {"address": self._endpoint.address}
             case Connect(addresses=addresses):
-                assert self._side is not None
-                self._side.connect(addresses)
+                assert self._endpoint is not None
+                self._endpoint.connect(addresses)
             case Run(number=number):
-                assert self._side is not None
+                assert self._endpoint is not None
                 self._run = number
-                return self._side.follow(step, self).model_dump()
+                return self._endpoint.follow(step, self).model_dump()
             case Close():
                 self._close()
             case _:
@@ -223,11 +212,11 @@ class Partner:
         return {}
 
     def _close(self) -> None:
-        if self._side is not None:
-            self._side.close()
-            self._side = None
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
 
-    def __enter__(self) -> Partner:
+    def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -235,23 +224,19 @@ class Partner:
 
 
 def take_part(root: RootAddress, name: str) -> bool:
-    """Be a partner until the benchmark is over; False if the leading process was lost."""
+    """Be a worker until the benchmark is over; False if the leading process was lost."""
     setproctitle.setproctitle(f"tianji: bench {name}")
-    with ControlClient(root, watched=True) as control, Partner(control, root, name) as partner:
-        return partner.serve()
+    with ControlClient(root, watched=True) as control, Worker(control, root, name) as worker:
+        return worker.serve()
 
 
 def main() -> None:
-    """Be the partner that the command line names."""
+    """Be the worker that the command line names."""
+    end_with_parent(signal.SIGKILL)
     for number in STOP_SIGNALS:
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # They reach the leading process as well, whose business they are.
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
-    name, lifeline = sys.argv[1], int(sys.argv[2])
+        signal.signal(number, signal.SIG_IGN)  # The leading process acts on them.
     said = json.loads(sys.stdin.read())
-    ParentDeathWatch(lifeline, saves=False)
-    sys.exit(0 if take_part(RootAddress(said["address"], JobKey(**said["key"])), name) else 1)
+    sys.exit(0 if take_part(RootAddress(said["address"], JobKey(**said["key"])), sys.argv[1]) else 1)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,44 @@
-"""How training ends: actors first, then the processes that receive from them, each in its time."""
+"""The phases of a job, and its shutdown: actors stop first, then the processes that receive from them."""
 
 from __future__ import annotations
 
+import enum
 import time
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from typing import Final
 
+from tianji_cli.launch.worker_pool import WorkerPool
 from tianji_cli.plan.plan import Plan
-from tianji_cli.root.worker_pool import WorkerPool
+from tianji_cli.telemetry.snapshot import Status
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Stop, WindDown
+
+
+class Phase(enum.Enum):
+    """Where a job is; in the order they follow one another."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    WINDING_DOWN = "winding down"
+    STOPPING = "stopping"
+    EVALUATING = "evaluating"
+    OVER = "over"
+
+
+@dataclass
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        status: as in the summary.
+        reason: in words.
+    """
+
+    status: Status
+    reason: str
+
 
 WIND_DOWN_LIMIT_S: Final = 1.5
 """Actors that go on for so long, without another one having stopped meanwhile, are killed."""
@@ -23,14 +51,11 @@ SILENT_S: Final = 3.0
 
 
 class StoppingOrder:
-    """Says which processes may stop, once the actors have; each group goes its own pace.
+    """Names the processes that may stop once the actors have; each group goes its own pace.
 
     A learner stops when a buffer in a process of its own has told it of all that was received. What the
-    buffer does after that, such as saving its replay, keeps no learner from saving its own state. A role of
-    the user's stops with the learner, and so do followers.
-
-    Args:
-        plan: who carries what.
+    buffer does after that, such as saving its replay, keeps no learner from saving its own state. A user role
+    stops with the learner, and so do followers.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -44,12 +69,7 @@ class StoppingOrder:
         self._told: set[int] = set()
 
     def next(self, running: AbstractSet[int], stopped: AbstractSet[int]) -> set[int]:
-        """Name the ranks that may stop now and were not named before.
-
-        Args:
-            running: ranks that have not ended.
-            stopped: ranks that have said their last word.
-        """
+        """Name the ranks that may stop now and were not named yet; ``stopped`` sent their last report."""
         waiting = running - stopped
         named = {rank for stages in self._stages for rank in _now(stages, waiting)} - self._told
         self._told |= named
@@ -61,22 +81,22 @@ def _now(stages: tuple[set[int], ...], waiting: AbstractSet[int]) -> set[int]:
     return next((stage for stage in stages if stage & waiting), stages[-1])
 
 
-class Ending:
+class Shutdown:
     """Tells every process to stop when it is its turn, and kills those that do not in time.
 
     Args:
         plan: of the job.
         control: the root's end of the control channel.
         pool: the worker processes.
-        saves_replay: buffers write gigabytes, perhaps.
-        give_up: is told which processes it kills because they did not stop in time, other than actors.
+        saves_replay: buffers may write gigabytes.
+        give_up: called with the processes, other than actors, that did not stop in time and are killed.
         event: tells the user something.
 
     Attributes:
         actors: ranks that carry actors and nothing that receives from them.
         receivers: the other ranks of all groups.
-        stopped: ranks that have said their last word; kept by the root.
-        deadline: when patience ends, by ``time.monotonic``; infinite before the end begins and after it.
+        stopped: ranks that have sent their last report; kept by the root.
+        deadline: when patience ends, by ``time.monotonic``; infinite before the shutdown and after it.
     """
 
     def __init__(
@@ -106,14 +126,14 @@ class Ending:
         self._announce_at = float("inf")
 
     def begin(self) -> None:
-        """Stop the actors, and let the others make ready."""
+        """Stop the actors, and have the others wind down."""
         for rank in self.actors:
             self._control.send(rank, Stop())
         for rank in self.receivers:
             self._control.send(rank, WindDown())
 
     def actors_are_gone(self) -> bool:
-        """Whether all actors have stopped; kills them when none of them does any more."""
+        """Return whether all actors have stopped; kill the rest when none of them stops any more."""
         now, remaining = time.monotonic(), self._pool.ranks & self.actors
         if remaining != self._remaining:  # However many there are: each that stops gives the others time.
             self._remaining, self.deadline = remaining, now + WIND_DOWN_LIMIT_S
@@ -126,7 +146,7 @@ class Ending:
         return not remaining
 
     def all_are_gone(self) -> bool:
-        """Stop whose turn it is, and say whether none is left; kills each process when its time is up."""
+        """Stop those whose turn it is, kill each whose time is up; return whether none is left."""
         now, running = time.monotonic(), self._pool.ranks
         for rank in self._order.next(running, self.stopped):
             self._control.send(rank, Stop())

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from tianji_cli.plan.plan import Plan, PlannedProcess
-from tianji_cli.root.ending import (
+from tianji_cli.root.shutdown import (
     SAVE_LIMIT_S,
     SILENT_S,
     STOP_LIMIT_S,
     WIND_DOWN_LIMIT_S,
-    Ending,
+    Shutdown,
     StoppingOrder,
 )
 
@@ -68,8 +68,8 @@ def test_a_buffer_that_is_late_keeps_no_other_group_waiting() -> None:
     assert order.next({4, 5}, {1, 2, 4}) == {5}
 
 
-class StagedEnding:
-    """An end whose clock, processes and messages are a test's."""
+class StagedShutdown:
+    """A shutdown whose clock, processes and messages are a test's."""
 
     def __init__(self, plan: Plan, ranks: set[int], monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -83,7 +83,7 @@ class StagedEnding:
             send=lambda rank, message: self.told.append((rank, type(message).__name__))
         )
         pool: Any = self.pool
-        self.ending = Ending(
+        self.shutdown = Shutdown(
             plan, control, pool, saves_replay=True, give_up=self.given_up.append, event=self.said.append
         )
 
@@ -91,46 +91,46 @@ class StagedEnding:
 def test_actors_stop_while_the_others_make_ready_and_are_killed_when_none_has_for_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stage = StagedEnding(
+    stage = StagedShutdown(
         plan(("root",), ("buffer",), ("learner",), ("actor",), ("actor",)), {1, 2, 3, 4}, monkeypatch
     )
-    ending = stage.ending
-    ending.begin()
+    shutdown = stage.shutdown
+    shutdown.begin()
     assert sorted(stage.told) == [(1, "WindDown"), (2, "WindDown"), (3, "Stop"), (4, "Stop")]
-    assert not ending.actors_are_gone()
+    assert not shutdown.actors_are_gone()
     stage.now += 1.0
     stage.pool.ranks = {1, 2, 4}
-    assert not ending.actors_are_gone()
-    assert ending.deadline == stage.now + WIND_DOWN_LIMIT_S, (
+    assert not shutdown.actors_are_gone()
+    assert shutdown.deadline == stage.now + WIND_DOWN_LIMIT_S, (
         "one has stopped, so the other has its time again"
     )
     for _ in range(2):
-        stage.now = ending.deadline
-        assert not ending.actors_are_gone()
+        stage.now = shutdown.deadline
+        assert not shutdown.actors_are_gone()
     assert stage.killed == [{4}, {4}]
     (said,) = stage.said
     assert "did not stop within" in said
     stage.pool.ranks = {1, 2}
-    assert ending.actors_are_gone()
+    assert shutdown.actors_are_gone()
 
 
 def test_a_buffer_has_time_to_save_and_a_learner_less_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = StagedEnding(PARTED, {1, 2}, monkeypatch)
-    ending, began = stage.ending, stage.now
-    assert not ending.all_are_gone()
-    assert (stage.told, ending.deadline) == ([(1, "Stop")], began + SILENT_S)
-    stage.now = ending.deadline
-    assert not ending.all_are_gone()
+    stage = StagedShutdown(PARTED, {1, 2}, monkeypatch)
+    shutdown, began = stage.shutdown, stage.now
+    assert not shutdown.all_are_gone()
+    assert (stage.told, shutdown.deadline) == ([(1, "Stop")], began + SILENT_S)
+    stage.now = shutdown.deadline
+    assert not shutdown.all_are_gone()
     (said,) = stage.said
     assert "to save its replay" in said
-    assert ending.deadline == began + SAVE_LIMIT_S
-    ending.stopped.add(1)
-    assert not ending.all_are_gone()
+    assert shutdown.deadline == began + SAVE_LIMIT_S
+    shutdown.stopped.add(1)
+    assert not shutdown.all_are_gone()
     assert stage.told[1:] == [(2, "Stop")]
-    assert ending.deadline == stage.now + STOP_LIMIT_S
-    stage.now = ending.deadline
-    assert not ending.all_are_gone()
+    assert shutdown.deadline == stage.now + STOP_LIMIT_S
+    stage.now = shutdown.deadline
+    assert not shutdown.all_are_gone()
     assert stage.given_up == stage.killed == [{2}]
     stage.pool.ranks = set()
-    assert ending.all_are_gone()
-    assert ending.deadline == float("inf")
+    assert shutdown.all_are_gone()
+    assert shutdown.deadline == float("inf")
