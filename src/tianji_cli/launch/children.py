@@ -76,15 +76,20 @@ class Child:
         keep_errors: bool = True,
     ) -> None:
         self._errors = TemporaryFile() if keep_errors else None  # noqa: SIM115 - closed with the child
-        self.process = subprocess.Popen(
-            command,
-            bufsize=0,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=self._errors,
-            process_group=0,
-            preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - no thread is there
-        )
+        try:
+            self.process = subprocess.Popen(
+                command,
+                bufsize=0,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=self._errors,
+                process_group=0,
+                preexec_fn=partial(end_with_parent, signal.SIGTERM),  # noqa: PLW1509 - no thread is there
+            )
+        except OSError:
+            if self._errors is not None:
+                self._errors.close()
+            raise
         self.descriptor = os.pidfd_open(self.process.pid)
 
     @property
