@@ -354,7 +354,7 @@ def test_a_damaged_summary_is_an_error_with_a_name(
 def test_json_is_the_summary_as_it_was_written(
     run: RunDirectory, between: Callable[..., list[float]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Session(run, 1).end(summary(1, staleness=None))
+    Session(run, 1).end(summary(1, lag=None))
     between()
     assert watching.watch(str(run.path), json_to="-") == 0
     assert capsys.readouterr().out == run.summary.read_text()

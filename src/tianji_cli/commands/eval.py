@@ -27,8 +27,9 @@ from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import finite, number, several
 from tianji_cli.roles.actor.evaluator import BASELINES, Baseline, EvaluationLimits
-from tianji_cli.telemetry.evaluation import START_S, Evaluating, Evaluation
+from tianji_cli.telemetry.evaluation import START_S, Evaluation
 from tianji_cli.telemetry.report import of_agents, print_lines, write_json
+from tianji_cli.wire.reports import Evaluating
 from tianji_plugins import did_you_mean
 
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ def _play(
             with _alarm(limits.max_s + GRACE_S):
                 while evaluator.finished is None:
                     evaluator.turn()
-                    progress.show(Evaluating(**evaluator.progress))
+                    progress.show(evaluator.progress)
                     if animation is not None and evaluator.returns:
                         animation.close()
         except _HangsError:

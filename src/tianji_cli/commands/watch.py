@@ -216,7 +216,7 @@ class _Watch:
     def _is_of_last_session(self, summary: Summary) -> bool:
         """A resumed run keeps the summary of the session before until it has its own."""
         newest = self._screen.newest
-        return newest is None or newest.updates == summary.updates
+        return newest is None or newest.updates == summary.learner.updates
 
     def _quiet_s(self) -> float | None:
         """For how long no row has come; None before the first session."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tianji_cli.wire.reports import RoleReport, UserReport
 from tianji_transports.core import Transport
 
 
@@ -47,9 +48,9 @@ class Role(ABC):
             False if there was nothing to do: the process may sleep until a message comes.
         """
 
-    def report(self) -> dict[str, Any]:
-        """JSON values that go to the root five times a second."""
-        return {}
+    def report(self) -> RoleReport | dict[str, Any]:
+        """What goes to the root five times a second; of a user role it is a dict of JSON values."""
+        return UserReport()
 
     @property
     def finished(self) -> str | None:
@@ -72,6 +73,6 @@ class Role(ABC):
         """Free what the role holds. Called once, after ``stop`` or an error."""
 
 
-def rejected_by(transport: Transport) -> list[Any]:
+def rejected_by(transport: Transport) -> tuple[int, str]:
     """Frames that an endpoint has rejected, and the reason of the first of them: for a role's report."""
-    return [transport.counters.rejected, transport.counters.first_rejection]
+    return transport.counters.rejected, transport.counters.first_rejection

@@ -8,7 +8,7 @@ it may look at the newest policy.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -25,6 +25,7 @@ from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.parameters import PublishedPolicy
+from tianji_cli.wire.reports import UserReport
 from tianji_transports.core import Transport
 
 if TYPE_CHECKING:
@@ -183,25 +184,25 @@ class UserRole(Role, HasSettings):
         """Rejected messages, which the root adds up; ``super().report() | {...}`` adds to them."""
         refusals = self._validator.refusals
         endpoint = rejected_by(self.surroundings.transport)
-        return {"rejected": {self.name: [refusals.count, refusals.first], "endpoint": endpoint}}
+        return {"rejected": {self.name: refusals.reported, "endpoint": endpoint}}
 
-    def checked_report(self) -> dict[str, Any]:
+    def checked_report(self) -> UserReport:
         """Ask for the report, and check that it can be sent.
 
         Raises:
             RunFailed: names the part that cannot be sent.
         """
-        said, own = self.report(), UserRole.report(self)
+        said, own = self.report(), rejections_of(self)
         if not isinstance(said, dict):
             raise RunFailed(f"{self.name}.report() returned {said!r}, and a dict is wanted")
-        if said.setdefault("rejected", own["rejected"]) != own["rejected"]:
+        if said.get("rejected", own.rejected) != own.rejected:
             raise RunFailed(
                 f'{self.name}.report() says "rejected", as the base class does: call it otherwise'
             )
         nbytes = sum(_nbytes_as_json(self.name, key, value) for key, value in said.items())
         if nbytes > MOST_REPORTED:
             raise RunFailed(f"{self.name}.report() says {nbytes} bytes, and {MOST_REPORTED} are the most")
-        return said
+        return replace(own, values={key: value for key, value in said.items() if key != "rejected"})
 
     def make_agent(self, num_envs: int) -> Agent:
         """Build the config's agent, to act in ``num_envs`` environments; ``adopt`` gives it a policy."""
@@ -214,6 +215,11 @@ class UserRole(Role, HasSettings):
             evaluation: whole games with their own rewards, whatever eases training.
         """
         return self.surroundings.make_environment(num_envs, evaluation)
+
+
+def rejections_of(role: UserRole) -> UserReport:
+    """Report only what a role has rejected: it cannot say more."""
+    return UserReport(rejected=UserRole.report(role)["rejected"])
 
 
 def _nbytes_as_json(name: str, key: object, value: object) -> int:

@@ -12,13 +12,12 @@ better than it is. The report of a single group is left as it is.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import astuple, dataclass
+from typing import Any, Final, get_type_hints
 
 from tianji_cli.files.counters import Production
-from tianji_cli.wire.reports import Reception, Source
+from tianji_cli.wire.reports import BufferReport, LearnerReport, Reception, ReplayFill, Rule, Source, Spread
 
 
 @dataclass(frozen=True)
@@ -75,39 +74,23 @@ def reconcile(
     return Account(produced, received, in_flight, lost, dropped)
 
 
-Said = Mapping[str, Any]
-"""What a role reports of itself."""
-
-COUNTED: Final = ("env_steps", "consumed", "session_consumed", "updates", "episodes", "episodes_in_mean")
-LARGEST: Final = ("rho", "version", "train_s", "session_train_s")
-SPREADS: Final = ("lag", "age")
-
-
-def of_learners(said: Sequence[Said]) -> Said:
-    """Put together what the learners of several groups say; nothing if none has said anything.
+def of_learners(said: Sequence[LearnerReport]) -> LearnerReport:
+    """Put together what the learners of several groups say, each field by the rule that it declares.
 
     Counts are sums; version, seconds and the best mean return are the largest; the mean return, the win rate
     and the losses are means over groups; a threshold was reached when the first group reached it; means of
     policy lag and sample age are weighted by uses, their percentiles and maxima the largest of a group.
     """
     if len(said) < 2:
-        return said[0] if said else {}
-    uses = [float(one.get("session_consumed", 0)) for one in said]
-    win_rate = _mean(one.get("win_rate") for one in said)
-    return {
-        **{name: sum(int(one.get(name, 0)) for one in said) for name in COUNTED},
-        **{name: max(one.get(name, 0) for one in said) for name in LARGEST},
-        **{name: _spread([one.get(name) for one in said], uses) for name in SPREADS},
-        "mean_100": _mean(one.get("mean_100") for one in said),
-        **({} if win_rate is None else {"win_rate": win_rate}),
-        "best_mean_100": max(_known(one.get("best_mean_100") for one in said), default=None),
-        "time_to": _earliest(said),
-        "losses": _losses(said),
-    }
+        return said[0] if said else LearnerReport()
+    uses = [float(one.session_consumed) for one in said]
+    return LearnerReport(
+        **{name: RULES[rule]([getattr(one, name) for one in said], uses) for name, rule in RULE_OF.items()}
+    )
 
 
-def of_buffers(said: Sequence[Said], uses: Sequence[float]) -> Said:
-    """Put together what the buffers of several groups say; nothing if none has said anything.
+def of_buffers(said: Sequence[BufferReport], uses: Sequence[float]) -> BufferReport:
+    """Put together what the buffers of several groups say, but for what they received from each actor.
 
     Sizes and counts are sums. The ratio is that of all uses to all samples; the mean number of uses is
     weighted by the samples that a buffer received.
@@ -117,18 +100,15 @@ def of_buffers(said: Sequence[Said], uses: Sequence[float]) -> Said:
         uses: of samples in updates, in the group of each.
     """
     if len(said) < 2:
-        return said[0] if said else {}
-    received = [
-        float(sum(samples for _actor, _incarnation, samples, *_ in one["receptions"])) for one in said
-    ]
-    given_up = _known(one.get("steps_given_up") for one in said)
-    return {
-        "ratio": _ratio([one.get("ratio") for one in said], uses),
-        "uses": _spread([one.get("uses") for one in said], received),
-        "replay": _added([one.get("replay") for one in said]),
-        "stale_priorities": sum(int(one.get("stale_priorities", 0)) for one in said),
-        **({"steps_given_up": sum(map(int, given_up))} if given_up else {}),
-    }
+        return said[0] if said else BufferReport()
+    given_up = [one.steps_given_up for one in said if one.steps_given_up is not None]
+    return BufferReport(
+        ratio=_ratio([one.ratio for one in said], uses),
+        uses=_spread([one.uses for one in said], [float(one.received) for one in said]),
+        replay=_added([one.replay for one in said if one.replay is not None]),
+        stale_priorities=sum(one.stale_priorities for one in said),
+        steps_given_up=sum(given_up) if given_up else None,
+    )
 
 
 def _known(values: Iterable[float | None]) -> list[float]:
@@ -140,15 +120,19 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def _spread(spreads: Sequence[Said | None], weights: Sequence[float]) -> Said | None:
+def _spread(spreads: Sequence[Spread | None], weights: Sequence[float]) -> Spread | None:
     known = [(spread, weight) for spread, weight in zip(spreads, weights, strict=True) if spread is not None]
     if not known:
         return None
     total = sum(weight for _, weight in known)
     # Where nothing is known of the weights, a group counts as much as another.
     shares = [weight / total if total > 0 else 1 / len(known) for _, weight in known]
-    mean = sum(share * spread["mean"] for share, (spread, _) in zip(shares, known, strict=True))
-    return {"mean": mean} | {name: max(spread[name] for spread, _ in known) for name in ("p50", "p95", "max")}
+    return Spread(
+        mean=sum(share * spread.mean for share, (spread, _) in zip(shares, known, strict=True)),
+        p50=max(spread.p50 for spread, _ in known),
+        p95=max(spread.p95 for spread, _ in known),
+        max=max(spread.max for spread, _ in known),
+    )
 
 
 def _ratio(ratios: Sequence[float | None], uses: Sequence[float]) -> float | None:
@@ -158,24 +142,39 @@ def _ratio(ratios: Sequence[float | None], uses: Sequence[float]) -> float | Non
     return sum(use for _, use in known) / samples if samples > 0 else None
 
 
-def _added(tables: Sequence[Said | None]) -> Said | None:
-    known = [table for table in tables if table is not None]
-    return {name: sum(table[name] for table in known) for name in known[0]} if known else None
+def _added(fills: Sequence[ReplayFill]) -> ReplayFill | None:
+    if not fills:
+        return None
+    return ReplayFill(*(sum(counts) for counts in zip(*map(astuple, fills), strict=True)))
 
 
-def _earliest(said: Sequence[Said]) -> list[list[float | None]]:
+def _earliest(said: Sequence[Mapping[float, float | None]]) -> dict[float, float | None]:
     """Return when the first group reached each threshold."""
-    first: dict[float, float | None] = {}
-    for one in said:
-        for threshold, seconds in one.get("time_to", ()):
-            first[threshold] = min(_known((first.get(threshold), seconds)), default=None)
-    return [[threshold, seconds] for threshold, seconds in first.items()]
+    thresholds = dict.fromkeys(threshold for of_group in said for threshold in of_group)
+    return {
+        threshold: min(_known(of_group.get(threshold) for of_group in said), default=None)
+        for threshold in thresholds
+    }
 
 
-def _losses(said: Sequence[Said]) -> dict[str, float]:
-    """Means over groups; what is not finite in one of them shows."""
-    values: dict[str, list[float]] = {}
-    for one in said:
-        for name, loss in one.get("losses", {}).items():
-            values.setdefault(name, []).append(math.nan if loss is None else loss)
-    return {name: sum(of_groups) / len(of_groups) for name, of_groups in values.items()}
+def _means(said: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+    """Return the mean of each loss over the groups that have it; what is not finite in one of them shows."""
+    names = dict.fromkeys(name for of_group in said for name in of_group)
+    return {name: _mean(of_group[name] for of_group in said if name in of_group) for name in names}
+
+
+RULES: Final[Mapping[Rule, Callable[[Sequence[Any], Sequence[float]], Any]]] = {
+    "sum": lambda values, _uses: sum(values),
+    "largest": lambda values, _uses: max(_known(values), default=None),
+    "mean": lambda values, _uses: _mean(values),
+    "means": lambda values, _uses: _means(values),
+    "earliest": lambda values, _uses: _earliest(values),
+    "spread": _spread,
+}
+"""How values of several groups become one, given the uses of samples in each group."""
+RULE_OF: Final[Mapping[str, Rule]] = {
+    name: hint.__metadata__[-1]
+    for name, hint in get_type_hints(LearnerReport, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
+"""The rule that each field of a learner's report declares."""

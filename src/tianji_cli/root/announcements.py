@@ -59,7 +59,7 @@ class Announcements:
         """
         for rank in self._silence.newly_late(ranks):
             self._event(f"nothing heard of {self._title(rank)} for {LATE_S:g} s")
-        done = (snapshot.env_steps, snapshot.produced, snapshot.updates)
+        done = (snapshot.learner.env_steps, snapshot.produced, snapshot.learner.updates)
         if done != self._done:
             if self._stalled:
                 self._event("training goes on")

@@ -23,6 +23,7 @@ from tianji_cli.telemetry.bottleneck import (
     on_shared_cores,
 )
 from tianji_cli.wire.messages import Report
+from tianji_cli.wire.reports import ActorReport, BufferReport, FollowerReport, LearnerReport
 
 WINDOW_S: Final = 5.0
 """How far back is looked during a run: past the noise of single seconds."""
@@ -257,10 +258,10 @@ class WorkLog:
             known.incarnation, known.before = report.incarnation, known.before + known.now
         known.now = _done(process, report, produced)
         self._held_back.note(process, report)
-        for role, said in zip(process.roles, report.roles, strict=True):
-            if role == "learner":
+        for said in report.roles:
+            if isinstance(said, LearnerReport):
                 # Groups publish by themselves; the one that is ahead shows how far the job is.
-                self._rho, self._version = float(said["rho"]), max(self._version, int(said["version"]))
+                self._rho, self._version = said.rho, max(self._version, said.version)
                 if self._first_version is None:
                     self._first_version = self._version
 
@@ -363,18 +364,17 @@ def _done(process: PlannedProcess, report: Report, produced: Mapping[int, int]) 
     done = Observation()
     # Who takes turns with a learner takes its time.
     turns_s = sum(
-        busy_s for role, busy_s in zip(process.roles, report.busy_s, strict=True) if role != "actor"
+        busy_s for said, busy_s in zip(report.roles, report.busy_s, strict=True) if said.role != "actor"
     )
-    for role, said, busy_s in zip(process.roles, report.roles, report.busy_s, strict=True):
-        match role:
-            case "actor":
+    for said, busy_s in zip(report.roles, report.busy_s, strict=True):
+        match said:
+            case ActorReport():
                 done += Observation(actors=Work(0, busy_s, report.running_s))
-            case "buffer":
-                received = sum(samples for _actor, _incarnation, samples, *_ in said["receptions"])
-                done += Observation(buffers=Work(received, busy_s, report.running_s))
-            case "learner":
-                done += Observation(learners=Work(said["session_consumed"], turns_s, report.running_s))
-            case "follower":
+            case BufferReport():
+                done += Observation(buffers=Work(said.received, busy_s, report.running_s))
+            case LearnerReport():
+                done += Observation(learners=Work(said.session_consumed, turns_s, report.running_s))
+            case FollowerReport():
                 # Its uses are among those that its group's learner counts.
                 done += Observation(learners=Work(0, busy_s, report.running_s))
     made = sum(produced.get(actor, 0) for actor in process.actors)
@@ -408,12 +408,11 @@ class BackPressure:
 
     def note(self, process: PlannedProcess, report: Report) -> None:
         """Take in for how long a process's actors have waited, in this incarnation."""
-        for index, (role, said) in enumerate(zip(process.roles, report.roles, strict=True)):
-            if role == "actor" and process.group is not None:
+        for index, said in enumerate(report.roles):
+            if isinstance(said, ActorReport) and process.group is not None:
                 self._running_s[process.rank, index] = report.running_s
                 self._waited_s[process.rank, index] = {
-                    Receiver(name, process.group): seconds
-                    for name, seconds in said.get("waited_s", {}).items()
+                    Receiver(name, process.group): seconds for name, seconds in said.waited_s.items()
                 }
 
     def current(self, now_s: float) -> Receiver | None:

@@ -38,7 +38,7 @@ class StopRules:
         if not self._several or self._stop.env_steps is None:
             return None
         # Each counts its own, over all sessions.
-        env_steps = sum(int(said["env_steps"]) for said in self._overview.learners().values())
+        env_steps = sum(said.env_steps for said in self._overview.learners().values())
         goal = self._stop.env_steps
         return f"{goal} environment steps" if env_steps >= goal else None
 

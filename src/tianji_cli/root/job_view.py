@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import Production, ProductionFile
 from tianji_cli.files.saved import point_best_at
 from tianji_cli.plan.plan import ROOT_RANK, Plan
-from tianji_cli.root.accounting import Account, Said, of_buffers, of_learners
+from tianji_cli.root.accounting import Account, of_buffers, of_learners
 from tianji_cli.root.bottleneck import MOST_MARKS, Receiver, WorkLog
-from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
+from tianji_cli.telemetry.bottleneck import Bottleneck
+from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.snapshot import (
     Averaging,
     GroupStanding,
-    ReplayFill,
-    ReplayRatio,
-    Returns,
+    JobState,
     RoleStatus,
     RoleSummary,
     Snapshot,
@@ -31,7 +30,19 @@ from tianji_cli.telemetry.snapshot import (
     Summary,
 )
 from tianji_cli.wire.messages import PageReport, Report, read_report
-from tianji_cli.wire.reports import Reception, Source, Spread
+from tianji_cli.wire.reports import (
+    ActorReport,
+    BufferReport,
+    Evaluating,
+    EvaluatorReport,
+    LearnerReport,
+    Reception,
+    RoleReport,
+    Source,
+    UserReport,
+)
+
+R = TypeVar("R", bound=RoleReport)
 
 
 class Overview:
@@ -116,19 +127,19 @@ class Overview:
     def receptions(self) -> dict[Source, Reception]:
         """What the buffers received, as of their last reports."""
         return {
-            (actor, incarnation): Reception(*counts)
-            for report in self._role_reports("buffer")
-            for actor, incarnation, *counts in report["receptions"]
+            source: reception
+            for _, said in self._reports(BufferReport)
+            for source, reception in said.by_source.items()
         }
 
     @property
     def received(self) -> int:
         """Samples that all groups received in this session, as of their learners' last reports."""
-        return max(0, self._env_steps(self._learner()) - self.earlier_env_steps)
+        return self._learner().env_steps - self.earlier_env_steps
 
-    def learners(self) -> dict[int, Said]:
+    def learners(self) -> dict[int, LearnerReport]:
         """What the learner of each group said last, by group; those are missing that have said nothing."""
-        return self._by_group("learner")
+        return {group: said for group, said in self._reports(LearnerReport) if group is not None}
 
     def note_averaging(self, rounds: int, missed: Sequence[int], lost: Sequence[int]) -> None:
         """Take in how far averaging is.
@@ -146,20 +157,14 @@ class Overview:
         Args:
             ended_by: why the root has ended it; None if it has ended by itself.
         """
-        said = next(iter(self._role_reports("evaluator")), {})
-        self.evaluation = Evaluation.of(
-            said.get("returns", ()),
-            self._config.experiment.eval_episodes,
-            said.get("cut_off", ended_by),
-            said.get("win_rate"),
-            said.get("agents"),
-        )
+        said = next((said for _, said in self._reports(EvaluatorReport)), EvaluatorReport())
+        wanted, cut_off = self._config.experiment.eval_episodes, said.cut_off or ended_by
+        self.evaluation = Evaluation.of(said.returns, wanted, cut_off, said.win_rate, said.agents)
 
     @property
     def evaluating(self) -> Evaluating | None:
         """How far the evaluation is; None before the evaluator has said so."""
-        said = next(iter(self._role_reports("evaluator")), None)
-        return None if said is None else Evaluating(**said["progress"])
+        return next((said.progress for _, said in self._reports(EvaluatorReport)), None)
 
     @property
     def elapsed_s(self) -> float:
@@ -185,8 +190,7 @@ class Overview:
             report = self.workers[process.rank].report
             by_whom: dict[str, tuple[int, str]] = {}
             for role in report.roles if report is not None else ():
-                # Roles of a process share its endpoint, and each reports it.
-                by_whom |= {name: (count, why) for name, (count, why) in role.get("rejected", {}).items()}
+                by_whom |= role.rejected  # Roles of a process share its endpoint, and each reports it.
             for name, (count, why) in by_whom.items():
                 if count:
                     found.append((f"the {name} of {process.title}", count, why))
@@ -195,8 +199,8 @@ class Overview:
     @property
     def _frames_per_step(self) -> int | None:
         """Frames of the game that a step takes; None before any actor has said it."""
-        said = (report.get("frames_per_step") for report in self._role_reports("actor"))
-        return max((int(frames) for frames in said if frames is not None), default=None)
+        known = (said.frames_per_step for _, said in self._reports(ActorReport))
+        return max((frames for frames in known if frames is not None), default=None)
 
     @property
     def waits_for(self) -> Receiver | None:
@@ -205,191 +209,135 @@ class Overview:
 
     def snapshot(self) -> Snapshot:
         """Describe the present moment; rates are over the time since the last snapshot."""
-        learner, buffer = self._learner(), self._buffer()
-        produced = self.produced
-        received = self.received
-        consumed = int(learner.get("session_consumed", 0))
+        learner, made = self._learner(), self.produced
         now = time.monotonic()
-        then, produced_then, received_then, consumed_then = self._last
+        then, *before = self._last
         interval = max(now - then, 1e-9)
-        self._last = (now, produced, received, consumed)
+        counts = made, learner.env_steps - self.earlier_env_steps, learner.session_consumed
+        self._last = (now, *counts)
         train_s, elapsed_s = self.session_train_s, self.elapsed_s
-        env_steps = self.earlier_env_steps + received
+        state = self._state(
+            elapsed_s,
+            made,
+            [(count - earlier) / interval for count, earlier in zip(counts, before, strict=True)],
+            self._work.current(elapsed_s),
+        )
         values = {
             "mean_return": self._nearest("mean_100"),
             "win_rate": self._nearest("win_rate"),
-            "env_steps": float(env_steps),
+            "env_steps": float(learner.env_steps),
             "wall_s": train_s,
         }
-        bottleneck = self._work.current(elapsed_s)
         return Snapshot(
-            elapsed_s=elapsed_s,
-            train_s=float(learner.get("train_s", 0.0)),
-            env_steps=env_steps,
-            produced=self.earlier_env_steps + produced,
-            consumed=int(learner.get("consumed", 0)),
-            updates=int(learner.get("updates", 0)),
-            version=int(learner.get("version", 0)),
-            produced_per_s=(produced - produced_then) / interval,
-            received_per_s=(received - received_then) / interval,
-            consumed_per_s=(consumed - consumed_then) / interval,
-            replay_ratio_target=float(learner.get("rho", 0.0)),
-            replay_ratio_actual=self._ratio(buffer, consumed, produced),
-            lag=_spread(learner, "lag"),
-            episodes=int(learner.get("episodes", 0)),
-            episodes_in_mean=int(learner.get("episodes_in_mean", 0)),
-            mean_100=learner.get("mean_100"),
-            best_mean_100=learner.get("best_mean_100"),
-            losses=learner.get("losses", {}),
+            **vars(replace(state, produced=self.earlier_env_steps + made, evaluating=self.evaluating)),
             roles=role_states(self._plan, self.workers, elapsed_s, self._work.window_began(elapsed_s)),
             stop=self._forecast.update(train_s, values),
-            age=_spread(learner, "age"),
-            uses=_spread(buffer, "uses"),
-            replay=_replay(buffer),
-            staleness_p=self._staleness_p(buffer),
-            stale_priorities=int(buffer.get("stale_priorities", 0)),
-            bottleneck=bottleneck,
-            averaging=self.averaging,
-            by_group=self._standings(),
-            extra=extra_reports(self._plan, self.workers, self._config.roles),
-            frames_per_step=self._frames_per_step,
-            win_rate=learner.get("win_rate"),
-            steps_given_up=buffer.get("steps_given_up"),
-            evaluating=self.evaluating,
         )
 
     def summary(self, status: Status, reason: str, account: Account, rejected_frames: int) -> Summary:
         """Describe the whole session after everything stopped."""
-        learner, buffer = self._learner(), self._buffer()
-        experiment, distribution = self._config.experiment, self._config.distribution
-        consumed = int(learner.get("session_consumed", 0))
-        train_s = float(learner.get("session_train_s", 0.0))
+        learner = self._learner()
+        train_s, goal = learner.session_train_s, self._config.experiment.stop.env_steps
         rate = 1.0 / train_s if train_s else 0.0
-        env_steps, per_step = self._env_steps(learner), self._frames_per_step
-        goal = experiment.stop.env_steps
+        counts = account.produced, account.received, learner.session_consumed
+        state = self._state(
+            self.elapsed_s,
+            account.produced,
+            [count * rate for count in counts],
+            self._work.overall(train_s),
+        )
         return Summary(
-            experiment=experiment.name,
+            **vars(state),
+            experiment=self._config.experiment.name,
             status=status,
             reason=reason,
-            wall_s=self.elapsed_s,
-            train_s=float(learner.get("train_s", 0.0)),
-            env_steps=env_steps,
-            overshoot=None if goal is None else max(0, env_steps - goal),
-            updates=int(learner.get("updates", 0)),
+            overshoot=None if goal is None else max(0, learner.env_steps - goal),
             transport=self._plan.transport,
-            mode=distribution.mode,
-            groups=distribution.groups,
-            produced=account.produced,
+            mode=self._config.distribution.mode,
+            groups=self._config.distribution.groups,
             received=account.received,
-            consumed=consumed,
             in_flight=account.in_flight,
             lost=account.lost,
             dropped=account.dropped,
-            produced_per_s=account.produced * rate,
-            frames=None if per_step is None else env_steps * per_step,
-            frames_per_s=None if per_step is None else account.produced * rate * per_step,
-            received_per_s=account.received * rate,
-            consumed_per_s=consumed * rate,
-            replay_ratio=ReplayRatio(
-                float(learner.get("rho", 0.0)), self._ratio(buffer, consumed, account.produced)
-            ),
-            staleness=_spread(learner, "lag"),
-            returns=Returns(
-                int(learner.get("episodes", 0)),
-                learner.get("mean_100"),
-                learner.get("best_mean_100"),
-                learner.get("win_rate"),
-                int(learner.get("episodes_in_mean", 0)),
-            ),
-            time_to=dict(learner["time_to"]) if learner else dict.fromkeys(experiment.thresholds),
             evaluation=self.evaluation,
             rejected_frames=rejected_frames,
             last_report_only=tuple(sorted(self.unsure)),
             roles=role_summaries(self._plan, self.workers),
-            sample_age=_spread(learner, "age"),
-            uses=_spread(buffer, "uses"),
-            replay=_replay(buffer),
-            staleness_p=self._staleness_p(buffer),
-            stale_priorities=int(buffer.get("stale_priorities", 0)),
-            bottleneck=self._work.overall(train_s),
-            averaging=self.averaging,
-            by_group=self._standings(),
-            extra=extra_reports(self._plan, self.workers, self._config.roles),
-            steps_given_up=buffer.get("steps_given_up"),
         )
 
-    def _ratio(self, buffer: Said, consumed: int, produced: int) -> float | None:
+    def _state(
+        self, elapsed_s: float, made: int, per_s: Sequence[float], bottleneck: Bottleneck | None
+    ) -> JobState:
+        """Gather what snapshots and the summary show alike.
+
+        Args:
+            elapsed_s: seconds since the start of this session.
+            made: samples that actors made in this session.
+            per_s: rates of production, reception and consumption.
+            bottleneck: what held the job back.
+        """
+        learner, buffer = self._learner(), self._buffer()
+        produced_per_s, received_per_s, consumed_per_s = per_s
+        return JobState(
+            elapsed_s=elapsed_s,
+            learner=learner,
+            buffer=buffer,
+            produced=made,
+            produced_per_s=produced_per_s,
+            received_per_s=received_per_s,
+            consumed_per_s=consumed_per_s,
+            replay_ratio=self._ratio(buffer, learner.session_consumed, made),
+            staleness_p=self._staleness_p(buffer),
+            bottleneck=bottleneck,
+            averaging=self.averaging,
+            by_group=self._standings(),
+            extra=extra_reports(self._plan, self.workers),
+            frames_per_step=self._frames_per_step,
+        )
+
+    def _ratio(self, buffer: BufferReport, consumed: int, produced: int) -> float | None:
         if self._config.learns_from_replay:
             # It knows which steps were the warm-up, of which serial training makes no use either.
-            ratio: float | None = buffer.get("ratio")
-            return ratio
+            return buffer.ratio
         return consumed / produced if produced and consumed else None
 
-    def _role_reports(self, role: str) -> list[dict[str, Any]]:
-        found = []
-        for process in self._plan.carrying(role):
+    def _reports(self, kind: type[R]) -> Iterator[tuple[int | None, R]]:
+        """Find the last reports of all roles of a kind, and the group of each."""
+        for process in self._plan.processes:
             report = self.workers[process.rank].report
-            if report is not None:
-                found.append(report.roles[process.roles.index(role)])
-        return found
+            for said in report.roles if report is not None else ():
+                if isinstance(said, kind):
+                    yield process.group, said
 
-    def _by_group(self, role: str) -> dict[int, Said]:
-        found: dict[int, Said] = {}
-        for process in self._plan.carrying(role):
-            report = self.workers[process.rank].report
-            if report is not None and process.group is not None:
-                found[process.group] = report.roles[process.roles.index(role)]
-        return found
+    def _learner(self) -> LearnerReport:
+        """Put together what learners have said; no less was received than in the earlier sessions."""
+        said = of_learners(list(self.learners().values()))
+        thresholds = dict.fromkeys(self._config.experiment.thresholds)
+        env_steps = max(self.earlier_env_steps, said.env_steps)
+        return replace(said, env_steps=env_steps, time_to=said.time_to or thresholds)
 
-    def _learner(self) -> Said:
-        return of_learners(list(self.learners().values()))
-
-    def _buffer(self) -> Said:
-        buffers, learners = self._by_group("buffer"), self.learners()
-        uses = [float(learners.get(group, {}).get("session_consumed", 0)) for group in buffers]
+    def _buffer(self) -> BufferReport:
+        learners = self.learners()
+        buffers = {group: said for group, said in self._reports(BufferReport) if group is not None}
+        uses = [float(learners[group].session_consumed) if group in learners else 0.0 for group in buffers]
         return of_buffers(list(buffers.values()), uses)
-
-    def _env_steps(self, learner: Said) -> int:
-        """Count what was received in all sessions; no less than in the earlier ones."""
-        return max(self.earlier_env_steps, int(learner.get("env_steps", 0)))
 
     def _nearest(self, name: str) -> float | None:
         """What of all groups is nearest to a goal: the first of them there ends the job."""
-        said = [learner.get(name) for learner in self.learners().values()]
+        said = [getattr(learner, name) for learner in self.learners().values()]
         return max((value for value in said if value is not None), default=None)
 
     def _standings(self) -> tuple[GroupStanding, ...]:
         if self._config.distribution.groups == 1:
             return ()
-        return tuple(
-            GroupStanding(
-                group,
-                env_steps=int(learner["env_steps"]),
-                updates=int(learner["updates"]),
-                version=int(learner["version"]),
-                mean_100=learner["mean_100"],
-                best_mean_100=learner["best_mean_100"],
-                consumed=int(learner["consumed"]),
-            )
-            for group, learner in self.learners().items()
-        )
+        return tuple(GroupStanding.of(group, learner) for group, learner in self.learners().items())
 
-    def _staleness_p(self, buffer: Said) -> float | None:
+    def _staleness_p(self, buffer: BufferReport) -> float | None:
         """P of Equation 2, of a group: batches are drawn from its own replay."""
-        replay = _replay(buffer)
-        if replay is None:
+        if buffer.replay is None:
             return None
-        return self._config.batch_steps * len(self._by_group("buffer")) / replay.capacity
-
-
-def _spread(said: Said, name: str) -> Spread | None:
-    spread = said.get(name)
-    return None if spread is None else Spread(**spread)
-
-
-def _replay(buffer: Said) -> ReplayFill | None:
-    replay = buffer.get("replay")
-    return None if replay is None else ReplayFill(**replay)
+        buffers = sum(1 for _ in self._reports(BufferReport))
+        return self._config.batch_steps * buffers / buffer.replay.capacity
 
 
 class WorkerView:
@@ -484,32 +432,20 @@ def _summaries(plan: Plan, views: Mapping[int, WorkerView]) -> Iterator[RoleSumm
             )
 
 
-def extra_reports(
-    plan: Plan, views: Mapping[int, WorkerView], names: Collection[str]
-) -> dict[str, dict[str, Any]]:
-    """Describe what user roles reported last, by name and rank.
-
-    Messages that they refused are left out: those are counted with all others.
-
-    Args:
-        plan: the processes of the job.
-        views: what is known of each.
-        names: of the user's roles.
-    """
-    found = {}
-    for process in plan.trainers:
-        report = views[process.rank].report
-        for name, said in zip(process.roles, report.roles if report else (), strict=False):
-            if name in names:
-                found[f"{name}-{process.rank}"] = {
-                    key: value for key, value in said.items() if key != "rejected"
-                }
-    return found
+def extra_reports(plan: Plan, views: Mapping[int, WorkerView]) -> dict[str, Mapping[str, Any]]:
+    """Describe what user roles reported last, by name and rank."""
+    return {
+        f"{name}-{process.rank}": said.values
+        for process in plan.trainers
+        if (report := views[process.rank].report) is not None
+        for name, said in zip(process.roles, report.roles, strict=True)
+        if isinstance(said, UserReport)
+    }
 
 
 def choose_best(
     checkpoints: Path,
-    learners: Mapping[int, Mapping[str, Any]],
+    learners: Mapping[int, LearnerReport],
     lost: Container[int],
     event: Callable[[str], None],
 ) -> int:
@@ -522,9 +458,9 @@ def choose_best(
         event: tells the user something.
     """
     means = {
-        group: said["best_mean_100"]
+        group: said.best_mean_100
         for group, said in sorted(learners.items())
-        if said.get("best_mean_100") is not None and group not in lost
+        if said.best_mean_100 is not None and group not in lost
     }
     best = max(means, key=lambda group: means[group], default=0)
     try:

@@ -223,8 +223,9 @@ class Root:
             self._phase = Phase.TRAINING
 
     def _note(self, report: Report) -> None:
-        roles = len(self._plan.processes[report.rank].roles)
-        fits = len(report.roles) == len(report.busy_s) == roles
+        names = self._plan.processes[report.rank].roles
+        kinds = ["user" if name in self._config.roles else name for name in names]
+        fits = [said.role for said in report.roles] == kinds and len(report.busy_s) == len(kinds)
         if not fits or not self._members.is_current(report.rank, report.incarnation):
             return
         self._announcements.hear(report.rank)

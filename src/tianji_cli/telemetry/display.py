@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from typing import Final, TextIO
 
 from rich.console import Console, Group, RenderableType
@@ -15,8 +16,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from tianji_cli.quantities import count, duration, memory, number, ranges, rate, several, share, spread
-from tianji_cli.telemetry.snapshot import ReplayFill, RoleStatus, Snapshot, StopProgress
+from tianji_cli.quantities import count, duration, number, ranges, several, share
+from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, Snapshot, StopProgress, lines
 
 INTERVAL_S: Final = 0.95
 """Shortest time between two drawings: a second, less what the root's clock may waver."""
@@ -50,8 +51,8 @@ class LiveDisplay:
     def show(self, snapshot: Snapshot) -> None:
         """Draw the state, unless the last drawing is too young."""
         self._newest = snapshot
-        if snapshot.mean_100 is not None:
-            self.remember(snapshot.mean_100)
+        if snapshot.learner.mean_100 is not None:
+            self.remember(snapshot.learner.mean_100)
         if snapshot.elapsed_s - self._shown_s >= INTERVAL_S:
             self._draw_newest()
 
@@ -106,8 +107,8 @@ def render(snapshot: Snapshot, title: str, curve: Sequence[float], console: Cons
     for label, fact in _facts(snapshot, curve, min(MAX_CURVE_COLUMNS, width - LABEL_COLUMNS - 2)):
         facts.add_row(label, fact)
     # Two lines are the header's and the roles' own header, and one more keeps the screen from scrolling.
-    lines = height - len(console.render_lines(facts, pad=False)) - 3
-    return Group(header, facts, roles_table(snapshot.roles, width, lines))
+    left = height - len(console.render_lines(facts, pad=False)) - 3
+    return Group(header, facts, roles_table(snapshot.roles, width, left))
 
 
 def sparkline(values: Sequence[float], columns: int) -> str:
@@ -125,78 +126,21 @@ def _facts(snapshot: Snapshot, curve: Sequence[float], columns: int) -> Iterator
     yield "return", _returns(snapshot)
     if len(curve) > 1 and columns > 1:
         yield "", Text(sparkline(curve, columns), style="green")
-    if snapshot.win_rate is not None:
-        behind = several(snapshot.episodes_in_mean, "episode")
-        yield "win rate", f"{share(snapshot.win_rate)} of the last {behind}"
-    yield (
-        "steps",
-        f"{_env_steps(snapshot)}, {count(snapshot.updates)} updates, "
-        f"policy version {count(snapshot.version)}",
-    )
-    if snapshot.evaluating is None:
-        yield from _pace(snapshot)
-    yield from _samples(snapshot)
-    if snapshot.averaging is not None:
-        yield "averaging", str(snapshot.averaging)
-    if snapshot.losses:
-        yield "losses", ", ".join(f"{name} {number(loss)}" for name, loss in snapshot.losses.items())
+    yield from lines(snapshot, METRICS, attrgetter("live"))
     if snapshot.stop and snapshot.evaluating is None:
         yield "stops at", _stop_rules(snapshot)
 
 
-def _pace(snapshot: Snapshot) -> Iterator[tuple[str, RenderableType]]:
-    """How fast it goes, and what holds it back; nothing once training is over."""
-    yield (
-        "rates",
-        f"produced {rate(snapshot.produced_per_s)}, received {rate(snapshot.received_per_s)}, "
-        f"consumed {rate(snapshot.consumed_per_s)}",
-    )
-    if snapshot.bottleneck is not None:
-        yield "bottleneck", str(snapshot.bottleneck)
-
-
-def _samples(snapshot: Snapshot) -> Iterator[tuple[str, RenderableType]]:
-    """How often samples are used, and how old they are by then; nothing before there is any."""
-    ratio = [] if snapshot.replay is None else [_filled(snapshot.replay)]
-    if snapshot.replay_ratio_actual is not None:
-        actual, target = snapshot.replay_ratio_actual, snapshot.replay_ratio_target
-        ratio.append(f"ratio {actual:.2f}, target {target:.2f}")
-    if ratio:
-        yield "replay", ", ".join(ratio)
-    if snapshot.age is not None:
-        yield "sample age", f"{spread(snapshot.age)} env steps"
-    if snapshot.uses is not None:
-        yield "uses", f"{spread(snapshot.uses)} of each sample"
-    if snapshot.stale_priorities:
-        yield "priorities", f"{count(snapshot.stale_priorities)} came after their samples had made room"
-    if snapshot.steps_given_up:
-        yield "given up", f"{count(snapshot.steps_given_up)} steps of episodes that had lost their beginning"
-    if snapshot.lag is not None:
-        yield "policy lag", f"{spread(snapshot.lag)} versions"
-
-
-def _env_steps(snapshot: Snapshot) -> str:
-    frames = snapshot.frames or 0
-    taken = f", {count(frames)} frames" if frames > snapshot.env_steps else ""
-    return f"{count(snapshot.env_steps)} env steps{taken}"
-
-
 def _returns(snapshot: Snapshot) -> Text:
-    if snapshot.mean_100 is None:
+    learner = snapshot.learner
+    if learner.mean_100 is None:
         return Text("no episode has ended yet", style="dim")
-    total = several(snapshot.episodes, "episode")
-    behind = (
-        total
-        if snapshot.episodes_in_mean == snapshot.episodes
-        else f"the last {snapshot.episodes_in_mean} of {total}"
-    )
+    total = several(learner.episodes, "episode")
+    all_count = learner.episodes_in_mean == learner.episodes
+    behind = total if all_count else f"the last {learner.episodes_in_mean} of {total}"
     behind += f" in {len(snapshot.by_group)} groups" if snapshot.by_group else ""
-    best = "" if snapshot.best_mean_100 is None else f", best {number(snapshot.best_mean_100)}"
-    return Text.assemble((number(snapshot.mean_100), "bold green"), f"  mean of {behind}{best}")
-
-
-def _filled(replay: ReplayFill) -> str:
-    return f"{count(replay.size)} of {count(replay.capacity)} env steps ({memory(replay.nbytes)})"
+    best = "" if learner.best_mean_100 is None else f", best {number(learner.best_mean_100)}"
+    return Text.assemble((number(learner.mean_100), "bold green"), f"  mean of {behind}{best}")
 
 
 def _stop_rules(snapshot: Snapshot) -> Table:

@@ -12,28 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from tianji_cli.quantities import duration, number, share
-
-
-@dataclass(frozen=True)
-class Evaluating:
-    """How far an evaluation is.
-
-    Attributes:
-        episodes: how many have ended.
-        wanted: how many are to be played.
-        env_steps: of all of them, those that have not ended included.
-        seconds: since its first step.
-    """
-
-    episodes: int
-    wanted: int
-    env_steps: int
-    seconds: float
-
-    def __str__(self) -> str:
-        """As it is shown: ``37 of 100 episodes, 12 s``."""
-        return f"{self.episodes} of {self.wanted} episodes, {duration(self.seconds, decimals=0)}"
+from tianji_cli.quantities import number, share
+from tianji_cli.wire.reports import Evaluating, Number
 
 
 @dataclass(frozen=True)
@@ -51,8 +31,8 @@ class Evaluation:
     """
 
     episodes: int
-    mean: float
-    std: float
+    mean: Number
+    std: Number
     win_rate: float | None = None
     agents: Mapping[str, float] | None = None
     left_out: int = 0

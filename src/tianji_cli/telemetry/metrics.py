@@ -16,14 +16,15 @@ import socket
 import statistics
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.regular import open_regular
 from tianji_cli.files.rundir import RunDirectory, RunDirectoryError
-from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.telemetry.snapshot import METRICS, Snapshot
 
 
 class InUseError(TianjiError):
@@ -147,7 +148,9 @@ class EventFile:
         """
         values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars(snapshot)]
         self._write(
-            self._event(wall_time=time.time(), step=snapshot.env_steps, summary=self._summary(value=values))
+            self._event(
+                wall_time=time.time(), step=snapshot.learner.env_steps, summary=self._summary(value=values)
+            )
         )
 
     def close(self) -> None:
@@ -165,51 +168,23 @@ class EventFile:
 
 def scalars(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
     """List what is known in a snapshot as (TensorBoard tag, value)."""
-    yield from _of_episodes(snapshot)
-    yield "rate/produced_per_s", snapshot.produced_per_s
-    yield "rate/received_per_s", snapshot.received_per_s
-    yield "rate/consumed_per_s", snapshot.consumed_per_s
-    if snapshot.replay_ratio_actual is not None:
-        yield "replay_ratio/actual", snapshot.replay_ratio_actual
-    yield "replay_ratio/target", snapshot.replay_ratio_target
-    if snapshot.lag is not None:
-        for name, lag in vars(snapshot.lag).items():
-            yield f"policy_lag/{name}", lag
-    for tag, spread in (("sample_age", snapshot.age), ("sample_uses", snapshot.uses)):
-        if spread is not None:
-            for name, value in vars(spread).items():
-                yield f"{tag}/{name}", value
-    if snapshot.replay is not None:
-        yield "replay/size", snapshot.replay.size
-        yield "replay/stale_priorities", snapshot.stale_priorities
-    if snapshot.steps_given_up is not None:
-        yield "replay/steps_given_up", snapshot.steps_given_up
-    for name, loss in snapshot.losses.items():
-        yield f"loss/{name}", loss
-    yield from _of_groups(snapshot)
-    yield "learner/updates", snapshot.updates
-    yield "learner/version", snapshot.version
+    for metric in METRICS:
+        if metric.tag.startswith("replay/") and snapshot.buffer.replay is None:
+            continue
+        value = metric.value(snapshot) if metric.tag else None
+        if is_dataclass(value):
+            value = vars(value)
+        if isinstance(value, Mapping):
+            yield from ((f"{metric.tag}/{name}", one) for name, one in value.items())
+        elif value is not None:
+            yield metric.tag, value
+    for group in snapshot.by_group:
+        if group.mean_100 is not None:
+            yield f"return/mean_100_of_group_{group.group}", group.mean_100
     for kind in dict.fromkeys(role.role for role in snapshot.roles):
         busy = [role.busy for role in snapshot.roles if role.role == kind and role.busy is not None]
         if busy:
             yield f"busy/{kind}", statistics.median(busy)
-
-
-def _of_episodes(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
-    if snapshot.mean_100 is not None:
-        yield "return/mean_100", snapshot.mean_100
-    if snapshot.win_rate is not None:
-        yield "episodes/win_rate", snapshot.win_rate
-    yield "return/episodes", snapshot.episodes
-
-
-def _of_groups(snapshot: Snapshot) -> Iterator[tuple[str, float]]:
-    for group in snapshot.by_group:
-        if group.mean_100 is not None:
-            yield f"return/mean_100_of_group_{group.group}", group.mean_100
-    if snapshot.averaging is not None:
-        yield "averaging/rounds", snapshot.averaging.rounds
-        yield "averaging/missed", sum(snapshot.averaging.missed)
 
 
 class MetricsWriter:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final, Protocol, TextIO
 
-from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.telemetry.snapshot import METRICS, Snapshot
 
 MOST_PAIRS: Final = 7
 """Pairs of a line beside the time: what is read at a glance. Everything is in ``metrics.jsonl``."""
@@ -103,24 +103,15 @@ def _timeless(snapshot: Snapshot) -> Snapshot:
 
 
 def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
-    """What a line says beside the time, the most important first."""
-    yield "env_steps", str(snapshot.env_steps)
-    if snapshot.mean_100 is not None:
-        yield "mean_100", f"{snapshot.mean_100:.6g}"
-    if snapshot.win_rate is not None:
-        yield "win_rate", f"{snapshot.win_rate:.6g}"
-    if snapshot.evaluating is not None:
-        yield "evaluating", _quoted(str(snapshot.evaluating))
-        return
-    yield "produced_per_s", f"{snapshot.produced_per_s:.0f}"
-    yield "consumed_per_s", f"{snapshot.consumed_per_s:.0f}"
-    if snapshot.eta_s is not None:
-        yield "eta_s", f"{snapshot.eta_s:.0f}"
-    if snapshot.bottleneck is not None:
-        kind = snapshot.bottleneck.kind
-        yield "bottleneck", _quoted(kind) if " " in kind else kind
-    if snapshot.lag is not None:
-        yield "lag_mean", f"{snapshot.lag.mean:.3g}"
+    """What a line says beside the time, the most important first; no pace once training is over."""
+    for metric in METRICS:
+        value = metric.value(snapshot) if metric.plain else None
+        if value is not None:
+            key, _, written = metric.plain.partition("=")
+            text = written.format(value)
+            yield key, _quoted(text) if " " in text else text
+            if key == "evaluating":
+                return
 
 
 def _quoted(text: str) -> str:

@@ -27,6 +27,9 @@ ORANGE: Final = "#D55E00"
 GREEN: Final = "#009E73"
 GREY: Final = "#666666"
 
+WINS: Final = "win_rate"
+"""A column, a stop rule and a plot have this name."""
+
 STYLE: Final = {
     "font.size": 8,
     "axes.spines.top": False,
@@ -55,17 +58,15 @@ def draw_plots(run: RunDirectory) -> None:
     rows = read_metrics(run.metrics)
     started = [row for row in rows if row["env_steps"] > 0]
     returns = [row for row in started if row["mean_100"] is not None]
-    won = [row for row in started if "win_rate" in row]
+    won = [row for row in started if WINS in row]
     lags = [row for row in started if row["lag"] is not None]
     # Rows of an earlier version, which a resumed run goes on with, have no ages.
     ages = [row for row in started if row.get("age") is not None]
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
-        if returns:
-            _draw_return(returns, "env_steps", run.plots / "return_over_steps.png")
-            _draw_return(returns, "train_s", run.plots / "return_over_time.png")
-        if won:
-            _draw_win_rate(won, "env_steps", run.plots / "win_rate_over_steps.png")
-            _draw_win_rate(won, "train_s", run.plots / "win_rate_over_time.png")
+        for draw, of_episodes, name in ((_draw_return, returns, "return"), (_draw_wins, won, WINS)):
+            if of_episodes:
+                draw(of_episodes, "env_steps", run.plots / f"{name}_over_steps.png")
+                draw(of_episodes, "train_s", run.plots / f"{name}_over_time.png")
         if started:
             _draw_throughput(started, run.plots / "throughput.png")
         if lags:
@@ -99,11 +100,11 @@ def _draw_return(rows: Rows, over: str, path: Path) -> None:
     _save(figure, path)
 
 
-def _draw_win_rate(rows: Rows, over: str, path: Path) -> None:
+def _draw_wins(rows: Rows, over: str, path: Path) -> None:
     figure, axes = _axes()
     x = _steps(axes, rows) if over == "env_steps" else _time(axes, rows)
-    axes.plot(x, _values(rows, "win_rate"), color=BLUE, marker=_marker(rows))
-    target = rows[-1]["stop"].get("win_rate")
+    axes.plot(x, _values(rows, WINS), color=BLUE, marker=_marker(rows))
+    target = rows[-1]["stop"].get(WINS)
     if target is not None:
         axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9, label=f"stops at {target:g}")
         _legend_above(axes)

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +16,18 @@ from rich.text import Text
 
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import RunDirectory, write_whole
-from tianji_cli.quantities import count, duration, memory, number, rate, several, share, spread
+from tianji_cli.quantities import duration, number, several, share
 from tianji_cli.telemetry.evaluation import Evaluation
-from tianji_cli.telemetry.snapshot import GroupStanding, ReplayFill, RoleSummary, Summary
+from tianji_cli.telemetry.snapshot import (
+    OF_A_REPLAY,
+    OF_EPISODES,
+    OF_PACE,
+    OF_VERSIONS,
+    Metric,
+    RoleSummary,
+    Summary,
+    lines,
+)
 
 STATUS_STYLES: Final = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 
@@ -100,45 +110,22 @@ def _print_facts(summary: Summary, run: RunDirectory, *, goes_on: bool) -> None:
 
 
 def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
-    returns = summary.returns
-    if returns.mean_100 is None:
+    learner = summary.learner
+    if learner.mean_100 is None:
         yield "return", Text("no episode has ended")
     else:
-        behind = f"mean of {'the last 100 of ' if returns.episodes > 100 else ''}{returns.episodes} episodes"
-        behind += f" in {summary.groups} groups" if summary.groups > 1 else ""
-        best = "" if returns.best_mean_100 is None else f", best {number(returns.best_mean_100)}"
-        yield "return", Text.assemble((number(returns.mean_100), "bold"), f"  {behind}{best}")
-    if returns.win_rate is not None:
-        judged = several(returns.episodes_in_mean, "episode")
-        yield "win rate", Text(f"{share(returns.win_rate)} of the last {judged}")
+        total = f"{'the last 100 of ' if learner.episodes > 100 else ''}{learner.episodes} episodes"
+        total += f" in {summary.groups} groups" if summary.groups > 1 else ""
+        best = "" if learner.best_mean_100 is None else f", best {number(learner.best_mean_100)}"
+        yield "return", Text.assemble((number(learner.mean_100), "bold"), f"  mean of {total}{best}")
+    yield from _lines(summary, OF_EPISODES)
     if summary.evaluation is not None:
         yield from _facts_of_evaluation(summary.evaluation)
-    for threshold, seconds in summary.time_to.items():
+    for threshold, seconds in learner.time_to.items():
         yield f"time to {threshold:g}", Text("not reached" if seconds is None else duration(seconds))
-    yield (
-        "trained",
-        Text(
-            f"{_env_steps(summary)}, {count(summary.updates)} updates in "
-            f"{duration(summary.train_s)}, {duration(summary.wall_s)} in all"
-        ),
-    )
-    yield (
-        "rates",
-        Text(
-            f"produced {rate(summary.produced_per_s)}, received {rate(summary.received_per_s)}, "
-            f"consumed {rate(summary.consumed_per_s)}"
-        ),
-    )
-    if summary.bottleneck is not None:
-        yield "bottleneck", Text(str(summary.bottleneck))
-    ratio = summary.replay_ratio
-    actual = "no update made" if ratio.actual is None else f"{ratio.actual:.2f}"
-    if ratio.target:  # Otherwise no learner lived to say it.
-        yield "replay ratio", Text(f"{actual}, target {ratio.target:.2f}")
-    if summary.staleness is not None:
-        yield "policy lag", Text(f"{spread(summary.staleness)} versions")
-    yield from _facts_of_groups(summary)
-    yield from _facts_of_replay(summary)
+    yield from _lines(summary, OF_PACE)
+    yield from _lines(summary, OF_VERSIONS)
+    yield from _lines(summary, OF_A_REPLAY)
     yield (
         "samples",
         Text(
@@ -151,6 +138,12 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "busy", Text(busy)
 
 
+def _lines(summary: Summary, metrics: Iterable[Metric]) -> Iterator[tuple[str, Text]]:
+    lost = summary.averaging is not None and summary.averaging.lost
+    for label, text in lines(summary, metrics, attrgetter("result")):
+        yield label, Text(text, style="yellow" if label == "averaging" and lost else "")
+
+
 def _facts_of_evaluation(evaluation: Evaluation) -> Iterator[tuple[str, Text]]:
     said = evaluation.described("greedy episodes", "experiment.eval_max_s, eval_max_steps")
     yield "evaluation", Text(said, style="yellow" if evaluation.left_out else "")
@@ -161,42 +154,6 @@ def _facts_of_evaluation(evaluation: Evaluation) -> Iterator[tuple[str, Text]]:
 def of_agents(means: Mapping[str, float]) -> str:
     """Write the mean return of each agent of a team."""
     return ", ".join(f"{name} {number(mean)}" for name, mean in means.items())
-
-
-def _env_steps(summary: Summary) -> str:
-    frames = summary.frames or 0
-    taken = f", {count(frames)} frames" if frames > summary.env_steps else ""
-    beyond = f" ({count(summary.overshoot)} beyond the goal)" if summary.overshoot else ""
-    return f"{count(summary.env_steps)} env steps{beyond}{taken}"
-
-
-def _facts_of_groups(summary: Summary) -> Iterator[tuple[str, Text]]:
-    if summary.averaging is not None:
-        yield "averaging", Text(str(summary.averaging), style="yellow" if summary.averaging.lost else "")
-    if summary.by_group:
-        yield "groups", Text("; ".join(map(_group, summary.by_group)))
-
-
-def _facts_of_replay(summary: Summary) -> Iterator[tuple[str, Text]]:
-    if summary.replay is not None:
-        yield "replay", Text(_replay(summary.replay, summary.staleness_p))
-    if summary.sample_age is not None:
-        yield "sample age", Text(f"{spread(summary.sample_age)} env steps")
-    if summary.uses is not None:
-        yield "uses", Text(f"{spread(summary.uses)} of each sample")
-    if summary.stale_priorities:
-        late = f"{summary.stale_priorities} came after their samples had made room for others"
-        yield "priorities", Text(late)
-
-
-def _replay(replay: ReplayFill, staleness_p: float | None) -> str:
-    filled = f"{count(replay.size)} of {count(replay.capacity)} env steps, {memory(replay.nbytes)}"
-    return filled if staleness_p is None else f"{filled}; a batch is {staleness_p:.3g} of it (P, Equation 2)"
-
-
-def _group(group: GroupStanding) -> str:
-    mean = "no episode has ended" if group.mean_100 is None else f"return {number(group.mean_100)}"
-    return f"{group.group}: {mean}, {count(group.env_steps)} env steps, {count(group.updates)} updates"
 
 
 def _busy(roles: tuple[RoleSummary, ...]) -> str:
@@ -223,9 +180,10 @@ def _warnings(summary: Summary) -> Iterator[tuple[str, Text]]:
             "rejected",
             Text(f"{summary.rejected_frames} messages that were no frames of this job", style="yellow"),
         )
-    if summary.steps_given_up:
+    given_up = summary.buffer.steps_given_up
+    if given_up:
         what = (
-            f"{several(summary.steps_given_up, 'step')} belonged to episodes whose beginning had left the "
+            f"{several(given_up, 'step')} belonged to episodes whose beginning had left the "
             "replay before they ended: a larger distribution.buffer.capacity would be right"
         )
         yield "given up", Text(what, style="yellow")
@@ -240,7 +198,7 @@ def _next_steps(summary: Summary, run: RunDirectory, *, goes_on: bool) -> Iterat
     path = shlex.quote(str(run.path))
     if summary.status != "failed":
         yield "evaluate it", f"tianji eval {path}"
-    if goes_on and summary.status != "finished" and summary.env_steps:
+    if goes_on and summary.status != "finished" and summary.learner.env_steps:
         yield "go on with it", f"tianji train --resume {path}"
     if summary.status == "failed":
         yield "see its logs", f"ls {shlex.quote(str(run.path / 'logs'))}"

@@ -1,30 +1,28 @@
-"""The state of a run at one moment, and what is left of it at the end.
+"""The state of a run at one moment, what is left of it at the end, and where each number of it is shown.
 
-The root role builds a ``Snapshot`` about once a second and one ``Summary`` when the run is over. Displays,
-metrics and plots read them. This module knows neither files nor terminals.
+The root builds a ``Snapshot`` about once a second and one ``Summary`` when the run is over. ``METRICS``
+declares every number: rows of ``metrics.jsonl``, TensorBoard events, plain lines, the live display, the
+result and ``summary.json`` are filled from it, and read back by it. This module knows neither files nor
+terminals.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from operator import attrgetter
+from typing import Any, Final, Literal, Self
 
-from tianji_cli.quantities import exact, finite
+from tianji_cli.quantities import count, duration, exact, finite, memory, number, rate, several, share, spread
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
-from tianji_cli.wire.reports import Spread
+from tianji_cli.telemetry.evaluation import Evaluation
+from tianji_cli.wire.reports import BufferReport, Evaluating, LearnerReport, Number
 
 SUMMARY_SCHEMA: Final = 1
 """Schema number of ``summary.json``; it changes when a key changes its meaning or goes away."""
 
 Status = Literal["finished", "stopped", "failed"]
-
-_TABLES: Final = ("lag", "age", "uses", "replay", "bottleneck", "averaging", "evaluating")
-"""Fields of a snapshot that are tables in a row of ``metrics.jsonl``, or null."""
-_ONLY_IF_KNOWN: Final = ("win_rate", "steps_given_up")
-"""Fields that are not mentioned where nothing is won, or no sequences are learnt from."""
 
 
 @dataclass(frozen=True)
@@ -75,21 +73,6 @@ class StopProgress:
 
 
 @dataclass(frozen=True)
-class ReplayFill:
-    """How full a replay is.
-
-    Attributes:
-        size: env steps in it.
-        capacity: env steps that it can hold.
-        nbytes: memory that it takes, in bytes.
-    """
-
-    size: int
-    capacity: int
-    nbytes: int
-
-
-@dataclass(frozen=True)
 class Averaging:
     """How the root averaged the parameters of several groups in this session.
 
@@ -103,6 +86,11 @@ class Averaging:
     missed: tuple[int, ...]
     lost: tuple[int, ...] = ()
 
+    @property
+    def all_missed(self) -> int:
+        """How many all groups together came too late for."""
+        return sum(self.missed)
+
     def __str__(self) -> str:
         """As it is shown: ``12 rounds; group 1 missed 3; group 2 is lost``."""
         said = [f"{self.rounds} round{'' if self.rounds == 1 else 's'}"]
@@ -113,17 +101,7 @@ class Averaging:
 
 @dataclass(frozen=True)
 class GroupStanding:
-    """How far one of several groups is; counts are over all sessions.
-
-    Attributes:
-        group: its number.
-        env_steps: environment steps that its buffer received.
-        updates: gradient updates.
-        version: newest version of its policy.
-        mean_100: mean return of its own last 100 episodes; None before any has ended.
-        best_mean_100: highest of them over 100 episodes.
-        consumed: sample uses in updates.
-    """
+    """How far one of several groups is: its number, and fields of its learner's report."""
 
     group: int
     env_steps: int
@@ -133,10 +111,15 @@ class GroupStanding:
     best_mean_100: float | None
     consumed: int
 
+    @classmethod
+    def of(cls, group: int, said: LearnerReport) -> Self:
+        """Take what is shown of a group from what its learner said last."""
+        return cls(group, *(getattr(said, one.name) for one in fields(cls)[1:]))
 
-@dataclass(frozen=True)
-class Snapshot:
-    """A run at one moment. In a resumed run, counts and ``train_s`` go on from where it was interrupted.
+
+@dataclass(frozen=True, kw_only=True)
+class JobState:
+    """What is known of a job: at one moment of it, or of a whole session.
 
     Of several groups, counts are sums, ``version``, ``train_s`` and ``best_mean_100`` the largest, and
     ``mean_100``, ``win_rate`` and ``losses`` means over groups; means of ``lag``, ``age`` and ``uses`` are
@@ -144,87 +127,63 @@ class Snapshot:
 
     Attributes:
         elapsed_s: seconds since the command was started.
-        train_s: seconds since the first environment step (0 before it), without interruptions.
-        env_steps: environment steps of experience that learners have received.
+        learner: what the learners reported; ``env_steps`` is no less than after the session before.
+        buffer: what the buffers reported.
         produced: environment steps made by the actors.
-        consumed: sample uses in updates.
-        updates: gradient updates.
-        version: newest policy version.
-        produced_per_s: environment steps made per second over the last interval.
-        received_per_s: environment steps received per second over the last interval.
-        consumed_per_s: sample uses per second over the last interval.
-        replay_ratio_target: sample uses for each environment step that the job holds (``rho``).
-        replay_ratio_actual: what it held so far (with a replay, since the warm-up); None before the first
-            update.
-        lag: policy lag of the samples used; None before the first update.
-        episodes: episodes ended so far.
-        episodes_in_mean: how many of them are behind ``mean_100`` (at most 100).
-        mean_100: mean return of the last 100 episodes; None before any has ended.
-        best_mean_100: highest ``mean_100`` so far over 100 episodes; None before so many have ended.
-        losses: means of the learner's losses and diagnostics, by name.
-        roles: every role of the job.
-        stop: progress towards each stop rule.
-        age: env steps received between a sample and its use; None without a replay or before the first use.
-        uses: how often samples were used, of all there were; None likewise.
-        replay: how full the replay is; None without one.
+        produced_per_s: environment steps made per second, over the last interval or the session.
+        received_per_s: environment steps received per second.
+        consumed_per_s: sample uses per second.
+        replay_ratio: sample uses for each environment step so far (with a replay, since the warm-up); None
+            before the first update.
         staleness_p: P = B_s / N_s, the batch size's share of the replay's capacity (Equation 2); None
             without a replay.
-        stale_priorities: priorities that came after their samples had made room for others.
-        bottleneck: what held the job back in the last seconds; None while too little is known.
+        bottleneck: what held the job back in the last seconds, or in the session; None while too little is
+            known.
         averaging: of the groups' parameters; None with one group.
         by_group: how far each group is; empty with one group.
         extra: what user roles report, by name and rank.
         frames_per_step: frames of the game that an environment step takes; None until an actor has said it.
-        win_rate: share of the last 100 episodes that were won; None before any has ended, or where nothing
-            is won.
-        steps_given_up: env steps of sequences whose beginning had left the replay before they ended; None
-            where no sequences are learnt from.
-        evaluating: how far the evaluation is; None before it.
+        evaluating: how far the evaluation is; None before it, and when it is over.
     """
 
-    elapsed_s: float
-    train_s: float
-    env_steps: int
+    elapsed_s: Number
+    learner: LearnerReport = field(default_factory=LearnerReport)
+    buffer: BufferReport = field(default_factory=BufferReport)
     produced: int
-    consumed: int
-    updates: int
-    version: int
-    produced_per_s: float
-    received_per_s: float
-    consumed_per_s: float
-    replay_ratio_target: float
-    replay_ratio_actual: float | None
-    lag: Spread | None
-    episodes: int
-    episodes_in_mean: int
-    mean_100: float | None
-    best_mean_100: float | None
-    losses: Mapping[str, float] = field(default_factory=dict)
-    roles: tuple[RoleStatus, ...] = ()
-    stop: tuple[StopProgress, ...] = ()
-    age: Spread | None = None
-    uses: Spread | None = None
-    replay: ReplayFill | None = None
+    produced_per_s: Number
+    received_per_s: Number
+    consumed_per_s: Number
+    replay_ratio: float | None = None
     staleness_p: float | None = None
-    stale_priorities: int = 0
     bottleneck: Bottleneck | None = None
     averaging: Averaging | None = None
     by_group: tuple[GroupStanding, ...] = ()
     extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     frames_per_step: int | None = None
-    win_rate: float | None = None
-    steps_given_up: int | None = None
     evaluating: Evaluating | None = None
 
     @property
     def frames(self) -> int | None:
         """Return the frames of the game that the environment steps took; None until that is known."""
-        return None if self.frames_per_step is None else self.env_steps * self.frames_per_step
+        return None if self.frames_per_step is None else self.learner.env_steps * self.frames_per_step
 
     @property
     def frames_per_s(self) -> float | None:
-        """Return the frames made per second over the last interval; None likewise."""
+        """Return the frames made per second; None likewise."""
         return None if self.frames_per_step is None else self.produced_per_s * self.frames_per_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot(JobState):
+    """A run at one moment. In a resumed run, counts and ``train_s`` go on from where it was interrupted.
+
+    Attributes:
+        roles: every role of the job.
+        stop: progress towards each stop rule.
+    """
+
+    roles: tuple[RoleStatus, ...] = ()
+    stop: tuple[StopProgress, ...] = ()
 
     @property
     def next_stop(self) -> StopProgress | None:
@@ -240,59 +199,17 @@ class Snapshot:
 
     def metrics(self) -> dict[str, Any]:
         """Return one row of ``metrics.jsonl``: everything but what seldom changes, fit for JSON."""
-        row: dict[str, Any] = {
-            name: value
-            for name, value in vars(self).items()
-            if name not in {*_TABLES, "losses", "roles", "stop", "by_group"}
-            and (value is not None or name not in _ONLY_IF_KNOWN)
-        }
-        for name in _TABLES:
-            table = getattr(self, name)
-            row[name] = None if table is None else asdict(table)
-        row["frames"], row["frames_per_s"] = self.frames, self.frames_per_s
-        row["by_group"] = [asdict(group) for group in self.by_group]
-        row["losses"] = dict(self.losses)
+        row = dict(_known(self, attrgetter("row")))
         row["busy"] = {role.name: role.busy for role in self.roles}
         row["restarts"] = sum(role.restarts for role in self.roles)
         row["stop"] = {rule.rule: rule.target for rule in self.stop}
         row["reached"] = {rule.rule: rule.value for rule in self.stop}
         row["reached_in_s"] = {rule.rule: rule.eta_s for rule in self.stop}
-        row["eta_s"] = self.eta_s
         return {key: finite(value) for key, value in row.items()}
 
     def standing(self) -> list[dict[str, Any]]:
         """Return what of the roles seldom changes: all but how busy they are, fit for JSON."""
         return [{name: value for name, value in vars(role).items() if name != "busy"} for role in self.roles]
-
-
-@dataclass(frozen=True)
-class ReplayRatio:
-    """Sample uses for each environment step: as the job was to hold it, and as it did.
-
-    With a replay, the actual ratio is of the environment steps after the warm-up.
-    """
-
-    target: float
-    actual: float | None
-
-
-@dataclass(frozen=True)
-class Returns:
-    """Undiscounted returns of the training episodes; None while there are not enough of them.
-
-    Attributes:
-        episodes: how many ended.
-        mean_100: mean return of the last 100.
-        best_mean_100: highest of these means.
-        win_rate: share of the last 100 that were won; None where nothing is won.
-        episodes_in_mean: how many are behind ``mean_100`` and ``win_rate``: of each group at most 100.
-    """
-
-    episodes: int
-    mean_100: float | None
-    best_mean_100: float | None
-    win_rate: float | None = None
-    episodes_in_mean: int = 0
 
 
 @dataclass(frozen=True)
@@ -309,78 +226,37 @@ class RoleSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
-    """What ``summary.json`` holds. Rates are means over ``train_s``, in samples per second.
+class Summary(JobState):
+    """What ``summary.json`` holds. Rates are means over the session's training, in samples per second.
 
     Attributes:
         status: "finished" by a stop rule, "stopped" by the user, "failed".
         reason: what ended the run, in words.
-        env_steps: environment steps of experience that learners have received, over all sessions.
-        overshoot: how many of them came beyond ``experiment.stop.env_steps``; None without that rule.
-        produced: environment steps made by the actors; each of them is one of the next four.
-        received: by the buffers.
+        overshoot: how many environment steps came beyond ``experiment.stop.env_steps``; None without that
+            rule.
+        received: environment steps, by the buffers; each one produced is one of these or the next three.
         in_flight: pushed and not received when the run stopped, or not pushed yet.
         lost: with a process that died.
         dropped: on purpose, by a rule that says so.
-        staleness: policy lag of the samples used, in versions.
-        time_to: return threshold -> seconds from the first environment step until ``mean_100`` reached it.
         rejected_frames: messages refused because they were no valid frame of this job.
         last_report_only: ranks on hosts that were lost: of what they made only the last report is counted.
-        sample_age: env steps received between a sample and its use; None without a replay.
-        uses: how often samples were used, of all there were; None without a replay.
-        replay: how full the replay was; None without one.
-        staleness_p: P = B_s / N_s (Equation 2); None without a replay.
-        stale_priorities: priorities that came after their samples had made room for others.
-        bottleneck: what held the job back over the whole session; None if it was too short to tell.
-        averaging: of the groups' parameters; None with one group.
-        by_group: how far each group came; empty with one group.
-        extra: what user roles reported last, by name and rank.
-        frames: frames of the game that ``env_steps`` took; None if no actor has said how many a step takes.
-        frames_per_s: frames made per second; None likewise.
-        steps_given_up: env steps of sequences whose beginning had left the replay before they ended; None
-            where no sequences were learnt from.
     """
 
     experiment: str
     status: Status
     reason: str
-    wall_s: float
-    train_s: float
-    env_steps: int
-    updates: int
     transport: str
     mode: str
     groups: int
-    produced: int
     received: int
-    consumed: int
     in_flight: int
     lost: int
     dropped: int
-    produced_per_s: float
-    received_per_s: float
-    consumed_per_s: float
-    replay_ratio: ReplayRatio
-    staleness: Spread | None
-    returns: Returns
-    time_to: Mapping[float, float | None]
     evaluation: Evaluation | None
     rejected_frames: int
     roles: tuple[RoleSummary, ...]
     last_report_only: tuple[int, ...] = ()
-    sample_age: Spread | None = None
-    uses: Spread | None = None
-    replay: ReplayFill | None = None
-    staleness_p: float | None = None
-    stale_priorities: int = 0
-    bottleneck: Bottleneck | None = None
-    averaging: Averaging | None = None
-    by_group: tuple[GroupStanding, ...] = ()
-    extra: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     overshoot: int | None = None
-    frames: int | None = None
-    frames_per_s: float | None = None
-    steps_given_up: int | None = None
 
     @property
     def unaccounted(self) -> int:
@@ -389,17 +265,302 @@ class Summary:
 
     def document(self) -> dict[str, Any]:
         """Return the keys and values of ``summary.json``; what is not finite becomes None."""
-        document = {"schema": SUMMARY_SCHEMA, **asdict(self)}
-        document["time_to"] = {exact(threshold): seconds for threshold, seconds in self.time_to.items()}
-        for key in ("staleness", "sample_age", "uses"):
+        of_any_state = {one.name for one in fields(JobState)}
+        document: dict[str, Any] = {"schema": SUMMARY_SCHEMA}
+        document |= {name: _for_json(value) for name, value in vars(self).items() if name not in of_any_state}
+        if self.evaluation is not None:  # What an environment does not know of is not mentioned.
+            optional = {name for name in ("win_rate", "agents") if getattr(self.evaluation, name) is None}
+            document["evaluation"] = {
+                name: value for name, value in document["evaluation"].items() if name not in optional
+            }
+        for place, value in _known(self, attrgetter("summary")):
+            table, _, key = place.rpartition(".")
+            (document.setdefault(table, {}) if table else document)[key] = value
+        document["time_to"] = {
+            exact(threshold): finite(seconds) for threshold, seconds in self.learner.time_to.items()
+        }
+        for key in SPREADS:
             if document[key] is None:
                 document[key] = dict.fromkeys(("mean", "p50", "p95", "max"))
-        for table, key in (("returns", "win_rate"), ("evaluation", "win_rate"), ("evaluation", "agents")):
-            if document[table] is not None and document[table][key] is None:
-                del document[table][key]  # What an environment does not know of is not mentioned.
-        if self.steps_given_up is None:
-            del document["steps_given_up"]
-        return {key: finite(value) for key, value in document.items()}
+        first = [key for key in _SUMMARY_ORDER if key in document]
+        return {key: document[key] for key in dict.fromkeys((*first, *document))}
+
+
+SPREADS: Final = ("staleness", "sample_age", "uses")
+"""Keys of a summary that are tables of statistics, of nulls if there are none."""
+# fmt: off
+_SUMMARY_ORDER: Final = (
+    "schema", "experiment", "status", "reason", "wall_s", "train_s", "env_steps", "updates", "transport",
+    "mode", "groups", "produced", "received", "consumed", "in_flight", "lost", "dropped", "produced_per_s",
+    "received_per_s", "consumed_per_s", "replay_ratio", "staleness", "returns", "time_to", "evaluation",
+    "rejected_frames", "roles", "last_report_only", "sample_age", "uses", "replay", "staleness_p",
+    "stale_priorities", "bottleneck", "averaging", "by_group", "extra", "overshoot", "frames", "frames_per_s",
+)
+# fmt: on
+"""How a summary begins; whatever else it has comes after these keys."""
+
+
+def _for_json(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    elif isinstance(value, tuple):
+        value = [_for_json(one) for one in value]
+    return finite(value)
+
+
+def _known(state: JobState, place: Callable[[Metric], str]) -> Iterator[tuple[str, Any]]:
+    """List keys and values of what a row or a summary mentions, fit for JSON."""
+    for metric in METRICS:
+        key = place(metric)
+        if key:
+            value = metric.value(state)
+            if value is not None or not metric.if_known:
+                yield key, _for_json(value)
+
+
+Line = tuple[str, Callable[[Any], str | None]]
+"""Label and text of a line on the screen; there is none where the text is None."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A number of a job, or a small record of numbers, and every place where it is shown.
+
+    Attributes:
+        of: where it is in a ``JobState``: names of attributes, joined by dots.
+        row: its key in a row of ``metrics.jsonl``; empty: it is not there.
+        summary: its key in ``summary.json``, in a table of it as ``table.key``; empty likewise.
+        tag: of its scalar in TensorBoard; of a record's, what comes before the name of each.
+        plain: its pair in a plain line, with a format for the value.
+        live: its line in the live display.
+        result: its line in the result on stdout.
+        if_known: rows and summary do not mention it while it is None.
+    """
+
+    of: str
+    row: str = ""
+    summary: str = ""
+    tag: str = ""
+    plain: str = ""
+    live: Line | None = None
+    result: Line | None = None
+    if_known: bool = False
+
+    def value(self, state: JobState) -> Any:
+        """Return its value; None if it, or the record that it is in, is not known."""
+        value: Any = state
+        for name in self.of.split("."):
+            value = None if value is None else getattr(value, name)
+        return value
+
+
+def _win_rate(state: JobState) -> str | None:
+    if state.learner.win_rate is None:
+        return None
+    return f"{share(state.learner.win_rate)} of the last {several(state.learner.episodes_in_mean, 'episode')}"
+
+
+def _frames(state: JobState) -> str:
+    frames = state.frames or 0
+    return f", {count(frames)} frames" if frames > state.learner.env_steps else ""
+
+
+def _steps(state: JobState) -> str:
+    learner = state.learner
+    return (
+        f"{count(learner.env_steps)} env steps{_frames(state)}, {count(learner.updates)} updates, "
+        f"policy version {count(learner.version)}"
+    )
+
+
+def _trained(summary: Summary) -> str:
+    beyond = f" ({count(summary.overshoot)} beyond the goal)" if summary.overshoot else ""
+    return (
+        f"{count(summary.learner.env_steps)} env steps{beyond}{_frames(summary)}, "
+        f"{count(summary.learner.updates)} updates in {duration(summary.learner.train_s)}, "
+        f"{duration(summary.elapsed_s)} in all"
+    )
+
+
+def _rates(state: JobState) -> str | None:
+    if state.evaluating is not None:
+        return None
+    return (
+        f"produced {rate(state.produced_per_s)}, received {rate(state.received_per_s)}, "
+        f"consumed {rate(state.consumed_per_s)}"
+    )
+
+
+def _bottleneck(state: JobState) -> str | None:
+    return None if state.bottleneck is None or state.evaluating is not None else str(state.bottleneck)
+
+
+def _ratio(summary: Summary) -> str | None:
+    if not summary.learner.rho:
+        return None  # No learner lived to say it.
+    actual = "no update made" if summary.replay_ratio is None else f"{summary.replay_ratio:.2f}"
+    return f"{actual}, target {summary.learner.rho:.2f}"
+
+
+def _fill_and_ratio(state: JobState) -> str | None:
+    said, replay = [], state.buffer.replay
+    if replay is not None:
+        said.append(f"{count(replay.size)} of {count(replay.capacity)} env steps ({memory(replay.nbytes)})")
+    if state.replay_ratio is not None:
+        said.append(f"ratio {state.replay_ratio:.2f}, target {state.learner.rho:.2f}")
+    return ", ".join(said) or None
+
+
+def _fill_and_p(state: JobState) -> str | None:
+    replay = state.buffer.replay
+    if replay is None:
+        return None
+    filled = f"{count(replay.size)} of {count(replay.capacity)} env steps, {memory(replay.nbytes)}"
+    if state.staleness_p is None:
+        return filled
+    return f"{filled}; a batch is {state.staleness_p:.3g} of it (P, Equation 2)"
+
+
+def _age(state: JobState) -> str | None:
+    return None if state.learner.age is None else f"{spread(state.learner.age)} env steps"
+
+
+def _uses(state: JobState) -> str | None:
+    return None if state.buffer.uses is None else f"{spread(state.buffer.uses)} of each sample"
+
+
+def _late(state: JobState) -> str | None:
+    late = state.buffer.stale_priorities
+    return f"{count(late)} came after their samples had made room" if late else None
+
+
+def _late_in_all(state: JobState) -> str | None:
+    late = state.buffer.stale_priorities
+    return f"{late} came after their samples had made room for others" if late else None
+
+
+def _given_up(state: JobState) -> str | None:
+    steps = state.buffer.steps_given_up
+    return f"{count(steps)} steps of episodes that had lost their beginning" if steps else None
+
+
+def _lag(state: JobState) -> str | None:
+    return None if state.learner.lag is None else f"{spread(state.learner.lag)} versions"
+
+
+def _averaging(state: JobState) -> str | None:
+    return None if state.averaging is None else str(state.averaging)
+
+
+def _groups(state: JobState) -> str | None:
+    return "; ".join(map(_group, state.by_group)) or None
+
+
+def _group(group: GroupStanding) -> str:
+    mean = "no episode has ended" if group.mean_100 is None else f"return {number(group.mean_100)}"
+    return f"{group.group}: {mean}, {count(group.env_steps)} env steps, {count(group.updates)} updates"
+
+
+def _losses(state: JobState) -> str | None:
+    return ", ".join(f"{name} {number(loss)}" for name, loss in state.learner.losses.items()) or None
+
+
+# fmt: off
+OF_EPISODES: Final = (
+    Metric(of="elapsed_s", row="elapsed_s", summary="wall_s"),
+    Metric(of="learner.train_s", row="train_s", summary="train_s"),
+    Metric(of="learner.env_steps", row="env_steps", summary="env_steps", plain="env_steps={}"),
+    Metric(of="learner.episodes", row="episodes", summary="returns.episodes", tag="return/episodes"),
+    Metric(of="learner.mean_100", row="mean_100", summary="returns.mean_100", tag="return/mean_100",
+           plain="mean_100={:.6g}"),
+    Metric(of="learner.best_mean_100", row="best_mean_100", summary="returns.best_mean_100"),
+    Metric(of="learner.win_rate", row="win_rate", summary="returns.win_rate", tag="episodes/win_rate",
+           plain="win_rate={:.6g}", live=("win rate", _win_rate), result=("win rate", _win_rate),
+           if_known=True),
+    Metric(of="learner.episodes_in_mean", row="episodes_in_mean", summary="returns.episodes_in_mean"),
+    Metric(of="evaluating", row="evaluating", plain="evaluating={}"),
+)
+OF_PACE: Final = (
+    Metric(of="learner.updates", row="updates", summary="updates", tag="learner/updates",
+           live=("steps", _steps), result=("trained", _trained)),
+    Metric(of="learner.version", row="version", tag="learner/version"),
+    Metric(of="produced", row="produced", summary="produced"),
+    Metric(of="learner.consumed", row="consumed"),
+    Metric(of="learner.session_consumed", summary="consumed"),
+    Metric(of="produced_per_s", row="produced_per_s", summary="produced_per_s", tag="rate/produced_per_s",
+           plain="produced_per_s={:.0f}", live=("rates", _rates), result=("rates", _rates)),
+    Metric(of="received_per_s", row="received_per_s", summary="received_per_s", tag="rate/received_per_s"),
+    Metric(of="consumed_per_s", row="consumed_per_s", summary="consumed_per_s", tag="rate/consumed_per_s",
+           plain="consumed_per_s={:.0f}"),
+    Metric(of="eta_s", row="eta_s", plain="eta_s={:.0f}"),
+    Metric(of="frames_per_step", row="frames_per_step"),
+    Metric(of="frames", row="frames", summary="frames"),
+    Metric(of="frames_per_s", row="frames_per_s", summary="frames_per_s"),
+    Metric(of="bottleneck", row="bottleneck", summary="bottleneck", plain="bottleneck={.kind}",
+           live=("bottleneck", _bottleneck), result=("bottleneck", _bottleneck)),
+    Metric(of="learner.rho", row="replay_ratio_target", summary="replay_ratio.target",
+           tag="replay_ratio/target", result=("replay ratio", _ratio)),
+    Metric(of="replay_ratio", row="replay_ratio_actual", summary="replay_ratio.actual",
+           tag="replay_ratio/actual"),
+)
+OF_A_REPLAY: Final = (
+    Metric(of="buffer.replay", row="replay", summary="replay", live=("replay", _fill_and_ratio),
+           result=("replay", _fill_and_p)),
+    Metric(of="buffer.replay.size", tag="replay/size"),
+    Metric(of="staleness_p", row="staleness_p", summary="staleness_p"),
+    Metric(of="learner.age", row="age", summary="sample_age", tag="sample_age", live=("sample age", _age),
+           result=("sample age", _age)),
+    Metric(of="buffer.uses", row="uses", summary="uses", tag="sample_uses", live=("uses", _uses),
+           result=("uses", _uses)),
+    Metric(of="buffer.stale_priorities", row="stale_priorities", summary="stale_priorities",
+           tag="replay/stale_priorities", live=("priorities", _late), result=("priorities", _late_in_all)),
+    Metric(of="buffer.steps_given_up", row="steps_given_up", summary="steps_given_up",
+           tag="replay/steps_given_up", live=("given up", _given_up), if_known=True),
+)
+OF_VERSIONS: Final = (
+    Metric(of="learner.lag", row="lag", summary="staleness", tag="policy_lag", plain="lag_mean={.mean:.3g}",
+           live=("policy lag", _lag), result=("policy lag", _lag)),
+    Metric(of="averaging", row="averaging", summary="averaging", live=("averaging", _averaging),
+           result=("averaging", _averaging)),
+    Metric(of="averaging.rounds", tag="averaging/rounds"),
+    Metric(of="averaging.all_missed", tag="averaging/missed"),
+    Metric(of="by_group", row="by_group", summary="by_group", result=("groups", _groups)),
+    Metric(of="extra", row="extra", summary="extra"),
+    Metric(of="learner.losses", row="losses", tag="loss", live=("losses", _losses)),
+)
+# fmt: on
+METRICS: Final = (*OF_EPISODES, *OF_PACE, *OF_A_REPLAY, *OF_VERSIONS)
+"""Every number that a run shows. Lines of the display and pairs of a plain line come in this order."""
+
+
+def lines(
+    state: JobState, metrics: Iterable[Metric], place: Callable[[Metric], Line | None]
+) -> Iterator[tuple[str, str]]:
+    """List label and text of the lines that some metrics have on a screen: ``live`` or ``result``."""
+    for line in filter(None, map(place, metrics)):
+        text = line[1](state)
+        if text is not None:
+            yield line[0], text
+
+
+def read_back(written: Mapping[str, Any], place: Callable[[Metric], str]) -> dict[str, Any]:
+    """Put what a row or a summary says to where a ``JobState`` has it, to be validated.
+
+    Args:
+        written: the row or the summary.
+        place: the key of a metric there: ``row`` or ``summary``.
+    """
+    state: dict[str, Any] = {}
+    for metric in METRICS:
+        table, _, key = place(metric).rpartition(".")
+        found = (written.get(table) or {}) if table else written
+        if key in found:
+            *records, name = metric.of.split(".")
+            into = state
+            for record in records:
+                into = into.setdefault(record, {})
+            into[name] = found[key]
+    return state
 
 
 WINDOW_S: Final = 30.0

@@ -6,10 +6,9 @@ damaged or not whole yet is passed over: the next one is a second away.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from tianji_cli.errors import TianjiError, printable
 from tianji_cli.files.regular import open_regular, read_json
-from tianji_cli.telemetry.evaluation import Evaluation
-from tianji_cli.telemetry.snapshot import ReplayRatio, Snapshot, Summary
+from tianji_cli.telemetry.snapshot import SPREADS, Snapshot, Summary, read_back
 
 BLOCK: Final = 1 << 20
 """Bytes that are read at once: the metrics of a run of days are larger than what is worth holding."""
@@ -40,7 +38,6 @@ class Row(BaseModel):
         stop: where the run stops, by rule.
         reached: where it is now.
         reached_in_s: when it will be there.
-        losses: of the learner; null for what was not finite.
         roles: who carries which role, where and how; None if it is as in the rows before.
     """
 
@@ -53,7 +50,6 @@ class Row(BaseModel):
     stop: dict[str, float] = {}
     reached: dict[str, float | None] = {}
     reached_in_s: dict[str, float | None] = {}
-    losses: dict[str, float | None] = {}
     roles: list[dict[str, Any]] | None = None
 
     def snapshot(self, roles: Roles) -> Snapshot:
@@ -75,9 +71,8 @@ class Row(BaseModel):
             for rule, target in self.stop.items()
         ]
         busy = [{**role, "busy": self.busy.get(f"{role.get('role')}-{role.get('rank')}")} for role in roles]
-        losses = {name: math.nan if loss is None else loss for name, loss in self.losses.items()}
-        values = _printable(self.model_dump() | {"stop": stop, "roles": busy, "losses": losses})
-        return _SNAPSHOT.validate_python(_not_finite_again(Snapshot, values))
+        values = read_back(self.model_dump(), attrgetter("row"))
+        return _SNAPSHOT.validate_python(_printable(values | {"stop": stop, "roles": busy}))
 
 
 class MetricsFollower:
@@ -137,18 +132,19 @@ def read_summary(path: Path) -> Summary | None:
     """
     try:
         document = _printable(read_json(path))
-        for key in ("staleness", "sample_age", "uses"):
+        for key in SPREADS:
             if not any(value is not None for value in (document.get(key) or {}).values()):
                 document[key] = None
-        for key, kind in (("evaluation", Evaluation), ("replay_ratio", ReplayRatio)):
-            if document.get(key) is not None:
-                document[key] = _not_finite_again(kind, document[key])
-        return _SUMMARY.validate_python(_not_finite_again(Summary, document))
+        values = read_back(document, attrgetter("summary"))
+        values["learner"]["time_to"] = document["time_to"]
+        if document.get("frames") and document["env_steps"]:
+            values["frames_per_step"] = document["frames"] // document["env_steps"]
+        return _SUMMARY.validate_python(document | values)
     except FileNotFoundError:
         return None
     except OSError as cause:
         raise TianjiError(f"cannot read {path}: {cause.strerror}") from cause
-    except (ValueError, AttributeError, RecursionError) as cause:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as cause:
         raise TianjiError(f"{path} is no summary that this version of tianji can read") from cause
 
 
@@ -173,9 +169,3 @@ def _printable(value: Any) -> Any:
         case dict():
             return {_printable(key): _printable(one) for key, one in value.items()}
     return value
-
-
-def _not_finite_again(kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Copy what JSON has of a dataclass; a null can only be NaN where the field has to be a number."""
-    numbers = {field.name for field in fields(kind) if field.type == "float"}
-    return {name: math.nan if value is None and name in numbers else value for name, value in values.items()}

@@ -30,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from tianji_cli.config.schema import MAX_PROCESSES
 from tianji_cli.errors import ProcessExit
 from tianji_cli.files.counters import Production, ProductionFile
+from tianji_cli.wire.reports import AnyReport
 from tianji_transports.wiring import Wiring
 
 MOST_SHOWN: Final = 100
@@ -91,7 +92,7 @@ class Report(Message):
     kind: Literal["report"] = "report"
     rank: int
     incarnation: Natural
-    roles: list[dict[str, Any]]
+    roles: list[AnyReport]
     busy_s: list[Seconds]
     running_s: Seconds
     pages: list[PageReport] = Field(default_factory=list)

@@ -1,14 +1,22 @@
-"""What roles count and report: samples received, distributions over samples, messages that were rejected."""
+"""What roles count, and the typed records in which they report it to the root.
+
+A report goes to the root five times a second. Every field of a report has a default, which stands for a role
+that has said nothing yet. A field of ``LearnerReport`` declares how those of several groups are put together
+(``root/accounting.py``); ``METRICS`` in ``telemetry/snapshot.py`` says where a number is shown.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import BeforeValidator, Field
 
+from tianji_cli.quantities import duration
 from tianji_transports.core import Claim
 
 Source = tuple[int, int]
@@ -49,6 +57,42 @@ class Spread:
     p50: float
     p95: float
     max: float
+
+
+@dataclass(frozen=True)
+class ReplayFill:
+    """How full a replay is.
+
+    Attributes:
+        size: env steps in it.
+        capacity: env steps that it can hold.
+        nbytes: memory that it takes, in bytes.
+    """
+
+    size: int
+    capacity: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Evaluating:
+    """How far an evaluation is.
+
+    Attributes:
+        episodes: how many have ended.
+        wanted: how many are to be played.
+        env_steps: of all of them, those that have not ended included.
+        seconds: since its first step.
+    """
+
+    episodes: int
+    wanted: int
+    env_steps: int
+    seconds: float
+
+    def __str__(self) -> str:
+        """As it is shown: ``37 of 100 episodes, 12 s``."""
+        return f"{self.episodes} of {self.wanted} episodes, {duration(self.seconds, decimals=0)}"
 
 
 PENDING: Final = 8192
@@ -160,3 +204,164 @@ class Rejected:
         self.count += 1
         if not self.first:
             self.first = f"a message from rank {claim.source} is none of this job: {why}"
+
+    @property
+    def reported(self) -> tuple[int, str]:
+        """Both, as a report has them."""
+        return self.count, self.first
+
+
+Number = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
+"""A float that may be NaN or infinite: JSON has null for it, which is read as NaN."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleReport:
+    """What every role reports.
+
+    Attributes:
+        rejected: by channel, or "endpoint": how many messages were, and why the first.
+    """
+
+    rejected: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorReport(RoleReport):
+    """What an actor reports.
+
+    Attributes:
+        waited_s: seconds that it waited for each role that was behind, by name.
+        frames_per_step: frames of the game that an environment step takes; None before an actor has said it.
+    """
+
+    role: Literal["actor"] = "actor"
+    waited_s: Mapping[str, float] = field(default_factory=dict)
+    frames_per_step: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BufferReport(RoleReport):
+    """What a buffer reports; all but ``receptions`` is of its replay, and None without one.
+
+    Attributes:
+        receptions: number and incarnation of each actor, and the fields of its ``Reception``. There are many
+            actors, and a message has a limit: names would take most of it.
+        ratio: uses of each sample so far, since the warm-up; None before the first.
+        replay: how full it is.
+        uses: how often samples were used, of all there were; None before the first use.
+        stale_priorities: priorities that came after their samples had made room for others.
+        steps_given_up: env steps of sequences whose beginning had left the replay before they ended; None
+            where no sequences are learnt from.
+    """
+
+    role: Literal["buffer"] = "buffer"
+    receptions: tuple[tuple[int, int, int, int, int, int, int], ...] = ()
+    ratio: float | None = None
+    replay: ReplayFill | None = None
+    uses: Spread | None = None
+    stale_priorities: int = 0
+    steps_given_up: int | None = None
+
+    @property
+    def by_source(self) -> dict[Source, Reception]:
+        """What was received from each incarnation of an actor."""
+        return {(actor, incarnation): Reception(*counts) for actor, incarnation, *counts in self.receptions}
+
+    @property
+    def received(self) -> int:
+        """Samples that were received in this session."""
+        return sum(samples for _actor, _incarnation, samples, *_ in self.receptions)
+
+
+Rule = Literal["sum", "largest", "mean", "means", "earliest", "spread"]
+"""How one field of several groups' learners becomes one: see ``root/accounting.py``."""
+Count = Annotated[int, "sum"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerReport(RoleReport):
+    """What a learner reports, or the learners of several groups together; counts are over all sessions.
+
+    Attributes:
+        env_steps: environment steps of experience that it has received.
+        consumed: sample uses in updates.
+        session_consumed: those of this session.
+        updates: gradient updates.
+        version: newest policy version.
+        train_s: seconds since the first environment step (0 before it), without interruptions.
+        session_train_s: those of this session.
+        rho: sample uses for each environment step that the job is to hold.
+        lag: policy lag of the samples used, in versions; None before the first update.
+        age: env steps received between a sample and its use; None without a replay or before the first use.
+        episodes: episodes ended so far.
+        episodes_in_mean: how many are behind ``mean_100`` and ``win_rate``: of each group at most 100.
+        mean_100: mean return of the last 100 episodes; None before any has ended.
+        best_mean_100: highest ``mean_100`` so far over 100 episodes; None before so many have ended.
+        win_rate: share of the last 100 episodes that were won; None before any has ended, or where nothing
+            is won.
+        time_to: return threshold -> seconds from the first environment step until ``mean_100`` reached it.
+        losses: means of losses and diagnostics, by name.
+    """
+
+    role: Literal["learner"] = "learner"
+    env_steps: Count = 0
+    consumed: Count = 0
+    session_consumed: Count = 0
+    updates: Count = 0
+    version: Annotated[int, "largest"] = 0
+    train_s: Annotated[Number, "largest"] = 0.0
+    session_train_s: Annotated[float, "largest"] = 0.0
+    rho: Annotated[Number, "largest"] = 0.0
+    lag: Annotated[Spread | None, "spread"] = None
+    age: Annotated[Spread | None, "spread"] = None
+    episodes: Count = 0
+    episodes_in_mean: Count = 0
+    mean_100: Annotated[float | None, "mean"] = None
+    best_mean_100: Annotated[float | None, "largest"] = None
+    win_rate: Annotated[float | None, "mean"] = None
+    time_to: Annotated[Mapping[float, float | None], "earliest"] = field(default_factory=dict)
+    losses: Annotated[Mapping[str, Number], "means"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FollowerReport(RoleReport):
+    """What a follower reports: the newest version that it knows, and its updates. The learner counts uses."""
+
+    role: Literal["follower"] = "follower"
+    version: int = 0
+    updates: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatorReport(RoleReport):
+    """What the evaluator reports.
+
+    Attributes:
+        returns: of the episodes that have ended.
+        progress: how far it is.
+        cut_off: the limit that was reached, in words; None if there was none.
+        win_rate: share of the episodes that were won; None where nothing is won.
+        agents: mean return of each agent of a team, by name; None of a single agent.
+    """
+
+    role: Literal["evaluator"] = "evaluator"
+    returns: tuple[Number, ...] = ()
+    progress: Evaluating | None = None
+    cut_off: str | None = None
+    win_rate: float | None = None
+    agents: Mapping[str, Number] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserReport(RoleReport):
+    """What a user role reports: ``values`` as JSON, which goes into metrics and summary as it is."""
+
+    role: Literal["user"] = "user"
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+AnyReport = Annotated[
+    ActorReport | BufferReport | LearnerReport | FollowerReport | EvaluatorReport | UserReport,
+    Field(discriminator="role"),
+]

@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final, cast
 
 import setproctitle
 
@@ -47,6 +47,7 @@ from tianji_cli.wire.messages import (
     report_pages,
     text,
 )
+from tianji_cli.wire.reports import AnyReport
 from tianji_transports.core import Transport
 from tianji_transports.wiring import Wiring
 
@@ -294,14 +295,14 @@ class _ControlHandler:
             pages=report_pages(self._production, self._reported_actors) if self._production else [],
         )
 
-    def _said_by(self, role: Role) -> dict[str, Any]:
+    def _said_by(self, role: Role) -> AnyReport:
         # Imported here: this module is the root's, too, which does without gymnasium.
-        from tianji_cli.roles.user_role import UserRole  # noqa: PLC0415
+        from tianji_cli.roles.user_role import UserRole, rejections_of  # noqa: PLC0415
 
         if not isinstance(role, UserRole):
-            return role.report()
+            return cast("AnyReport", role.report())
         if role is self._speechless:
-            return UserRole.report(role)
+            return rejections_of(role)
         try:
             return role.checked_report()
         except Exception as error:

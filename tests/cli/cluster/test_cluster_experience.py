@@ -211,7 +211,7 @@ def test_a_replay_feeds_its_learner_wherever_it_is(
     # Batches that are on their way count as drawn.
     assert abs(received - WARMUP - batches * BATCH / 2.0) <= tolerance + 3 * BATCH / 2.0
     assert received > 300
-    assert one.feed.report()["rho"] == 2.0
+    assert one.feed.report().rho == 2.0
 
 
 def test_rollouts_feed_their_learner(group: Callable[[Parts], Group], tmp_path: Path) -> None:
@@ -260,20 +260,20 @@ def test_a_resumed_run_has_the_replay_that_was_saved_and_needs_no_warm_up(
     train(first, 20)
     first.buffer.stop()
     first.buffer.keep()
-    size = first.buffer.report()["replay"]["size"]
+    size = first.buffer.report().replay.size
     assert size > WARMUP
 
     fresh = group(parts_of("dqn", tmp_path, save_with_checkpoint=False, colocate=colocate, resumed=True))
-    assert fresh.buffer.report()["replay"]["size"] == 0
+    assert fresh.buffer.report().replay.size == 0
     fresh.buffer.turn()
     assert fresh.feed.batch() is None
 
     again = group(parts_of("dqn", tmp_path, resumed=True, **saving))
-    assert again.buffer.report()["replay"]["size"] == size
+    assert again.buffer.report().replay.size == size
     again.buffer.turn()
     assert again.feed.batch() is not None
     received, batches = train(again, 40)
-    assert again.buffer.report()["ratio"] == pytest.approx(2.0, rel=0.3)
+    assert again.buffer.report().ratio == pytest.approx(2.0, rel=0.3)
     assert abs(received - batches * BATCH / 2.0) <= STEPS * ENVS + BATCH / 2.0 + 3 * BATCH / 2.0
 
 

@@ -1,5 +1,6 @@
 import math
 import typing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,14 @@ from tianji_cli.wire.messages import (
     decode_to_root,
     encode,
 )
+from tianji_cli.wire.reports import (
+    ActorReport,
+    BufferReport,
+    EvaluatorReport,
+    FollowerReport,
+    LearnerReport,
+    UserReport,
+)
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 RANKS = 8
@@ -44,12 +53,27 @@ json_values = st.recursive(
     max_leaves=8,
 )
 plain_data = st.dictionaries(st.text(), st.integers() | st.text() | st.booleans() | st.none(), max_size=3)
+values = st.dictionaries(st.text(), json_values, max_size=4)
+rejected = st.dictionaries(st.text(), st.tuples(st.integers(0, 2**53), st.text()), max_size=3)
+role_reports = st.one_of(
+    st.builds(UserReport, role=st.just("user"), rejected=rejected, values=values),
+    *(
+        st.builds(kind, role=st.just(kind.role), rejected=rejected, **{name: finite | st.none()})
+        for kind, name in (
+            (LearnerReport, "mean_100"),
+            (BufferReport, "ratio"),
+            (EvaluatorReport, "win_rate"),
+        )
+    ),
+    st.builds(ActorReport, role=st.just("actor"), waited_s=st.dictionaries(st.text(), finite, max_size=2)),
+    st.builds(FollowerReport, role=st.just("follower"), version=st.integers(0, 2**53)),
+)
 reports = st.builds(
     Report,
     kind=st.just("report"),
     rank=ranks,
     incarnation=st.integers(0, 10**6),
-    roles=st.lists(st.dictionaries(st.text(), json_values, max_size=4), max_size=3),
+    roles=st.lists(role_reports, max_size=3),
     busy_s=st.lists(finite, max_size=3),
     running_s=finite,
 )
@@ -84,11 +108,15 @@ def test_what_the_root_says_arrives_as_it_was_said(message: FromRoot) -> None:
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_a_number_that_is_not_finite_arrives_as_nothing(number: float) -> None:
-    roles = [{"loss": number, "inner": {"losses": [number, 1.0]}}]
-    sent = Report(rank=1, incarnation=0, roles=roles, busy_s=[0.5], running_s=1.0)
+    said = UserReport(values={"loss": number, "inner": {"losses": [number, 1.0]}})
+    learner = LearnerReport(losses={"value": number}, mean_100=number, time_to={475.5: None, 30.0: 1.5})
+    sent = Report(rank=1, incarnation=0, roles=[said, learner], busy_s=[0.5, 0.5], running_s=1.0)
     received = decode_to_root(encode(sent), RANKS)
     assert isinstance(received, Report)
-    assert received.roles == [{"loss": None, "inner": {"losses": [None, 1.0]}}]
+    assert received.roles[0] == UserReport(values={"loss": None, "inner": {"losses": [None, 1.0]}})
+    assert isinstance(received.roles[1], LearnerReport)
+    assert math.isnan(received.roles[1].losses["value"])
+    assert replace(received.roles[1], losses={}) == LearnerReport(time_to={475.5: None, 30.0: 1.5})
 
 
 GARBAGE = [
@@ -103,6 +131,18 @@ GARBAGE = [
     b'{"kind": "register", "rank": "one", "incarnation": 0, "pid": 1, "address": ""}',
     b'{"kind": "finished", "rank": 1, "reason": "", "more": 1}',
     b'{"kind": "addresses", "addresses": {"one": ""}}',
+    *(
+        b'{"kind": "report", "rank": 1, "incarnation": 0, "busy_s": [0], "running_s": 1, "roles": [%b]}'
+        % role
+        for role in (
+            b"{}",
+            b'{"role": "king"}',
+            b'{"role": "learner", "updates": "many"}',
+            b'{"role": "learner", "lag": 1}',
+            b'{"role": "learner", "no_such_field": 1}',
+            b'{"role": "buffer", "receptions": [[0, 0, 1]]}',
+        )
+    ),
     b"[" * 100_000,
 ]
 

@@ -10,6 +10,7 @@ from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment
+from tianji_cli.wire.reports import ReplayFill
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 from tianji_transports.wiring import Channel, Wiring
@@ -153,16 +154,17 @@ def test_the_report_says_how_full_the_replay_is_and_how_its_samples_were_used(
     line: Callable[..., Line],
 ) -> None:
     one = line(tolerance=None)
-    assert one.store.report()["uses"] is None
+    assert one.store.report().uses is None
     for _ in range(2):
         one.send()
         one.admit()
     one.store.draw(BatchArrays(BatchLayout.of(LAYOUT, BATCH, ("action",))))
     one.store.replay.update_priorities(np.array([10**9]), np.ones(1, np.float32))
     report = one.store.report()
-    assert report["replay"] == {"size": 24, "capacity": 240, "nbytes": one.store.replay.nbytes}
-    assert report["uses"]["mean"] == BATCH / 24
-    assert report["stale_priorities"] == 1
+    assert report.replay == ReplayFill(24, 240, one.store.replay.nbytes)
+    assert report.uses is not None
+    assert report.uses.mean == BATCH / 24
+    assert report.stale_priorities == 1
 
 
 def test_the_ratio_is_that_since_the_warm_up_and_what_comes_after_training_does_not_change_it(
@@ -172,10 +174,10 @@ def test_the_ratio_is_that_since_the_warm_up_and_what_comes_after_training_does_
     for _ in range(3):
         one.send()
         one.admit()
-    assert one.store.report()["ratio"] is None
+    assert one.store.report().ratio is None
     one.store.draw(BatchArrays(BatchLayout.of(LAYOUT, BATCH, ("action",))))
-    assert one.store.report()["ratio"] == BATCH / (3 * EACH - WARMUP)
+    assert one.store.report().ratio == BATCH / (3 * EACH - WARMUP)
     one.store.wind_down()
     one.send()
     one.admit()
-    assert one.store.report()["ratio"] == BATCH / (3 * EACH - WARMUP)
+    assert one.store.report().ratio == BATCH / (3 * EACH - WARMUP)

@@ -33,6 +33,7 @@ from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower
 from tianji_cli.roles.learner.parallel.scatter import Leader
 from tianji_cli.wire.fragment import Fragment
+from tianji_cli.wire.reports import FollowerReport
 from tianji_cli.worker.experience import (
     follower_source,
     replay_buffer,
@@ -95,7 +96,7 @@ class Followed:
 
     parameters: Floats
     moments: Floats
-    report: dict[str, Any]
+    report: FollowerReport
     value: Any
 
 

@@ -154,8 +154,8 @@ def test_a_return_that_is_no_number_is_an_error_and_no_lost_episode(
 
 
 def test_it_says_how_many_frames_a_step_takes(stage: OpenStage) -> None:
-    assert stage(film=Film(2)).actor.report()["frames_per_step"] == 4
-    assert stage().actor.report()["frames_per_step"] == 1
+    assert stage(film=Film(2)).actor.report().frames_per_step == 4
+    assert stage().actor.report().frames_per_step == 1
 
 
 @pytest.mark.parametrize("turns", [3, 8])

@@ -127,20 +127,20 @@ def test_time_that_an_actor_waits_for_a_receiver_is_counted_as_that_receiver_s(
         work(one.actor)
         claimed(one.receiver, "fragments")
         claimed(one.copyists[0], "copies-0")
-    waited_s = one.actor.report()["waited_s"]
+    waited_s = one.actor.report().waited_s
     assert list(waited_s) == ["role1"]
     assert waited_s["role1"] > 20.0
     claimed(one.copyists[1], "copies-1")
     work(one.actor, 4)
-    assert list(one.actor.report()["waited_s"]) == ["role1"]
+    assert list(one.actor.report().waited_s) == ["role1"]
     for _ in range(20):
         work(one.actor)
         claimed(one.receiver, "fragments")
         for i, copyist in enumerate(one.copyists):
             claimed(copyist, f"copies-{i}")
-    settled = one.actor.report()["waited_s"]["role1"]
+    settled = one.actor.report().waited_s["role1"]
     work(one.actor, 3)
-    assert one.actor.report()["waited_s"]["role1"] == settled, "nobody is behind any more"
+    assert one.actor.report().waited_s["role1"] == settled, "nobody is behind any more"
 
 
 def test_a_copy_is_claimed_alone_however_many_fragments_the_buffer_borrows(tmp_path: Path) -> None:

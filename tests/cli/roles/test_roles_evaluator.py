@@ -1,5 +1,6 @@
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from tianji_algos.core import Agent, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
 from tianji_cli.roles.actor.evaluator import EvaluationLimits, Evaluator
+from tianji_cli.wire.reports import Evaluating, EvaluatorReport
 from tianji_envs.core import BaseEnv
 from tianji_envs.gym import GymFactory
 from tianji_envs.serial import SerialVectorEnvironment
@@ -58,8 +60,9 @@ def test_exactly_as_many_episodes_are_played_as_asked(episodes: int) -> None:
     assert evaluator.finished == f"{episodes} episodes"
     assert not evaluator.turn()
     report = evaluator.report()
-    assert report["returns"] == evaluator.returns
-    assert report.keys() == {"returns", "progress"}, "no limit was reached, nothing is won, and it is no team"
+    assert report == EvaluatorReport(returns=tuple(evaluator.returns), progress=report.progress), (
+        "no limit was reached, nothing is won, and it is no team"
+    )
     evaluator.close()
 
 
@@ -82,16 +85,16 @@ def test_a_limit_of_steps_leaves_out_what_has_not_ended_by_then() -> None:
     evaluator = play_within(EvaluationLimits(max_steps=100), 2, 5, 10**9)
     assert evaluator.returns == [2.0, 2.0, 5.0, 5.0]
     assert (evaluator.finished, evaluator.cut_off) == ("4 episodes", "100 env steps")
-    progress = evaluator.report()["progress"]
+    progress = evaluator.progress
     # Twice 2 and 5 steps are those of episodes that ended; a step that only begins one counts nowhere.
-    assert progress | {"seconds": 0} == {"episodes": 4, "wanted": 6, "env_steps": 100, "seconds": 0}
+    assert replace(progress, seconds=0.0) == Evaluating(4, 6, 100, 0.0)
 
 
 def test_a_limit_of_time_ends_episodes_that_never_would() -> None:
     evaluator = play_within(EvaluationLimits(max_s=0.2), 10**9, 10**9)
     assert (evaluator.returns, evaluator.cut_off) == ([], "0.2 s")
-    assert evaluator.report()["progress"]["seconds"] >= 0.2
-    assert evaluator.report()["cut_off"] == "0.2 s"
+    assert evaluator.progress.seconds >= 0.2
+    assert evaluator.report().cut_off == "0.2 s"
 
 
 def test_a_limit_that_the_last_episode_just_reaches_leaves_nothing_out() -> None:

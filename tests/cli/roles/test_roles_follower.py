@@ -59,8 +59,8 @@ def test_learners_on_shards_of_batches_learn_what_one_would_from_all(
     if (engine, sampler) == ("shm", "uniform"):
         assert together.progress.updates == alone.progress.updates
         np.testing.assert_allclose(together.parameters(0), alone.parameters(0), rtol=1e-3, atol=1e-4)
-    assert together.followed[1].report["updates"] == together.progress.updates
-    assert together.followed[1].report["version"] == together.progress.version
+    assert together.followed[1].report.updates == together.progress.updates
+    assert together.followed[1].report.version == together.progress.version
 
 
 def test_a_learner_that_winds_down_leaves_in_the_middle_of_a_round_and_its_followers_idle(
@@ -82,7 +82,7 @@ def test_a_learner_that_winds_down_leaves_in_the_middle_of_a_round_and_its_follo
         assert not crew.follower.turn()
 
     crew.run(lead, follow)
-    assert [followed.report["updates"] for followed in crew.followed.values()] == [1, 1]
+    assert [followed.report.updates for followed in crew.followed.values()] == [1, 1]
     check_same(crew)
     saved = load_parameters(tmp_path / "checkpoints/last", crew.embryos[0].model)
     np.testing.assert_array_equal(saved, crew.parameters(0))
@@ -115,7 +115,7 @@ def test_a_lost_follower_ends_updates_and_nothing_else_until_nobody_says_why(
 
     def follow(crew: Crew) -> None:
         follower = crew.follower
-        while follower.report()["updates"] < 2:
+        while follower.report().updates < 2:
             follower.turn()
         follower.close()
 
@@ -144,7 +144,7 @@ def test_a_follower_with_other_parameters_is_found_out_at_the_next_version(tmp_p
 
     def follow(crew: Crew) -> None:
         follower = crew.follower
-        while follower.report()["version"] < 2:
+        while follower.report().version < 2:
             follower.turn()
         with torch.no_grad():
             next(crew.embryos[1].model.parameters()).view(-1)[0] += 1e-6
@@ -187,16 +187,12 @@ class MovingAverage:
         adopted, self._adopted = self._adopted, False
         return adopted
 
-    def report(self) -> dict[str, Any]:
-        return {"averaging": {"adopted": 1}}
-
 
 def test_followers_take_over_what_the_learner_has_adopted_from_other_groups(tmp_path: Path) -> None:
     average = MovingAverage()
     crew = average.crew = Crew("ppo", 3, tmp_path, average=average)
     train(crew, 6)
     check_same(crew)
-    assert crew.learner.report()["averaging"] == {"adopted": 1}
     assert average.calls.count(4) == 4, "no update was made while it had to wait"
     without = train(Crew("ppo", 3, tmp_path / "without"))
     assert abs(crew.parameters(0) - without.parameters(0)).mean() > 0.2
@@ -214,7 +210,7 @@ def test_what_is_no_header_or_shard_is_refused_and_nothing_else_happens(
 
     crew.run(lead)
     check_same(crew)
-    count, why = crew.followed[1].report["rejected"]["shares"]
+    count, why = crew.followed[1].report.rejected["shares"]
     assert count == 1
     assert "16 bytes" in why
 

@@ -108,7 +108,7 @@ def test_groups_that_contribute_adopt_the_mean_weighted_by_the_samples_they_used
         assert group.average.take_adopted()
         assert not group.average.take_adopted()
         assert group.parameters == pytest.approx(1.0)
-        assert group.average.report() == {"averaging": {"contributed": 1, "adopted": 1}}
+        assert (group.average.contributed, group.average.adoptions) == (1, 1)
 
 
 def test_nothing_is_due_before_the_interval_is_over(pair: Pair) -> None:
@@ -138,11 +138,11 @@ def test_a_group_contributes_once_in_a_round_however_far_it_gets(pair: Pair) -> 
     for _ in range(5):
         assert one.settle(INTERVAL)
         pair.root.turn()
-    assert one.average.report()["averaging"]["contributed"] == 1
+    assert one.average.contributed == 1
     other.settle(INTERVAL)
     pair.root.turn()
     one.settle(0)
-    assert one.average.report() == {"averaging": {"contributed": 2, "adopted": 1}}
+    assert (one.average.contributed, one.average.adoptions) == (2, 1)
     assert pair.root.rejected == (0, "")
 
 
@@ -157,7 +157,7 @@ def test_a_round_that_another_group_has_begun_is_joined_before_the_interval_is_o
     assert pair.root.rounds == 1
     assert one.parameters == pytest.approx(4.0 * 2 / 12)
     other.settle(1)
-    assert other.average.report() == {"averaging": {"contributed": 1, "adopted": 1}}
+    assert (other.average.contributed, other.average.adoptions) == (1, 1)
 
 
 def test_a_group_that_has_used_nothing_since_has_nothing_to_contribute(pair: Pair) -> None:
@@ -166,7 +166,7 @@ def test_a_group_that_has_used_nothing_since_has_nothing_to_contribute(pair: Pai
     pair.root.turn()
     other.settle(0)
     pair.root.turn()
-    assert other.average.report()["averaging"]["contributed"] == 0
+    assert other.average.contributed == 0
     assert pair.root.rejected == (0, "")
 
 
@@ -203,7 +203,7 @@ def test_in_step_a_group_waits_so_long_and_trains_on_until_its_average_comes(
     assert not other.settle(INTERVAL)
     pair.root.turn()
     assert not one.settle(0), "what is due now is waited for anew"
-    assert one.average.report() == {"averaging": {"contributed": 2, "adopted": 1}}
+    assert (one.average.contributed, one.average.adoptions) == (2, 1)
     assert one.parameters == pytest.approx(3.0), "the average, and what was learned meanwhile"
     assert other.settle(0)
     assert other.parameters == pytest.approx(2.0)
@@ -220,7 +220,7 @@ def test_in_step_a_group_that_cannot_contribute_waits_no_longer(
     assert not one.settle(INTERVAL)
     now += WAIT_S
     assert one.settle(0)
-    assert one.average.report()["averaging"]["contributed"] == 0
+    assert one.average.contributed == 0
 
 
 def test_where_nothing_was_learned_meanwhile_the_average_is_adopted_bit_by_bit(pair: Pair) -> None:
@@ -284,7 +284,7 @@ def test_parameters_that_are_not_finite_spoil_no_other_group(pair: Pair) -> None
     pair.root.turn()
     assert len(pair.line.events) == 1
     one.settle(0)
-    assert one.average.report()["averaging"]["adopted"] == 0
+    assert one.average.adoptions == 0
     one.parameters = 2.0
     one.settle(INTERVAL)
     pair.root.turn()
@@ -316,4 +316,4 @@ def test_a_round_takes_no_memory_of_the_size_of_the_parameters(pair: Pair) -> No
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert max(peaks) < count
-    assert pair.groups[0].average.report()["averaging"]["adopted"] == 3
+    assert pair.groups[0].average.adoptions == 3

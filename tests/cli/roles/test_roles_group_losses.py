@@ -9,6 +9,7 @@ from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.plan.spec import ProcessSpec
 from tianji_cli.root.job_view import choose_best
 from tianji_cli.root.membership import GroupLosses
+from tianji_cli.wire.reports import LearnerReport
 
 ROOT, LEARNER_0, ACTOR_0, BUFFER_1, LEARNER_1, ACTOR_1, ACTOR_2 = range(7)
 PLAN = Plan(
@@ -94,14 +95,14 @@ def checkpoints(tmp_path: Path) -> Path:
 def test_best_leads_to_the_group_with_the_highest_mean_that_lives(
     checkpoints: Path, events: list[str]
 ) -> None:
-    learners = {group: {"best_mean_100": mean} for group, mean in enumerate([20.0, 30.0, 40.0])}
+    learners = {group: LearnerReport(best_mean_100=mean) for group, mean in enumerate([20.0, 30.0, 40.0])}
     assert choose_best(checkpoints, learners, {2}, events.append) == 1
     assert (checkpoints / "best/model.safetensors").read_text() == "group 1"
     assert events == []
 
 
 def test_without_a_mean_the_first_group_has_the_best_policy(checkpoints: Path, events: list[str]) -> None:
-    learners = {0: {"best_mean_100": None}, 1: {}}
+    learners = {0: LearnerReport(), 1: LearnerReport()}
     assert choose_best(checkpoints, learners, set(), events.append) == 0
     assert (checkpoints / "best/model.safetensors").read_text() == "group 0"
 
@@ -111,6 +112,6 @@ def test_a_link_that_cannot_be_written_is_reported(tmp_path: Path, events: list[
     place.mkdir(parents=True)
     (place / "model.safetensors").touch()
     (tmp_path / "best").mkdir()
-    choose_best(tmp_path, {1: {"best_mean_100": 3.0}}, set(), events.append)
+    choose_best(tmp_path, {1: LearnerReport(best_mean_100=3.0)}, set(), events.append)
     assert len(events) == 1
     assert "group 1" in events[0]

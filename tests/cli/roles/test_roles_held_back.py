@@ -9,6 +9,7 @@ from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.root.announcements import Announcements
 from tianji_cli.root.bottleneck import BackPressure, Receiver, bound_by
 from tianji_cli.wire.messages import Report
+from tianji_cli.wire.reports import ActorReport
 
 
 def plan() -> Plan:
@@ -44,7 +45,7 @@ class Waiting:
         return found
 
     def note(self, rank: int, waited_s: dict[str, Any]) -> None:
-        said = {"waited_s": waited_s}
+        said = ActorReport(waited_s=waited_s)
         self.held.note(
             self.plan.processes[rank],
             Report(rank=rank, incarnation=0, roles=[said], busy_s=[0.0], running_s=self.now_s),

@@ -185,7 +185,7 @@ def test_winding_down_counts_whatever_still_comes_and_updates_no_more(
 
 def test_lag_is_counted_in_versions_when_samples_are_used(begin: Callable[..., Training], work: Work) -> None:
     one = begin(StopRule(env_steps=10**9), window=2 * PER_ROLLOUT)
-    assert one.learner.report()["lag"] is None
+    assert one.learner.report().lag is None
     work(one.stage.actor, 8 * 2 * PER_ROLLOUT + 10)
     counts = []
     for _ in range(2):
@@ -195,15 +195,15 @@ def test_lag_is_counted_in_versions_when_samples_are_used(begin: Callable[..., T
             one.learner.turn()
         one.learner.publish_policy()
         counts.append(one.progress.env_steps - received)
-    lag = one.learner.report()["lag"]
-    assert lag["mean"] == pytest.approx(counts[1] / sum(counts))
-    assert lag["max"] == 1.0
+    lag = one.learner.report().lag
+    assert lag.mean == pytest.approx(counts[1] / sum(counts))
+    assert lag.max == 1.0
 
 
 def test_in_step_nothing_is_ever_stale(begin: Callable[..., Training]) -> None:
     one = begin(StopRule(env_steps=1500), in_step=True)
     one.run()
-    assert one.learner.report()["lag"]["max"] == 0.0
+    assert one.learner.report().lag.max == 0.0
 
 
 def test_the_policy_with_the_best_mean_is_kept(begin: Callable[..., Training], work: Work) -> None:
@@ -359,5 +359,5 @@ def test_versions_that_are_slow_to_come_are_published_in_order_and_none_is_left_
 def test_in_step_nobody_waits_for_parameters_for_ever(begin: Callable[..., Training]) -> None:
     one = begin(StopRule(env_steps=1500), in_step=True)
     one.run()
-    assert one.learner.report()["lag"]["max"] == 0.0
+    assert one.learner.report().lag.max == 0.0
     assert one.published()[0] == one.progress.version > 5

@@ -13,6 +13,7 @@ from tianji_cli.root import goals as production_goal
 from tianji_cli.root.goals import ProductionGoal
 from tianji_cli.root.job_view import Overview
 from tianji_cli.wire.messages import Allow, Report
+from tianji_cli.wire.reports import BufferReport, LearnerReport
 
 EACH = 64 * 64  # Env steps in a fragment.
 ROLLOUT = 2 * EACH
@@ -55,9 +56,9 @@ class Job:
         self.pushed[actor] += fragments
 
     def receive(self, actor: int, fragments: int) -> None:
-        counts = [fragments * EACH, 0, 0, fragments, fragments * EACH]
-        buffer = {"receptions": [[actor, 0, *counts]]}
-        learner = {"env_steps": fragments * EACH, "session_consumed": 0, "rho": 4.0, "version": 0}
+        counts = (fragments * EACH, 0, 0, fragments, fragments * EACH)
+        buffer = BufferReport(receptions=((actor, 0, *counts),))
+        learner = LearnerReport(env_steps=fragments * EACH, rho=4.0)
         report = Report(rank=1, incarnation=0, roles=[buffer, learner], busy_s=[0.0, 0.0], running_s=1.0)
         self.overview.workers[1].update(report)
 

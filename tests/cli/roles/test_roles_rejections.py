@@ -19,6 +19,7 @@ from tianji_cli.roles.learner.learner import Learner
 from tianji_cli.root.job_view import Overview
 from tianji_cli.wire.fragment import FragmentLayout, common_fields
 from tianji_cli.wire.messages import Report, decode_to_root, encode
+from tianji_cli.wire.reports import ActorReport, BufferReport, LearnerReport
 from tianji_transports.testing import verbs
 from tianji_transports.wiring import Channel, Wiring
 from tianji_transports.zmq.door import Password
@@ -72,7 +73,7 @@ def test_strangers_frames_and_foreign_fragments_reach_the_root_by_source(
         lent.memory[:] = bytes(LAYOUT.nbytes)
         sender.push(lent)
         verbs.until(receiver, lambda: role.turn() or None)
-    reports: list[dict[str, Any]] = [{}, {}]
+    reports: list[Any] = [LearnerReport(), LearnerReport()]
     view = overview(tmp_path)
     roles = view._plan.processes[LEARNER].roles
     reports[roles.index(Buffer.name)] = role.report()
@@ -90,12 +91,14 @@ def test_strangers_frames_and_foreign_fragments_reach_the_root_by_source(
 
 def test_roles_that_share_an_endpoint_count_its_rejections_once(tmp_path: Path) -> None:
     view = overview(tmp_path)
-    shared = {"rejected": {"endpoint": [3, "noise"]}}
+    shared = ActorReport(rejected={"endpoint": (3, "noise")})
     view.workers[ACTOR].update(
         Report(rank=ACTOR, incarnation=0, roles=[shared, shared], busy_s=[0, 0], running_s=1)
     )
     view.workers[LEARNER].update(
-        Report(rank=LEARNER, incarnation=0, roles=[{}, {}], busy_s=[0, 0], running_s=1)
+        Report(
+            rank=LEARNER, incarnation=0, roles=[BufferReport(), LearnerReport()], busy_s=[0, 0], running_s=1
+        )
     )
     assert [count for _, count, _ in view.rejections()] == [3]
     assert view.rejections()[0][2] == "noise"

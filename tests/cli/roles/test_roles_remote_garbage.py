@@ -50,7 +50,7 @@ def test_what_is_no_batch_is_counted_and_the_next_batch_comes(
     for _ in range(3):
         arrays = one.batch()
         assert arrays.refusal(JOB) is None
-    count, why = one.learner.report()["rejected"]["batches"]
+    count, why = one.learner.report().rejected["batches"]
     assert count == 1
     assert why.startswith("a message from rank 0 is none of this job: it")
 
@@ -90,7 +90,7 @@ def test_what_is_no_arrival_is_counted_and_the_others_are_heard(
     heard = one.learner.arrivals()
     assert sum(arrived.samples for arrived in heard) == one.store.limiter.received > 0
     assert len(heard) == 3
-    count, why = one.learner.report()["rejected"]["batches"]
+    count, why = one.learner.report().rejected["batches"]
     assert count == 1
     assert why.startswith("a message from rank 0 is none of this job: it")
 
@@ -130,7 +130,7 @@ def test_what_are_no_priorities_is_counted_and_changes_nothing(
     for _ in range(5):
         one.buffer.turn()
     np.testing.assert_array_equal(sampler.tree.leaves, before)
-    count, why = one.buffer.report()["rejected"]["fragments"]
+    count, why = one.buffer.report().rejected["fragments"]
     assert count == 1
     assert "rank 1" in why
     if in_step:
@@ -152,7 +152,7 @@ def test_priorities_of_samples_that_nobody_has_are_stale(line: Callable[..., Lin
     one.say(LEARNER, BUFFER, PRIORITIES, update(7.0, key))
     one.buffer.turn()
     np.testing.assert_array_equal(sampler.tree.leaves, before)
-    assert one.buffer.report()["stale_priorities"] == BATCH
+    assert one.buffer.report().stale_priorities == BATCH
     one.batch()
 
 

@@ -51,7 +51,7 @@ def test_batches_arrive_as_they_were_drawn(line: Callable[..., Line], engine: st
         for name in ("observation", "next_observation", "reward", "discount", "weight"):
             np.testing.assert_array_equal(getattr(drawn.batch, name), getattr(expected.batch, name))
         np.testing.assert_array_equal(drawn.batch.fields["action"], expected.batch.fields["action"])
-    assert one.learner.report()["rejected"]["batches"] == [0, ""]
+    assert one.learner.report().rejected["batches"] == (0, "")
 
 
 @pytest.mark.parametrize("engine", ["inproc", "shm", "zmq"])

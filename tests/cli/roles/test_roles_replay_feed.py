@@ -92,12 +92,12 @@ def test_there_is_no_batch_before_the_warm_up_is_over_nor_while_production_is_be
 
 def test_lag_and_age_are_those_of_the_samples_at_the_time_of_their_use() -> None:
     one = Training()
-    assert (one.feed.report()["lag"], one.feed.report()["age"]) == (None, None)
+    assert (one.feed.report().lag, one.feed.report().age) == (None, None)
     one.receive(1, version=3)
     one.feed.advance(5)
     one.update()
     report = one.feed.report()
-    assert (report["lag"]["mean"], report["lag"]["max"], report["age"]["max"]) == (2.0, 2.0, 0.0)
+    assert (report.lag.mean, report.lag.max, report.age.max) == (2.0, 2.0, 0.0)
     one.receive(2, version=5)
     ages = [0.0] * BATCH
     lags = [2.0] * BATCH
@@ -107,8 +107,8 @@ def test_lag_and_age_are_those_of_the_samples_at_the_time_of_their_use() -> None
         lags += (5 - one.arrays.version).tolist()
     report = one.feed.report()
     assert {0.0, 16.0, 32.0} >= set(ages)
-    assert report["age"]["mean"] == pytest.approx(np.mean(ages))
-    assert report["lag"]["mean"] == pytest.approx(np.mean(lags))
+    assert report.age.mean == pytest.approx(np.mean(ages))
+    assert report.lag.mean == pytest.approx(np.mean(lags))
 
 
 def test_an_update_changes_the_priorities_of_its_batch_to_its_errors() -> None:
@@ -132,7 +132,7 @@ def test_without_priorities_an_update_changes_nothing_in_the_replay(monkeypatch:
 
 
 def test_the_report_says_the_ratio_that_is_wanted() -> None:
-    assert Training().feed.report()["rho"] == RHO
+    assert Training().feed.report().rho == RHO
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 1.0])

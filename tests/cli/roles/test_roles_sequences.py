@@ -70,7 +70,7 @@ def test_sequences_from_another_process_are_those_that_were_acted(
         into = one.batch()
         drawn += into.steps
     assert one.store.limiter.consumed >= drawn
-    assert one.learner.report()["rejected"]["batches"] == [0, ""]
+    assert one.learner.report().rejected["batches"] == (0, "")
 
 
 def test_a_batch_of_another_length_is_none_of_the_job_s(line: Callable[..., Line]) -> None:
@@ -85,7 +85,7 @@ def test_a_batch_of_another_length_is_none_of_the_job_s(line: Callable[..., Line
         payload = bytes(stranger.memory)[: one.batches.nbytes].ljust(one.batches.nbytes, b"\0")
         one.say(BUFFER, LEARNER, "batches", payload)
         assert one.learner.draw() is None
-    assert one.learner.report()["rejected"]["batches"][0] == 2
+    assert one.learner.report().rejected["batches"][0] == 2
 
 
 def test_shards_of_a_batch_are_its_sequences_and_each_goes_to_one_learner() -> None:
@@ -163,7 +163,7 @@ def test_the_balance_counts_steps_and_takes_a_batch_for_as_many_as_it_may_have()
         assert limiter.consumed == used
         assert limiter.error - 4 * MOST / RHO < -20.0 or limiter.received < WARMUP
     assert used / (limiter.received - WARMUP) == pytest.approx(RHO, rel=0.05)
-    assert books.store.report()["uses"]["mean"] == pytest.approx(used / limiter.received)
+    assert books.store.report().uses.mean == pytest.approx(used / limiter.received)
 
 
 def test_a_batch_has_as_many_steps_as_its_sequences_at_most() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from tianji_cli.root.goals import StopRules
 from tianji_cli.root.job_view import Overview
+from tianji_cli.wire.reports import LearnerReport
 
 
 class Said:
@@ -15,8 +16,8 @@ class Said:
         self.env_steps = env_steps
         self.looks = 0
 
-    def learners(self) -> dict[int, dict[str, Any]]:
-        return {group: {"env_steps": steps} for group, steps in enumerate(self.env_steps)}
+    def learners(self) -> dict[int, LearnerReport]:
+        return {group: LearnerReport(env_steps=steps) for group, steps in enumerate(self.env_steps)}
 
     @property
     def session_train_s(self) -> float:

@@ -1,6 +1,7 @@
 """What an actor records of a team and of its wins, and what an evaluation says of them."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -12,6 +13,7 @@ from cli.skirmish import SIZES, Recruit, Skirmish
 
 from tianji_cli.errors import UsageError
 from tianji_cli.roles.actor.evaluator import BASELINES, Evaluator, RandomPolicy, baseline
+from tianji_cli.wire.reports import EvaluatorReport
 from tianji_envs.errors import BrokenEnvironmentError
 
 OpenStage = Callable[..., Any]
@@ -100,13 +102,10 @@ def test_an_evaluation_says_how_many_were_won_and_what_each_agent_got(episodes: 
     )
     assert sum(evaluator.agents.values()) == pytest.approx(np.mean(evaluator.returns))
     assert evaluator.win_rate == wins / episodes
-    report = evaluator.report()
-    assert report.pop("progress")["episodes"] == episodes
-    assert report == {
-        "returns": evaluator.returns,
-        "win_rate": evaluator.win_rate,
-        "agents": evaluator.agents,
-    }
+    assert evaluator.progress.episodes == episodes
+    assert replace(evaluator.report(), progress=None) == EvaluatorReport(
+        returns=tuple(evaluator.returns), win_rate=evaluator.win_rate, agents=evaluator.agents
+    )
 
 
 class Witnessed(Recruit):

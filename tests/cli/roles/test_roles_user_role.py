@@ -213,4 +213,4 @@ def test_a_report_may_leave_out_what_the_base_says_and_may_hold_what_is_not_fini
 ) -> None:
     listener = Listener(around(one, tmp_path))
     monkeypatch.setattr(listener, "report", lambda: {"mean": float("nan"), "pair": (1, 2)})
-    assert listener.checked_report()["rejected"] == UserRole.report(listener)["rejected"]
+    assert listener.checked_report().rejected == UserRole.report(listener)["rejected"]

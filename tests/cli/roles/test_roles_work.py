@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from tianji_cli.root.accounting import Account
 from tianji_cli.root.bottleneck import BOUND_BY_WAITING, MOST_MARKS, WorkLog
 from tianji_cli.root.job_view import Overview, WorkerView, role_states
 from tianji_cli.wire.messages import PageReport, Report
+from tianji_cli.wire.reports import ActorReport, BufferReport, FollowerReport, LearnerReport, UserReport
 
 RHO = 4.0
 HOST = Host("here", (0, 1))
@@ -61,16 +63,16 @@ class Pace:
 
     def report(self) -> None:
         said = {
-            "actor": {"waited_s": {"tape": self.waited_s}},
-            "buffer": {"receptions": [[0, 0, self.received, 0, 0, 1, self.received]]},
-            "learner": {"rho": RHO, "version": int(self.made), "session_consumed": self.uses},
-            "follower": {"rho": RHO, "version": int(self.made), "session_consumed": 0},
+            "actor": ActorReport(waited_s={"tape": self.waited_s}),
+            "buffer": BufferReport(receptions=((0, 0, self.received, 0, 0, 1, self.received),)),
+            "learner": LearnerReport(rho=RHO, version=int(self.made), session_consumed=self.uses),
+            "follower": FollowerReport(version=int(self.made)),
         }
         for process in self.plan.trainers:
             report = Report(
                 rank=process.rank,
                 incarnation=self.incarnation[process.rank],
-                roles=[said.get(role, {}) for role in process.roles],
+                roles=[said.get(role, UserReport()) for role in process.roles],
                 busy_s=list(self.busy[process.rank]),
                 running_s=self.running[process.rank],
             )
@@ -329,11 +331,11 @@ def test_the_overview_takes_samples_from_the_pages_when_a_report_comes() -> None
     learner, actor = plan.carrying("learner")[0], plan.carrying("actor")[0]
     for second in range(1, 4):
         page.count(1000)
-        said = {"rho": RHO, "version": 9 * second, "session_consumed": 4000 * second, "time_to": []}
-        buffer = {"receptions": [[0, 0, 1000 * second, 0, 0, 1, 0]]}
+        said = LearnerReport(rho=RHO, version=9 * second, session_consumed=4000 * second)
+        buffer = BufferReport(receptions=((0, 0, 1000 * second, 0, 0, 1, 0),))
         for rank, roles, busy_s in (
             (learner.rank, [buffer, said], [0.01 * second, 0.3 * second]),
-            (actor.rank, [{}], [0.98 * second]),
+            (actor.rank, [ActorReport()], [0.98 * second]),
         ):
             pages = [] if plan.is_local(rank) else [elsewhere(1000 * second)]
             view.note(
@@ -342,7 +344,7 @@ def test_the_overview_takes_samples_from_the_pages_when_a_report_comes() -> None
     account = Account(produced=3000, received=3000, in_flight=0, lost=0, dropped=0)
     too_short = view.summary("finished", "done", account, 0)
     assert too_short.bottleneck is None
-    view.workers[learner.rank].report.roles[1]["session_train_s"] = 3.0  # type: ignore[union-attr]
+    view.workers[learner.rank].report.roles[1] = replace(said, session_train_s=3.0)  # type: ignore[union-attr]
     summary = view.summary("finished", "done", account, 0)
     assert summary.bottleneck is not None
     assert summary.bottleneck.kind == "sample-bound"

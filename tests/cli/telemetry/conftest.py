@@ -1,6 +1,7 @@
 """Snapshots and summaries to show and write."""
 
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,13 @@ from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.snapshot import (
     Averaging,
     GroupStanding,
-    ReplayFill,
-    ReplayRatio,
-    Returns,
     RoleStatus,
     RoleSummary,
     Snapshot,
     StopProgress,
     Summary,
 )
-from tianji_cli.wire.reports import Spread
+from tianji_cli.wire.reports import BufferReport, LearnerReport, ReplayFill, Spread
 
 
 def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot:
@@ -44,8 +42,8 @@ def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot
         "produced_per_s": 45_200.0,
         "received_per_s": 45_100.0,
         "consumed_per_s": 180_400.0,
-        "replay_ratio_target": 4.0,
-        "replay_ratio_actual": 3.98 if second else None,
+        "rho": 4.0,
+        "replay_ratio": 3.98 if second else None,
         "lag": Spread(1.25, 1, 3, 5) if second else None,
         "episodes": 37 * second,
         "episodes_in_mean": min(37 * second, 100),
@@ -59,7 +57,16 @@ def build_snapshot(second: int = 5, actors: int = 2, **changes: Any) -> Snapshot
             StopProgress("wall_s", second + 2.0, 600.0, 593.0),
         ),
     }
-    return Snapshot(**(values | changes))
+    return Snapshot(**placed(values | changes))
+
+
+def placed(values: dict[str, Any]) -> dict[str, Any]:
+    """Put what learners and buffers report into their reports."""
+    reports: dict[str, Any] = {"learner": LearnerReport, "buffer": BufferReport}
+    for name, kind in reports.items():
+        reported = {one.name for one in fields(kind)} & values.keys()
+        values |= {name: kind(**{field: values.pop(field) for field in reported})}
+    return values
 
 
 BOTTLENECK = Bottleneck("sample-bound", "the learner waits for samples; more actors would help")
@@ -91,7 +98,7 @@ def build_summary(**changes: Any) -> Summary:
         "experiment": "ppo_cartpole",
         "status": "finished",
         "reason": "mean_return 475 reached",
-        "wall_s": 14.0,
+        "elapsed_s": 14.0,
         "train_s": 12.0,
         "env_steps": 3000,
         "updates": 120,
@@ -100,16 +107,19 @@ def build_summary(**changes: Any) -> Summary:
         "groups": 1,
         "produced": 3000,
         "received": 2900,
-        "consumed": 11600,
+        "session_consumed": 11600,
         "in_flight": 96,
         "lost": 4,
         "dropped": 0,
         "produced_per_s": 250.0,
         "received_per_s": 241.7,
         "consumed_per_s": 966.7,
-        "replay_ratio": ReplayRatio(4.0, 3.98),
-        "staleness": Spread(1.2, 1, 3, 5),
-        "returns": Returns(412, 475.3, 476.1),
+        "rho": 4.0,
+        "replay_ratio": 3.98,
+        "lag": Spread(1.2, 1, 3, 5),
+        "episodes": 412,
+        "mean_100": 475.3,
+        "best_mean_100": 476.1,
         "time_to": {300.0: 4.2, 475.0: 11.9, 490.5: None},
         "evaluation": Evaluation(100, 499.1, 2.3),
         "rejected_frames": 0,
@@ -119,7 +129,7 @@ def build_summary(**changes: Any) -> Summary:
             RoleSummary(2, "actor", 0, "node1", (1,), 0, 0.93),
         ),
     }
-    return Summary(**(values | changes))
+    return Summary(**placed(values | changes))
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from rich.console import Console
 
 from tianji_cli.telemetry.bottleneck import TRAINING_BOUND
 from tianji_cli.telemetry.display import LEVELS, LiveDisplay, render, sparkline
-from tianji_cli.telemetry.evaluation import Evaluating
 from tianji_cli.telemetry.snapshot import Snapshot, StopProgress
+from tianji_cli.wire.reports import Evaluating
 
 PROGRAM = """
 import os, signal, sys, threading

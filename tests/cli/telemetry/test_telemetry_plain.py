@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from tianji_cli.telemetry.bottleneck import Bottleneck, Kind
-from tianji_cli.telemetry.evaluation import Evaluating
 from tianji_cli.telemetry.plain import PlainDisplay, QuietDisplay
 from tianji_cli.telemetry.snapshot import Snapshot, StopProgress
+from tianji_cli.wire.reports import Evaluating
 
 
 def fields(line: str) -> dict[str, str]:

@@ -72,7 +72,7 @@ def test_metrics_that_know_no_replay_yet_are_drawn(
 def test_a_resumed_run_that_failed_before_its_learner_said_anything_is_drawn(
     run: RunDirectory, snapshot: Callable[..., Snapshot]
 ) -> None:
-    write(run, [snapshot(1), snapshot(2, replay_ratio_target=0.0)])
+    write(run, [snapshot(1), snapshot(2, rho=0.0)])
     draw_plots(run)
     assert {path.name for path in run.plots.iterdir()} == ALL
 

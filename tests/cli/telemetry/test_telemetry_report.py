@@ -12,7 +12,7 @@ from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import Bottleneck
 from tianji_cli.telemetry.report import print_result
-from tianji_cli.telemetry.snapshot import Returns, RoleSummary, Summary
+from tianji_cli.telemetry.snapshot import RoleSummary, Summary
 
 FINISHED = """\
 ppo_cartpole finished: mean_return 475 reached
@@ -45,7 +45,7 @@ def test_a_finished_run_is_reported_with_what_to_do_next(
 def test_frames_are_reported_where_a_step_takes_several(
     summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_result(summary(frames=12_000, frames_per_s=1000.0), RUN)
+    print_result(summary(frames_per_step=4), RUN)
     assert "3.00 K env steps, 12.0 K frames, 120 updates in" in capsys.readouterr().out
 
 
@@ -71,7 +71,7 @@ def test_the_groups_of_a_run_are_reported(
 def test_the_replay_of_a_run_is_reported(
     summary: Callable[..., Summary], with_replay: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_result(summary(sample_age=with_replay.pop("age"), **with_replay), RUN)
+    print_result(summary(**with_replay), RUN)
     out = capsys.readouterr().out
     assert (
         "replay          34.0 K of 50.0 K env steps, 2.14 MB; a batch is 0.00128 of it (P, Equation 2)\n"
@@ -135,8 +135,8 @@ def test_what_went_wrong_is_not_hidden(
 def test_returns_of_few_episodes_are_reported_as_such(
     summary: Callable[..., Summary], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    print_result(summary(returns=Returns(12, 20.5, None)), RUN)
-    print_result(summary(returns=Returns(0, None, None)), RUN)
+    print_result(summary(episodes=12, mean_100=20.5, best_mean_100=None), RUN)
+    print_result(summary(episodes=0, mean_100=None), RUN)
     out = capsys.readouterr().out
     assert "return          20.5  mean of 12 episodes\n" in out
     assert "return          no episode has ended\n" in out

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.telemetry.snapshot import ReplayRatio, Returns, Snapshot, StopForecast, StopProgress, Summary
+from tianji_cli.telemetry.snapshot import Snapshot, StopForecast, StopProgress, Summary
 
 # fmt: off
 SUMMARY_KEYS = [
@@ -51,10 +51,12 @@ def test_a_summary_without_episodes_updates_or_evaluation_keeps_its_keys(
     summary: Callable[..., Summary],
 ) -> None:
     empty = summary(
-        staleness=None,
+        lag=None,
         evaluation=None,
-        returns=Returns(0, None, None),
-        replay_ratio=ReplayRatio(4.0, None),
+        episodes=0,
+        mean_100=None,
+        best_mean_100=None,
+        replay_ratio=None,
         time_to={},
     )
     document = json.loads(json.dumps(empty.document(), allow_nan=False))
@@ -74,7 +76,7 @@ def test_a_summary_without_episodes_updates_or_evaluation_keeps_its_keys(
 def test_the_summary_of_a_run_with_a_replay_has_its_ages_and_uses(
     summary: Callable[..., Summary], with_replay: dict[str, Any]
 ) -> None:
-    document = summary(sample_age=with_replay.pop("age"), **with_replay).document()
+    document = summary(**with_replay).document()
     assert list(document) == SUMMARY_KEYS
     assert document["sample_age"] == {"mean": 13_000, "p50": 12_000, "p95": 40_100, "max": 49_900}
     assert document["uses"]["max"] == 13

@@ -12,10 +12,11 @@ import pytest
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.telemetry.evaluation import Evaluating, Evaluation
+from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.metrics import MetricsWriter
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
 from tianji_cli.telemetry.watching import MetricsFollower, Row, read_summary
+from tianji_cli.wire.reports import Evaluating
 
 
 def line(snapshot: Snapshot) -> bytes:
@@ -51,9 +52,9 @@ def test_what_was_not_finite_is_not_a_number_again(snapshot: Callable[..., Snaps
     written = snapshot(losses={"value": math.inf, "policy": 0.5}, consumed_per_s=math.nan)
     row = Row.model_validate_json(line(written))
     found = row.snapshot(row.roles or ())
-    assert math.isnan(found.losses["value"])
+    assert math.isnan(found.learner.losses["value"])
     assert math.isnan(found.consumed_per_s)
-    assert found.losses["policy"] == 0.5
+    assert found.learner.losses["policy"] == 0.5
 
 
 def test_the_texts_of_a_row_cannot_command_a_terminal(snapshot: Callable[..., Snapshot]) -> None:
@@ -62,7 +63,7 @@ def test_the_texts_of_a_row_cannot_command_a_terminal(snapshot: Callable[..., Sn
     found = row.snapshot(roles)
     assert roles
     assert "\x1b" not in repr(found).replace("\\x1b", "\x1b")
-    assert list(found.losses) == ["\N{REPLACEMENT CHARACTER}[2J"]
+    assert list(found.learner.losses) == ["\N{REPLACEMENT CHARACTER}[2J"]
 
 
 def test_a_row_of_an_earlier_version_is_shown_without_what_it_does_not_have(
@@ -72,7 +73,7 @@ def test_a_row_of_an_earlier_version_is_shown_without_what_it_does_not_have(
     for newer in ("roles", "reached", "reached_in_s", "bottleneck", "age", "uses", "replay"):
         del row[newer]
     found = Row.model_validate(row).snapshot(())
-    assert (found.env_steps, found.mean_100, found.roles) == (226_000, 150.0, ())
+    assert (found.learner.env_steps, found.learner.mean_100, found.roles) == (226_000, 150.0, ())
     assert [(rule.rule, rule.value, rule.target) for rule in found.stop] == [
         ("mean_return", None, 475.0),
         ("env_steps", None, 1_000_000.0),
@@ -186,8 +187,8 @@ def test_a_summary_is_read_back_as_it_was(
     for one in (
         summary(),
         summary(**of_groups),
-        summary(bottleneck=bottleneck, sample_age=with_replay.pop("age"), **with_replay),
-        summary(staleness=None, evaluation=None, time_to={}),
+        summary(bottleneck=bottleneck, frames_per_step=4, **with_replay),
+        summary(lag=None, evaluation=None, time_to={}),
     ):
         document = written(run, one)
         found = read_summary(run.summary)

@@ -17,11 +17,13 @@ from tianji_cli.telemetry.metrics import MetricsWriter, scalars
 from tianji_cli.telemetry.plain import PlainDisplay
 from tianji_cli.telemetry.plots import draw_plots
 from tianji_cli.telemetry.report import print_result
-from tianji_cli.telemetry.snapshot import Returns, Snapshot, StopProgress, Summary
+from tianji_cli.telemetry.snapshot import Snapshot, StopProgress, Summary
 from tianji_cli.telemetry.watching import MetricsFollower, read_summary
 
 WON: dict[str, Any] = {
-    "returns": Returns(170, 475.3, 476.1, 0.825, 120),
+    "episodes": 170,
+    "episodes_in_mean": 120,
+    "win_rate": 0.825,
     "evaluation": Evaluation(100, 12.0, 2.3, 0.9, {"scout": 4.0, "tank": 8.0}),
 }
 

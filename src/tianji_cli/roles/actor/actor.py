@@ -18,6 +18,7 @@ from tianji_cli.roles.actor.frame_stack import frame_stack
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.parameters import PublishedPolicy
+from tianji_cli.wire.reports import ActorReport
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_transports.core import Full, Loan, Transport
@@ -231,13 +232,13 @@ class Actor(Role):
         """Begin no more than so many further fragments; the one that was begun is finished and sent."""
         self._allowed = fragments
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> ActorReport:
         """Frames rejected by its endpoint, which actors may share, and its waiting times for other roles."""
-        return {
-            "rejected": {"endpoint": rejected_by(self._outbox.transport)},
-            "waited_s": self._copies.waited_s,
-            "frames_per_step": self._environment.frames_per_step,
-        }
+        return ActorReport(
+            rejected={"endpoint": rejected_by(self._outbox.transport)},
+            waited_s=self._copies.waited_s,
+            frames_per_step=self._environment.frames_per_step,
+        )
 
     def stop(self) -> None:
         """Give up the unfinished fragment: its samples count as dropped."""

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tianji_cli.errors import UsageError
 from tianji_cli.roles.actor.frame_stack import frame_stack
 from tianji_cli.roles.role import Role
+from tianji_cli.wire.reports import Evaluating, EvaluatorReport
 from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_envs.team import AVAILABLE, REWARD
 
@@ -113,14 +114,9 @@ class Evaluator(Role):
         return f"{len(self.returns)} episodes"
 
     @property
-    def progress(self) -> dict[str, Any]:
+    def progress(self) -> Evaluating:
         """Episodes that have ended, of how many, env steps of all, seconds."""
-        return {
-            "episodes": len(self.returns),
-            "wanted": self._wanted,
-            "env_steps": self._env_steps,
-            "seconds": self._seconds,
-        }
+        return Evaluating(len(self.returns), self._wanted, self._env_steps, self._seconds)
 
     @property
     def _seconds(self) -> float:
@@ -190,14 +186,15 @@ class Evaluator(Role):
         means = self._all_of_agents / len(self.returns)
         return dict(zip(self._environment.agents, means.tolist(), strict=True))
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> EvaluatorReport:
         """The returns so far, the progress, and what is known of a limit, of wins and of each agent."""
-        known = {"cut_off": self.cut_off, "win_rate": self.win_rate, "agents": self.agents}
-        return {
-            "returns": self.returns,
-            "progress": self.progress,
-            **{name: value for name, value in known.items() if value is not None},
-        }
+        return EvaluatorReport(
+            returns=tuple(self.returns),
+            progress=self.progress,
+            cut_off=self.cut_off,
+            win_rate=self.win_rate,
+            agents=self.agents,
+        )
 
     def close(self) -> None:
         """Close the environments."""

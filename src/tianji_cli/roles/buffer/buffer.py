@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import astuple
-from typing import Any, Final, Protocol
+from dataclasses import astuple, replace
+from typing import Final, Protocol
 
 from tianji_cli.errors import RunFailed
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
@@ -19,6 +19,7 @@ from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.batches import BatchArrays, BatchLayout, priorities_layout, read_priorities
 from tianji_cli.wire.fragment import FragmentStats, stats_layout
+from tianji_cli.wire.reports import BufferReport
 from tianji_transports.core import Claim, Full, Transport
 
 
@@ -37,7 +38,7 @@ class Store(Protocol):
     def wind_down(self) -> None:
         """Take whatever still comes."""
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> BufferReport:
         """What the root is told of it."""
 
 
@@ -103,19 +104,19 @@ class Buffer(Role):
         with self._transport.undisturbed():
             return self._keeper.save()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> BufferReport:
         """Receptions by source, and what was rejected by whom: how many, and why the first."""
         validator = self._store.validator
-        return {
-            "receptions": [
-                [*source, *astuple(reception)] for source, reception in validator.receptions.items()
-            ],
-            "rejected": {
-                "fragments": [validator.refusals.count, validator.refusals.first],
+        return replace(
+            self._store.report(),
+            receptions=tuple(
+                (*source, *astuple(reception)) for source, reception in validator.receptions.items()
+            ),
+            rejected={
+                "fragments": validator.refusals.reported,
                 "endpoint": rejected_by(self._transport),
             },
-            **self._store.report(),
-        }
+        )
 
 
 TELL_LIMIT_S: Final = 5.0

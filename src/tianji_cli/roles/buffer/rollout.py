@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
-from tianji_cli.wire.reports import Reception, Rejected, Source
+from tianji_cli.wire.reports import BufferReport, Reception, Rejected, Source
 from tianji_transports.core import Claim
 
 
@@ -256,9 +256,9 @@ class RolloutStore:
         self._kept.clear()
         return remaining
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> BufferReport:
         """Nothing: the buffer reports what was received."""
-        return {}
+        return BufferReport()
 
     def release(self, rollout: Rollout) -> None:
         """Free the memory of those fragments of a rollout that will not be drawn again."""

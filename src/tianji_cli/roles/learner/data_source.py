@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from tianji_cli.roles.buffer.rollout import Rollout, RolloutStore, StoredFragmen
 from tianji_cli.roles.role import rejected_by
 from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView, priorities_layout, write_priorities
 from tianji_cli.wire.fragment import FragmentStats, stats_layout
-from tianji_cli.wire.reports import Distribution, Rejected
+from tianji_cli.wire.reports import Distribution, LearnerReport, Rejected
 from tianji_transports.core import Claim, Full, Transport
 
 
@@ -54,7 +54,7 @@ class DataSource(ABC):
         """No more batches are wanted; arrivals are, to the end."""
 
     @abstractmethod
-    def report(self) -> dict[str, Any]:
+    def report(self) -> LearnerReport:
         """What the root is told: ``rho`` (uses of each sample in serial training), and what was measured."""
 
 
@@ -130,10 +130,9 @@ class RolloutSource(DataSource):
         self._minibatches = None
         self._release()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> LearnerReport:
         """Replay ratio of serial training, and the lag so far."""
-        lag = self._staleness.summary()
-        return {"rho": self._embryo.uses_per_sample, "lag": None if lag is None else asdict(lag)}
+        return LearnerReport(rho=self._embryo.uses_per_sample, lag=self._staleness.summary())
 
     def _release(self) -> None:
         """Once a first minibatch was made, everything needed of the fragments is copied."""
@@ -165,9 +164,9 @@ class ReplayClient(ABC):
     def wind_down(self) -> None:
         """No more batches are wanted."""
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> LearnerReport:
         """What the root is told of it."""
-        return {}
+        return LearnerReport()
 
 
 class ReplaySource(DataSource):
@@ -236,15 +235,10 @@ class ReplaySource(DataSource):
         """No more batches are wanted."""
         self._client.wind_down()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> LearnerReport:
         """Replay ratio as it is to be, and how old samples are when they are used."""
         lag, age = self._lags.summary(), self._ages.summary()
-        return {
-            "rho": self._rho,
-            "lag": None if lag is None else asdict(lag),
-            "age": None if age is None else asdict(age),
-            **self._client.report(),
-        }
+        return replace(self._client.report(), rho=self._rho, lag=lag, age=age)
 
 
 class LocalReplayClient(ReplayClient):
@@ -414,10 +408,11 @@ class RemoteReplayClient(ReplayClient):
         self._winding_down = True
         self._inbox.release()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> LearnerReport:
         """Messages that were refused: how many, and why the first."""
-        batches = [self._refusals.count, self._refusals.first]
-        return {"rejected": {"batches": batches, "endpoint": rejected_by(self._transport)}}
+        return LearnerReport(
+            rejected={"batches": self._refusals.reported, "endpoint": rejected_by(self._transport)}
+        )
 
     def _discard_batches(self) -> None:
         while (claim := self._transport.probe(BATCHES)) is not None:

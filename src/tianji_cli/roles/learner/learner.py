@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from tianji_cli.roles.learner.parallel.scatter import Leader
 from tianji_cli.roles.role import Role, Trigger
 from tianji_cli.wire.fragment import FragmentStats
 from tianji_cli.wire.parameters import POLICY_HEADER_BYTES, PublishedPolicy
+from tianji_cli.wire.reports import LearnerReport
 from tianji_transports.core import Transport
 
 
@@ -240,23 +241,26 @@ class Learner(Role):
         if self._saved != self._reached:
             self.save()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> LearnerReport:
         """Counters, returns, losses, and what the source measures."""
-        episodes = self._episodes
-        return {
-            **asdict(self._progress),
-            "session_train_s": self._progress.train_s - self._earlier_train_s,
-            "session_consumed": self._session_consumed + self._progress.consumed,
-            "episodes": episodes.count,
-            "episodes_in_mean": episodes.in_mean,
-            "mean_100": episodes.mean,
-            "best_mean_100": episodes.best_mean,
-            **({} if episodes.win_rate is None else {"win_rate": episodes.win_rate}),
-            "time_to": [[threshold, seconds] for threshold, seconds in episodes.time_to.items()],
-            "losses": self._embryo.metrics(),
-            **self._source.report(),
-            **({} if self._average is None else self._average.report()),
-        }
+        progress, episodes = self._progress, self._episodes
+        return replace(
+            self._source.report(),
+            env_steps=progress.env_steps,
+            consumed=progress.consumed,
+            session_consumed=self._session_consumed + progress.consumed,
+            updates=progress.updates,
+            version=progress.version,
+            train_s=progress.train_s,
+            session_train_s=progress.train_s - self._earlier_train_s,
+            episodes=episodes.count,
+            episodes_in_mean=episodes.in_mean,
+            mean_100=episodes.mean,
+            best_mean_100=episodes.best_mean,
+            win_rate=episodes.win_rate,
+            time_to=episodes.time_to,
+            losses=self._embryo.metrics(),
+        )
 
     def close(self) -> None:
         """Leave the followers."""

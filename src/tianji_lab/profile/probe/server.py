@@ -151,7 +151,7 @@ class LearnerSide:
     @property
     def rho(self) -> float:
         """Uses of each sample."""
-        return float(self._learner.report()["rho"])
+        return self._learner.report().rho
 
     def close(self) -> None:
         """Free what the roles and the endpoints hold."""
@@ -162,8 +162,8 @@ class LearnerSide:
         return {
             "fragments": self._feeder.received,
             "updates": timed.updating.calls,
-            "versions": report["version"],
-            "uses": report["consumed"],
+            "versions": report.version,
+            "uses": report.consumed,
             "store_s": self._buffer.busy_s,
             "update_s": timed.updating.seconds,
             "draw_s": timed.drawing.seconds,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.replay import Replay
 from tianji_cli.roles.buffer.rollout import FragmentValidator
 from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, FragmentStats
+from tianji_cli.wire.reports import BufferReport, ReplayFill
 from tianji_transports.core import Claim
 
 
@@ -92,18 +91,13 @@ class ReplayStore:
         self.replay.sample(into)
         self.limiter.consumed += into.steps
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> BufferReport:
         """The replay ratio as it is, how full the replay is and how its samples were used."""
         replay = self.replay
-        uses, given_up = replay.use_summary(), replay.steps_given_up
-        return {
-            "ratio": self._final_ratio if self._winding_down else self.limiter.actual,
-            "replay": {
-                "size": replay.size,
-                "capacity": replay.ring.live * replay.ring.steps_each,
-                "nbytes": replay.nbytes,
-            },
-            "uses": None if uses is None else asdict(uses),
-            "stale_priorities": replay.stale_updates,
-            **({} if given_up is None else {"steps_given_up": given_up}),
-        }
+        return BufferReport(
+            ratio=self._final_ratio if self._winding_down else self.limiter.actual,
+            replay=ReplayFill(replay.size, replay.ring.live * replay.ring.steps_each, replay.nbytes),
+            uses=replay.use_summary(),
+            stale_priorities=replay.stale_updates,
+            steps_given_up=replay.steps_given_up,
+        )

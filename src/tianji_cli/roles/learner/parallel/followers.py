@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tianji_cli.roles.learner.parallel.scatter import RoundHeader, tensors_in_st
 from tianji_cli.roles.role import Role, rejected_by
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
-from tianji_cli.wire.reports import Rejected
+from tianji_cli.wire.reports import FollowerReport, Rejected
 from tianji_transports.core import Claim, Transport
 
 
@@ -57,10 +58,11 @@ class FollowerSource(ABC):
     def used(self, result: UpdateResult) -> None:
         """Note what the update on the last batch came to."""
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> FollowerReport:
         """What the root is told: messages that were refused, how many, and why the first."""
-        shares = [self._refusals.count, self._refusals.first]
-        return {"rejected": {"shares": shares, "endpoint": rejected_by(self._transport)}}
+        return FollowerReport(
+            rejected={"shares": self._refusals.reported, "endpoint": rejected_by(self._transport)}
+        )
 
     @abstractmethod
     def _missing(self, header: RoundHeader) -> bool:
@@ -253,14 +255,9 @@ class Follower(Role):
         """That the learner leaves is no loss from here on."""
         self._winding_down = True
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> FollowerReport:
         """Counters, and what was refused; uses of samples are counted by the learner."""
-        return {
-            "version": self._version,
-            "updates": self._updates,
-            "session_consumed": 0,
-            **self._source.report(),
-        }
+        return replace(self._source.report(), version=self._version, updates=self._updates)
 
     def close(self) -> None:
         """Leave the others."""

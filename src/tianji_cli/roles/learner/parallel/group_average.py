@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -40,6 +39,9 @@ class GroupAverage:
         moments: the optimiser's moments are averaged, too.
         updates: made in earlier sessions.
         consumed: uses of samples in them.
+
+    Attributes:
+        adoptions: how often it has adopted an average.
     """
 
     def __init__(  # noqa: PLR0913 - what a contribution says
@@ -83,7 +85,7 @@ class GroupAverage:
         self._is_finite = True
         self._adopted = False
         self._number = 0
-        self._adoptions = 0
+        self.adoptions = 0
 
     def settle(self, updates: int, consumed: int) -> bool:
         """Adopt the average of what was contributed, if it is there, and contribute if that is due.
@@ -106,9 +108,10 @@ class GroupAverage:
         adopted, self._adopted = self._adopted, False
         return adopted
 
-    def report(self) -> dict[str, Any]:
-        """How often the group contributed, and adopted an average."""
-        return {"averaging": {"contributed": self._number, "adopted": self._adoptions}}
+    @property
+    def contributed(self) -> int:
+        """How often the group has contributed."""
+        return self._number
 
     def _has_to_wait(self, *, due: bool) -> bool:
         """Whether an average is awaited, and not for too long."""
@@ -160,7 +163,7 @@ class GroupAverage:
         for moment, part in zip(self._moments, self._parts(new), strict=True):
             moment.copy_(part)
         self._adopted = True
-        self._adoptions += 1
+        self.adoptions += 1
 
     def _contribute(self, consumed: int) -> bool:
         """Send the parameters; False if the root is not there yet."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,7 @@ from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup, LostPee
 from tianji_cli.wire.batches import BatchArrays, BatchLayout, BatchView, priorities_layout, read_priorities
 from tianji_cli.wire.fragment import FragmentStats
 from tianji_cli.wire.records import Record, RecordLayout
-from tianji_cli.wire.reports import Rejected
+from tianji_cli.wire.reports import LearnerReport, Rejected
 from tianji_transports.core import Full, Loan, Transport
 
 LAYOUT: Final = RecordLayout(
@@ -297,9 +297,9 @@ class ScatteringReplayClient(ReplayClient):
     def wind_down(self) -> None:
         """Nothing was begun that would have to end."""
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> LearnerReport:
         """Messages that were refused: how many, and why the first."""
-        return {"rejected": {"priorities": [self._refusals.count, self._refusals.first]}}
+        return LearnerReport(rejected={"priorities": self._refusals.reported})
 
     def _take_priorities(self) -> None:
         while (claim := self._transport.probe(PRIORITIES)) is not None:
