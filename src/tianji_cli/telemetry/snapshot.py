@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, Final, Literal, Self
 
@@ -268,11 +268,9 @@ class Summary(JobState):
         of_any_state = {one.name for one in fields(JobState)}
         document: dict[str, Any] = {"schema": SUMMARY_SCHEMA}
         document |= {name: _for_json(value) for name, value in vars(self).items() if name not in of_any_state}
-        if self.evaluation is not None:  # What an environment does not know of is not mentioned.
-            optional = {name for name in ("win_rate", "agents") if getattr(self.evaluation, name) is None}
-            document["evaluation"] = {
-                name: value for name, value in document["evaluation"].items() if name not in optional
-            }
+        for optional in ("win_rate", "agents"):  # What an environment does not know of is not mentioned.
+            if self.evaluation is not None and getattr(self.evaluation, optional) is None:
+                del document["evaluation"][optional]
         for place, value in _known(self, attrgetter("summary")):
             table, _, key = place.rpartition(".")
             (document.setdefault(table, {}) if table else document)[key] = value
@@ -319,7 +317,7 @@ def _known(state: JobState, place: Callable[[Metric], str]) -> Iterator[tuple[st
 
 
 Line = tuple[str, Callable[[Any], str | None]]
-"""Label and text of a line on the screen; there is none where the text is None."""
+"""Label and text of a line on the screen; there is none where the number or the text is None."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,10 +352,9 @@ class Metric:
         return value
 
 
-def _win_rate(state: JobState) -> str | None:
-    if state.learner.win_rate is None:
-        return None
-    return f"{share(state.learner.win_rate)} of the last {several(state.learner.episodes_in_mean, 'episode')}"
+def _win_rate(state: JobState) -> str:
+    judged = several(state.learner.episodes_in_mean, "episode")
+    return f"{share(state.learner.win_rate or 0.0)} of the last {judged}"
 
 
 def _frames(state: JobState) -> str:
@@ -392,7 +389,7 @@ def _rates(state: JobState) -> str | None:
 
 
 def _bottleneck(state: JobState) -> str | None:
-    return None if state.bottleneck is None or state.evaluating is not None else str(state.bottleneck)
+    return None if state.evaluating is not None else str(state.bottleneck)
 
 
 def _ratio(summary: Summary) -> str | None:
@@ -411,22 +408,13 @@ def _fill_and_ratio(state: JobState) -> str | None:
     return ", ".join(said) or None
 
 
-def _fill_and_p(state: JobState) -> str | None:
-    replay = state.buffer.replay
-    if replay is None:
-        return None
-    filled = f"{count(replay.size)} of {count(replay.capacity)} env steps, {memory(replay.nbytes)}"
+def _fill_and_p(state: JobState) -> str:
+    assert state.buffer.replay is not None
+    size, capacity, nbytes = astuple(state.buffer.replay)
+    filled = f"{count(size)} of {count(capacity)} env steps, {memory(nbytes)}"
     if state.staleness_p is None:
         return filled
     return f"{filled}; a batch is {state.staleness_p:.3g} of it (P, Equation 2)"
-
-
-def _age(state: JobState) -> str | None:
-    return None if state.learner.age is None else f"{spread(state.learner.age)} env steps"
-
-
-def _uses(state: JobState) -> str | None:
-    return None if state.buffer.uses is None else f"{spread(state.buffer.uses)} of each sample"
 
 
 def _late(state: JobState) -> str | None:
@@ -444,18 +432,6 @@ def _given_up(state: JobState) -> str | None:
     return f"{count(steps)} steps of episodes that had lost their beginning" if steps else None
 
 
-def _lag(state: JobState) -> str | None:
-    return None if state.learner.lag is None else f"{spread(state.learner.lag)} versions"
-
-
-def _averaging(state: JobState) -> str | None:
-    return None if state.averaging is None else str(state.averaging)
-
-
-def _groups(state: JobState) -> str | None:
-    return "; ".join(map(_group, state.by_group)) or None
-
-
 def _group(group: GroupStanding) -> str:
     mean = "no episode has ended" if group.mean_100 is None else f"return {number(group.mean_100)}"
     return f"{group.group}: {mean}, {count(group.env_steps)} env steps, {count(group.updates)} updates"
@@ -464,6 +440,12 @@ def _group(group: GroupStanding) -> str:
 def _losses(state: JobState) -> str | None:
     return ", ".join(f"{name} {number(loss)}" for name, loss in state.learner.losses.items()) or None
 
+
+AGE: Final[Line] = ("sample age", lambda state: f"{spread(state.learner.age)} env steps")
+USES: Final[Line] = ("uses", lambda state: f"{spread(state.buffer.uses)} of each sample")
+LAG: Final[Line] = ("policy lag", lambda state: f"{spread(state.learner.lag)} versions")
+AVERAGING: Final[Line] = ("averaging", lambda state: str(state.averaging))
+GROUPS: Final[Line] = ("groups", lambda state: "; ".join(map(_group, state.by_group)) or None)
 
 # fmt: off
 OF_EPISODES: Final = (
@@ -499,19 +481,17 @@ OF_PACE: Final = (
     Metric(of="bottleneck", row="bottleneck", summary="bottleneck", plain="bottleneck={.kind}",
            live=("bottleneck", _bottleneck), result=("bottleneck", _bottleneck)),
     Metric(of="learner.rho", row="replay_ratio_target", summary="replay_ratio.target",
-           tag="replay_ratio/target", result=("replay ratio", _ratio)),
+           tag="replay_ratio/target", live=("replay", _fill_and_ratio), result=("replay ratio", _ratio)),
     Metric(of="replay_ratio", row="replay_ratio_actual", summary="replay_ratio.actual",
            tag="replay_ratio/actual"),
 )
 OF_A_REPLAY: Final = (
-    Metric(of="buffer.replay", row="replay", summary="replay", live=("replay", _fill_and_ratio),
-           result=("replay", _fill_and_p)),
+    Metric(of="buffer.replay", row="replay", summary="replay", result=("replay", _fill_and_p)),
     Metric(of="buffer.replay.size", tag="replay/size"),
     Metric(of="staleness_p", row="staleness_p", summary="staleness_p"),
-    Metric(of="learner.age", row="age", summary="sample_age", tag="sample_age", live=("sample age", _age),
-           result=("sample age", _age)),
-    Metric(of="buffer.uses", row="uses", summary="uses", tag="sample_uses", live=("uses", _uses),
-           result=("uses", _uses)),
+    Metric(of="learner.age", row="age", summary="sample_age", tag="sample_age", live=AGE, result=AGE),
+    Metric(of="buffer.uses", row="uses", summary="uses", tag="sample_uses", live=USES,
+           result=USES),
     Metric(of="buffer.stale_priorities", row="stale_priorities", summary="stale_priorities",
            tag="replay/stale_priorities", live=("priorities", _late), result=("priorities", _late_in_all)),
     Metric(of="buffer.steps_given_up", row="steps_given_up", summary="steps_given_up",
@@ -519,12 +499,11 @@ OF_A_REPLAY: Final = (
 )
 OF_VERSIONS: Final = (
     Metric(of="learner.lag", row="lag", summary="staleness", tag="policy_lag", plain="lag_mean={.mean:.3g}",
-           live=("policy lag", _lag), result=("policy lag", _lag)),
-    Metric(of="averaging", row="averaging", summary="averaging", live=("averaging", _averaging),
-           result=("averaging", _averaging)),
+           live=LAG, result=LAG),
+    Metric(of="averaging", row="averaging", summary="averaging", live=AVERAGING, result=AVERAGING),
     Metric(of="averaging.rounds", tag="averaging/rounds"),
     Metric(of="averaging.all_missed", tag="averaging/missed"),
-    Metric(of="by_group", row="by_group", summary="by_group", result=("groups", _groups)),
+    Metric(of="by_group", row="by_group", summary="by_group", result=GROUPS),
     Metric(of="extra", row="extra", summary="extra"),
     Metric(of="learner.losses", row="losses", tag="loss", live=("losses", _losses)),
 )
@@ -537,9 +516,9 @@ def lines(
     state: JobState, metrics: Iterable[Metric], place: Callable[[Metric], Line | None]
 ) -> Iterator[tuple[str, str]]:
     """List label and text of the lines that some metrics have on a screen: ``live`` or ``result``."""
-    for line in filter(None, map(place, metrics)):
-        text = line[1](state)
-        if text is not None:
+    for metric in metrics:
+        line = place(metric)
+        if line is not None and metric.value(state) is not None and (text := line[1](state)) is not None:
             yield line[0], text
 
 
