@@ -70,7 +70,6 @@ PASSING: Final = {
 """Functions of tomllib and pydantic, and what they do with the key."""
 
 Record = dict[str, Any]
-Trace = Callable[[FrameType, str, object], object]
 
 
 # In the traced processes.
@@ -244,7 +243,7 @@ def record_key(recorder: Recorder) -> None:
 
     place = recorder.place("declared", read.__code__, inspect.getsourcelines(section)[1])
     recorder.write([{**place, "file": str(declared), "function": section.__qualname__}])
-    section.__getattribute__ = read  # type: ignore[method-assign, assignment]
+    section.__getattribute__ = read  # type: ignore[method-assign]
     sys.setprofile(trace)
 
 
@@ -261,7 +260,7 @@ def record_lines(recorder: Recorder) -> None:
     seen = set[tuple[CodeType, int]]()
     given = set[CodeType]()
 
-    def trace(frame: FrameType, event: str, _value: object) -> Trace | None:
+    def trace(frame: FrameType, event: str, _value: object) -> Any:
         code = frame.f_code
         if not recorder.is_project(code):
             return None
