@@ -1,6 +1,7 @@
 """Who may import whom, and what no source file does."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -125,3 +126,28 @@ def test_no_source_file_unpickles_swallows_everything_or_exits_at_once(path: Pat
     for node in ast.walk(tree):
         assert not (isinstance(node, ast.ExceptHandler) and node.type is None), f"line {node.lineno}"
         assert not (isinstance(node, ast.Attribute) and node.attr == "_exit"), f"line {node.lineno}"
+
+
+DOCUMENTS = [
+    "architecture",
+    "internals",
+    "performance",
+    "security",
+    "dependencies",
+    "runs",
+    "profile",
+    "benchmarks",
+]
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_a_document_names_files_that_exist(name: str) -> None:
+    text = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
+    folders = [*FOLDERS.values(), *(ROOT / other for other in ("benchmarks", "docs/examples", "tests"))]
+    paths = [f"/{path.relative_to(ROOT)}" for folder in folders for path in folder.rglob("*.py")]
+    named = set(re.findall(r"[\w/]+\.py\b", text))
+    assert not [one for one in named if not any(path.endswith(f"/{one}") for path in paths)]
+    modules = {one.replace(".", "/") for one in re.findall(r"`(tianji_\w+(?:\.[a-z_]+)+)", text)}
+    assert not [
+        one for one in modules if not any(f"/{one}{end}" in path for end in ("/", ".py") for path in paths)
+    ]
