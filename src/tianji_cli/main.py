@@ -41,8 +41,8 @@ class _Commands(TyperGroup):
         return name, command, rest
 
 
-def _exit(status: int, **_options: object) -> None:
-    raise typer.Exit(status)
+def _exit(status: int | None, **_options: object) -> None:
+    raise typer.Exit(status or 0)
 
 
 app = typer.Typer(
