@@ -36,7 +36,8 @@ def test_of_many_that_take_long_the_first_are_named(monkeypatch: pytest.MonkeyPa
 
 
 def snapshot_of(env_steps: int, updates: int = 0) -> Any:
-    return SimpleNamespace(env_steps=env_steps, produced=env_steps, updates=updates)
+    learner = SimpleNamespace(env_steps=env_steps, updates=updates)
+    return SimpleNamespace(learner=learner, produced=env_steps)
 
 
 def test_a_training_in_which_nothing_goes_on_says_so_once_and_again_when_it_does(
