@@ -29,8 +29,9 @@ SIDE_BY_SIDE = ("-n", str(min(2 * len(os.sched_getaffinity(0)), 16)), "--dist=wo
 QUICK = (
     *("tests/contract/test_inproc.py", "tests/contract/test_shm.py", "tests/transports/test_shm.py"),
     *("tests/algos/test_ppo_loss.py", "tests/algos/test_dqn_loss.py", "tests/algos/test_impala_loss.py"),
-    *("tests/cli/data", "tests/cli/roles", "tests/cli/throughput"),
-    *("tests/cli/test_config_checks.py", "tests/cli/test_config_load.py", "tests/cli/test_config_roles.py"),
+    *("tests/cli/wire", "tests/cli/files", "tests/cli/root", "tests/cli/actor", "tests/cli/buffer"),
+    *("tests/cli/learner", "tests/cli/roles", "tests/lab/model"),
+    *(f"tests/cli/config/test_config_{one}.py" for one in ("checks", "load", "roles")),
     "tests/cli/lifecycle/test_lifecycle_finish.py::test_each_kind_of_algorithm_trains_and_its_policy_plays",
 )
 PACKAGES = {"tianji_cli", "tianji_lab", "tianji_plugins", "tianji_transports", "tianji_algos", "tianji_envs"}

@@ -1,4 +1,4 @@
-"""What all tests share: the rule that continuous integration skips nothing but what needs a GPU."""
+"""What all tests share: commands, a small disk, a quick config, repeatable examples, and which skips fail."""
 
 from __future__ import annotations
 
@@ -10,9 +10,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import tomli_w
 import torch
+from cli.quick import CONFIG
 from cli.sessions import kill_session
 from cli.warm import Tianji, WarmCommands
+from hypothesis import settings
+
+# Every run tries the same examples, and a busy machine may take its time over each.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 CLONE_NEWNS = 0x20000
 NO_GPU = "torch finds no CUDA device on this machine"
@@ -38,6 +45,32 @@ def tianji(warm_commands: WarmCommands, tmp_path: Path) -> Tianji:
             kill_session(command.pid)
 
     return run
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small disk")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"this machine lets nobody mount: {mounted.stderr.strip()}")
+    # Out of the tree at once, so that no crash leaves a mount behind; it lives while the descriptor does.
+    descriptor = os.open(disk, os.O_RDONLY | os.O_DIRECTORY)
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+    yield Path(f"/proc/self/fd/{descriptor}")
+    os.close(descriptor)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> str:
+    """A config that is trained in seconds."""
+    path = tmp_path / "quick.toml"
+    path.write_text(tomli_w.dumps(CONFIG))
+    return str(path)
 
 
 def pytest_configure() -> None:

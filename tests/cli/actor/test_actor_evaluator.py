@@ -1,0 +1,168 @@
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from cli.film import Film, Witness
+
+from tianji_algos import registry as algorithms
+from tianji_algos.core import Agent, Spaces, build_model
+from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.ppo.settings import PPOAgentSettings
+from tianji_cli.roles.actor.evaluator import EvaluationLimits, Evaluator
+from tianji_cli.wire.reports import Evaluating, EvaluatorReport
+from tianji_envs.core import BaseEnv
+from tianji_envs.gym import GymFactory
+from tianji_envs.serial import SerialVectorEnvironment
+
+SPACES = Spaces(gym.spaces.Box(-1, 1, (2,), np.float32), gym.spaces.Discrete(2))
+
+
+class Walk(BaseEnv):
+    """Episodes of so many steps, each of which is worth 1."""
+
+    def __init__(self, steps: int) -> None:
+        self.observation_space, self.action_space = SPACES.observation, SPACES.action
+        self.steps, self.left = steps, 0
+
+    def reset(self, seed: int | None = None) -> Any:  # noqa: ARG002 - it always begins alike
+        self.left = self.steps
+        return np.zeros(2, np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:  # noqa: ARG002 - it walks on
+        self.left -= 1
+        return np.zeros(2, np.float32), 1.0, self.left == 0 and self.steps % 2 == 0, self.left == 0
+
+
+def build_agent(spaces: Spaces, num_envs: int) -> Agent:
+    model_type = algorithms.load("model", "mlp_actor_critic")
+    model = build_model(model_type, spaces, MLPActorCriticSettings(hidden=(8,)), 1)
+    agent: Agent = algorithms.load("agent", "ppo")(spaces, model, PPOAgentSettings(), num_envs, 1)
+    return agent
+
+
+def walks(*lengths: int) -> SerialVectorEnvironment:
+    following = itertools.cycle(lengths)
+    return SerialVectorEnvironment("walks", lambda: Walk(next(following)), len(lengths))
+
+
+@pytest.mark.parametrize("episodes", [1, 2, 3, 7, 9, 10])
+def test_exactly_as_many_episodes_are_played_as_asked(episodes: int) -> None:
+    evaluator = Evaluator(build_agent(SPACES, 3), walks(2, 3, 11), episodes, seed=1)
+    turns = 0
+    while evaluator.finished is None:
+        assert evaluator.turn()
+        turns += 1
+    assert len(evaluator.returns) == episodes
+    assert evaluator.finished == f"{episodes} episodes"
+    assert not evaluator.turn()
+    report = evaluator.report()
+    assert report == EvaluatorReport(returns=tuple(evaluator.returns), progress=report.progress), (
+        "no limit was reached, nothing is won, and it is no team"
+    )
+    evaluator.close()
+
+
+def test_long_episodes_count_as_often_as_short_ones() -> None:
+    evaluator = Evaluator(build_agent(SPACES, 4), walks(1, 2, 5, 60), 12, seed=1)
+    while evaluator.finished is None:
+        evaluator.turn()
+    assert sorted(evaluator.returns) == [1.0] * 3 + [2.0] * 3 + [5.0] * 3 + [60.0] * 3
+
+
+def play_within(limits: EvaluationLimits, *lengths: int) -> Evaluator:
+    evaluator = Evaluator(build_agent(SPACES, len(lengths)), walks(*lengths), 6, seed=1, limits=limits)
+    while evaluator.finished is None:
+        evaluator.turn()
+    assert not evaluator.turn()
+    return evaluator
+
+
+def test_a_limit_of_steps_leaves_out_what_has_not_ended_by_then() -> None:
+    evaluator = play_within(EvaluationLimits(max_steps=100), 2, 5, 10**9)
+    assert evaluator.returns == [2.0, 2.0, 5.0, 5.0]
+    assert (evaluator.finished, evaluator.cut_off) == ("4 episodes", "100 env steps")
+    progress = evaluator.progress
+    # Twice 2 and 5 steps are those of episodes that ended; a step that only begins one counts nowhere.
+    assert replace(progress, seconds=0.0) == Evaluating(4, 6, 100, 0.0)
+
+
+def test_a_limit_of_time_ends_episodes_that_never_would() -> None:
+    evaluator = play_within(EvaluationLimits(max_s=0.2), 10**9, 10**9)
+    assert (evaluator.returns, evaluator.cut_off) == ([], "0.2 s")
+    assert evaluator.progress.seconds >= 0.2
+    assert evaluator.report().cut_off == "0.2 s"
+
+
+def test_a_limit_that_the_last_episode_just_reaches_leaves_nothing_out() -> None:
+    assert play_within(EvaluationLimits(max_steps=6 * 7), 7, 7, 7).cut_off is None
+
+
+def test_greedy_episodes_repeat_themselves_with_the_seed() -> None:
+    def play(seed: int) -> list[float]:
+        environment = GymFactory().make("CartPole-v1", 4)
+        spaces = Spaces(environment.observation_space, environment.action_space)
+        evaluator = Evaluator(build_agent(spaces, 4), environment, 10, seed)
+        while evaluator.finished is None:
+            evaluator.turn()
+        evaluator.close()
+        return evaluator.returns
+
+    assert play(1) == play(1) != play(2)
+
+
+def test_every_step_can_be_watched() -> None:
+    watched: list[int] = []
+    watch: Callable[[Any], None] = lambda environment: watched.append(environment.num_envs)  # noqa: E731
+    evaluator = Evaluator(build_agent(SPACES, 1), walks(5), 2, seed=1, on_step=watch)
+    while evaluator.finished is None:
+        evaluator.turn()
+    assert watched == [1] * (5 + 1 + 5)
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+def test_whole_games_are_played_where_an_episode_is_less(stack: int) -> None:
+    film, witness = Film(3, stack, 0.3, games=True), Witness(3)
+    evaluator = Evaluator(witness, film, 7, seed=5)
+    twin = Film(3, stack, 0.3, games=True)
+    assert twin.games is not None
+    shown, numbers, flags = np.zeros((3, 2, 3), np.uint8), np.zeros(3, np.float32), np.zeros((2, 3), np.bool_)
+    twin.reset(5, shown)
+    left, expected = [3, 2, 2], []
+    while evaluator.finished is None:
+        evaluator.turn()
+        twin.step(np.zeros(3), shown, numbers, flags[0], flags[1])
+        for n in np.flatnonzero(twin.games.over):
+            if left[n]:
+                left[n] -= 1
+                expected.append(float(twin.games.score[n]))
+    assert evaluator.returns == expected
+    assert any(abs(score) > 9 for score in expected), "rewards are clipped, and scores are not"
+
+
+@pytest.mark.parametrize("stack", [1, 4])
+def test_an_agent_that_plays_greedily_sees_the_last_frames_of_its_episode_only(stack: int) -> None:
+    film, witness = Film(2, stack, 0.3), Witness(2)
+    for seed in (1, 2):  # The second time it remembers nothing of the first.
+        evaluator = Evaluator(witness, film, 20, seed)
+        twin = Film(2, stack, 0.3)
+        shown, numbers, flags = (
+            np.zeros((2, 2, 3), np.uint8),
+            np.zeros(2, np.float32),
+            np.zeros((2, 2), np.bool_),
+        )
+        twin.reset(seed, shown)
+        episodes = [[shown[n].copy()] for n in range(2)]
+        while evaluator.finished is None:
+            np.testing.assert_array_equal(witness.since, [len(frames) - 1 for frames in episodes])
+            evaluator.turn()
+            for n, frames in enumerate(episodes):
+                seen = witness.said.seen[-1][n].reshape(stack, 2, 3)
+                np.testing.assert_array_equal(seen, [*[np.zeros((2, 3))] * stack, *frames][-stack:])
+            ended = flags.any(axis=0)
+            twin.step(np.zeros(2), shown, numbers, flags[0], flags[1])
+            episodes = [[shown[n].copy()] if ended[n] else [*episodes[n], shown[n].copy()] for n in range(2)]
+        assert len(evaluator.returns) == 20

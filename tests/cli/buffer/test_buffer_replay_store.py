@@ -1,0 +1,183 @@
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cli.buffer.replays import JOB, ScriptedActor, fragment_layout, open_replay
+
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
+from tianji_cli.roles.buffer.replay.store import ReplayStore
+from tianji_cli.wire.batches import BatchArrays, BatchLayout
+from tianji_cli.wire.fragment import Fragment
+from tianji_cli.wire.reports import ReplayFill
+from tianji_transports.core import FULL
+from tianji_transports.inproc import InprocTransport
+from tianji_transports.wiring import Channel, Wiring
+
+LAYOUT = fragment_layout(4, 3)
+EACH, BATCH, RHO, WARMUP = 12, 24, 2.0, 20
+_numbers = itertools.count()
+
+
+class Line:
+    """An actor of rank 1, and the store of rank 0."""
+
+    def __init__(self, tolerance: float | None = 24.0, end_rate: float = 0.0) -> None:
+        channel = Channel("fragments", 0, (1,), LAYOUT.nbytes + 64, 100)
+        wiring = Wiring(f"store-{next(_numbers)}", (channel,))
+        self.receiver, self.sender = InprocTransport(wiring, 0), InprocTransport(wiring, 1)
+        self.actor = ScriptedActor(LAYOUT, 0, seed=1, end_rate=end_rate)
+        self.store = ReplayStore(
+            LAYOUT,
+            JOB,
+            {1: (0,)},
+            replay=open_replay(LAYOUT, 20),
+            limiter=RateLimiter(RHO, WARMUP, tolerance),
+        )
+
+    def send(self, payload: bytes | None = None) -> None:
+        loan = self.sender.loan(0, "fragments", LAYOUT.nbytes if payload is None else len(payload))
+        assert loan is not FULL
+        if payload is None:
+            self.actor.fill(loan.memory)
+        else:
+            loan.memory[:] = payload
+        self.sender.push(loan)
+
+    def admit(self) -> None:
+        claim = self.receiver.probe("fragments")
+        assert claim is not None
+        self.store.admit(claim)
+
+    def close(self) -> None:
+        self.sender.close()
+        self.receiver.close()
+
+
+@pytest.fixture
+def line() -> Iterator[Callable[..., Line]]:
+    lines: list[Line] = []
+
+    def open_line(*arguments: Any, **keywords: Any) -> Line:
+        lines.append(Line(*arguments, **keywords))
+        return lines[-1]
+
+    yield open_line
+    for one in lines:
+        one.close()
+
+
+def test_fragments_are_received_until_they_are_ahead_and_again_once_batches_were_drawn(
+    line: Callable[..., Line],
+) -> None:
+    one = line()
+    arrays = BatchArrays(BatchLayout.of(LAYOUT, BATCH, ("action",)))
+    received = 0
+    while not one.store.full:
+        assert not one.store.may_draw(BATCH) or received >= WARMUP
+        one.send()
+        one.admit()
+        received += EACH
+    assert WARMUP + 24 - EACH < received <= WARMUP + 24
+    assert one.store.may_draw(BATCH)
+    one.store.draw(arrays)
+    assert not one.store.full
+    while one.store.may_draw(BATCH):
+        one.store.draw(arrays)
+    assert arrays.refusal(JOB) is None
+    assert one.store.limiter.consumed == arrays.batch.reward.size * 3
+    assert not one.store.full
+
+
+@pytest.mark.parametrize("age_ns", [-1, -(2**63), 2**63 - 1])
+def test_a_fragment_of_an_impossible_age_is_refused(line: Callable[..., Line], age_ns: int) -> None:
+    one = line()
+    memory = memoryview(bytearray(LAYOUT.nbytes))
+    one.actor.fill(memory)
+    Fragment(LAYOUT, memory).header["age_ns"] = age_ns
+    one.send(bytes(memory))
+    one.admit()
+    assert (one.store.validator.refusals.count, one.store.limiter.received) == (1, 0)
+    assert "claims an age" in one.store.validator.refusals.first
+
+
+def test_when_it_winds_down_whatever_comes_is_received(line: Callable[..., Line]) -> None:
+    one = line()
+    one.send()
+    one.admit()
+    one.store.limiter.received = 10**6
+    assert one.store.full
+    one.store.wind_down()
+    for _ in range(30):
+        assert not one.store.full
+        one.send()
+        one.admit()
+    assert one.store.validator.receptions[0, 0].samples == 31 * EACH
+
+
+def test_what_is_no_fragment_leaves_no_trace_but_its_count(line: Callable[..., Line]) -> None:
+    one = line(tolerance=None)
+    one.send()
+    one.admit()
+    memory = bytearray(LAYOUT.nbytes)
+    ScriptedActor(LAYOUT, 0, seed=2).fill(memoryview(memory))  # Number 0 again.
+    payloads = (b"", b"x", bytes(LAYOUT.nbytes), b"\xff" * LAYOUT.nbytes, b"y" * (LAYOUT.nbytes + 1), memory)
+    for payload in payloads:
+        one.send(bytes(payload))
+        one.admit()
+    assert one.store.validator.refusals.count == len(payloads)
+    assert one.store.validator.refusals.first.startswith("a message from rank 1")
+    assert one.store.replay.size == one.store.limiter.received == EACH
+    assert len(one.store.arrivals()) == 1
+    one.send()
+    one.admit()
+    assert one.store.replay.size == 2 * EACH
+    assert one.sender.unconfirmed(0, "fragments") == 0
+
+
+def test_arrivals_are_told_once_and_in_order(line: Callable[..., Line]) -> None:
+    one = line(tolerance=None, end_rate=0.4)
+    sizes = []
+    for _ in range(5):
+        before = one.actor.before
+        one.send()
+        sizes.append(one.actor.before - before)
+        one.admit()
+    assert len(set(sizes)) > 1, "masked steps are no samples"
+    assert [arrival.samples for arrival in one.store.arrivals()] == sizes
+    assert one.store.arrivals() == []
+    assert one.store.limiter.received == sum(sizes) == one.store.replay.size
+
+
+def test_the_report_says_how_full_the_replay_is_and_how_its_samples_were_used(
+    line: Callable[..., Line],
+) -> None:
+    one = line(tolerance=None)
+    assert one.store.report().uses is None
+    for _ in range(2):
+        one.send()
+        one.admit()
+    one.store.draw(BatchArrays(BatchLayout.of(LAYOUT, BATCH, ("action",))))
+    one.store.replay.update_priorities(np.array([10**9]), np.ones(1, np.float32))
+    report = one.store.report()
+    assert report.replay == ReplayFill(24, 240, one.store.replay.nbytes)
+    assert report.uses is not None
+    assert report.uses.mean == BATCH / 24
+    assert report.stale_priorities == 1
+
+
+def test_the_ratio_is_that_since_the_warm_up_and_what_comes_after_training_does_not_change_it(
+    line: Callable[..., Line],
+) -> None:
+    one = line(tolerance=None)
+    for _ in range(3):
+        one.send()
+        one.admit()
+    assert one.store.report().ratio is None
+    one.store.draw(BatchArrays(BatchLayout.of(LAYOUT, BATCH, ("action",))))
+    assert one.store.report().ratio == BATCH / (3 * EACH - WARMUP)
+    one.store.wind_down()
+    one.send()
+    one.admit()
+    assert one.store.report().ratio == BATCH / (3 * EACH - WARMUP)

@@ -1,0 +1,196 @@
+"""The command line as a user meets it: exit statuses, what stays unimported, errors of a few lines."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tianji_cli.commands import doctor
+from tianji_cli.main import main
+
+IMPORTS = """
+import sys
+from tianji_cli.main import main
+try:
+    main(sys.argv[1:])
+except SystemExit as ended:
+    heavy = {"torch", "tensorboard", "matplotlib"} & set(sys.modules)
+    assert not heavy, heavy
+    sys.exit(ended.code)
+"""
+
+
+def tianji(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own, where importing anything heavy is an error."""
+    command = [sys.executable, "-c", IMPORTS, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=cwd)
+    assert "AssertionError" not in done.stderr, done.stderr
+    return done
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    done = tianji("--help")
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("train", "eval", "watch", "list", "doctor"))
+
+
+def test_version_is_the_distributions() -> None:
+    assert tianji("--version").stdout == f"tianji {version('tianji')}\n"
+
+
+def test_without_arguments_the_help_is_shown() -> None:
+    done = tianji()
+    assert "Usage: tianji" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("lst",), "Did you mean 'list'?"),
+        (("train", "--dry"), "--dry"),
+        (("train",), "name a config to train"),
+        (("train", "configs/ppo_cartpole.toml", "--resume", "x"), "not both"),
+        (("train", "configs/ppo_cartpol.toml"), "did you mean 'configs/ppo_cartpole.toml'?"),
+        (
+            ("train", "configs/ppo_cartpole.toml", "--set", "training.gama=1"),
+            "--set: training.gama: unknown key",
+        ),
+        (("train", "configs/ppo_cartpole.toml", "--transport", "smh"), "did you mean 'shm'?"),
+        (("train", "configs/ppo_cartpole.toml", "--transport", 'a"b'), "no transport is named 'a\"b'"),
+        (("train", "configs/ppo_cartpole.toml", "--device", "tpu"), "'tpu' is no device"),
+        (("train", "configs/ppo_cartpole.toml", "--name", "a/b"), "'a/b' cannot name"),
+        (("eval", "no-such-run"), "no run 'no-such-run'"),
+        (("watch", "no-such-run"), "no run 'no-such-run'"),
+        (("list", "agent"), "did you mean 'agents'?"),
+        (("list",), "Missing argument"),
+    ],
+)
+def test_what_a_user_gets_wrong_is_told_in_a_few_lines_with_status_2(
+    arguments: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    done = tianji(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert said in done.stderr
+    assert 1 <= len(done.stderr.splitlines()) <= 5
+    assert "Traceback" not in done.stderr
+
+
+def test_every_problem_of_a_config_is_one_line_that_begins_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_text("[environment]\ntype = 'gim'\nnum_envs = 0\n[trainning]\n")
+    done = tianji("train", "bad.toml", cwd=tmp_path)
+    lines = done.stderr.splitlines()
+    assert len(lines) == 5
+    assert all(line.startswith("bad.toml: ") for line in lines)
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_debug_shows_the_traceback_wherever_it_stands(place: int, tmp_path: Path) -> None:
+    arguments = ["train", "nothing.toml", "--quiet"]
+    arguments.insert(place, "--debug")
+    done = tianji(*arguments, cwd=tmp_path)
+    assert "Traceback" in done.stderr
+    assert "ConfigError" in done.stderr
+
+
+def test_an_unforeseen_exception_is_a_failure_told_in_two_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(json_to: str | None = None) -> int:
+        raise LookupError("the cellar is empty")
+
+    monkeypatch.setattr(doctor, "examine", broken)
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor"])
+    assert ended.value.code == 1
+    message = capsys.readouterr().err.splitlines()
+    assert message[0] == "tianji: error: LookupError: the cellar is empty"
+    assert len(message) == 2
+
+
+def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
+    done = tianji("train", "configs/ppo_cartpole.toml", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "buffer + learner" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_names_files_that_other_hosts_would_write(tmp_path: Path) -> None:
+    hosts = ("--set", "distribution.hosts=2", "--set", "distribution.groups=2")
+    engines = ("--set", 'distribution.transport={ local = "shm", remote = "zmq" }')
+    recorder = Path(__file__).parents[3] / "docs" / "examples" / "recorder.toml"
+    done = tianji("train", str(recorder), *hosts, *engines, "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    words = " ".join(done.stdout.split())
+    assert "the checkpoints of group 1 are kept only if host-1 reaches the run directory" in words
+    assert "the files of recorder (group 1) are kept only if host-1 reaches the run directory" in words
+    assert "group 0 are kept" not in words
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "dqn_pong",
+        *(
+            pytest.param(one, marks=pytest.mark.soak)
+            for one in ("qmix_two_step", "impala_cartpole", "ppo_lunarlander", "maddpg_adversary")
+        ),
+    ],
+)
+def test_a_dry_run_builds_what_trains_in_a_process_that_imports_torch_instead(
+    tmp_path: Path, name: str
+) -> None:
+    assert tianji("train", name, "--dry-run", "--json", "-", cwd=tmp_path).returncode == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not version("torch").endswith("+cpu"), reason="this build of torch knows GPUs")
+def test_a_config_for_a_gpu_is_planned_anywhere_and_trained_only_where_torch_has_cuda(tmp_path: Path) -> None:
+    gpu = ("train", "configs/ppo_cartpole.toml", "--set", "distribution.device=cuda")
+    assert tianji(*gpu, "--dry-run", cwd=tmp_path).returncode == 0
+    done = tianji(*gpu, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "distribution.device: 'cuda' is not there: torch" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_library_of_an_environment_is_answered_with_the_pip_command(tmp_path: Path) -> None:
+    without_box2d = f"import sys; sys.modules['Box2D'] = None\n{IMPORTS}"
+    command = [sys.executable, "-c", without_box2d, "train", "configs/ppo_lunarlander.toml", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
+    assert done.returncode == 2
+    assert "environment.id: " in done.stderr
+    assert "pip install 'tianji[box2d]'" in done.stderr
+
+
+def test_an_error_breaks_between_words_on_a_terminal_and_nowhere_in_a_pipe(tmp_path: Path) -> None:
+    arguments = ("train", "configs/ppo_cartpole.toml", "--set", "training.zzz=1")
+    in_pipe = tianji(*arguments, cwd=tmp_path).stderr
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    without_size = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES"}}
+    command = [sys.executable, "-c", IMPORTS, *arguments]
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=tmp_path, env=without_size
+    ) as shown:
+        os.close(theirs)
+        on_terminal = b""
+        with contextlib.suppress(OSError):  # Linux answers EIO once the other side has closed.
+            while data := os.read(ours, 1 << 16):
+                on_terminal += data
+        os.close(ours)
+        assert shown.wait(60) == 2
+    lines = on_terminal.decode().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert " ".join(lines).split() == in_pipe.split()
+    assert max(map(len, in_pipe.splitlines())) > 200
