@@ -16,12 +16,11 @@ from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.errors import (
     DivergedError,
     StateMismatchError,
-    UnsuitableModelError,
     UnsupportedSpaceError,
 )
-from tianji_algos.models.mlp import MLPQ, MLPActorCritic
+from tianji_algos.models.mlp import MLPQ
 from tianji_algos.models.q_network import QNetwork
-from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
+from tianji_algos.models.settings import MLPQSettings
 
 Floats = npt.NDArray[np.float32]
 
@@ -241,15 +240,6 @@ def test_a_loss_that_diverged_is_an_error_and_changes_no_parameter(
     with pytest.raises(DivergedError, match=r"not finite after 3 updates: the loss has diverged; a smaller"):
         embryo.update(batch)
     np.testing.assert_array_equal(parameters(embryo), before)
-
-
-def test_a_model_of_another_kind_is_refused(cartpole_spaces: Spaces) -> None:
-    model: Any = build_model(MLPActorCritic, cartpole_spaces, MLPActorCriticSettings(), 0)
-    complaint = "MLPActorCritic is no QNetwork, which DQN works with; the model 'mlp_q' would be right"
-    with pytest.raises(UnsuitableModelError, match=complaint):
-        DQNEmbryo(cartpole_spaces, model, DQNSettings(), 0)
-    with pytest.raises(UnsuitableModelError, match=complaint):
-        DQNAgent(cartpole_spaces, model, DQNAgentSettings(), 4, 0)
 
 
 def test_a_state_does_not_change_while_training_goes_on(cartpole_spaces: Spaces) -> None:

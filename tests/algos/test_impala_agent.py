@@ -7,11 +7,10 @@ import numpy.typing as npt
 import pytest
 
 from tianji_algos.core import Spaces, build_model
-from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.impala.impala import IMPALAAgent, IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings
-from tianji_algos.models.mlp import MLPQ, MLPActorCritic
-from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
+from tianji_algos.models.mlp import MLPActorCritic
+from tianji_algos.models.settings import MLPActorCriticSettings
 
 STEPS, ENVS = 8, 16
 Fragment = dict[str, npt.NDArray[Any]]
@@ -95,15 +94,6 @@ def test_agent_and_embryo_learn_together_from_a_policy_of_four_rollouts_ago(
             embryo.update(minibatch)
     assert np.mean(rewards[:10]) < 0.06
     assert np.mean(rewards[-10:]) > 0.12, "one in six, of which one resets, would be the best"
-
-
-def test_a_model_of_another_kind_is_refused(cartpole_spaces: Spaces) -> None:
-    model: Any = build_model(MLPQ, cartpole_spaces, MLPQSettings(), 0)
-    complaint = "MLPQ is no ActorCritic, which IMPALA works with; the model 'mlp_actor_critic' would be right"
-    with pytest.raises(UnsuitableModelError, match=complaint):
-        IMPALAEmbryo(cartpole_spaces, model, IMPALASettings(), 0)
-    with pytest.raises(UnsuitableModelError, match=complaint):
-        IMPALAAgent(cartpole_spaces, model, IMPALAAgentSettings(), 4, 0)
 
 
 @pytest.mark.parametrize(

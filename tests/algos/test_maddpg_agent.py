@@ -12,12 +12,10 @@ from algos.teams import exists
 from algos.training import flat_of
 
 from tianji_algos import registry
-from tianji_algos.core import Spaces, build_model
-from tianji_algos.errors import UnsuitableModelError, UnsupportedSpaceError
+from tianji_algos.core import Spaces
+from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.maddpg.maddpg import MADDPGAgent, MADDPGEmbryo
-from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings
-from tianji_algos.models.mlp import MLPQ
-from tianji_algos.models.settings import MLPQSettings
+from tianji_algos.maddpg.settings import MADDPGAgentSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
 
 Array = npt.NDArray[Any]
@@ -155,15 +153,6 @@ def test_adopted_parameters_are_acted_with() -> None:
     assert (agent.act_greedily(seen) != expected).any()
     agent.adopt(flat_of(model))
     np.testing.assert_array_equal(agent.act_greedily(seen), expected)
-
-
-def test_a_model_of_another_kind_is_refused(cartpole_spaces: Spaces) -> None:
-    model: Any = build_model(MLPQ, cartpole_spaces, MLPQSettings(), 0)
-    complaint = "MLPQ is no TeamDeterministic, which MADDPG works with; the model 'team_deterministic' would"
-    with pytest.raises(UnsuitableModelError, match=complaint):
-        MADDPGAgent(DISCRETE, model, MADDPGAgentSettings(), ENVS, 0)
-    with pytest.raises(UnsuitableModelError, match=complaint):
-        MADDPGEmbryo(DISCRETE, model, MADDPGSettings(), 0)
 
 
 def test_actions_without_bounds_are_refused() -> None:

@@ -9,12 +9,9 @@ import torch
 from algos.teams import bury, random_records, team_spaces
 
 from tianji_algos.core import Fields, Spaces, build_model
-from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.mappo.mappo import MAPPOAgent, MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
-from tianji_algos.models.mlp import MLPActorCritic
-from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.models.torch_backend import TorchExecutor
 from tianji_algos.team import Records
@@ -134,17 +131,6 @@ def test_greedy_actions_are_the_likeliest_and_draw_nothing(spaces: Spaces) -> No
         best = np.clip(policy[:, :2].reshape(ENVS, 3, 2), spaces.action.low, spaces.action.high)
     for _ in range(2):
         np.testing.assert_allclose(agent.act_greedily(seen_in(spaces)), best, rtol=1e-4, atol=1e-5)
-
-
-def test_a_model_of_another_kind_is_refused(cartpole_spaces: Spaces) -> None:
-    model: Any = build_model(MLPActorCritic, cartpole_spaces, MLPActorCriticSettings(), 0)
-    complaint = (
-        "MLPActorCritic is no TeamActorCritic, which MAPPO works with; the model 'team_actor_critic' would be"
-    )
-    with pytest.raises(UnsuitableModelError, match=complaint):
-        MAPPOEmbryo(cartpole_spaces, model, MAPPOSettings(), 0)
-    with pytest.raises(UnsuitableModelError, match=complaint):
-        MAPPOAgent(cartpole_spaces, model, MAPPOAgentSettings(), 4, 0)
 
 
 class TwoStep:

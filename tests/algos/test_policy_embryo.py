@@ -13,6 +13,7 @@ from algos.fragments import Fragment, random_rollout
 from algos.training import parameters, train
 
 from tianji_algos.core import Spaces, build_model
+from tianji_algos.errors import DivergedError
 from tianji_algos.impala.impala import IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALASettings
 from tianji_algos.models.actor_critic import ActorCritic
@@ -112,3 +113,40 @@ def test_a_state_that_went_through_files_continues_bit_for_bit(
     for embryo in (straight, resumed):
         train(embryo, fragments)
     np.testing.assert_array_equal(parameters(straight), parameters(resumed))
+
+
+def test_a_state_does_not_change_while_training_goes_on(build: Build, fragments: list[Fragment]) -> None:
+    embryo = build()
+    tensors, _ = embryo.state()
+    before = {name: tensor.clone() for name, tensor in tensors.items()}
+    train(embryo, fragments)
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, before[name]), name
+
+
+def test_a_loss_that_diverged_is_an_error_and_changes_no_parameter(
+    build: Build, fragments: list[Fragment]
+) -> None:
+    embryo = build()
+    before = parameters(embryo)
+    fragments[0]["reward"][...] = fragments[1]["reward"][...] = np.inf
+    complaint = "not finite after 0 updates: the loss has diverged; a smaller"
+    with np.errstate(invalid="ignore"), pytest.raises(DivergedError, match=complaint):
+        train(embryo, fragments)
+    np.testing.assert_array_equal(parameters(embryo), before)
+
+
+def test_metrics_are_means_since_the_last_call(build: Build, fragments: list[Fragment]) -> None:
+    embryo = build()
+    assert embryo.metrics() == {}
+    train(embryo, fragments)
+    metrics = embryo.metrics()
+    clipped = {"rho"} if isinstance(embryo, IMPALAEmbryo) else {"clip_range"}
+    assert metrics.keys() == clipped | {
+        *("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction"),
+        *("gradient_norm", "learning_rate"),
+    }
+    assert all(np.isfinite(value) for value in metrics.values())
+    assert 0.0 < metrics.get("rho", 1.0) <= 1.0
+    assert metrics["gradient_norm"] > 0.0
+    assert embryo.metrics() == {}

@@ -11,9 +11,7 @@ from algos.training import flat_of
 
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import Spaces, build_model
-from tianji_algos.errors import UnsuitableModelError, UnsupportedSpaceError
-from tianji_algos.models.mlp import MLPQ
-from tianji_algos.models.settings import MLPQSettings
+from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.teams.q_network import AgentInputs, TeamQ
 from tianji_algos.qmix.qmix import PackedEpisodes, QMIXAgent
 from tianji_algos.qmix.settings import QMIXAgentSettings, TeamQSettings
@@ -193,8 +191,5 @@ def test_the_field_is_as_small_as_the_actions_allow() -> None:
 
 def test_what_does_not_fit_is_refused(cartpole_spaces: Spaces) -> None:
     assert QMIXAgent.plays_in_team
-    model: Any = build_model(MLPQ, cartpole_spaces, MLPQSettings(hidden=(4,)), 0)
-    with pytest.raises(UnsuitableModelError, match="MLPQ is no TeamQ, which QMIX works with"):
-        QMIXAgent(SPACES, model, QMIXAgentSettings(), 1, 0)
     with pytest.raises(UnsupportedSpaceError, match="single agent"):
         QMIXAgent.fields(cartpole_spaces, QMIXAgentSettings())

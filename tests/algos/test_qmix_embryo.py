@@ -19,11 +19,8 @@ from tianji_algos.core import Peers, Spaces, build_model
 from tianji_algos.errors import (
     DivergedError,
     StateMismatchError,
-    UnsuitableModelError,
     UnsupportedSpaceError,
 )
-from tianji_algos.models.mlp import MLPQ
-from tianji_algos.models.settings import MLPQSettings
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ
 from tianji_algos.qmix.qmix import QMIXEmbryo
 from tianji_algos.qmix.settings import QMIXSettings, TeamQSettings
@@ -355,8 +352,5 @@ def test_a_batch_is_not_written_to() -> None:
 
 
 def test_what_does_not_fit_is_refused(cartpole_spaces: Spaces) -> None:
-    model: Any = build_model(MLPQ, cartpole_spaces, MLPQSettings(hidden=(4,)), 0)
-    with pytest.raises(UnsuitableModelError, match="the model 'team_q' would be right"):
-        QMIXEmbryo(SPACES, model, QMIXSettings(), 0)
     with pytest.raises(UnsupportedSpaceError, match="single agent"):
         QMIXEmbryo(cartpole_spaces, build().model, QMIXSettings(), 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.metadata import EntryPoint
@@ -156,10 +155,9 @@ not_an_environment = 3
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A module of the user's own on the Python path."""
     (tmp_path / "mine_envs.py").write_text(MINE)
-    (tmp_path / "needs_more.py").write_text("import a_library_that_is_not_there\n")
     (tmp_path / "does_not_parse.py").write_text("class\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name in ("mine_envs", "needs_more", "does_not_parse"):
+    for name in ("mine_envs", "does_not_parse"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     return "mine_envs"
 
@@ -194,9 +192,6 @@ def test_an_entry_point_leads_to_a_factory_and_is_listed(mine: str, monkeypatch:
     ("name", "error", "words"),
     [
         ("gymm", UnknownEnvironmentError, "did you mean 'gym'?"),
-        ("no_such_module:Env", UnknownEnvironmentError, "no module 'no_such_module'"),
-        ("mine_envs:Wlak", UnknownEnvironmentError, "did you mean mine_envs:Walk?"),
-        ("needs_more:Env", BrokenEnvironmentError, "a_library_that_is_not_there"),
         ("does_not_parse:Env", BrokenEnvironmentError, "SyntaxError"),
         ("mine_envs:not_an_environment", BrokenEnvironmentError, "subclass of BaseEnv"),
         (
@@ -377,11 +372,3 @@ def test_a_vector_not_made_for_rendering_says_so(env_id: str, roll: Callable[...
     roll(vector, 1)
     with pytest.raises(BrokenEnvironmentError, match="make it with render=True"):
         vector.render()
-
-
-def test_naming_types_imports_neither_gymnasium_nor_numpy() -> None:
-    code = (
-        "import sys; from tianji_envs import registry; registry.names(); "
-        "assert not {'gymnasium', 'numpy', 'torch'} & set(sys.modules), sorted(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

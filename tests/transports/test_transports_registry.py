@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,16 +25,10 @@ def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
         registry.load("inprok")
 
 
-def test_a_name_like_no_other_is_answered_with_all() -> None:
-    with pytest.raises(UnknownTransportError, match="inproc, mpi, shm, ucx, zmq"):
-        registry.load("carrier pigeon")
-
-
 def test_a_missing_library_is_answered_with_the_pip_command(folder: Path) -> None:
     (folder / "engine_m.py").write_text("raise ModuleNotFoundError('no', name='mpi4py.MPI')\n")
-    with pytest.raises(MissingExtraError, match=r"pip install 'tianji\[mpi\]'") as raised:
+    with pytest.raises(MissingExtraError, match=r"pip install 'tianji\[mpi\]'"):
         registry.load("engine_m:Engine")
-    assert isinstance(raised.value.__cause__, ModuleNotFoundError)
 
 
 def test_a_users_engine_with_a_missing_library_says_what_to_install(folder: Path) -> None:
@@ -45,24 +37,10 @@ def test_a_users_engine_with_a_missing_library_says_what_to_install(folder: Path
         registry.load("engine_a:Engine")
 
 
-def test_an_engine_that_does_not_load_keeps_the_cause(folder: Path) -> None:
-    (folder / "engine_b.py").write_text("raise OSError('libfabric.so: wrong ELF class')\n")
-    with pytest.raises(BrokenEngineError, match="wrong ELF class") as raised:
-        registry.load("engine_b:Engine")
-    assert isinstance(raised.value.__cause__, OSError)
-
-
-def test_a_module_without_that_class_is_broken(folder: Path) -> None:
+def test_what_is_no_engine_is_broken(folder: Path) -> None:
     (folder / "engine_c.py").write_text("Engine = 3\n")
     with pytest.raises(BrokenEngineError, match="not a subclass of Transport"):
         registry.load("engine_c:Engine")
-    with pytest.raises(UnknownTransportError, match="Motor"):
-        registry.load("engine_c:Motor")
-
-
-def test_a_module_that_is_not_there_is_unknown() -> None:
-    with pytest.raises(UnknownTransportError, match="nowhere_to_be_found"):
-        registry.load("nowhere_to_be_found:Engine")
 
 
 def test_a_users_engine_is_named_by_module_and_class(folder: Path) -> None:
@@ -82,9 +60,3 @@ def test_available_tells_capabilities_or_the_error_of_every_engine() -> None:
         assert rows[name].error is None
     assert rows["zmq"].capabilities is not None
     assert rows["zmq"].capabilities.cross_host
-
-
-def test_names_are_listed_without_importing_an_engine() -> None:
-    code = "import sys; from tianji_transports import registry; registry.names(); print(*sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not {"iceoryx2", "zmq", "tianji_transports.inproc"} & set(run.stdout.split())
