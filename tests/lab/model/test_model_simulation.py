@@ -185,13 +185,10 @@ def test_the_prediction_comes_of_the_rules_whatever_the_job(job: tuple[Split, Wo
         assert simulated.throughput <= prediction.throughput * 1.02
     else:
         received_meanwhile = 0.08 if workload.in_step else 0.0
-        # A replay's tolerance is little more than a fragment: sides that are about as fast wait for each other.
+        # A replay tolerates little more than a fragment: sides that are as fast wait for each other.
         waiting = 0.1 if workload.rollout_steps is None else 0.03
-        below, above = (
-            (1.0 - waiting) * prediction.throughput,
-            (1.03 + received_meanwhile) * prediction.throughput,
-        )
-        assert below <= simulated.throughput <= above
+        of_predicted = simulated.throughput / prediction.throughput
+        assert 1.0 - waiting <= of_predicted <= 1.03 + received_meanwhile
 
 
 def test_one_actor_and_one_learner_as_reckoned_by_hand() -> None:
