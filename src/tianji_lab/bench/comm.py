@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -21,14 +21,16 @@ from tianji_lab.bench.experiment import (
     Outcome,
     Run,
     Sent,
-    Told,
     Trial,
     TrialFailed,
-    Watch,
     rest,
 )
 from tianji_transports.core import Loan, Transport
 from tianji_transports.wiring import Channel, Wiring
+
+if TYPE_CHECKING:
+    from tianji_lab.bench.worker import Worker
+    from tianji_lab.bench.workers import Session
 
 SAMPLES: Final = "samples"
 LOOK_EVERY: Final = 64
@@ -44,13 +46,13 @@ _now = time.monotonic_ns
 
 def wiring(trial: Trial) -> Wiring:
     """One channel from all actors to the buffer."""
-    return Wiring(trial.job, (Channel(SAMPLES, LEAD, trial.partners, trial.nbytes, trial.window),))
+    return Wiring(trial.job, (Channel(SAMPLES, LEAD, trial.workers, trial.nbytes, trial.window),))
 
 
 # -- the buffer ------------------------------------------------------------------------------------------
 
 
-def lead(endpoint: Transport, trial: Trial, run: Run, watch: Watch) -> Outcome:
+def lead(endpoint: Transport, trial: Trial, run: Run, session: Session) -> Outcome:
     """Be the buffer.
 
     Raises:
@@ -62,23 +64,23 @@ def lead(endpoint: Transport, trial: Trial, run: Run, watch: Watch) -> Outcome:
     latencies_ns = np.zeros(run.messages, np.int64)
     stored = busy_ns = seen = 0
     cpu, began = time.process_time(), _now()
-    watch.start(run)
+    session.start(run)
     while stored < run.messages:
         looked = _now()
         if not buffer.receive():
             if stored != seen:
                 deadline.renew()
                 seen = stored
-            rest(endpoint, watch.descriptors, deadline)
-            watch.look()
+            rest(endpoint, session.descriptors, deadline)
+            session.look()
             continue
         received = _now()
         busy_ns += received - looked
-        latencies_ns[stored] = received - buffer.pushed_ns + watch.offsets_ns[buffer.source]
+        latencies_ns[stored] = received - buffer.pushed_ns + session.offsets_ns[buffer.source]
         stored += 1
     seconds, cpu = (_now() - began) / 1e9, time.process_time() - cpu
-    watch.enough()
-    sent = _receive_the_rest(buffer, watch, LAST_PATIENCE_S + trial.sample_time_s)
+    session.enough()
+    sent = _receive_the_rest(buffer, session, LAST_PATIENCE_S + trial.sample_time_s)
     return Outcome(seconds, stored, latencies_ns, busy_ns / stored / 1e9, cpu, sent)
 
 
@@ -94,9 +96,9 @@ class Buffer:
 
     def __init__(self, endpoint: Transport, trial: Trial, run: Run) -> None:
         self.endpoint = endpoint
-        self.received = dict.fromkeys(trial.partners, 0)
+        self.received = dict.fromkeys(trial.workers, 0)
         self.source, self.pushed_ns = LEAD, 0
-        self._first = {rank: stamp(rank, run.number, 0) for rank in trial.partners}
+        self._first = {rank: stamp(rank, run.number, 0) for rank in trial.workers}
         kind = StampInspector if run.thorough else Inspector
         self._inspect = kind(trial.nbytes, thorough=run.thorough).inspect
         self._slots = Slots(trial.nbytes, run.messages) if trial.store == "copy" else None
@@ -123,11 +125,11 @@ class Buffer:
         return True
 
 
-def _receive_the_rest(buffer: Buffer, watch: Watch, patience_s: float) -> Mapping[int, Sent]:
+def _receive_the_rest(buffer: Buffer, session: Session, patience_s: float) -> Mapping[int, Sent]:
     """Claim what was pushed after the last message that counts, until every actor's last one is here."""
     deadline = Deadline("the actors to stop", patience_s)
     while True:
-        sent = watch.sent()
+        sent = session.sent()
         while buffer.receive():
             deadline.renew()
         if sent is not None:
@@ -135,7 +137,7 @@ def _receive_the_rest(buffer: Buffer, watch: Watch, patience_s: float) -> Mappin
             if not any(missing.values()):
                 return sent
         try:
-            rest(buffer.endpoint, watch.descriptors, deadline)
+            rest(buffer.endpoint, session.descriptors, deadline)
         except TrialFailed:
             if sent is None:
                 raise
@@ -146,7 +148,7 @@ def _receive_the_rest(buffer: Buffer, watch: Watch, patience_s: float) -> Mappin
 # -- an actor --------------------------------------------------------------------------------------------
 
 
-def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, told: Told) -> Sent:
+def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Worker) -> Sent:
     """Be an actor: make samples and push them until the buffer has enough.
 
     Credit is asked for before a sample is made, as actors do in training; what is waited for it counts
@@ -164,9 +166,9 @@ def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, told: Told) -
         asked = _now()
         loan = endpoint.loan(LEAD, SAMPLES, trial.nbytes)
         if not loan:
-            if told.enough():
+            if worker.enough():
                 break
-            rest(endpoint, told.descriptors)
+            rest(endpoint, worker.descriptors)
             continue
         lent = _now()
         sample()
@@ -179,10 +181,10 @@ def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, told: Told) -
         make_ns += made - lent
         send_ns += lent - asked + gone - made
         pushed += 1
-        if pushed % look_every == 0 and told.enough():
+        if pushed % look_every == 0 and worker.enough():
             break
     cpu, refused = time.process_time() - cpu, endpoint.counters.refusals - refused
-    _stay_until_claimed(endpoint, trial, told)
+    _stay_until_claimed(endpoint, trial, worker)
     return Sent(
         messages=pushed,
         make_s=make_ns / max(pushed, 1) / 1e9,
@@ -192,7 +194,7 @@ def follow(endpoint: Transport, trial: Trial, run: Run, rank: int, told: Told) -
     )
 
 
-def _stay_until_claimed(endpoint: Transport, trial: Trial, told: Told) -> None:
+def _stay_until_claimed(endpoint: Transport, trial: Trial, worker: Worker) -> None:
     """Stay until the whole window is free: some engines move messages only while their sender is inside.
 
     A lost message is the buffer's to report.
@@ -205,8 +207,8 @@ def _stay_until_claimed(endpoint: Transport, trial: Trial, told: Told) -> None:
             if loan:
                 loans.append(loan)
             else:
-                rest(endpoint, told.descriptors, deadline)
-                told.enough()  # Its descriptor stays readable until it is asked.
+                rest(endpoint, worker.descriptors, deadline)
+                worker.enough()  # Its descriptor stays readable until it is asked.
     for loan in loans:
         loan.abandon()
 

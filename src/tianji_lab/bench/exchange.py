@@ -1,29 +1,67 @@
-"""Experiments where both sides know which message comes next: waiting for it, and for credit.
+"""Experiments in rounds, where both sides know which message comes next: latency, bandwidth and weights.
 
-What ``latency``, ``bandwidth`` and ``weights`` have in common.
+``latency`` is half a round trip: two processes send each other one message at a time. As in OSU's
+``osu_latency``, a message is ready before the clock runs and is checked when it stands still, so that what is
+measured is the way: push, wake, claim and, with ``store="copy"``, the copy into the receiver's own memory.
+The worker, too, answers before it checks.
+
+``bandwidth`` is windowed and acknowledged, by the convention of OSU's ``osu_bw``: a send that completed is
+not a message that arrived, so the sender waits for a small acknowledgement after each window. OSU counts from
+the first send to the last acknowledgement, at the sender. Here the receiver counts, from the acknowledgement
+of the window that warms up to the last message stored and checked: as many windows and as many
+acknowledgements. Unlike OSU's, the sender writes every byte of every message anew.
+
+``weights`` is the way of new parameters to every actor: from a learner's ``publish`` until the slowest of
+them has the version. A reader has it when it lies in its own memory, where actors in training take it, too;
+it is checked after that. The learner publishes the next version when all have said that they have this one:
+none is skipped.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from tianji_lab.bench.contents import LEAST_BYTES, Slots, StampInspector
-from tianji_lab.bench.experiment import Deadline, Run, Sent, Told, Trial, Watch, rest
+import numpy as np
+
+from tianji_lab.bench.contents import (
+    CLOCK,
+    LEAST_BYTES,
+    DamagedMessageError,
+    Inspector,
+    Slots,
+    StampInspector,
+    explain,
+    stamp,
+    write,
+)
+from tianji_lab.bench.experiment import LEAD, Deadline, Outcome, Run, Sent, Trial, rest
 from tianji_transports.core import ANY, Claim, Full, Loan, Transport
+from tianji_transports.wiring import Channel, Slot, Wiring
+
+if TYPE_CHECKING:
+    from tianji_lab.bench.worker import Worker
+    from tianji_lab.bench.workers import Session
 
 ANSWER_WINDOW: Final = 2
 """Of channels with one message at a time: its receiver's next message may come before the credit for it."""
+RUN_SHIFT: Final = 32
 
 ThingT = TypeVar("ThingT", Claim, Loan)
+Round = Callable[[int], int]
+Part = Callable[[int], None]
+
+_now = time.monotonic_ns
 
 
 class RunEnded(Exception):  # noqa: N818 - no error: the leading process has said so
     """The run is over before its last message."""
 
 
-class Exchange:
+class Waits:
     """One process's waits for the others in a run.
 
     Args:
@@ -43,19 +81,19 @@ class Exchange:
         self._deadline = Deadline(what)
 
     @classmethod
-    def leading(cls, endpoint: Transport, watch: Watch, what: str) -> Self:
+    def leading(cls, endpoint: Transport, session: Session, what: str) -> Self:
         """Of rank 0, for which a run is never over before its last message."""
 
         def hear() -> bool:
-            watch.look()
+            session.look()
             return False
 
-        return cls(endpoint, watch.descriptors, hear, what)
+        return cls(endpoint, session.descriptors, hear, what)
 
     @classmethod
-    def following(cls, endpoint: Transport, told: Told, what: str) -> Self:
+    def following(cls, endpoint: Transport, worker: Worker, what: str) -> Self:
         """Of any other rank."""
-        return cls(endpoint, told.descriptors, told.enough, what)
+        return cls(endpoint, worker.descriptors, worker.enough, what)
 
     def claim(self, channel: str, source: int = ANY) -> Claim:
         """Claim the next message of a channel."""
@@ -114,13 +152,276 @@ class Receiver:
         return memory[: claim.take(memory)]
 
 
-def sent_by_all(endpoint: Transport, watch: Watch) -> Mapping[int, Sent]:
-    """Wait for what the partners say of a run that is over.
+class Exchange(ABC):
+    """An experiment whose rounds are timed one by one.
+
+    Attributes:
+        warm_ups: rounds before those that count: engines touch memory for the first time with them.
+        answers: channel of the workers' answers.
+        awaited: what a worker waits for, in the message of a failure.
+    """
+
+    warm_ups: int
+    answers: str
+    awaited: str
+
+    @abstractmethod
+    def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Session) -> Round:
+        """Rank 0's part of the round of a number; it returns the nanoseconds that are measured."""
+
+    @abstractmethod
+    def following(self, endpoint: Transport, trial: Trial, run: Run, rank: int, waits: Waits) -> Part:
+        """Another rank's part of the round of a number."""
+
+    def lead(self, endpoint: Transport, trial: Trial, run: Run, session: Session) -> Outcome:
+        """Measure, at rank 0.
+
+        Raises:
+            TrialFailed: a worker died, or does not answer.
+            DamagedMessageError: an answer is another one than had to come, or altered.
+        """
+        play = self.leading(endpoint, trial, run, session)
+        session.start(run)
+        for number in range(self.warm_ups):
+            play(number)
+        latencies_ns = np.empty(run.messages, np.int64)
+        cpu, began = time.process_time(), _now()
+        for number in range(run.messages):
+            latencies_ns[number] = play(self.warm_ups + number)
+        seconds, cpu = (_now() - began) / 1e9, time.process_time() - cpu
+        return Outcome(seconds, run.messages, latencies_ns, 0.0, cpu, sent_by_all(endpoint, session))
+
+    def follow(self, endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Worker) -> Sent:
+        """Answer every message or version, at any other rank.
+
+        Raises:
+            TrialFailed: nothing comes any more.
+            DamagedMessageError: what came is not what had to come, or altered.
+        """
+        waits = Waits.following(endpoint, worker, self.awaited)
+        play = self.following(endpoint, trial, run, rank, waits)
+        played = 0
+        refused, cpu = endpoint.counters.refusals, time.process_time()
+        with contextlib.suppress(RunEnded):
+            for number in range(self.warm_ups + run.messages):
+                if number == self.warm_ups:
+                    refused, cpu = endpoint.counters.refusals, time.process_time()
+                play(number)
+                played += 1
+        cpu, refused = time.process_time() - cpu, endpoint.counters.refusals - refused
+        waits.settle(LEAD, self.answers)
+        return Sent(messages=played, cpu_s=cpu, refused=refused)
+
+
+class Latency(Exchange):
+    """Half round trip."""
+
+    warm_ups, answers, awaited = 10, "back", f"a message of rank {LEAD}"
+    there: Final = "there"
+
+    def wiring(self, trial: Trial) -> Wiring:
+        """A channel there and one back."""
+        (worker,) = trial.workers
+        there = Channel(self.there, worker, (LEAD,), trial.nbytes, ANSWER_WINDOW)
+        back = Channel(self.answers, LEAD, (worker,), trial.nbytes, ANSWER_WINDOW)
+        return Wiring(trial.job, (there, back))
+
+    def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Session) -> Round:
+        """Send, and time the answer."""
+        (worker,) = trial.workers
+        waits = Waits.leading(endpoint, session, f"an answer of rank {worker}")
+        receiver = Receiver(trial, run, trial.window)
+        there, back = stamp(LEAD, run.number, 0), stamp(worker, run.number, 0)
+
+        def round_trip(number: int) -> int:
+            loan = waits.loan(worker, self.there, trial.nbytes)
+            write(loan.memory, there + number)
+            pushed = _now()
+            endpoint.push(loan)
+            claim = waits.claim(self.answers)
+            memory = receiver.store(claim)
+            stored = _now()
+            receiver.inspect(memory, back + number)
+            claim.release()
+            return (stored - pushed) // 2
+
+        return round_trip
+
+    def following(self, endpoint: Transport, trial: Trial, run: Run, rank: int, waits: Waits) -> Part:
+        """Answer with a message of the same size."""
+        receiver = Receiver(trial, run, trial.window)
+        there, back = stamp(LEAD, run.number, 0), stamp(rank, run.number, 0)
+
+        def answer(number: int) -> None:
+            loan = waits.loan(LEAD, self.answers, trial.nbytes)
+            write(loan.memory, back + number)
+            try:
+                claim = waits.claim(self.there)
+            except RunEnded:
+                loan.abandon()
+                raise
+            memory = receiver.store(claim)
+            endpoint.push(loan)
+            receiver.inspect(memory, there + number)
+            claim.release()
+
+        return answer
+
+
+class Weights(Exchange):
+    """New parameters for every actor."""
+
+    warm_ups, answers, awaited = 3, "have", f"a version of rank {LEAD}"
+    slot: Final = "parameters"
+
+    def wiring(self, trial: Trial) -> Wiring:
+        """A slot for the parameters and a channel for what readers say."""
+        slot = Slot(self.slot, LEAD, trial.workers, trial.nbytes)
+        have = Channel(self.answers, LEAD, trial.workers, LEAST_BYTES, ANSWER_WINDOW)
+        return Wiring(trial.job, (have,), (slot,))
+
+    def leading(self, endpoint: Transport, trial: Trial, run: Run, session: Session) -> Round:
+        """Publish a version and hear that all have it."""
+        memory = memoryview(bytearray(trial.nbytes))
+        inspect = Inspector(LEAST_BYTES, thorough=run.thorough).inspect
+        waits = [
+            (rank, Waits.leading(endpoint, session, f"rank {rank} to have a version"))
+            for rank in trial.workers
+        ]
+
+        def spread(number: int) -> int:
+            """Time the slowest, by this process's clock."""
+            write(memory, stamp(LEAD, run.number, number))
+            published = last = _now()
+            endpoint.publish(self.slot, memory, version_of(run, number))
+            for rank, of_rank in waits:
+                claim = of_rank.claim(self.answers, rank)
+                had = inspect(claim.view(), stamp(rank, run.number, number))
+                claim.release()
+                last = max(last, had - session.offsets_ns[rank])
+            return last - published
+
+        return spread
+
+    def following(self, endpoint: Transport, trial: Trial, run: Run, rank: int, waits: Waits) -> Part:
+        """Take a version and say when it was there."""
+        inspect = StampInspector(trial.nbytes, thorough=run.thorough).inspect
+        memory = memoryview(bytearray(trial.nbytes))
+
+        def take(number: int) -> None:
+            version, word = version_of(run, number), stamp(LEAD, run.number, number)
+            claim = waits.latest(self.slot, version - 1)
+            came = claim.version
+            nbytes = claim.take(memory)
+            had = _now()
+            if came != version:
+                raise DamagedMessageError(
+                    f"version {version} should come next, and {came} came: {explain(word)}"
+                )
+            inspect(memory[:nbytes], word)
+            loan = waits.loan(LEAD, self.answers, LEAST_BYTES)
+            write(loan.memory, stamp(rank, run.number, number))[CLOCK] = had
+            endpoint.push(loan)
+
+        return take
+
+
+def version_of(run: Run, number: int) -> int:
+    """Version of a run's ``number``-th value: greater than any of an earlier run."""
+    return (run.number << RUN_SHIFT) + number
+
+
+class Bandwidth:
+    """Windows of messages; the first one warms up and does not count."""
+
+    data: Final = "data"
+    acks: Final = "ack"
+
+    def wiring(self, trial: Trial) -> Wiring:
+        """A channel for the messages and one for the acknowledgements."""
+        (worker,) = trial.workers
+        data = Channel(self.data, LEAD, (worker,), trial.nbytes, trial.window)
+        acks = Channel(self.acks, worker, (LEAD,), LEAST_BYTES, ANSWER_WINDOW)
+        return Wiring(trial.job, (data, acks))
+
+    def lead(self, endpoint: Transport, trial: Trial, run: Run, session: Session) -> Outcome:
+        """Receive, and acknowledge every window.
+
+        Raises:
+            TrialFailed: the sender died, or nothing comes any more.
+            DamagedMessageError: a message is missing, reordered or altered.
+        """
+        (worker,) = trial.workers
+        waits = Waits.leading(endpoint, session, f"a message of rank {worker}")
+        receiver = Receiver(trial, run, run.messages)
+        data, acks = stamp(worker, run.number, 0), stamp(LEAD, run.number, 0)
+
+        def receive(window: range) -> None:
+            for number in window:
+                claim = waits.claim(self.data)
+                receiver.inspect(receiver.store(claim), data + number)
+                claim.release()
+
+        def acknowledge(number: int) -> None:
+            loan = waits.loan(worker, self.acks, LEAST_BYTES)
+            write(loan.memory, acks + number)
+            endpoint.push(loan)
+
+        first, *others = windows(trial, run)
+        session.start(run)
+        receive(first)
+        cpu, began = time.process_time(), _now()
+        for number, window in enumerate(others):
+            acknowledge(number)
+            receive(window)
+        seconds, cpu = (_now() - began) / 1e9, time.process_time() - cpu
+        acknowledge(len(others))
+        return Outcome(seconds, run.messages, np.empty(0, np.int64), 0.0, cpu, sent_by_all(endpoint, session))
+
+    def follow(self, endpoint: Transport, trial: Trial, run: Run, rank: int, worker: Worker) -> Sent:
+        """Send window after window, each when the one before it is acknowledged.
+
+        Raises:
+            TrialFailed: an acknowledgement does not come.
+            DamagedMessageError: it is another one than had to come, or altered.
+        """
+        waits = Waits.following(endpoint, worker, f"an acknowledgement of rank {LEAD}")
+        inspect = StampInspector(LEAST_BYTES, thorough=run.thorough).inspect
+        data, acks = stamp(rank, run.number, 0), stamp(LEAD, run.number, 0)
+        pushed = 0
+        refused, cpu = endpoint.counters.refusals, time.process_time()
+        with contextlib.suppress(RunEnded):
+            for number, window in enumerate(windows(trial, run)):
+                for message in window:
+                    loan = waits.loan(LEAD, self.data, trial.nbytes)
+                    write(loan.memory, data + message)
+                    endpoint.push(loan)
+                    pushed += 1
+                claim = waits.claim(self.acks)
+                inspect(claim.view(), acks + number)
+                claim.release()
+                if number == 0:
+                    refused, cpu = endpoint.counters.refusals, time.process_time()
+        return Sent(
+            messages=pushed,
+            cpu_s=time.process_time() - cpu,
+            refused=endpoint.counters.refusals - refused,
+        )
+
+
+def windows(trial: Trial, run: Run) -> list[range]:
+    """Numbers of the messages of each window."""
+    step, end = trial.window, trial.window + run.messages
+    return [range(first, min(first + step, end)) for first in range(0, end, step)]
+
+
+def sent_by_all(endpoint: Transport, session: Session) -> Mapping[int, Sent]:
+    """Wait for what the workers say of a run that is over.
 
     Raises:
         TrialFailed: one of them failed, died or says nothing.
     """
-    deadline = Deadline("partners to end the run")
-    while (sent := watch.sent()) is None:
-        rest(endpoint, watch.descriptors, deadline)
+    deadline = Deadline("workers to end the run")
+    while (sent := session.sent()) is None:
+        rest(endpoint, session.descriptors, deadline)
     return sent

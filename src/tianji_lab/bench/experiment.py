@@ -1,13 +1,13 @@
 """The two sides of an experiment: what they send each other, and what each may rely on.
 
-An experiment is a module with three functions::
+An experiment is a module or an object with three functions::
 
     wiring(trial) -> Wiring                                   # which channels and slots it needs
-    lead(endpoint, trial, run, watch) -> Outcome              # at rank 0, which measures
-    follow(endpoint, trial, run, rank, told) -> Sent          # at every other rank
+    lead(endpoint, trial, run, session) -> Outcome            # at rank 0, which measures
+    follow(endpoint, trial, run, rank, worker) -> Sent        # at every other rank
 
 Both sides are called once for each run, with endpoints that stay open between runs, and leave nothing
-unclaimed behind. A side that waits passes the descriptors of ``watch`` or ``told`` to ``Transport.wait``.
+unclaimed behind. A side that waits passes the descriptors of ``session`` or ``worker`` to ``Transport.wait``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,6 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.wire.messages import Message
 from tianji_lab.bench.record import ExperimentName, Store, Work
 from tianji_transports.core import Transport
-from tianji_transports.wiring import Wiring
 
 LEAD: Final = 0
 """Rank of the process that measures: it receives, asks for echoes, or publishes."""
@@ -55,7 +54,7 @@ class Trial(Message):
     store: Store = "copy"
 
     @property
-    def partners(self) -> tuple[int, ...]:
+    def workers(self) -> tuple[int, ...]:
         """Every rank but the one that leads."""
         return tuple(rank for rank in sorted(self.hosts) if rank != LEAD)
 
@@ -94,7 +93,7 @@ class Enough(Message):
     """End a run; its answer follows.
 
     Attributes:
-        run: its number. A partner may hear that a run shall end before it has begun it.
+        run: its number. A worker may hear that a run shall end before it has begun it.
     """
 
     step: Literal["enough"] = "enough"
@@ -118,7 +117,7 @@ STEP: Final[TypeAdapter[Step]] = TypeAdapter(Annotated[Step, Field(discriminator
 
 
 class Sent(Message):
-    """What a partner says of a run.
+    """What a worker says of a run.
 
     Attributes:
         make_s: mean time to make one (T_sp in Equation 1).
@@ -143,47 +142,6 @@ class TrialFailed(RunFailed):
     """A run has no result: a message was missing, reordered or damaged, or a process died. It says which."""
 
 
-class Watch(Protocol):
-    """The leading side's view of its partners.
-
-    Attributes:
-        descriptors: one of them is readable when ``look`` may have something to do.
-        offsets_ns: what each rank's clock is ahead of this one's, in nanoseconds.
-    """
-
-    descriptors: Sequence[int]
-    offsets_ns: Mapping[int, int]
-
-    def start(self, run: Run) -> None:
-        """Tell every partner to begin."""
-
-    def look(self) -> None:
-        """Hear the partners; never waits.
-
-        Raises:
-            TrialFailed: one of them died or failed.
-        """
-
-    def enough(self) -> None:
-        """Tell every partner to end the run."""
-
-    def sent(self) -> Mapping[int, Sent] | None:
-        """What the partners say of the run, by rank, once all have ended it; None before. Looks first."""
-
-
-class Told(Protocol):
-    """A partner's view of the leading process.
-
-    Attributes:
-        descriptors: one of them is readable when ``enough`` may say so.
-    """
-
-    descriptors: Sequence[int]
-
-    def enough(self) -> bool:
-        """Whether the run shall end. Never waits; once true it stays so until the next run."""
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What one run measured.
@@ -192,7 +150,7 @@ class Outcome:
         seconds: until the last message that counts.
         latencies_ns: of those messages; empty if the experiment has none.
         receive_s: mean time to receive and store one; 0 if the experiment has none.
-        sent: what the partners say, by rank.
+        sent: what the workers say, by rank.
     """
 
     seconds: float
@@ -201,19 +159,6 @@ class Outcome:
     receive_s: float
     cpu_s: float
     sent: Mapping[int, Sent]
-
-
-class Experiment(Protocol):
-    """A module that is an experiment."""
-
-    def wiring(self, trial: Trial) -> Wiring:
-        """Return which channels and slots it needs."""
-
-    def lead(self, endpoint: Any, trial: Trial, run: Run, watch: Watch) -> Outcome:
-        """Measure, at rank 0."""
-
-    def follow(self, endpoint: Any, trial: Trial, run: Run, rank: int, told: Told) -> Sent:
-        """Take part, at any other rank."""
 
 
 class Deadline:

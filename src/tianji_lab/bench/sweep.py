@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from tianji_lab.bench.experiment import LEAD, Outcome, Trial, TrialFailed
-from tianji_lab.bench.raw.end import LOOPS
+from tianji_lab.bench.raw.loop import LOOPS
 from tianji_lab.bench.record import KB, MB, Record
 from tianji_lab.bench.request import Case, Request
 from tianji_lab.bench.workers import BenchWorker, BenchWorkers, Session
@@ -200,9 +200,9 @@ class Sweep:
             p50_us=percentiles[0],
             p95_us=percentiles[1],
             p99_us=percentiles[2],
-            cpu_s=median(outcome.cpu_s + _cpu_of_partners(outcome) for outcome in outcomes),
+            cpu_s=median(outcome.cpu_s + _cpu_of_workers(outcome) for outcome in outcomes),
             receiver_cpu_s=median(outcome.cpu_s for outcome in outcomes),
-            senders_cpu_s=median(_cpu_of_partners(outcome) for outcome in outcomes),
+            senders_cpu_s=median(_cpu_of_workers(outcome) for outcome in outcomes),
             refused=round(median(sum(said.refused for said in o.sent.values()) for o in outcomes)),
             verified=True,
             term_sample_s=None if terms is None else terms.sample_s,
@@ -240,5 +240,5 @@ def _percentiles_us(outcomes: Sequence[Outcome]) -> list[float | None]:
     return [float(value) / 1e3 for value in np.median(each, axis=0)]
 
 
-def _cpu_of_partners(outcome: Outcome) -> float:
+def _cpu_of_workers(outcome: Outcome) -> float:
     return sum(said.cpu_s for said in outcome.sent.values())

@@ -12,8 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import ModuleType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import setproctitle
 
@@ -24,8 +23,9 @@ from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, address_towards, is_loopback, parse_address
 from tianji_cli.wire.control import ControlClient
 from tianji_cli.wire.messages import Answer, Arrive, Ask, Dismiss
-from tianji_lab.bench import bandwidth, comm, latency, weights
+from tianji_lab.bench import comm
 from tianji_lab.bench.contents import DamagedMessageError
+from tianji_lab.bench.exchange import Bandwidth, Latency, Weights
 from tianji_lab.bench.experiment import (
     STEP,
     Close,
@@ -36,20 +36,20 @@ from tianji_lab.bench.experiment import (
     Run,
     Sent,
     Step,
-    Told,
     Trial,
-    Watch,
 )
 from tianji_lab.bench.raw import loop
-from tianji_lab.bench.raw.end import open_end
 from tianji_transports.composite import open_endpoint
 from tianji_transports.core import EngineOptions
 
-EXPERIMENTS: Final[Mapping[str, ModuleType]] = {
+if TYPE_CHECKING:
+    from tianji_lab.bench.workers import Session
+
+EXPERIMENTS: Final[Mapping[str, Any]] = {
     "comm": comm,
-    "latency": latency,
-    "bandwidth": bandwidth,
-    "weights": weights,
+    "latency": Latency(),
+    "bandwidth": Bandwidth(),
+    "weights": Weights(),
 }
 
 
@@ -73,7 +73,7 @@ class Endpoint:
         self._experiment: Any = loop if trial.raw else EXPERIMENTS[trial.experiment]
         self._end: Any
         if trial.raw:
-            self._end = open_end(trial.local, trial, rank, options)
+            self._end = loop.open_end(trial.local, trial, rank, options)
         else:
             wiring = self._experiment.wiring(trial)
             self._end = open_endpoint(trial.local, trial.remote, trial.hosts, wiring, rank, options=options)
@@ -87,14 +87,14 @@ class Endpoint:
         else:
             self._end.connect(addresses)
 
-    def lead(self, run: Run, watch: Watch) -> Outcome:
+    def lead(self, run: Run, session: Session) -> Outcome:
         """Do the work of rank 0."""
-        outcome: Outcome = self._experiment.lead(self._end, self._trial, run, watch)
+        outcome: Outcome = self._experiment.lead(self._end, self._trial, run, session)
         return outcome
 
-    def follow(self, run: Run, told: Told) -> Sent:
+    def follow(self, run: Run, worker: Worker) -> Sent:
         """Do the work of any other rank."""
-        sent: Sent = self._experiment.follow(self._end, self._trial, run, self._rank, told)
+        sent: Sent = self._experiment.follow(self._end, self._trial, run, self._rank, worker)
         return sent
 
     def close(self) -> None:
@@ -117,7 +117,7 @@ class Dismissed(Exception):  # noqa: N818 - no error: the leading process has sa
 
 
 class Worker:
-    """Does the steps that the leading process asks for; also what a run is ``told`` while it goes.
+    """Does the steps that the leading process asks for; a run asks it whether it shall end.
 
     Args:
         control: to the leading process, watched.

@@ -38,7 +38,7 @@ from tianji_lab.bench.worker import Endpoint, engine_options
 
 
 class Session:
-    """Makes runs of an open trial, and is the ``Watch`` of each.
+    """Makes runs of an open trial; what a run knows of its workers.
 
     Args:
         workers: all of the benchmark.

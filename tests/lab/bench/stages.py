@@ -45,7 +45,7 @@ def opened(workers: BenchWorkers, trial: Trial, lead: str = "") -> Iterator[Sess
     def endpoint(trial: Trial, rank: int, options: EngineOptions) -> Endpoint:
         return Endpoint(trial.model_copy(update={"local": lead or trial.local}), rank, options)
 
-    members = dict(zip(trial.partners, islice(workers.members, len(trial.partners)), strict=True))
+    members = dict(zip(trial.workers, islice(workers.members, len(trial.workers)), strict=True))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench_workers, "Endpoint", endpoint)
         with workers.open(trial, members) as session:

@@ -10,13 +10,13 @@ from lab.bench.damaging import DAMAGED
 from lab.bench.stages import called_off, opened, trial_of
 
 from tianji_lab.bench import experiment as experiments
-from tianji_lab.bench import latency, weights
+from tianji_lab.bench.exchange import Latency, Weights
 from tianji_lab.bench.experiment import TrialFailed
 from tianji_lab.bench.workers import BenchWorkers, local_workers
 
 MESSAGES = 70
 WINDOW = 4
-WARM_UPS = {"latency": latency.WARM_UPS, "bandwidth": WINDOW, "weights": weights.WARM_UPS}
+WARM_UPS = {"latency": Latency.warm_ups, "bandwidth": WINDOW, "weights": Weights.warm_ups}
 HOUR_NS = 3600 * 10**9
 
 

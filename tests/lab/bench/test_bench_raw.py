@@ -18,9 +18,8 @@ from lab.bench.stages import called_off, opened, trial_of
 from tianji_cli.errors import UsageError
 from tianji_lab.bench.contents import RING_BYTES, Slots, explain, stamp
 from tianji_lab.bench.experiment import Trial, TrialFailed
-from tianji_lab.bench.raw.end import RawEnd, open_end
 from tianji_lab.bench.raw.iceoryx import IceoryxEnd
-from tianji_lab.bench.raw.loop import memcpy_mb_per_s
+from tianji_lab.bench.raw.loop import RawEnd, memcpy_mb_per_s, open_end
 from tianji_lab.bench.raw.sockets import SocketEnd
 from tianji_lab.bench.workers import BenchWorkers, local_workers
 from tianji_transports.core import EngineOptions
@@ -130,7 +129,7 @@ def test_what_a_killed_raw_loop_leaves_is_found_and_removed() -> None:
     trial = raw("shm")
     code = """
 import os, signal, sys
-from tianji_lab.bench.raw.end import open_end
+from tianji_lab.bench.raw.loop import open_end
 from tianji_lab.bench.experiment import Trial
 from tianji_transports.core import EngineOptions
 end = open_end("shm", Trial.model_validate_json(sys.argv[1]), 0, EngineOptions())

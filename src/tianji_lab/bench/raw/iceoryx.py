@@ -13,7 +13,7 @@ from typing import Any
 import iceoryx2
 
 from tianji_lab.bench.experiment import LEAD, Trial
-from tianji_lab.bench.raw.end import RawEnd, fill, wiring
+from tianji_lab.bench.raw.loop import RawEnd, fill, wiring
 from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
 from tianji_transports.shm.page import LINE, Page

@@ -1,7 +1,7 @@
-"""The two sides of a raw loop's run, and what one core can move at most.
+"""The plainest fast loop over an engine's library: its end, the two sides of a run, and a plain copy.
 
-There is one sender and one receiver, and as many messages as are wanted. A plain copy goes from a warm
-source into memory that is in no cache.
+A raw loop knows no contract: one sender, one receiver, messages of one size, and both look again and again
+instead of sleeping. Every operation is one attempt, so that the loop can see whether its peer is alive.
 """
 
 from __future__ import annotations
@@ -9,22 +9,115 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from time import monotonic, perf_counter
-from typing import Final
+from pkgutil import resolve_name
+from time import monotonic, monotonic_ns, perf_counter
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from tianji_lab.bench.contents import MOST_SLOTS, Inspector, Slots, stamp
-from tianji_lab.bench.experiment import Deadline, Outcome, Run, Sent, Told, Trial, Watch
-from tianji_lab.bench.raw.end import SENDER, WAIT_S, RawEnd
+from tianji_cli.errors import UsageError
+from tianji_lab.bench.contents import CLOCK, MOST_SLOTS, Inspector, Slots, stamp, write
+from tianji_lab.bench.experiment import LEAD, Deadline, Outcome, Run, Sent, Trial
 from tianji_lab.bench.record import MB
+from tianji_transports import registry
+from tianji_transports.core import EngineOptions
 from tianji_transports.waiting import readable
+from tianji_transports.wiring import Channel, Wiring
+
+if TYPE_CHECKING:
+    from tianji_lab.bench.worker import Worker
+    from tianji_lab.bench.workers import Session
+
+WAIT_S: Final = 0.05
+"""How long an attempt may take, if the library sleeps in it."""
+SENDER: Final = 1
+
+LOOPS: Final[Mapping[str, str]] = {
+    "shm": "tianji_lab.bench.raw.iceoryx:IceoryxEnd",
+    "zmq": "tianji_lab.bench.raw.sockets:SocketEnd",
+    "ucx": "tianji_lab.bench.raw.ucx:TagEnd",
+    "mpi": "tianji_lab.bench.raw.mpi:IsendEnd",
+}
+"""The raw loop of each engine that has one."""
+
+
+class RawEnd(ABC):
+    """One end of a raw loop; it serves any number of runs.
+
+    Args:
+        trial: size of the messages, and how many may be on their way.
+        rank: ``LEAD`` receives, the other rank sends.
+
+    Attributes:
+        address: where the peer reaches it; empty if the job's name is enough.
+    """
+
+    address: str = ""
+
+    @abstractmethod
+    def __init__(self, trial: Trial, rank: int, options: EngineOptions) -> None: ...
+
+    @abstractmethod
+    def connect(self, peer: str) -> None:
+        """Learn the peer's address; the receiver has opened its end by now."""
+
+    @abstractmethod
+    def send(self, word: int) -> bool:
+        """Fill a message with a stamp and send it; False if there is no room yet."""
+
+    @abstractmethod
+    def receive(self, into: memoryview | None) -> memoryview | None:
+        """Take the next message, if there is one.
+
+        Args:
+            into: where it shall be, the same again after an attempt that gave None. Without it the message
+                is lent until the next call.
+        """
+
+    @abstractmethod
+    def flush(self) -> bool:
+        """Whether everything that was sent has left, and see to it that it does."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free everything; what has not left by now need not arrive."""
+
+
+def fill(memory: memoryview, word: int) -> None:
+    """Write every byte of a message, just as the engines' senders do."""
+    words = write(memory, word)
+    words[CLOCK] = monotonic_ns()
+
+
+def wiring(trial: Trial) -> Wiring:
+    """Make the wiring that an engine would do the same with; names, tags and room follow from it."""
+    return Wiring(trial.job, (Channel("raw", LEAD, (SENDER,), trial.nbytes, trial.window),))
+
+
+def open_end(engine: str, trial: Trial, rank: int, options: EngineOptions) -> RawEnd:
+    """Open a rank's end of an engine's raw loop; no other engine's library is imported.
+
+    Args:
+        engine: a name in ``LOOPS``. Third-party engines have no raw loop, nor have two engines together.
+        rank: ``LEAD`` receives, the other rank sends.
+
+    Raises:
+        UsageError: the engine has no raw loop.
+        TransportError: its library is not to be had, or does not open.
+    """
+    if engine not in LOOPS:
+        raise UsageError(f"transport {engine!r} has no raw loop; there are: {', '.join(LOOPS)}")
+    registry.load(engine)
+    kind = cast(type[RawEnd], resolve_name(LOOPS[engine]))
+    return kind(trial, rank, options)
+
 
 NO_LATENCIES: Final = np.zeros(0, np.int64)
 
 
-def lead(end: RawEnd, trial: Trial, run: Run, watch: Watch) -> Outcome:
+def lead(end: RawEnd, trial: Trial, run: Run, session: Session) -> Outcome:
     """Receive.
 
     Raises:
@@ -37,66 +130,66 @@ def lead(end: RawEnd, trial: Trial, run: Run, watch: Watch) -> Outcome:
     receive, first = end.receive, stamp(SENDER, run.number, 0)
     place = itertools.repeat(None).__next__ if slots is None else slots.next
     cpu, began = time.process_time(), monotonic()
-    watch.start(run)
+    session.start(run)
     for word in range(first, first + run.messages):
         into = place()
         memory = receive(into)
         if memory is None:
-            memory = _receive_later(end, into, watch, deadline)
+            memory = _receive_later(end, into, session, deadline)
         inspect(memory, word)
     seconds, cpu = monotonic() - began, time.process_time() - cpu
-    return Outcome(seconds, run.messages, NO_LATENCIES, 0.0, cpu, _await_the_sender(end, watch))
+    return Outcome(seconds, run.messages, NO_LATENCIES, 0.0, cpu, _await_the_sender(end, session))
 
 
-def _receive_later(end: RawEnd, into: memoryview | None, watch: Watch, deadline: Deadline) -> memoryview:
+def _receive_later(end: RawEnd, into: memoryview | None, session: Session, deadline: Deadline) -> memoryview:
     """Try until there is a message."""
     receive = end.receive
     looked = monotonic()
     while (memory := receive(into)) is None:
         now = monotonic()
         if now - looked >= WAIT_S:
-            watch.look()
+            session.look()
             deadline.check()
             looked = now
     deadline.renew()
     return memory
 
 
-def _await_the_sender(end: RawEnd, watch: Watch) -> Mapping[int, Sent]:
+def _await_the_sender(end: RawEnd, session: Session) -> Mapping[int, Sent]:
     """Hear what the sender says of the run; acknowledgements that it needs to end leave meanwhile."""
     deadline = Deadline("the sender of the raw loop to end")
-    while (sent := watch.sent()) is None:
+    while (sent := session.sent()) is None:
         if end.flush():
-            readable(watch.descriptors, WAIT_S)
+            readable(session.descriptors, WAIT_S)
         deadline.check()
     return sent
 
 
-def follow(end: RawEnd, _trial: Trial, run: Run, rank: int, told: Told) -> Sent:
+def follow(end: RawEnd, _trial: Trial, run: Run, rank: int, worker: Worker) -> Sent:
     """Send; also ends when the receiver says so, which it does only if something went wrong."""
     send, first = end.send, stamp(rank, run.number, 0)
     cpu, sent = time.process_time(), 0
     for word in range(first, first + run.messages):
-        if not (send(word) or _send_later(end, word, told)):
+        if not (send(word) or _send_later(end, word, worker)):
             break
         sent += 1
     asked = monotonic()
     while not end.flush():
         if monotonic() - asked >= WAIT_S:
-            if told.enough():
+            if worker.enough():
                 break
             asked = monotonic()
     return Sent(messages=sent, cpu_s=time.process_time() - cpu)
 
 
-def _send_later(end: RawEnd, word: int, told: Told) -> bool:
+def _send_later(end: RawEnd, word: int, worker: Worker) -> bool:
     """Try until there is room; False if there is to be no more sending."""
     send = end.send
     asked = monotonic()
     while not send(word):
         now = monotonic()
         if now - asked >= WAIT_S:
-            if told.enough():
+            if worker.enough():
                 return False
             asked = now
     return True

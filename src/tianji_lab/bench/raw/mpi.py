@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 
 from tianji_lab.bench.experiment import Trial
-from tianji_lab.bench.raw.end import RawEnd, fill, wiring
+from tianji_lab.bench.raw.loop import RawEnd, fill, wiring
 from tianji_transports.core import EngineOptions
 from tianji_transports.endpoint import page_memory
 from tianji_transports.mpi.ends import Tags, format_address, parse_address

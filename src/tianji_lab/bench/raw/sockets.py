@@ -8,7 +8,7 @@ import mmap
 import zmq
 
 from tianji_lab.bench.experiment import LEAD, Trial
-from tianji_lab.bench.raw.end import WAIT_S, RawEnd, fill
+from tianji_lab.bench.raw.loop import WAIT_S, RawEnd, fill
 from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
 from tianji_transports.zmq.sockets import keep_freed_memory

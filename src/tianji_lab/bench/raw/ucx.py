@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any, Final
 
 from tianji_lab.bench.experiment import LEAD, Trial
-from tianji_lab.bench.raw.end import RawEnd, fill
+from tianji_lab.bench.raw.loop import RawEnd, fill
 from tianji_transports.core import EngineOptions
 from tianji_transports.errors import TransportError
 from tianji_transports.ucx.library import Array, libucxx, new_context, translated
