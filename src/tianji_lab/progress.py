@@ -7,34 +7,30 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from types import TracebackType
-from typing import Final, Self, TextIO
+from typing import TYPE_CHECKING, Final, Self
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 INTERVAL_S: Final = 1.0
 """Between two lines in a pipe."""
-Last = tuple[str, str]
-"""What was measured before, and what came of it."""
 
 
 class Progress:
     """Shows what is measured now, how much is done, and what came of the last.
 
     Args:
-        total: how often ``done`` will be called.
-
-    Attributes:
-        total: may be set as soon as it is known.
+        total: how often ``done`` will be called; it may be set as soon as it is known.
     """
 
     def __init__(self, total: int, quiet: bool) -> None:
         self.total = total
         self._done = 0
-        self._what = ""
-        self._last: Last = ("", "")
-        self._display: _Live | _Lines | None = None
-        if not quiet:
-            self._display = _Live() if sys.stderr.isatty() else _Lines(sys.stderr)
+        self._what = self._last = self._result = ""
+        self._shown_s = float("-inf")
+        self._is_open = not quiet
+        self._bar = _bar() if self._is_open and sys.stderr.isatty() else None
 
     def __enter__(self) -> Self:
         return self
@@ -47,87 +43,63 @@ class Progress:
     def begin(self, what: str) -> None:
         """Describe what is measured now."""
         self._what = what
-        if self._display is not None:
-            self._display.show(self._done, self.total, what, self._last)
+        now = time.monotonic()
+        if self._bar is not None:
+            self._draw(self._bar)
+        elif self._is_open and now - self._shown_s >= INTERVAL_S:
+            self._shown_s = now
+            self._write(f" {what}")
 
     def done(self, result: str) -> None:
         """Describe what came of it; shown with what begins next."""
         self._done += 1
-        self._last = (self._what, result)
+        self._last, self._result = f"{self._what}: {result}", result
 
     def close(self) -> None:
         """Show how far it came, and give the terminal back. Harmless when repeated."""
-        if self._display is not None:
-            self._display.close(self._done, self.total, self._last)
-            self._display = None
+        if self._bar is not None:
+            self._bar.stop()
+        elif self._is_open and self._done:
+            self._write("")
+        self._is_open = False
 
+    def _write(self, what: str) -> None:
+        share = f"{self._done}/{self.total} done" if self.total else f"{self._done} done"
+        sys.stderr.write(f"{share}{what}{_behind(self._last)}\n")
+        sys.stderr.flush()
 
-class _Lines:
-    """Lines in a pipe or a file."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-        self._shown_s = float("-inf")
-
-    def show(self, done: int, total: int, what: str, last: Last) -> None:
-        """Write a line, unless the last one is too recent."""
-        now = time.monotonic()
-        if now - self._shown_s >= INTERVAL_S:
-            self._shown_s = now
-            self._write(f"{_share(done, total)} {what}{_behind(last)}")
-
-    def close(self, done: int, total: int, last: Last) -> None:
-        """Write the last state, however recent the line before it."""
-        if done:
-            self._write(f"{_share(done, total)}{_behind(last)}")
-
-    def _write(self, line: str) -> None:
-        self._stream.write(f"{line}\n")
-        self._stream.flush()
-
-
-class _Live:
-    """A line on a terminal that is drawn anew, and gone when all is done: the result takes its place."""
-
-    def __init__(self) -> None:
-        from rich.console import Console  # noqa: PLC0415 - a pipe does without
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn  # noqa: PLC0415
-        from rich.progress import Progress as Bar  # noqa: PLC0415
-        from rich.table import Column  # noqa: PLC0415
-
-        now = Column(no_wrap=True, overflow="ellipsis", ratio=1)
-        self._console = Console(file=sys.stderr, highlight=False)
-        self._bar = Bar(
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.description}", markup=False, table_column=now),
-            console=self._console,
-            auto_refresh=False,  # a thread that draws would take turns with what is measured
-            redirect_stdout=False,
-            transient=True,
-            expand=True,
-        )
-        self._task = self._bar.add_task("", total=None)
-
-    def show(self, done: int, total: int, what: str, last: Last) -> None:
-        """Draw the line anew."""
-        what += _behind(last[1:])
-        self._bar.update(self._task, completed=done, total=total or None, description=what)
-        if self._bar.live.is_started:
-            self._bar.refresh()
+    def _draw(self, bar: Bar) -> None:
+        said = self._what + _behind(self._result)
+        bar.update(bar.task_ids[0], completed=self._done, total=self.total or None, description=said)
+        if bar.live.is_started:
+            bar.refresh()
             return
-        self._bar.start()
+        bar.start()
         # A benchmark that is suspended or killed must not leave a shell without a cursor.
-        self._console.show_cursor(True)
-
-    def close(self, done: int, total: int, last: Last) -> None:  # noqa: ARG002 - the line goes away
-        """Take the line away."""
-        self._bar.stop()
+        bar.console.show_cursor(True)
 
 
-def _share(done: int, total: int) -> str:
-    return f"{done}/{total} done" if total else f"{done} done"
+def _bar() -> Bar:
+    """Make a line that is drawn anew, and gone when all is done: the result takes its place."""
+    from rich.console import Console  # noqa: PLC0415 - a pipe does without
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+    from rich.table import Column  # noqa: PLC0415
+
+    now = Column(no_wrap=True, overflow="ellipsis", ratio=1)
+    bar = Bar(
+        BarColumn(bar_width=20),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}", markup=False, table_column=now),
+        console=Console(file=sys.stderr, highlight=False),
+        auto_refresh=False,  # a thread that draws would take turns with what is measured
+        redirect_stdout=False,
+        transient=True,
+        expand=True,
+    )
+    bar.add_task("", total=None)
+    return bar
 
 
-def _behind(last: Sequence[str]) -> str:
-    return f" (last: {': '.join(last)})" if any(last) else ""
+def _behind(last: str) -> str:
+    return f" (last: {last})" if last else ""
