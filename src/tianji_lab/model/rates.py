@@ -26,62 +26,91 @@ class PerRole(NamedTuple):
     learners: float
 
 
+@dataclass(frozen=True)
+class Seconds:
+    """How long each piece of work takes, where the other cores are as busy as they are.
+
+    Attributes:
+        fragment: an actor, to make a fragment and push it.
+        transfer: the link of the learner's host, to carry it; 0 where there is none.
+        receive: the buffer, to receive and store it.
+        deal: the buffer, to draw a batch and hand it over.
+        take: the learner, to receive a batch from a buffer in another process.
+        update: a learner.
+        gradients: the learners of a group, to average gradients.
+        publish: the learner, for each version.
+        hand_in: a group, for each averaging of parameters over groups.
+        average: the root, for each of these of each group.
+    """
+
+    fragment: float
+    transfer: float
+    receive: float
+    deal: float
+    take: float
+    update: float
+    gradients: float
+    publish: float
+    hand_in: float
+    average: float
+
+    @classmethod
+    def of(cls, costs: Costs, contention: PerRole) -> Seconds:
+        """Read them from the costs of a split."""
+        buffer, learner, exchange = costs.buffer, costs.learner, costs.exchange
+        link = exchange.link_bytes_per_s
+        return cls(
+            fragment=costs.actor.sample.at(contention.actors) + costs.actor.send_s,
+            transfer=0.0 if link is None else exchange.crossing * exchange.fragment_bytes / link,
+            receive=buffer.receive_s + buffer.store.at(contention.buffers),
+            deal=buffer.draw.at(contention.buffers) + buffer.hand_over_s,
+            take=learner.take_s,
+            update=learner.update.at(contention.learners),
+            gradients=exchange.gradients_s,
+            publish=learner.publish.at(contention.learners),
+            hand_in=exchange.group_s,
+            average=exchange.root_s,
+        )
+
+
 def rates_at(split: Split, workload: Workload, costs: Costs, contention: PerRole) -> PerRole:
     """Reckon production x rho, reception x rho and consumption, in sample uses a second over all groups.
+
+    These are T_RA of the actors (the first case of Equation 1 turned round, N_s / T_c), the env steps a
+    second that the buffers can receive (its second case), and T_RL of the learners, which are in all_reduce:
+    the one that takes turns with the buffer decides for all. A buffer with a process of its own deals out
+    batches meanwhile, as many as its fragments are worth.
 
     Args:
         contention: share of the other cores that is at work, 0 to 1, as each role finds it.
     """
+    if workload.beside_learner:
+        contention = contention._replace(buffers=contention.learners)
+    seconds, samples = Seconds.of(costs, contention), costs.actor.samples
+    fragments = fragments_per_update(workload, costs)
+    receive_s = seconds.receive
+    update_s = (
+        seconds.update
+        + seconds.publish / workload.updates_per_version
+        + seconds.gradients
+        + seconds.hand_in / costs.exchange.sync_interval
+    )
+    if workload.beside_learner:
+        update_s += seconds.deal
+        update_s += fragments * receive_s
+    else:
+        receive_s += seconds.deal / fragments
+        update_s += seconds.take
     return PerRole(
-        actors=split.groups * _production(split, costs, contention.actors) * workload.rho,
-        buffers=split.groups * _reception(workload, costs, contention.buffers) * workload.rho,
-        learners=split.groups * _consumption(workload, costs, contention.learners),
+        actors=split.groups * _per_second(split.actors * samples, seconds.fragment) * workload.rho,
+        buffers=split.groups * _per_second(samples, receive_s) * workload.rho,
+        learners=split.groups * _per_second(workload.uses_per_update, update_s),
     )
 
 
 def fragments_per_update(workload: Workload, costs: Costs) -> float:
     """Fragments of which an update makes use: its uses / rho are the samples it takes (section 3.3)."""
     return workload.uses_per_update / workload.rho / costs.actor.samples
-
-
-def _production(split: Split, costs: Costs, contention: float) -> float:
-    """T_RA of a group in env steps a second: the first case of Equation 1 turned round, N_s / T_c."""
-    fragment_s = costs.actor.sample.at(contention) + costs.actor.send_s
-    return _per_second(split.actors * costs.actor.samples, fragment_s)
-
-
-def _reception(workload: Workload, costs: Costs, contention: float) -> float:
-    """Env steps a second that a group's buffer can receive: the second case of Equation 1 turned round.
-
-    A buffer with a process of its own deals out batches meanwhile, as many as its fragments are worth.
-    """
-    receive_s = costs.buffer.receive_s + costs.buffer.store.at(contention)
-    if not workload.beside_learner:
-        dealing_s = costs.buffer.draw.at(contention) + costs.buffer.hand_over_s
-        receive_s += dealing_s / fragments_per_update(workload, costs)
-    return _per_second(costs.actor.samples, receive_s)
-
-
-def _consumption(workload: Workload, costs: Costs, contention: float) -> float:
-    """T_RL of a group in sample uses a second.
-
-    Learners are in all_reduce: the one that takes turns with the buffer decides for all.
-    """
-    learner, exchange = costs.learner, costs.exchange
-    update_s = (
-        learner.update.at(contention)
-        + learner.publish.at(contention) / workload.updates_per_version
-        + exchange.gradients_s
-        + exchange.group_s / exchange.sync_interval
-    )
-    if workload.beside_learner:
-        buffer = costs.buffer
-        receive_s = buffer.receive_s + buffer.store.at(contention)
-        update_s += buffer.draw.at(contention) + buffer.hand_over_s
-        update_s += fragments_per_update(workload, costs) * receive_s
-    else:
-        update_s += learner.take_s
-    return _per_second(workload.uses_per_update, update_s)
 
 
 def _per_second(amount: float, seconds: float) -> float:
