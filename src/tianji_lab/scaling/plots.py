@@ -115,14 +115,15 @@ def draw_throughput(axes: Axes, study: Study, rows: Sequence[Row], simulations: 
             markersize=3,
             alpha=0.6,
         )
-        measured = [(row, ends) for row in rows if (ends := _measured(name, row)) is not None]
-        axes.plot([x_of(study, row) for row, _ in measured], [ends[0] for _, ends in measured], color=color)
-        for row, ends in measured:
-            _mark(axes, x_of(study, row), ends, color, marker, hollow=row.oversubscribed)
+        found = [(row, x_of(study, row.split), _measured(name, row)) for row in rows]
+        measured = [(row, x, ends) for row, x, ends in found if ends is not None]
+        axes.plot([x for _, x, _ in measured], [ends[0] for _, _, ends in measured], color=color)
+        for row, x, ends in measured:
+            _mark(axes, x, ends, color, marker, hollow=row.setting.oversubscribed)
     logarithmic(axes, "Samples per second")
 
 
-def x_of(study: Study, of: Row | Split) -> int:
+def x_of(study: Study, of: Split) -> int:
     """Where a setting is on the axis: its actors, over all groups where groups do not vary, or its groups."""
     return of.groups if study.of.axis == "groups" else of.groups * of.actors
 
@@ -179,17 +180,17 @@ def _draw_times(axes: Axes, study: Study, rows: Sequence[Row]) -> None:
     for row in rows:
         times = row.time_to_s
         if times is not None and times.median is not None and times.min is not None:
-            reached.append((x_of(study, row), times.median))
+            reached.append((x_of(study, row.split), times.median))
             high, marker = (study.seconds, "^") if times.max is None else (times.max, "o")
             ends = (times.median, times.min, max(high, times.median))
             top = max(top, *ends)
-            _mark(axes, x_of(study, row), ends, BLACK, marker, hollow=row.oversubscribed)
+            _mark(axes, x_of(study, row.split), ends, BLACK, marker, hollow=row.setting.oversubscribed)
         if row.reached < row.repeats:
-            _note_missing(axes, x_of(study, row), row, study.seconds)
+            _note_missing(axes, x_of(study, row.split), row, study.seconds)
     if reached:
         axes.plot(*zip(*reached, strict=True), color=BLACK)
     axes.set_ylim(0, ROOM * (top or study.seconds))
-    first = ",\nfirst of G groups" if any(row.groups > 1 for row in rows) else ""
+    first = ",\nfirst of G groups" if any(row.split.groups > 1 for row in rows) else ""
     axes.set_ylabel(f"Time to {exact(study.threshold)} (s){first}")
 
 
@@ -213,7 +214,7 @@ def _draw_curves(axes: Axes, rows: Sequence[Row], seconds: float) -> None:
     for place, row in enumerate(rows):
         curves = [one.curve for one in row.trainings if one.curve is not None]
         if curves:
-            color, label = COLORS[place % len(COLORS)], row.setting + "*" * row.oversubscribed
+            color, label = COLORS[place % len(COLORS)], row.setting.name + "*" * row.setting.oversubscribed
             draw_curve(axes, curves, over="train_s", end=seconds, color=color, label=label)
     axes.set_xlim(0, seconds)
 
@@ -222,7 +223,9 @@ def _draw_curves(axes: Axes, rows: Sequence[Row], seconds: float) -> None:
 
 
 def _axis(axes: Axes, study: Study, rows: Sequence[Row], simulations: Simulations) -> None:
-    values = {x_of(study, row) for row in rows} | {x_of(study, point.split) for point in simulations.points}
+    values = {x_of(study, row.split) for row in rows} | {
+        x_of(study, point.split) for point in simulations.points
+    }
     powers_axis(axes, sorted(values), str)
     axes.set_xlabel("Groups" if study.of.axis == "groups" else "Actors")
 
@@ -238,7 +241,7 @@ def _legend(figure: Figure, rows: Sequence[Row], simulations: Simulations, *, ha
     small: dict[str, Any] = {"linestyle": "", "markersize": 4}
     if any(point.extrapolated for point in simulations.points):
         marks.append(Line2D([], [], color=GREY, marker="x", label=RECKONED, **small))
-    if any(row.oversubscribed for row in rows):
+    if any(row.setting.oversubscribed for row in rows):
         hollow = Line2D(
             [], [], color=GREY, marker="o", markerfacecolor="white", label="too few cores", **small
         )

@@ -32,30 +32,13 @@ from tianji_lab.scaling.study import Setting, Study
 SAME_TRAININGS: Final = frozenset({"table1", "12b"})
 RANGES: Final = ("produced_per_s", "received_per_s", "consumed_per_s", "time_to_s")
 """What a row has a ``Range`` of."""
+ENDS: Final = ("", "_min", "_max")
 COLUMNS: Final = (
-    "kind",
-    "setting",
-    "groups",
-    "learners",
-    "learner_cores",
-    "actors",
-    "cores",
-    "nodes",
-    "oversubscribed",
+    *("kind", "setting", "groups", "learners", "learner_cores", "actors", "cores", "nodes", "oversubscribed"),
     "repeats",
-    "produced_per_s",
-    "produced_per_s_min",
-    "produced_per_s_max",
-    "received_per_s",
-    "received_per_s_min",
-    "received_per_s_max",
-    "consumed_per_s",
-    "consumed_per_s_min",
-    "consumed_per_s_max",
+    *(f"{name}{of}" for name in RANGES[:3] for of in ENDS),
     "rho",
-    "time_to_s",
-    "time_to_s_min",
-    "time_to_s_max",
+    *(f"{RANGES[3]}{of}" for of in ENDS),
     "reached",
 )
 """Of the CSV file. A figure that a row does not have is empty."""
@@ -80,8 +63,6 @@ class Row:
     """What was found of one setting.
 
     Attributes:
-        cores: that all roles want.
-        oversubscribed: on one of the hosts these are more than there are.
         repeats: trainings with figures.
         rho: uses that each sample is to get; None without a training.
         produced_per_s: environment steps made per second; None without a training, as the next two.
@@ -91,18 +72,9 @@ class Row:
             Where more than half of the trainings did not reach it, there is no median, and where one did not,
             there is no maximum.
         reached: trainings that reached it.
-        trainings: each with its own figures.
-        failed: trainings without figures.
     """
 
-    setting: str
-    groups: int
-    learners: int
-    learner_cores: int
-    actors: int
-    num_envs: int
-    cores: int
-    oversubscribed: bool
+    setting: Setting
     repeats: int
     rho: float | None
     produced_per_s: Range | None
@@ -113,6 +85,18 @@ class Row:
     trainings: tuple[Trained, ...]
     failed: tuple[Failed, ...]
 
+    @property
+    def split(self) -> Split:
+        """The setting's."""
+        return self.setting.split
+
+    def document(self) -> dict[str, Any]:
+        """The row of the JSON file."""
+        found = asdict(self)
+        del found["setting"]
+        wants = {"cores": self.setting.cores, "oversubscribed": self.setting.oversubscribed}
+        return {**_split(self.split), **wants, **found}
+
 
 def rows_of(found: Found, threshold: float | None) -> list[Row]:
     """Sum up the trainings of each setting."""
@@ -120,17 +104,10 @@ def rows_of(found: Found, threshold: float | None) -> list[Row]:
 
 
 def _row(setting: Setting, outcome: Outcome, threshold: float | None) -> Row:
-    split, trainings = setting.split, outcome.trainings
+    trainings = outcome.trainings
     times = [math.inf if one.time_to_s is None else one.time_to_s for one in trainings]
     return Row(
-        setting=setting.name,
-        groups=split.groups,
-        learners=split.learners,
-        learner_cores=split.learner_cores,
-        actors=split.actors,
-        num_envs=split.num_envs,
-        cores=setting.cores,
-        oversubscribed=setting.oversubscribed,
+        setting=setting,
         repeats=len(trainings),
         rho=trainings[0].rho if trainings else None,
         produced_per_s=_range([one.produced_per_s for one in trainings]),
@@ -154,20 +131,20 @@ def _range(values: Sequence[float]) -> Range | None:
 def cautions(study: Study, rows: Sequence[Row]) -> list[str]:
     """Describe what makes the figures worth less."""
     said = []
-    if oversubscribed := [row for row in rows if row.oversubscribed]:
-        names = ", ".join(row.setting for row in oversubscribed)
+    if oversubscribed := [row.setting for row in rows if row.setting.oversubscribed]:
+        names = ", ".join(setting.name for setting in oversubscribed)
         verb = "asks" if len(oversubscribed) == 1 else "ask"
         hosts = 1 if study.others is None else 1 + len(study.others.names)
         where, them = ("", "them") if hosts == 1 else (f" on {hosts} hosts", "those of one of these")
         said.append(
             f"there are {several(study.cores, 'core')}{where}, and {names} {verb} for up to "
-            f"{max(row.cores for row in oversubscribed)}: roles take turns on {them} "
+            f"{max(setting.cores for setting in oversubscribed)}: roles take turns on {them} "
             "(marked *), which says nothing of a machine with a core for each"
         )
     if study.others is not None:
         said.append("other hosts are taken to have as many cores as this one")
     said += [f"{refused.split.name} was not trained: {refused.why}" for refused in study.refused]
-    if alone := [row.setting for row in rows if _never_averaged(row)]:
+    if alone := [row.setting.name for row in rows if _never_averaged(row)]:
         said.append(
             f"the groups of {', '.join(alone)} were never averaged in some trainings, and learned each for "
             "itself: a higher --seconds or a shorter distribution.sync_interval would have them averaged"
@@ -176,13 +153,13 @@ def cautions(study: Study, rows: Sequence[Row]) -> list[str]:
         if row.failed:
             of_all = row.repeats + len(row.failed)
             said.append(
-                f"{len(row.failed)} of {several(of_all, 'training')} of {row.setting} gave no figures"
+                f"{len(row.failed)} of {several(of_all, 'training')} of {row.setting.name} gave no figures"
             )
     return said
 
 
 def _never_averaged(row: Row) -> bool:
-    averagings = [one.averaging for one in row.trainings if row.groups > 1]
+    averagings = [one.averaging for one in row.trainings if row.split.groups > 1]
     return any(averaging is None or not averaging["rounds"] for averaging in averagings)
 
 
@@ -194,8 +171,8 @@ def ratios(row: Row, simulations: Simulations) -> dict[str, float] | None:
         to compare: a point that was not simulated, has no figures, or wants more cores than there are, which
         the simulation gives it.
     """
-    came = next((one.came for one in simulations.points if _is_of(row, one.split)), None)
-    if came is None or row.oversubscribed:
+    came = next((one.came for one in simulations.points if one.split == row.split), None)
+    if came is None or row.setting.oversubscribed:
         return None
     pairs = {
         "produced_per_s": (row.produced_per_s, came.production),
@@ -204,11 +181,6 @@ def ratios(row: Row, simulations: Simulations) -> dict[str, float] | None:
     }
     known = {name: (of.median, by) for name, (of, by) in pairs.items() if of is not None}
     return {name: median / by for name, (median, by) in known.items() if median is not None and by} or None
-
-
-def _is_of(row: Row, split: Split) -> bool:
-    own = (row.groups, row.learners, row.learner_cores, row.actors, row.num_envs)
-    return own == (split.groups, split.learners, split.learner_cores, split.actors, split.num_envs)
 
 
 def result_of(
@@ -227,7 +199,7 @@ def result_of(
         "threshold": study.threshold,
         "seconds": study.seconds,
         "cores": study.cores,
-        "rows": [{**asdict(row), "over_simulated": ratios(row, simulations)} for row in rows],
+        "rows": [{**row.document(), "over_simulated": ratios(row, simulations)} for row in rows],
         "refused": [{**_split(refused.split), "why": refused.why} for refused in study.refused],
         "simulated": [_point(point) for point in simulations.points],
         "simulation": {
@@ -325,9 +297,9 @@ def _print_rows(study: Study, rows: Sequence[Row]) -> None:
         rates = (row.produced_per_s, row.received_per_s, row.consumed_per_s)
         cells.append(
             [
-                row.setting + MARK * row.oversubscribed,
-                str(row.learner_cores),
-                str(row.cores),
+                _marked(row),
+                str(row.split.learner_cores),
+                str(row.setting.cores),
                 *map(_rate, rates),
                 *([] if study.threshold is None else [time_cell(row, study.seconds)]),
             ]
@@ -336,8 +308,12 @@ def _print_rows(study: Study, rows: Sequence[Row]) -> None:
     sys.stdout.write(f"# received: {RECEIVED}\n")
 
 
+def _marked(row: Row) -> str:
+    return row.setting.name + MARK * row.setting.oversubscribed
+
+
 def _of_first(rows: Sequence[Row]) -> str:
-    return " (first of G groups)" if any(row.groups > 1 for row in rows) else ""
+    return " (first of G groups)" if any(row.split.groups > 1 for row in rows) else ""
 
 
 def _print_table_1(study: Study, rows: Sequence[Row]) -> None:
@@ -351,7 +327,7 @@ def _print_table_1(study: Study, rows: Sequence[Row]) -> None:
     cells = []
     assert study.threshold is not None, "the table is of times to it"
     for row in rows:
-        name = row.setting + MARK * row.oversubscribed
+        name = _marked(row)
         for one in row.trainings:
             time = f"not in {study.seconds:g} s" if one.time_to_s is None else f"{one.time_to_s:.2f}"
             cells.append([name, time, f"{one.produced_per_s:.2f}", f"{one.consumed_per_s / one.rho:.2f}"])
@@ -405,7 +381,7 @@ def _reckoned(points: Sequence[Simulated]) -> list[str]:
 
 def _print_beside(rows: Sequence[Row], simulations: Simulations) -> None:
     """Print by how much measured rates differ from simulated ones, where a core was there for every role."""
-    compared = {row.setting: found for row in rows if (found := ratios(row, simulations)) is not None}
+    compared = {row.setting.name: found for row in rows if (found := ratios(row, simulations)) is not None}
     if not compared:
         return
     cells = [[name, *(f"{ratio:.2f}" for ratio in found.values())] for name, found in compared.items()]
@@ -473,5 +449,5 @@ def compare(
         print_header(environment, said)
         print_all(study, rows, simulations)
     result_of(study, environment, said, rows, simulations).hand_over(out=out, json_to=json_to)
-    if missing := [f"{row.setting}, seed {one.seed}: {one.why}" for row in rows for one in row.failed]:
+    if missing := [f"{row.setting.name}, seed {one.seed}: {one.why}" for row in rows for one in row.failed]:
         raise RunFailed(f"no figures of {several(len(missing), 'training')}:\n" + "\n".join(missing))
