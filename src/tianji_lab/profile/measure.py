@@ -170,37 +170,20 @@ MOST_AVERAGING: Final = 8
 
 
 def measure_here(
-    config: str,
-    overrides: Sequence[str],
-    job: JobConfig,
-    num_envs_options: Sequence[int],
-    *,
-    quiet: bool,
-    budget_s: float = BUDGET_S,
+    subject: Subject, num_envs_options: Sequence[int], *, quiet: bool, budget_s: float = BUDGET_S
 ) -> Measured:
     """Measure a job's parts on all usable cores of this machine, and describe it; see ``measure``."""
     cores = sorted(os.sched_getaffinity(0))
     with Progress(0, quiet) as progress:
-        measurements = measure(
-            config,
-            overrides,
-            job,
-            cores=cores,
-            num_envs_options=num_envs_options,
-            progress=progress,
-            budget_s=budget_s,
-        )
-    engine = job.distribution.transport.local
+        measurements = measure(subject, cores, num_envs_options, progress, budget_s)
+    engine = subject.job.distribution.transport.local
     # MPI's version is MPI's to tell, and it would have to be initialised here for that.
     environment = describe([] if engine == "mpi" else [engine], ["here"], None, measurements.busy)
     return Measured(measurements, environment)
 
 
 def measure(
-    config: str,
-    overrides: Sequence[str],
-    job: JobConfig,
-    *,
+    subject: Subject,
     cores: Sequence[int],
     num_envs_options: Sequence[int],
     progress: Progress,
@@ -210,14 +193,14 @@ def measure(
 
     Args:
         num_envs_options: numbers of environments of an actor with which the config is valid.
-        budget_s: what measuring aims at, in seconds.
+        budget_s: what measuring aims at.
 
     Raises:
         ProbeFailed: something could not be measured, so there are no figures.
     """
+    job = subject.job
     began = time.monotonic()
     busy = busy_share()
-    subject = Subject(config, tuple(overrides), job)
     room = Room.of(cores, job.distribution.actor.cores)
     shares = [share for share in SHARES if subject.divides_by(share)]
     phases = all_phases(room, subject.num_envs, num_envs_options, shares)
@@ -236,7 +219,7 @@ def measure(
         store = Path(directory) / "averaging"
         averaged = tuple(_average(pool, room, built, size, store, progress) for size in averaging)
     return Measurements(
-        config=config,
+        config=subject.config,
         fingerprint=fingerprint(job),
         cores=len(cores),
         at_work=len(room.cores),

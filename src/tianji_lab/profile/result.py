@@ -10,14 +10,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
-from tianji_cli.config.schema import JobConfig
 from tianji_cli.quantities import several
 from tianji_lab.model.costs import Costs, Split, Workload
 from tianji_lab.model.prediction import Prediction, predict
 from tianji_lab.model.simulation import Simulation, simulate
-from tianji_lab.profile.measurements import Measurements, warnings
+from tianji_lab.profile.building import Subject
+from tianji_lab.profile.measurements import Measured, Measurements, warnings
 from tianji_lab.profile.scaling import Cluster, MeasuredCosts
 from tianji_lab.profile.search import Candidate, Search
 from tianji_lab.profile.settings import averaging_of, remote_engine, split_of, workload_of
@@ -155,14 +155,22 @@ def _of_ages(prediction: Prediction, workload: Workload) -> Limit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasuredJob:
+class MeasuredJob(Subject):
     """A job, and what was measured of it on the machine that ``environment`` describes."""
 
-    config: str
-    overrides: tuple[str, ...]
-    job: JobConfig
     measurements: Measurements
     environment: Mapping[str, str]
+
+    @classmethod
+    def of(cls, subject: Subject, measured: Measured) -> Self:
+        """Join a job and what was measured of it."""
+        return cls(
+            config=subject.config,
+            overrides=subject.overrides,
+            job=subject.job,
+            measurements=measured.measurements,
+            environment=measured.environment,
+        )
 
     @cached_property
     def warnings(self) -> list[str]:

@@ -17,6 +17,7 @@ from tianji_cli.files.directories import remove_stale
 from tianji_cli.launch.mpi import launched
 from tianji_cli.quantities import several
 from tianji_lab.profile import rewrite
+from tianji_lab.profile.building import Subject
 from tianji_lab.profile.document import document, read_earlier
 from tianji_lab.profile.measure import measure_here
 from tianji_lab.profile.measurements import Measured
@@ -155,19 +156,12 @@ def _check_cluster(options: Options, job: JobConfig, earlier: Measured | None) -
 
 def _subject(options: Options, job: JobConfig, earlier: Measured | None) -> MeasuredJob:
     """Measure this machine, or take what was measured earlier."""
+    subject = Subject(options.config, tuple(options.overrides), job)
     if earlier is None:
         sizes = num_envs_options(options.config, options.overrides)
-        measured = measure_here(options.config, options.overrides, job, sizes, quiet=options.quiet)
-    else:
-        when = {"measured": f"earlier, and taken from {options.earlier}"}
-        measured = replace(earlier, environment={**earlier.environment, **when})
-    return MeasuredJob(
-        config=options.config,
-        overrides=tuple(options.overrides),
-        job=job,
-        measurements=measured.measurements,
-        environment=measured.environment,
-    )
+        return MeasuredJob.of(subject, measure_here(subject, sizes, quiet=options.quiet))
+    when = {"measured": f"earlier, and taken from {options.earlier}"}
+    return MeasuredJob.of(subject, replace(earlier, environment={**earlier.environment, **when}))
 
 
 def _verify(options: Options, found: ProfileResult) -> list[Verified]:

@@ -18,6 +18,7 @@ from tianji_cli.quantities import several
 from tianji_lab.model.costs import Split
 from tianji_lab.model.prediction import predict
 from tianji_lab.model.simulation import Simulation, simulate
+from tianji_lab.profile.building import Subject
 from tianji_lab.profile.document import read_earlier
 from tianji_lab.profile.measure import measure_here
 from tianji_lab.profile.measurements import Measured
@@ -119,17 +120,10 @@ def read_profile(path: Path, study: Study) -> Measured:
 def measured_job(study: Study, earlier: Measured | None, *, quiet: bool) -> MeasuredJob:
     """Measure the parts of a study's job, or take what was measured before."""
     overrides = _reaching_far(study)
-    job = load_config(study.config, overrides)
+    subject = Subject(study.config, overrides, load_config(study.config, overrides))
     if earlier is None:
-        options = (job.environment.num_envs,)
-        earlier = measure_here(study.config, overrides, job, options, quiet=quiet, budget_s=BUDGET_S)
-    return MeasuredJob(
-        config=study.config,
-        overrides=overrides,
-        job=job,
-        measurements=earlier.measurements,
-        environment=earlier.environment,
-    )
+        earlier = measure_here(subject, (subject.num_envs,), quiet=quiet, budget_s=BUDGET_S)
+    return MeasuredJob.of(subject, earlier)
 
 
 def splits(study: Study, machines: Machines) -> list[Split]:

@@ -24,6 +24,7 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.main import main
 from tianji_lab.profile import measure as measuring
 from tianji_lab.profile import run as command
+from tianji_lab.profile.building import Subject
 from tianji_lab.profile.measurements import Measurements
 from tianji_lab.profile.scaling import Cluster
 from tianji_lab.profile.search import Candidate, Search
@@ -57,8 +58,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: {0, 1})
 
     def ends(*arguments: str, job: Job = PPO, cores: int = 2) -> Ended:
-        def measure(config: str, *_: object, **__: object) -> Measurements:
-            return made_up(job, cores).model_copy(update={"config": config})
+        def measure(subject: Subject, *_: object) -> Measurements:
+            return made_up(job, cores).model_copy(update={"config": subject.config})
 
         monkeypatch.setattr(measuring, "measure", measure)
         with pytest.raises(SystemExit) as ended:

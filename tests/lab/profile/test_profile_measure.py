@@ -11,6 +11,7 @@ from lab.profile.probing import DQN, PPO, write_config
 from tianji_cli.config.loader import load_config
 from tianji_cli.wire.parameters import policy_layout
 from tianji_lab.profile import schedule
+from tianji_lab.profile.building import Subject
 from tianji_lab.profile.measure import measure
 from tianji_lab.profile.measurements import Measurements
 from tianji_lab.profile.settings import fingerprint
@@ -32,15 +33,8 @@ def measured(config: str, cores: int, num_envs: list[int], *overrides: str) -> M
     usable = sorted(os.sched_getaffinity(0))
     job = load_config(config, overrides)
     with Progress(0, quiet=True) as progress:
-        found = measure(
-            config,
-            overrides,
-            job,
-            cores=[usable[core % len(usable)] for core in range(cores)],
-            num_envs_options=num_envs,
-            progress=progress,
-            budget_s=1000.0,
-        )
+        on = [usable[core % len(usable)] for core in range(cores)]
+        found = measure(Subject(config, overrides, job), on, num_envs, progress, budget_s=1000.0)
         assert progress.total == progress._done
     assert found.fingerprint == fingerprint(job)
     assert found.cores == found.at_work == cores
