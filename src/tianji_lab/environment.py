@@ -88,7 +88,6 @@ def warnings_of_noise(spreads: Iterable[tuple[float, str]], unit: str) -> list[s
 
     Args:
         spreads: of each figure how far its repeats lie apart, as a share of their median, and what says so.
-        unit: what more of them are called.
     """
     noisy = sorted((found for found in spreads if found[0] > NOISY), key=lambda found: -found[0])
     said = [f"too noisy: {words}" for _, words in noisy[:MAX_NAMED]]

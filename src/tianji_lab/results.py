@@ -22,8 +22,6 @@ class Result:
     """What a measurement came to, as files.
 
     Attributes:
-        name: of the JSON and the CSV file.
-        figures: draw PNG files, by their names.
         columns: of the CSV file; without any there is none.
         rows: of the CSV file; what one lacks is empty.
     """

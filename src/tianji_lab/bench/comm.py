@@ -88,8 +88,6 @@ class Buffer:
     """Receives, checks and stores messages, of each actor in the order of their numbers.
 
     Attributes:
-        received: messages of each rank so far.
-        source: whom the last one came from.
         pushed_ns: when that one was pushed, by its sender's clock; nothing of use in a thorough run, in
             which messages carry no clock.
     """

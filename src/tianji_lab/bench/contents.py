@@ -45,7 +45,6 @@ def write(memory: memoryview, word: int) -> NDArray[np.uint64]:
 
     Args:
         memory: of a size that ``WORD`` divides.
-        word: the stamp.
 
     Returns:
         The words, so that the one at ``CLOCK`` can be set when the message is pushed.
@@ -56,11 +55,7 @@ def write(memory: memoryview, word: int) -> NDArray[np.uint64]:
 
 
 class Inspector:
-    """Compares messages of one size with their stamps.
-
-    Args:
-        thorough: look at every byte, not at some places only.
-    """
+    """Compares messages of one size with their stamps."""
 
     def __init__(self, nbytes: int, *, thorough: bool) -> None:
         words = nbytes // WORD

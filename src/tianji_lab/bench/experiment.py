@@ -35,9 +35,6 @@ class Trial(Message):
 
     Attributes:
         raw: by a plain loop over the engine's library, in place of the engine.
-        job: names the transport's job.
-        local: engine of the edges inside a host.
-        remote: engine of the edges between hosts.
         hosts: host of each rank; rank 0 leads.
     """
 
@@ -64,7 +61,6 @@ class Run(Message):
 
     Attributes:
         number: of the run; part of every stamp.
-        messages: that count.
         thorough: every byte of every message is checked, and nothing is timed.
     """
 
@@ -150,7 +146,6 @@ class Outcome:
         seconds: until the last message that counts.
         latencies_ns: of those messages; empty if the experiment has none.
         receive_s: mean time to receive and store one; 0 if the experiment has none.
-        sent: what the workers say, by rank.
     """
 
     seconds: float

@@ -99,7 +99,6 @@ def result_of(
 
     Args:
         name: of the files and of the plot: an experiment, or ``figure-5a`` to ``figure-5d``.
-        link_mb_per_s: what the link between two hosts carries.
     """
 
     def draw(path: Path) -> None:

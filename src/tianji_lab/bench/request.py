@@ -115,14 +115,9 @@ class Request:
     Attributes:
         backends: engines, in the order in which they take turns.
         sizes_kb: of messages, in KB of 1024 bytes.
-        actors: numbers of workers.
         messages: that count in one run; None shrinks them as sizes grow.
-        sample_times_s: what actors take for a sample.
         window: messages that a sender may have unclaimed.
-        work: how an actor passes the time of a sample.
         store: whether the receiver copies messages into its own memory.
-        repeats: runs of each case.
-        raw: measure raw loops beside.
         figure: the paper's, if it is one of them: ``5a`` to ``5d``.
         link_mb_per_s: what the link between two hosts carries; None asks its driver.
     """

@@ -56,11 +56,6 @@ EXPERIMENTS: Final[Mapping[str, Any]] = {
 class Endpoint:
     """One process's end of a trial, for as many runs as are wanted.
 
-    Args:
-        trial: what is measured.
-        rank: this process's.
-        options: how to reach other hosts.
-
     Attributes:
         address: where the others reach it.
 
@@ -118,11 +113,6 @@ class Dismissed(Exception):  # noqa: N818 - no error: the leading process has sa
 
 class Worker:
     """Does the steps that the leading process asks for; a run asks it whether it shall end.
-
-    Args:
-        control: to the leading process, watched.
-        root: its address.
-        name: of this worker.
 
     Attributes:
         descriptors: one of them is readable when the leading process may have said something.

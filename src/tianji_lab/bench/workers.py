@@ -41,9 +41,6 @@ class Session:
     """Makes runs of an open trial; what a run knows of its workers.
 
     Args:
-        workers: all of the benchmark.
-        endpoint: the leading one.
-        members: the worker of each rank.
         offsets_ns: how far each rank's clock is ahead of this one's.
     """
 
@@ -119,8 +116,6 @@ class BenchWorker:
     """A process that takes part beside the leading one.
 
     Attributes:
-        name: on the control channel.
-        host: where it is.
         child: itself, if this process has started it; None for a launcher's rank.
     """
 
@@ -133,8 +128,6 @@ class BenchWorkers:
     """Asks workers for steps and receives their answers.
 
     Attributes:
-        members: all of them.
-        host: where this process is.
         interface: address of this host that others reach.
         clock_error_us: how exactly the clocks of other hosts are known; None without any.
     """
@@ -243,10 +236,6 @@ class BenchWorkers:
     @contextmanager
     def open(self, trial: Trial, members: Mapping[int, BenchWorker]) -> Iterator[Session]:
         """Open all endpoints of a trial, for as many runs as are wanted.
-
-        Args:
-            trial: what is measured.
-            members: the worker of each rank but ``LEAD``.
 
         Raises:
             TrialFailed: a worker cannot take part; TransportError: this process cannot.

@@ -211,7 +211,6 @@ class ExchangeCosts:
         root_s: what it costs the root, for each group.
         waits: a group makes no update until the root has averaged; else that is done in the background, and
             less often if the root cannot keep up.
-        fragment_bytes: size of a fragment.
         crossing: share of a group's fragments that go from host to host.
         link_bytes_per_s: what the link of a learner's host carries; None if no fragment needs it.
     """

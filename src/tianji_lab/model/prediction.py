@@ -79,7 +79,6 @@ class Prediction:
         limits: every limit of the throughput in uses a second, by name: "production", "reception",
             "consumption", and, where they exist, "turns" (actors and learners in step), "cores" (too few,
             so that roles share them), "link" and "root".
-        bottleneck: which side limits it.
         contention: share of the other cores that is at work, 0 to 1, as each role finds it.
     """
 

@@ -36,8 +36,6 @@ class Seconds:
         receive: the buffer, to receive and store it.
         deal: the buffer, to draw a batch and hand it over.
         take: the learner, to receive a batch from a buffer in another process.
-        update: a learner.
-        gradients: the learners of a group, to average gradients.
         publish: the learner, for each version.
         hand_in: a group, for each averaging of parameters over groups.
         average: the root, for each of these of each group.
@@ -125,7 +123,6 @@ class CoreAllocation:
     """Cores of a split's roles, over all groups.
 
     Attributes:
-        there: cores in all.
         cores: that each role keeps at work while it works.
         of_one: of them those of one actor, one buffer, one learner.
         pace: share of the cores they want that the actors have, where they share them with no other role.
@@ -196,7 +193,6 @@ def allocate_cores(split: Split, workload: Workload, cores: int | None) -> CoreA
     Without pins the scheduler deals cores out, and all roles share them if they want more than there are.
 
     Args:
-        workload: says which roles have processes of their own.
         cores: that there are; None for as many as the split wants.
     """
     groups = split.groups
@@ -234,7 +230,6 @@ class Contention:
     """Work of roles that slow one another down.
 
     Attributes:
-        allocation: who has which cores.
         alone_s: t, seconds of a sample use with no other role at work.
         more_s: d, seconds more with all others at work; not negative.
     """

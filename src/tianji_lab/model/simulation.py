@@ -139,9 +139,6 @@ class SimulatedActor(Sleeper):
     Args:
         window: fragments that it may have pushed and unclaimed.
         per_version: fragments to make with one policy before waiting for the next; None: no waiting.
-
-    Attributes:
-        unclaimed: fragments that it pushed and the buffer has not received.
     """
 
     def __init__(self, env: simpy.Environment, window: int, per_version: int | None) -> None:
@@ -167,7 +164,6 @@ class SimulatedRollouts:
     """Says which fragments are claimed for rollouts, and when there is a minibatch, as ``data.rollout`` does.
 
     Args:
-        per_rollout: fragments in a rollout.
         ahead: fragments to hold while the learner is busy with the rollout before.
         updates: made with each rollout.
 
@@ -274,7 +270,6 @@ class Mark:
     """How much there was when a version was published; where groups are averaged, when the root was asked.
 
     Attributes:
-        at_s: when.
         used: fragments that the learners had begun to use.
         aged: how often a fragment that was not used yet became one version older.
     """

@@ -89,9 +89,6 @@ class Builder:
 
     Environments may be many and large, and so may replays: each probe keeps the configured actor, with which
     it runs again and again, and beside it only what was built last.
-
-    Args:
-        directory: each part gets a directory in it.
     """
 
     def __init__(self, pool: ProbePool, subject: Subject, directory: Path) -> None:

@@ -33,7 +33,6 @@ class Limit:
     """An assumption that ends with growth.
 
     Attributes:
-        name: what it is about.
         words: what happens, from which size on, and what would help.
         at: that size, in groups ("root"), learners of a group ("gradients") or actors of a group.
         headroom: how many times as large as now that is; below 1 the assumption does not hold now.
@@ -210,7 +209,6 @@ class ProfileResult:
     """What was measured, and what follows from it.
 
     Attributes:
-        cluster: whose cores are to be split.
         as_it_is: what the config gives with its own split, on its own hosts.
         costs: of that split there.
         simulated: what the simulation says of the best one, if something of it was not measured.

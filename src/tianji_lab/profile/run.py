@@ -43,11 +43,6 @@ class Options:
         cores: of each node; None for as many as were measured.
         nodes: how many; None for as many as the config has hosts.
         gpus: of each node; None for what this machine has.
-        verify: train with the first choice and with others.
-        write: where the config with the recommended split goes.
-        out: directory for JSON and PNG files.
-        earlier: file that an earlier profile has written; its measurements are taken.
-        json_to: file for everything as JSON, ``-`` for stdout.
     """
 
     config: str

@@ -61,9 +61,6 @@ class Parts:
 
     Attributes:
         uses_per_update: sample uses of an update, with this share.
-        draw: to put its batch together.
-        publish: for each version.
-        store: to check and store a fragment.
         contended: all of it was measured with all cores at work as well.
     """
 

@@ -107,7 +107,6 @@ def verify(
     """Train with each of several splits, and measure what they give.
 
     Args:
-        progress: is told; ``rounds`` times for each candidate.
         window_s: of each training that are to count.
         place: where the runs are left; nothing is left by default.
 

@@ -55,7 +55,6 @@ class Simulated:
     Attributes:
         nodes: that these are on.
         came: what came of it; None: it cannot be simulated.
-        extrapolated: what of its costs was reckoned and not measured.
     """
 
     split: Split
@@ -70,7 +69,6 @@ class Simulations:
     """What was simulated, and what from.
 
     Attributes:
-        points: in the order of the figure.
         assumes: what is taken for granted, in sentences.
         warnings: what speaks against the measurements.
         measurements: as `tianji profile` writes them, so that ``--from`` can read them again.

@@ -85,7 +85,6 @@ class Request:
 
     Attributes:
         threshold: mean return of 100 episodes whose first time is measured; None for the config's first.
-        others: hosts beside this one.
     """
 
     repeats: int
@@ -139,9 +138,6 @@ class Study:
     Attributes:
         job: the config as it is loaded, with ``overrides``.
         overrides: the user's, those of hosts and those of larger batches.
-        settings: that are compared.
-        refused: that cannot be.
-        seeds: of the trainings of each.
         threshold: mean return of 100 episodes whose first time is measured; None: none is.
         cores: that there are, on all hosts.
     """

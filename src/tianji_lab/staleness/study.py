@@ -62,10 +62,7 @@ class Comparison:
     """What is to be trained, checked so far as it can be before.
 
     Attributes:
-        job: the config as it is loaded.
         overrides: the user's, of all settings.
-        settings: that are compared; the first is what the others are held against.
-        seeds: of the trainings of each.
         threshold: mean return of 100 episodes whose first time is measured.
     """
 

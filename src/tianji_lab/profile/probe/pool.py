@@ -55,8 +55,6 @@ class Probe:
     """A process that is measured.
 
     Attributes:
-        name: in messages.
-        child: itself.
         received: the beginning of an answer, as long as its line is not complete.
     """
 
@@ -86,9 +84,6 @@ class ProbePool:
     """Asks probes for steps and receives their answers.
 
     After it has raised it is of no more use: probes may have answers left that were not received.
-
-    Args:
-        probes: running.
 
     Attributes:
         started_s: when the first of them was started, by ``time.perf_counter``.

@@ -36,10 +36,7 @@ class Prepared(Message):
 
     Attributes:
         seconds: that it took, from the moment the step was read.
-        fragment_bytes: size of a fragment.
         batch_bytes: of a replay's batch; 0 on-policy.
-        policy_bytes: of a published policy.
-        parameters: of the network.
         rho: uses of each sample; None if it is an actor, which does not know.
     """
 
@@ -63,10 +60,8 @@ class Run(Message):
     Attributes:
         key: what ``Prepare`` has built.
         cores: logical CPUs to be pinned to; empty leaves it to the scheduler.
-        threads: compute threads.
         warm_s: before the first window, in seconds.
         window_s: what a window lasts at least.
-        windows: how many.
         enough_s: after so long one window is enough, and one that is not finished is given up.
         limit_s: after so long it ends with what there is, no window perhaps, and without a tail.
         tail_s: after the last window.
@@ -92,10 +87,7 @@ class ActedWindow(Message):
     """An actor in one window.
 
     Attributes:
-        wall_s: length of the window.
         fragments: that it filled.
-        samples: env steps of experience in them.
-        busy_s: that it worked.
         act_s: of them choosing actions.
         step_s: of them stepping environments.
     """
@@ -114,11 +106,6 @@ class LearnedWindow(Message):
     Nothing of it is 0.
 
     Attributes:
-        wall_s: length of the window.
-        fragments: that were received.
-        updates: that were made.
-        versions: that were published.
-        uses: sample uses.
         store_s: seconds the buffer worked.
         update_s: seconds in ``Embryo.update``.
         draw_s: seconds in putting batches together, and in giving their samples new priorities.
@@ -154,8 +141,6 @@ class Average(Message):
     """Average arrays with the other probes of a group, over and over; answered by ``Averaged``.
 
     Attributes:
-        rank: of this probe.
-        size: probes that take part.
         store: path of the file through which they meet.
         values: float32 values of the array.
         rounds: how often, after a few that do not count.

@@ -30,12 +30,7 @@ SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
 
 @dataclass
 class Stopwatch:
-    """Times the calls of one method of one object: what a role spends in the parts it is made of.
-
-    Attributes:
-        calls: how many.
-        seconds: that they took together.
-    """
+    """Times the calls of one method of one object: what a role spends in the parts it is made of."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -45,7 +40,6 @@ class Stopwatch:
 
         Args:
             owner: whose method. A role knows it as an attribute only, so no role is changed for it.
-            method: its name; called with positional arguments.
         """
         call = getattr(owner, method)
         now = time.perf_counter
@@ -65,12 +59,9 @@ class Reading:
     """Counters at the end of one window, which is the beginning of the next.
 
     Attributes:
-        began: when reading began, ``time.perf_counter``.
-        ended: when it ended.
         on_core_s: this thread ran, so far.
         waited_s: and was ready to run and had no core, so far, sleeps left out.
         slept_s: and slept because it was told to, until it had a core again, so far.
-        counts: by name.
     """
 
     began: float
@@ -185,11 +176,6 @@ RECORD_S: Final = 1.0
 class Sink(Role):
     """Claims and releases an actor's fragments as they come, and publishes a policy after each.
 
-    Args:
-        transport: the endpoint of the learner's process.
-        slot: the policy's.
-        policy: what is published, over and over.
-
     Attributes:
         windows: looked at after every turn of the actor.
         taken: copies of fragments; None where they are not wanted.
@@ -224,11 +210,6 @@ class Feeder(Role):
     """Keeps an actor's window full of recorded fragments.
 
     Args:
-        transport: the endpoint of the actor's process.
-        buffer: rank of the buffer.
-        slot: the policy's.
-        layout: of a fragment.
-        job: the job's number.
         recorded: what to send, in turns.
 
     Attributes:
@@ -299,16 +280,7 @@ class Feeder(Role):
 
 
 class Recorder:
-    """Attends a loop of an actor and its sink until enough fragments are recorded.
-
-    Args:
-        sink: takes them.
-        stepping: the actor's vector steps.
-        wanted: how many fragments.
-
-    Attributes:
-        fragments: that were recorded.
-    """
+    """Attends a loop of an actor and its sink until enough fragments are recorded."""
 
     def __init__(self, sink: Sink, stepping: Stopwatch, wanted: int) -> None:
         self.fragments: list[Recorded] = []

@@ -94,10 +94,8 @@ class TimedSide:
     """The roles of one side of a job, whose parts are timed, and the endpoints of both sides.
 
     Attributes:
-        updating: updates.
         drawing: batches of the learner, and new priorities of their samples.
         restoring_s: seconds spent on initial parameters, which is no role's work.
-        other: the endpoint at the other end.
     """
 
     def __init__(self, job: Job, rank: int) -> None:

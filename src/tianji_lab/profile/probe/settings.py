@@ -25,7 +25,6 @@ def measuring_settings(job: JobConfig, num_envs: int, share: int) -> list[str]:
 
     Args:
         job: the config.
-        num_envs: environments of the actor.
         share: L, the batch is divided among so many learners.
 
     Raises:
@@ -59,7 +58,6 @@ def replay_settings(job: JobConfig, fragment_bytes: int) -> list[str]:
 
     Args:
         job: the config, with ``measuring_settings``.
-        fragment_bytes: size of a fragment.
     """
     distribution = job.distribution
     of_memory = REPLAY_BYTES // fragment_bytes * job.fragment_steps
