@@ -29,10 +29,9 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np
 
 from tianji_cli.config.loader import load_config
-from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.schema import JobConfig, SamplerName
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings
-from tianji_cli.roles.buffer.replay.samplers import SamplerName
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.worker.parts import Job, Parts

@@ -327,7 +327,7 @@ def _check_replay(
     if sequence_steps_of(settings) is not None and buffer.sampler != "uniform":
         right = 'sampler = "uniform" would be right'
         tree.problem("distribution.buffer.sampler", "episodes are drawn uniformly", right)
-    if buffer.sampler != "prioritised":
+    if not buffer.has_priorities:
         may_have = sequence_steps_of(settings) is None
         _check_no_priorities(tree, buffer, computes=computes, may_have=may_have)
     elif agent is not None and computes:

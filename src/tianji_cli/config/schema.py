@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_checkable
 
@@ -23,6 +24,8 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+
+from tianji_cli.quantities import count, duration, number, share
 
 
 def at_most(most: int, because: str) -> AfterValidator:
@@ -70,7 +73,7 @@ class OfReplay:
 
     Attributes:
         remedy: what to do where the learner trains on rollouts.
-        prioritised: it has an effect only with ``sampler = "prioritised"``.
+        prioritised: it has an effect only with a sampler that has priorities.
     """
 
     remedy: str
@@ -88,8 +91,23 @@ class Section(BaseModel):
     )
 
 
+@dataclass(frozen=True)
+class StopRule:
+    """Marks a key of ``Stop``, and says in words how far a run is.
+
+    Attributes:
+        written: the target, or a value on the way to it, on the screen.
+        reached: what ended a run; a format of its ``target``, ``value`` and the value as ``written``.
+        saved: likewise, where a saved run is; empty for what begins anew with each session.
+    """
+
+    written: Callable[[float], str]
+    reached: str
+    saved: str = ""
+
+
 class Stop(Section):
-    """When a run is over: whichever of these comes first.
+    """When a run is over: whichever of these comes first. The number of each is reported by its name.
 
     Attributes:
         mean_return: mean return of the last 100 training episodes.
@@ -98,16 +116,59 @@ class Stop(Section):
         win_rate: share of the last 100 training episodes that were won.
     """
 
-    mean_return: float | None = None
-    env_steps: Count | None = None
-    wall_s: Annotated[float, Field(gt=0)] | None = None
-    win_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    mean_return: Annotated[
+        float | None,
+        StopRule(
+            number,
+            "mean return of the last 100 episodes is {value:.6g}",
+            "the best mean return of 100 episodes was {written}",
+        ),
+    ] = None
+    env_steps: Annotated[
+        Count | None, StopRule(count, "{target} environment steps", "{value} environment steps")
+    ] = None
+    wall_s: Annotated[
+        Annotated[float, Field(gt=0)] | None, StopRule(duration, "{target:g} s of training")
+    ] = None
+    win_rate: Annotated[
+        Annotated[float, Field(gt=0, le=1)] | None,
+        StopRule(share, "{written} of the last 100 episodes were won", "{written} of 100 episodes were won"),
+    ] = None
 
     @model_validator(mode="after")
     def _ends(self) -> Self:
         if not self.model_dump(exclude_none=True):
             raise ValueError("the run would never end; set env_steps, wall_s, mean_return or win_rate")
         return self
+
+    @property
+    def targets(self) -> dict[str, float]:
+        """Of the rules that are set, by their names."""
+        return {rule: float(target) for rule, target in self if target is not None}
+
+    def reached(self, values: Mapping[str, float | None], *, saved: bool = False) -> dict[str, str]:
+        """Return in words which of some rules hold, by their names.
+
+        Args:
+            values: where the run is; None is not known.
+            saved: they are the best of all that a run has saved.
+        """
+        held = {}
+        for rule, value in values.items():
+            target: float | None = getattr(self, rule)
+            if target is not None and value is not None and value >= target:
+                said = STOP_RULES[rule]
+                text = said.saved if saved else said.reached
+                held[rule] = text.format(target=target, value=value, written=said.written(value))
+        return held
+
+
+STOP_RULES: Final = {
+    rule: mark
+    for rule, field in Stop.model_fields.items()
+    for mark in field.metadata
+    if isinstance(mark, StopRule)
+}
 
 
 class Experiment(Section):
@@ -266,6 +327,8 @@ class Actor(Section):
     device: Device = "cpu"
 
 
+SamplerName = Literal["uniform", "prioritised", "fresh"]
+
 BATCHES_AHEAD: Final = 2
 """Batches that a buffer in a process of its own assembles before the learner asks for them."""
 
@@ -304,7 +367,7 @@ class Buffer(Section):
     rollouts: Count = 1
     capacity: Annotated[Count, OfReplay("did you mean rollouts, the number that the buffer holds?")] = 100_000
     sampler: Annotated[
-        Literal["uniform", "prioritised", "fresh"],
+        SamplerName,
         OfReplay('rollouts are used whole; "uniform" would be right'),
     ] = "uniform"
     priority_exponent: Annotated[float, Field(ge=0, le=1), _OF_PRIORITIES] = 0.6
@@ -322,6 +385,11 @@ class Buffer(Section):
         if num > 1:
             raise ValueError("more than one buffer in a group is not supported; more groups are")
         return num
+
+    @property
+    def has_priorities(self) -> bool:
+        """Samples have priorities, which the learner's updates change."""
+        return self.sampler == "prioritised"
 
 
 class Distribution(Section):

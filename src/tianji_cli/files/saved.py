@@ -22,7 +22,6 @@ from tianji_cli.config.schema import Stop
 from tianji_cli.errors import TianjiError, UsageError
 from tianji_cli.files.directories import replace_link
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, open_regular, read_regular
-from tianji_cli.quantities import number
 
 BEST: Final = "best"
 LAST: Final = "last"
@@ -285,19 +284,13 @@ def goals_reached(checkpoints: Path, stop: Stop, groups: int) -> dict[str, str]:
     progress = saved_progress(checkpoints, groups)
     places = [checkpoints_of(checkpoints, group) for group in range(groups)]
     episodes = [load_state(place / LAST)["episodes"] for place in places if (place / LAST).exists()]
-    means, win_rates = (
-        [float(of_group[key]) for of_group in episodes if of_group.get(key) is not None]
+    mean, win_rate = (
+        max((float(of_group[key]) for of_group in episodes if of_group.get(key) is not None), default=None)
         for key in ("best_mean", "best_win_rate")
     )
     env_steps = sum(of_group.env_steps for of_group in progress)
-    reached = {}
-    if stop.env_steps is not None and env_steps >= stop.env_steps:
-        reached["env_steps"] = f"{env_steps} environment steps"
-    if stop.mean_return is not None and max(means, default=-math.inf) >= stop.mean_return:
-        reached["mean_return"] = f"the best mean return of 100 episodes was {number(max(means))}"
-    if stop.win_rate is not None and max(win_rates, default=0.0) >= stop.win_rate:
-        reached["win_rate"] = f"{100 * max(win_rates):.0f} % of 100 episodes were won"
-    return reached
+    values = {"env_steps": env_steps, "mean_return": mean, "win_rate": win_rate}
+    return stop.reached(values, saved=True)
 
 
 def _saved(place: Path) -> Progress:

@@ -154,7 +154,7 @@ def graph_of(config: JobConfig) -> RoleGraph:
         for name, section in roles.items()
         if FRAGMENTS in section.receives
     ]
-    prioritised = config.learns_from_replay and distribution.buffer.sampler == "prioritised"
+    prioritised = config.learns_from_replay and distribution.buffer.has_priorities
     if not distribution.buffer.colocate:
         channels += [ChannelEdge(BATCHES, "buffer", "learner"), ChannelEdge(ARRIVALS, "buffer", "learner")]
         channels += [ChannelEdge(PRIORITIES, "learner", "buffer")]

@@ -35,19 +35,17 @@ class StopRules:
 
     def steps_reached(self) -> str | None:
         """Whether the steps are made, or None; asked at every report of a learner."""
-        if not self._several or self._stop.env_steps is None:
+        if not self._several:
             return None
         # Each counts its own, over all sessions.
         env_steps = sum(said.env_steps for said in self._overview.learners().values())
-        goal = self._stop.env_steps
-        return f"{goal} environment steps" if env_steps >= goal else None
+        return self._stop.reached({"env_steps": env_steps}).get("env_steps")
 
     def time_reached(self) -> str | None:
         """Whether the time is up, or None; reads the production pages of all actors."""
-        limit_s = self._stop.wall_s
-        if limit_s is None or self._overview.session_train_s < limit_s:
+        if self._stop.wall_s is None:
             return None
-        return f"{limit_s:g} s of training"
+        return self._stop.reached({"wall_s": self._overview.session_train_s}).get("wall_s")
 
     def attributed(self, reason: str, group: int) -> str:
         """Say of a learner's reason to stop whose it is."""

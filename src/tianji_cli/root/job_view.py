@@ -82,8 +82,7 @@ class Overview:
         groups = config.distribution.groups
         self.averaging = Averaging(0, (0,) * groups) if groups > 1 else None
         self._work = WorkLog(config, plan)
-        stop = config.experiment.stop.model_dump(exclude_none=True)
-        self._forecast = StopForecast({rule: float(target) for rule, target in stop.items()})
+        self._forecast = StopForecast(config.experiment.stop.targets)
 
     def productions(self) -> dict[Source, Production]:
         """Pages of all incarnations there ever were."""

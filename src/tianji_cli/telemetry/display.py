@@ -16,6 +16,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from tianji_cli.config.schema import STOP_RULES
 from tianji_cli.quantities import count, duration, number, ranges, several, share
 from tianji_cli.telemetry.snapshot import METRICS, RoleStatus, Snapshot, StopProgress, lines
 
@@ -148,19 +149,12 @@ def _stop_rules(snapshot: Snapshot) -> Table:
     for _column in range(3):
         table.add_column(no_wrap=True)
     for rule in snapshot.stop:
-        now = "-" if rule.value is None else _written(rule.rule, rule.value)
+        written = STOP_RULES[rule.rule].written
+        now = "-" if rule.value is None else written(rule.value)
         style = "bold" if rule is snapshot.next_stop else ""
-        reached = f"{now} of {_written(rule.rule, rule.target)}"
+        reached = f"{now} of {written(rule.target)}"
         table.add_row(rule.rule, reached, Text(_left(rule, snapshot), style=style))
     return table
-
-
-def _written(rule: str, value: float) -> str:
-    if rule == "wall_s":
-        return duration(value)
-    if rule == "win_rate":
-        return share(value)
-    return count(value) if rule == "env_steps" else number(value)
 
 
 def _left(rule: StopProgress, snapshot: Snapshot) -> str:

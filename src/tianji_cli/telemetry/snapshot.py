@@ -60,7 +60,7 @@ class StopProgress:
     """How far a run is towards one of its stop rules.
 
     Attributes:
-        rule: "mean_return", "win_rate", "env_steps" or "wall_s".
+        rule: its key in ``experiment.stop``.
         value: where it is now; None while unknown (no episode has ended yet).
         target: where the run stops.
         eta_s: seconds until then at the present pace; None if unknown or not approaching.

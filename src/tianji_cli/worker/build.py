@@ -19,8 +19,8 @@ from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
 from tianji_cli.roles.actor.evaluator import MAX_PARALLEL, Baseline, EvaluationLimits, Evaluator, baseline
 from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.learner.data_source import DataSource
-from tianji_cli.roles.learner.episodes import Episodes, StopRule
-from tianji_cli.roles.learner.learner import Learner, LearnerDuties, Publisher
+from tianji_cli.roles.learner.episodes import Episodes
+from tianji_cli.roles.learner.learner import Learner, Publisher
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
@@ -108,12 +108,13 @@ def build_roles(
                 wrap.source(source),
                 transport,
                 Publisher(embryo.model, transport, policy),
-                duties=_duties(parts),
+                stop=config.experiment.stop,
                 checkpoints=CheckpointWriter(
                     checkpoints_of(parts.job.checkpoints, parts.group),
                     embryo.model,
                     config.experiment.keep_checkpoints,
                 ),
+                checkpoint_every_s=config.experiment.checkpoint_every_s,
                 progress=parts.progress,
                 episodes=_episodes(parts),
                 average=_average(parts, transport, embryo) if distribution.groups > 1 else None,
@@ -188,14 +189,6 @@ def _copies(parts: Parts) -> list[Destination]:
         for name in receiving
         for process in parts.carrying(name)
     ]
-
-
-def _duties(parts: Parts) -> LearnerDuties:
-    stop = parts.config.experiment.stop
-    # How many steps all groups have made together only the root knows.
-    env_steps = None if parts.config.distribution.groups > 1 else stop.env_steps
-    rule = StopRule(stop.mean_return, env_steps, stop.win_rate)
-    return LearnerDuties(rule, parts.config.experiment.checkpoint_every_s)
 
 
 def _episodes(parts: Parts) -> Episodes:

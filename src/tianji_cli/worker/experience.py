@@ -129,14 +129,14 @@ def replay_source(
                 shard,
                 scatter,
                 publish_every=learning.publish_every,
-                prioritised=parts.prioritised,
+                prioritised=section.has_priorities,
                 in_step=section.priority_updates == "sync",
             )
     source = ReplaySource(
         client,
         rho=learning.replay_ratio,
         publish_every=learning.publish_every,
-        prioritised=parts.prioritised,
+        prioritised=section.has_priorities,
         age_bin=max(1, section.capacity // AGE_BINS),
     )
     return source, rounds
@@ -145,9 +145,14 @@ def replay_source(
 def follower_source(parts: Parts, transport: Transport, embryo: Embryo) -> FollowerSource:
     """Build what a follower takes its shards from."""
     if parts.config.learns_from_replay:
-        (learner,) = parts.carrying("learner")
-        shard = parts.batches(parts.config.distribution.learner.num)
-        return ScatteredBatches(transport, parts.number, shard, learner.rank, prioritised=parts.prioritised)
+        (learner,), distribution = parts.carrying("learner"), parts.config.distribution
+        return ScatteredBatches(
+            transport,
+            parts.number,
+            parts.batches(distribution.learner.num),
+            learner.rank,
+            prioritised=distribution.buffer.has_priorities,
+        )
     shards = rollout_shards(parts, transport.capabilities)
     return ScatteredRollouts(
         transport,

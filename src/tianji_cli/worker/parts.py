@@ -197,12 +197,7 @@ class Parts:
         embryo: Embryo = algorithms.load("embryo", section.type)(
             self.spaces, model, section.settings, self.seed("embryo", number)
         )
-        return complete_results(embryo, prioritised=self.prioritised)
-
-    @property
-    def prioritised(self) -> bool:
-        """The replay draws samples by their priorities."""
-        return self.config.distribution.buffer.sampler == "prioritised"
+        return complete_results(embryo, prioritised=self.config.distribution.buffer.has_priorities)
 
     def acting_agent(self, number: int) -> Agent:
         """Build the agent of an actor, with its part of the group's exploration.

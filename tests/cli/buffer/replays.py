@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
+from tianji_cli.config.schema import SamplerName
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, kept_first
-from tianji_cli.roles.buffer.replay.samplers import SamplerName
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 

@@ -19,6 +19,7 @@ from cli.buffer.replays import (
 )
 
 from tianji_algos.fields import FieldSpec
+from tianji_cli.config.schema import SamplerName
 from tianji_cli.roles.buffer.replay.memory import ReplayMemoryError
 from tianji_cli.roles.buffer.replay.replay import (
     MOST,
@@ -28,7 +29,6 @@ from tianji_cli.roles.buffer.replay.replay import (
     bytes_of,
     kept_first,
 )
-from tianji_cli.roles.buffer.replay.samplers import SamplerName
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
 from tianji_cli.wire.reports import PENDING

@@ -25,10 +25,10 @@ from cli.buffer.replays import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tianji_cli.config.schema import SamplerName
 from tianji_cli.files.saved import seal
 from tianji_cli.roles.buffer.replay.file import ReplayFileError, restore_replay, save_replay
 from tianji_cli.roles.buffer.replay.replay import Replay
-from tianji_cli.roles.buffer.replay.samplers import SamplerName
 
 SAMPLERS: tuple[SamplerName, ...] = ("uniform", "prioritised", "fresh")
 

@@ -6,8 +6,9 @@ import pytest
 from cli.buffer.replays import PRIORITY, ScriptedActor, batch_of, fragment_layout, open_replay
 
 from tianji_algos.errors import DivergedError
+from tianji_cli.config.schema import SamplerName
 from tianji_cli.roles.buffer.replay.replay import Replay
-from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY, SamplerName
+from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment
 

@@ -22,13 +22,13 @@ from tianji_algos.core import Embryo, Spaces, build_model
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
-from tianji_cli.config.schema import Component, JobConfig
+from tianji_cli.config.schema import Component, JobConfig, Stop
 from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.saved import Progress
 from tianji_cli.plan.graph import FRAGMENTS
 from tianji_cli.plan.plan import Host, make_plan
-from tianji_cli.roles.learner.episodes import Episodes, StopRule
-from tianji_cli.roles.learner.learner import Learner, LearnerDuties, Publisher
+from tianji_cli.roles.learner.episodes import Episodes
+from tianji_cli.roles.learner.learner import Learner, Publisher
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower
 from tianji_cli.roles.learner.parallel.scatter import Leader
@@ -298,7 +298,8 @@ class Crew:
             source,
             end,
             Publisher(embryo.model, end, "policy-0"),
-            duties=LearnerDuties(StopRule(), 1e9),
+            stop=Stop(wall_s=1e9),
+            checkpoint_every_s=1e9,
             checkpoints=CheckpointWriter(self._directory / "checkpoints", embryo.model, keep=1),
             progress=self.progress,
             episodes=Episodes(),

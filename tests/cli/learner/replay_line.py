@@ -9,10 +9,11 @@ import pytest
 from cli.buffer.naive_sequences import open_sequences
 from cli.buffer.replays import JOB, ScriptedActor, fragment_layout, open_replay
 
+from tianji_cli.config.schema import SamplerName
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
-from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler, SamplerName
+from tianji_cli.roles.buffer.replay.samplers import PrioritisedSampler
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.data_source import RemoteReplayClient
 from tianji_cli.wire.batches import BatchArrays, BatchLayout, priorities_layout

@@ -12,13 +12,14 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import RolloutEmbryo
 from tianji_algos.device import Snapshot
 from tianji_algos.ppo.settings import PPOSettings
+from tianji_cli.config.schema import Stop
 from tianji_cli.files.checkpoint import CheckpointWriter, load_parameters, load_training
 from tianji_cli.files.saved import Progress
 from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.rollout import RolloutStore
 from tianji_cli.roles.learner.data_source import RolloutSource
-from tianji_cli.roles.learner.episodes import Episodes, StopRule
-from tianji_cli.roles.learner.learner import Learner, LearnerDuties, Publisher
+from tianji_cli.roles.learner.episodes import Episodes
+from tianji_cli.roles.learner.learner import Learner, Publisher
 from tianji_cli.roles.loop import run_in_turns
 from tianji_cli.root.accounting import reconcile
 from tianji_cli.wire.fragment import FragmentStats
@@ -36,7 +37,7 @@ class Training:
         self,
         stage: Any,
         directory: Path,
-        stop: StopRule,
+        stop: Stop,
         *,
         checkpoint_every_s: float = 1e9,
         window: int = 2,
@@ -64,7 +65,8 @@ class Training:
             RolloutSource(self.embryo, self.store),
             stage.receiver,
             Publisher(stage.model, stage.receiver, "policy"),
-            duties=LearnerDuties(stop, checkpoint_every_s),
+            stop=stop,
+            checkpoint_every_s=checkpoint_every_s,
             checkpoints=CheckpointWriter(self.checkpoints, stage.model, keep=2),
             progress=self.progress,
             episodes=self.episodes,
@@ -94,7 +96,7 @@ class Training:
 
 @pytest.fixture
 def begin(stage: Callable[..., Any], tmp_path: Path) -> Callable[..., Training]:
-    def begin_training(stop: StopRule, window: int = 2, *, in_step: bool = False, **options: Any) -> Training:
+    def begin_training(stop: Stop, window: int = 2, *, in_step: bool = False, **options: Any) -> Training:
         slots, share = RolloutStore.slots_needed(PER_ROLLOUT, window), PER_ROLLOUT if in_step else None
         one = stage(steps=8, num_envs=4, window=window, per_version=share, borrow=slots)
         return Training(one, tmp_path, stop, window=window, in_step=in_step, **options)
@@ -106,7 +108,7 @@ def begin(stage: Callable[..., Any], tmp_path: Path) -> Callable[..., Training]:
 def test_training_ends_when_the_stop_rule_holds_and_every_sample_is_accounted_for(
     begin: Callable[..., Training], in_step: bool
 ) -> None:
-    one = begin(StopRule(env_steps=3000), in_step=in_step)
+    one = begin(Stop(env_steps=3000), in_step=in_step)
     one.run()
     assert one.learner.finished is not None
     assert one.learner.finished.endswith("environment steps")
@@ -121,7 +123,7 @@ def test_training_ends_when_the_stop_rule_holds_and_every_sample_is_accounted_fo
 def test_every_round_of_updates_publishes_the_next_version(
     begin: Callable[..., Training], work: Work
 ) -> None:
-    one = begin(StopRule(env_steps=10**9))
+    one = begin(Stop(env_steps=10**9))
     assert one.published()[0] == 0
     seen = [one.published()]
     while len(seen) < 6:
@@ -139,7 +141,7 @@ def test_every_round_of_updates_publishes_the_next_version(
 
 
 def test_a_turn_is_one_minibatch(begin: Callable[..., Training], work: Work) -> None:
-    one = begin(StopRule(env_steps=10**9), window=PER_ROLLOUT)
+    one = begin(Stop(env_steps=10**9), window=PER_ROLLOUT)
     work(one.stage.actor, 100)
     work(one.buffer)
     samples = one.store.validator.receptions[0, 0].samples
@@ -156,7 +158,7 @@ def test_a_turn_is_one_minibatch(begin: Callable[..., Training], work: Work) -> 
 
 
 def test_fragments_are_released_once_a_round_has_begun(begin: Callable[..., Training], work: Work) -> None:
-    one = begin(StopRule(env_steps=10**9), window=PER_ROLLOUT)
+    one = begin(Stop(env_steps=10**9), window=PER_ROLLOUT)
     for _ in range(20):
         work(one.stage.actor, 100)
         work(one.buffer)
@@ -167,7 +169,7 @@ def test_fragments_are_released_once_a_round_has_begun(begin: Callable[..., Trai
 def test_winding_down_counts_whatever_still_comes_and_updates_no_more(
     begin: Callable[..., Training], work: Work
 ) -> None:
-    one = begin(StopRule(env_steps=10**9))
+    one = begin(Stop(env_steps=10**9))
     one.buffer.wind_down()
     one.learner.wind_down()
     for _ in range(30):
@@ -184,7 +186,7 @@ def test_winding_down_counts_whatever_still_comes_and_updates_no_more(
 
 
 def test_lag_is_counted_in_versions_when_samples_are_used(begin: Callable[..., Training], work: Work) -> None:
-    one = begin(StopRule(env_steps=10**9), window=2 * PER_ROLLOUT)
+    one = begin(Stop(env_steps=10**9), window=2 * PER_ROLLOUT)
     assert one.learner.report().lag is None
     work(one.stage.actor, 8 * 2 * PER_ROLLOUT + 10)
     counts = []
@@ -201,13 +203,13 @@ def test_lag_is_counted_in_versions_when_samples_are_used(begin: Callable[..., T
 
 
 def test_in_step_nothing_is_ever_stale(begin: Callable[..., Training]) -> None:
-    one = begin(StopRule(env_steps=1500), in_step=True)
+    one = begin(Stop(env_steps=1500), in_step=True)
     one.run()
     assert one.learner.report().lag.max == 0.0
 
 
 def test_the_policy_with_the_best_mean_is_kept(begin: Callable[..., Training], work: Work) -> None:
-    one = begin(StopRule(env_steps=10**9))
+    one = begin(Stop(env_steps=10**9))
     best = None
     while one.progress.version < 60 or best is None:
         before = one.episodes.best_mean
@@ -228,7 +230,7 @@ def test_the_policy_with_the_best_mean_is_kept(begin: Callable[..., Training], w
 def test_a_resumed_run_keeps_the_best_policy_of_the_session_before(
     begin: Callable[..., Training],
 ) -> None:
-    first = begin(StopRule(env_steps=1))
+    first = begin(Stop(env_steps=1))
     best = np.full_like(first.published()[1], 7)
     first.episodes.best_mean = 400.0
     first.learner._best_parameters = best
@@ -236,7 +238,7 @@ def test_a_resumed_run_keeps_the_best_policy_of_the_session_before(
     _, document = load_training(first.checkpoints / "last")
     episodes = Episodes()
     episodes.load_state(document["episodes"])
-    resumed = begin(StopRule(env_steps=1), progress=Progress(**document["progress"]), episodes=episodes)
+    resumed = begin(Stop(env_steps=1), progress=Progress(**document["progress"]), episodes=episodes)
     resumed.learner.stop()
     np.testing.assert_array_equal(load_parameters(resumed.checkpoints / "best", resumed.stage.model), best)
     assert not np.array_equal(load_parameters(resumed.checkpoints / "last", resumed.stage.model), best)
@@ -245,7 +247,7 @@ def test_a_resumed_run_keeps_the_best_policy_of_the_session_before(
 def test_the_best_policy_is_one_that_was_published_even_if_a_checkpoint_came_between(
     begin: Callable[..., Training], work: Work
 ) -> None:
-    one = begin(StopRule(env_steps=10**9))
+    one = begin(Stop(env_steps=10**9))
     while not one.progress.updates:
         work(one.stage.actor)
         work(one.buffer)
@@ -261,7 +263,7 @@ def test_the_best_policy_is_one_that_was_published_even_if_a_checkpoint_came_bet
 def test_a_version_that_was_published_after_the_last_checkpoint_is_saved_when_the_learner_stops(
     begin: Callable[..., Training], work: Work
 ) -> None:
-    one = begin(StopRule(env_steps=10**9), window=PER_ROLLOUT)
+    one = begin(Stop(env_steps=10**9), window=PER_ROLLOUT)
     work(one.stage.actor, 100)
     work(one.buffer)
     while not one.learner.round_is_done():
@@ -306,7 +308,7 @@ def _parameters_of(one: Training) -> list[float]:
 def test_training_goes_on_while_parameters_are_on_their_way(
     begin: Callable[..., Training], work: Work
 ) -> None:
-    one = begin(StopRule(env_steps=10**9), window=2 * PER_ROLLOUT)
+    one = begin(Stop(env_steps=10**9), window=2 * PER_ROLLOUT)
     assert not work(one.learner, 2), "whoever has nothing to do has nothing under way either"
     assert one.published()[0] == 0
     work(one.stage.actor, 8 * 2 * PER_ROLLOUT + 10)
@@ -337,7 +339,7 @@ def test_training_goes_on_while_parameters_are_on_their_way(
 def test_versions_that_are_slow_to_come_are_published_in_order_and_none_is_left_out(
     begin: Callable[..., Training], work: Work
 ) -> None:
-    one = begin(StopRule(env_steps=10**9), window=2 * PER_ROLLOUT)
+    one = begin(Stop(env_steps=10**9), window=2 * PER_ROLLOUT)
     seen: dict[int, list[float]] = {}
     while one.progress.version < 5:
         work(one.stage.actor)
@@ -357,7 +359,7 @@ def test_versions_that_are_slow_to_come_are_published_in_order_and_none_is_left_
 
 @pytest.mark.usefixtures("slowly")
 def test_in_step_nobody_waits_for_parameters_for_ever(begin: Callable[..., Training]) -> None:
-    one = begin(StopRule(env_steps=1500), in_step=True)
+    one = begin(Stop(env_steps=1500), in_step=True)
     one.run()
     assert one.learner.report().lag.max == 0.0
     assert one.published()[0] == one.progress.version > 5

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tianji_cli.files.saved import Progress
-from tianji_cli.roles.learner.episodes import WINDOW, Episodes, StopRule
+from tianji_cli.config.schema import Stop
+from tianji_cli.roles.learner.episodes import WINDOW, Episodes
 from tianji_cli.wire.fragment import ended
 
 returns = st.lists(st.integers(-500, 500).map(float), max_size=60)
@@ -107,38 +107,36 @@ def test_where_nothing_is_won_there_is_no_win_rate() -> None:
     assert episodes.win_rate is None
 
 
-def reached(
-    rule: StopRule, env_steps: int, returns: list[float], wins: list[bool] | None = None
-) -> str | None:
+def reached(rule: Stop, env_steps: int, returns: list[float], wins: list[bool] | None = None) -> str | None:
     episodes = Episodes()
     episodes.record(returns, 0.0, wins or ())
-    return rule.reached(Progress(env_steps=env_steps), episodes)
+    return episodes.reached(rule, env_steps)
 
 
 def test_steps_end_a_run_when_as_many_were_received() -> None:
-    rule = StopRule(env_steps=1000)
+    rule = Stop(env_steps=1000)
     assert reached(rule, 999, []) is None
     assert reached(rule, 1000, []) == "1000 environment steps"
     assert reached(rule, 1020, [1.0] * 200) == "1000 environment steps"
 
 
 def test_a_mean_return_ends_a_run_when_a_hundred_episodes_have_it() -> None:
-    rule = StopRule(mean_return=475.0)
+    rule = Stop(mean_return=475.0)
     assert reached(rule, 10**9, [500.0] * 99) is None
     assert reached(rule, 0, [474.9] * 100) is None
     assert reached(rule, 0, [475.0] * 100) == "mean return of the last 100 episodes is 475"
-    rule = StopRule(mean_return=0.93)
+    rule = Stop(mean_return=0.93)
     assert reached(rule, 0, [0.9304] * 100) == "mean return of the last 100 episodes is 0.9304"
 
 
 def test_negative_and_zero_goals_are_goals() -> None:
-    assert reached(StopRule(mean_return=0.0), 0, [-1.0] * 100) is None
-    assert reached(StopRule(mean_return=0.0), 0, [0.0] * 100) is not None
-    assert reached(StopRule(mean_return=-100.0), 0, [-99.0] * 100) is not None
+    assert reached(Stop(mean_return=0.0), 0, [-1.0] * 100) is None
+    assert reached(Stop(mean_return=0.0), 0, [0.0] * 100) is not None
+    assert reached(Stop(mean_return=-100.0), 0, [-99.0] * 100) is not None
 
 
 def test_a_win_rate_ends_a_run_when_a_hundred_episodes_have_it() -> None:
-    rule = StopRule(win_rate=0.8)
+    rule = Stop(win_rate=0.8)
     assert reached(rule, 10**9, [0.0] * 99, [True] * 99) is None
     assert reached(rule, 0, [0.0] * 100, [True] * 79 + [False] * 21) is None
     assert (
@@ -147,5 +145,5 @@ def test_a_win_rate_ends_a_run_when_a_hundred_episodes_have_it() -> None:
     assert reached(rule, 10**9, [500.0] * 100) is None, "nothing is won here"
 
 
-def test_no_rule_never_ends_a_run() -> None:
-    assert reached(StopRule(), 10**12, [1e9] * 200) is None
+def test_a_limit_of_time_is_none_of_the_learner_s() -> None:
+    assert reached(Stop(wall_s=1e-9), 10**12, [1e9] * 200) is None

@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 
+from tianji_cli.config.schema import Stop
 from tianji_cli.root.goals import StopRules
 from tianji_cli.root.job_view import Overview
 from tianji_cli.wire.reports import LearnerReport
@@ -38,8 +39,7 @@ def job() -> Any:
     from types import SimpleNamespace as Part  # noqa: PLC0415
 
     def make(groups: int, stop: dict[str, Any]) -> Any:
-        limits = Part(**{"env_steps": None, "wall_s": None, **stop})
-        return Part(experiment=Part(stop=limits), distribution=Part(groups=groups))
+        return Part(experiment=Part(stop=Stop(**stop)), distribution=Part(groups=groups))
 
     return make
 
@@ -55,4 +55,4 @@ def test_steps_of_several_groups_are_added_up_without_a_look_at_the_actors_pages
 def test_time_is_up_when_it_is(rules: Any) -> None:
     assert rules(Said(), wall_s=60.0).time_reached() == "60 s of training"
     assert rules(Said(), wall_s=61.0).time_reached() is None
-    assert rules(Said()).time_reached() is None
+    assert rules(Said(), env_steps=1).time_reached() is None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from tianji_cli.files.saved import Progress
+from tianji_cli.config.schema import Stop
 
 WINDOW: Final = 100
 """Episodes behind ``mean_100``, the field's usual measure of training returns."""
@@ -81,6 +80,20 @@ class Episodes:
         self._sum = float(self._recent[: self.in_mean].sum())
         return improved
 
+    def reached(self, stop: Stop, env_steps: int | None) -> str | None:
+        """Return which rule ends training now, or None.
+
+        Args:
+            stop: the rules.
+            env_steps: received so far; None: the root looks at them.
+        """
+        values = {
+            "mean_return": self.mean if self.full else None,
+            "win_rate": self.win_rate if self.full else None,
+            "env_steps": env_steps,
+        }
+        return next(iter(stop.reached(values).values()), None)
+
     def state(self) -> dict[str, Any]:
         """What a resumed run continues; the recent returns are not of it, since episodes begin anew."""
         return {
@@ -105,30 +118,3 @@ class Episodes:
             if crossed is None and mean >= threshold:
                 self.time_to[threshold] = train_s
         return True
-
-
-@dataclass(frozen=True)
-class StopRule:
-    """What ends training in the learner's view; time limits are the root's.
-
-    Attributes:
-        mean_return: the mean of the last 100 episodes reaches this.
-        env_steps: so many samples were received.
-        win_rate: of the last 100 episodes this share was won.
-    """
-
-    mean_return: float | None = None
-    env_steps: int | None = None
-    win_rate: float | None = None
-
-    def reached(self, progress: Progress, episodes: Episodes) -> str | None:
-        """Return which rule holds, or None."""
-        mean = episodes.mean
-        if self.mean_return is not None and episodes.full and mean is not None and mean >= self.mean_return:
-            return f"mean return of the last {episodes.in_mean} episodes is {mean:.6g}"
-        win_rate = episodes.win_rate
-        if self.win_rate is not None and episodes.full and win_rate is not None and win_rate >= self.win_rate:
-            return f"{100 * win_rate:.0f} % of the last {episodes.in_mean} episodes were won"
-        if self.env_steps is not None and progress.env_steps >= self.env_steps:
-            return f"{self.env_steps} environment steps"
-        return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from tianji_algos.core import Embryo, Model
 from tianji_algos.device import Snapshot
+from tianji_cli.config.schema import Stop
 from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
 from tianji_cli.files.saved import Progress
 from tianji_cli.roles.learner.data_source import DataSource
-from tianji_cli.roles.learner.episodes import Episodes, StopRule
+from tianji_cli.roles.learner.episodes import Episodes
 from tianji_cli.roles.learner.parallel.all_reduce import LostPeerError
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
 from tianji_cli.roles.learner.parallel.scatter import Leader
@@ -79,19 +80,6 @@ class Publisher:
         return True
 
 
-@dataclass(frozen=True)
-class LearnerDuties:
-    """When a learner stops and when it saves.
-
-    Attributes:
-        stop: what ends training.
-        checkpoint_every_s: seconds between two checkpoints.
-    """
-
-    stop: StopRule
-    checkpoint_every_s: float
-
-
 class Learner(Role):
     """Updates the policy on what its source hands out.
 
@@ -100,8 +88,9 @@ class Learner(Role):
         source: where batches come from.
         transport: the endpoint of this process.
         publisher: of the policy.
-        duties: when to stop and save.
+        stop: what ends training; time, and the steps of several groups, are the root's.
         checkpoints: where to save.
+        checkpoint_every_s: seconds between two checkpoints.
         progress: what an earlier session had reached.
         episodes: returns and thresholds.
         average: the group's part in averaging over groups; None: there is one group.
@@ -119,8 +108,9 @@ class Learner(Role):
         transport: Transport,
         publisher: Publisher,
         *,
-        duties: LearnerDuties,
+        stop: Stop,
         checkpoints: CheckpointWriter,
+        checkpoint_every_s: float,
         progress: Progress,
         episodes: Episodes,
         average: GroupAverage | None = None,
@@ -131,8 +121,9 @@ class Learner(Role):
         self._embryo = embryo
         self._source = source
         self._transport = transport
-        self._duties = duties
+        self._stop = stop
         self._checkpoints = checkpoints
+        self._checkpoint_every_s = checkpoint_every_s
         self._progress = progress
         self._episodes = episodes
         self._average = average
@@ -181,7 +172,8 @@ class Learner(Role):
         if self._winding_down or self._finished is not None:
             return bool(arrivals)
         if arrivals:
-            self._finished = self._duties.stop.reached(self._progress, self._episodes)
+            env_steps = self._progress.env_steps if self._groups == 1 else None
+            self._finished = self._episodes.reached(self._stop, env_steps)
             if self._finished is not None:
                 return True
             if self._leader is None:
@@ -203,7 +195,7 @@ class Learner(Role):
 
     def checkpoint_is_due(self) -> bool:
         """``checkpoint_every_s`` have passed since the last one."""
-        return time.monotonic() - self._saved_at >= self._duties.checkpoint_every_s
+        return time.monotonic() - self._saved_at >= self._checkpoint_every_s
 
     def save(self) -> bool:
         """Write a checkpoint: all that a resumed run needs, and the best policy so far."""

@@ -34,6 +34,7 @@ from tianji_cli.files.regular import open_regular
 from tianji_cli.files.saved import CheckpointError, read_sealed, seal
 from tianji_cli.roles.buffer.replay.memory import NONE, ReplayRing
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings
+from tianji_cli.roles.buffer.replay.samplers import SAMPLERS
 
 SCHEMA: Final = 1
 DOCUMENT: Final = "replay.json"
@@ -175,15 +176,11 @@ def _check(document: Any, replay: Replay, path: Path) -> None:
 
 def _decisive(settings: ReplaySettings) -> dict[str, Any]:
     """Name the settings without which what was saved means something else."""
-    decisive: dict[str, Any] = {
-        "sampler": settings.sampler,
-        "n_step": settings.n_step,
-        "gamma": settings.gamma,
-        "sequence_steps": settings.sequence_steps,
+    of_sampler = SAMPLERS[settings.sampler].decisive
+    return {
+        name: getattr(settings, name)
+        for name in ("sampler", "n_step", "gamma", "sequence_steps", *of_sampler)
     }
-    if settings.sampler == "prioritised":
-        decisive["priority_exponent"] = settings.priority_exponent  # Priorities are kept raised to it.
-    return decisive
 
 
 def _path(directory: Path, name: str) -> Path:

@@ -15,15 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
+from tianji_cli.config.schema import SamplerName
 from tianji_cli.roles.buffer.replay.memory import ReplayMemory, ReplayRing, Rows, place_for
-from tianji_cli.roles.buffer.replay.samplers import (
-    FreshSampler,
-    PrioritisedSampler,
-    Sampler,
-    SamplerName,
-    SumTree,
-    UniformSampler,
-)
+from tianji_cli.roles.buffer.replay.samplers import SAMPLERS
 from tianji_cli.roles.buffer.replay.samples import SampleIndex, Sequences, Transitions
 from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.wire.fragment import FragmentLayout
@@ -169,9 +163,7 @@ def bytes_of(layout: FragmentLayout, settings: ReplaySettings, agent_fields: tup
     ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
     index = Transitions if settings.sequence_steps is None else Sequences
     bookkeeping = index.bookkeeping_bytes(layout, ring.slots) + ring.slot_steps + ring.slots * 24
-    if settings.sampler == "prioritised":
-        bookkeeping += SumTree.bytes_for(ring.slot_steps)
-    return ReplayBytes(ring.nbytes, bookkeeping)
+    return ReplayBytes(ring.nbytes, bookkeeping + SAMPLERS[settings.sampler].bytes_for(ring.slot_steps))
 
 
 class Replay:
@@ -209,7 +201,9 @@ class Replay:
         place = bytes_of(layout, settings, agent_fields).place(settings, directory)
         self.memory = ReplayMemory(self.ring, place)
         self.index = _index(settings, self.memory)
-        self.sampler = _sampler(settings, self.ring, self.index.starts, seed)
+        sampler = SAMPLERS[settings.sampler]
+        own = {name: getattr(settings, name) for name in sampler.settings}
+        self.sampler = sampler(self.ring, self.index.starts, seed, **own)
         self.uses = UseCounts(self.ring.slot_steps)
         self.accepted = 0
         self.stale_updates = 0
@@ -355,23 +349,6 @@ class Replay:
 def _index(settings: ReplaySettings, memory: ReplayMemory) -> SampleIndex:
     if settings.sequence_steps is None:
         return Transitions(memory, settings.n_step, settings.gamma)
-    if settings.sampler != "uniform":
+    if not SAMPLERS[settings.sampler].draws_sequences:
         raise ValueError(f"sequences are drawn uniformly; a sampler {settings.sampler!r} has no use for them")
     return Sequences(memory, settings.sequence_steps)
-
-
-def _sampler(settings: ReplaySettings, ring: ReplayRing, starts: npt.NDArray[np.uint8], seed: int) -> Sampler:
-    match settings.sampler:
-        case "uniform":
-            return UniformSampler(ring, starts, seed)
-        case "fresh":
-            return FreshSampler(ring, starts, seed)
-        case "prioritised":
-            return PrioritisedSampler(
-                ring,
-                starts,
-                seed,
-                priority_exponent=settings.priority_exponent,
-                importance_exponent=settings.importance_exponent,
-                importance_steps=settings.importance_steps,
-            )

@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.errors import DivergedError
+from tianji_cli.config.schema import SamplerName
 from tianji_cli.roles.buffer.replay.memory import ReplayRing
 
 FANOUT: Final = 16
@@ -124,8 +125,6 @@ def _groups(size: int) -> list[int]:
     return groups
 
 
-SamplerName = Literal["uniform", "prioritised", "fresh"]
-
 SMALLEST_PRIORITY: Final = 1e-6
 """Added to every priority, so that a sample without error is drawn again some day (Schaul's epsilon)."""
 
@@ -141,14 +140,28 @@ Starts = npt.NDArray[np.uint8]
 class Sampler(ABC):
     """Draws from what a replay holds.
 
+    Attributes:
+        settings: those of the replay that it is built with, beside its own arguments.
+        decisive: those of them without which what was saved means something else.
+        draws_sequences: its samples may be sequences of steps.
+
     Args:
         starts: of each step in all slots; 0: no sample begins with it.
     """
+
+    settings: ClassVar[tuple[str, ...]] = ()
+    decisive: ClassVar[tuple[str, ...]] = ()
+    draws_sequences: ClassVar[bool] = False
 
     def __init__(self, ring: ReplayRing, starts: Starts, seed: int) -> None:
         self._ring = ring
         self._starts = starts
         self._rng = np.random.default_rng(seed)
+
+    @staticmethod
+    def bytes_for(_steps: int) -> int:
+        """Size of the numbers that one keeps about so many steps."""
+        return 0
 
     @property
     def nbytes(self) -> int:
@@ -198,6 +211,8 @@ class Sampler(ABC):
 
 class UniformSampler(Sampler):
     """Every sample as likely as any other."""
+
+    draws_sequences = True
 
     def draw(self, keys: Keys, weights: Weights) -> None:
         """See ``Sampler.draw``."""
@@ -254,6 +269,10 @@ class PrioritisedSampler(Sampler):
         importance_exponent: beta at first.
         importance_steps: env steps over which beta rises to 1; None: it stays.
     """
+
+    settings = ("priority_exponent", "importance_exponent", "importance_steps")
+    decisive = ("priority_exponent",)  # Priorities are kept raised to it.
+    bytes_for = staticmethod(SumTree.bytes_for)
 
     def __init__(
         self,
@@ -344,3 +363,10 @@ class PrioritisedSampler(Sampler):
 
     def _powered(self, priorities: Priorities) -> npt.NDArray[np.float64]:
         return np.power(np.abs(priorities, dtype=np.float64) + SMALLEST_PRIORITY, self._alpha)
+
+
+SAMPLERS: Final[Mapping[SamplerName, type[Sampler]]] = {
+    "uniform": UniformSampler,
+    "prioritised": PrioritisedSampler,
+    "fresh": FreshSampler,
+}
