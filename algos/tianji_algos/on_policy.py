@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -17,9 +17,7 @@ from tianji_algos.distributions import Distribution, distribution_for
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.through_time import RecurrentActorCritic
-from tianji_algos.optim.optimizers import build_optimizer
-from tianji_algos.optim.single_optimizer import SingleOptimizer
-from tianji_algos.optim.state import Means, flatten_parameters, tensors_of
+from tianji_algos.optim import Means, OptimizedEmbryo, build_optimizer, flatten_parameters, tensors_of
 from tianji_algos.rollout_observations import Observations
 from tianji_algos.settings import PolicySettings
 
@@ -152,7 +150,7 @@ class PolicyLoss(Protocol):
         """
 
 
-class PolicyEmbryo(SingleOptimizer, RolloutEmbryo):
+class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
     """Trains an actor-critic on rollouts.
 
     Args:
@@ -169,12 +167,13 @@ class PolicyEmbryo(SingleOptimizer, RolloutEmbryo):
     diagnostics: ClassVar[tuple[str, ...]]
     """Names of the numbers that the loss gives."""
     settings: PolicySettings
+    _rng: np.random.Generator
 
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PolicySettings, seed: int) -> None:
         require_model(model, self.contract, self.algorithm, self.example_model)
         flat = flatten_parameters(model)
         means = Means((*self.diagnostics, "gradient_norm"))
-        super().__init__(settings, build_optimizer(flat, settings), means)
+        super().__init__(settings, build_optimizer(flat, settings), means, np.random.default_rng(seed))
         self.model: ActorCritic = model
         self.uses_per_sample = float(settings.epochs)
         self._backprop = model.backprop()
@@ -182,7 +181,6 @@ class PolicyEmbryo(SingleOptimizer, RolloutEmbryo):
         self._rollout = self._build_rollout(
             Observations(spaces, flat.device), is_recurrent=isinstance(model, RecurrentActorCritic)
         )
-        self._rng = np.random.default_rng(seed)
         self._latest = np.zeros(len(self.diagnostics), np.float32)
 
     def _distribution(self, spaces: Spaces) -> Distribution:
@@ -224,20 +222,6 @@ class PolicyEmbryo(SingleOptimizer, RolloutEmbryo):
             self._peers.add_up(self._optimizer.gradient)
         self._means.add(self._latest, self._optimizer.step())
         return UpdateResult(batch.total)
-
-    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return parameters, what the optimizer remembers, and the state of the random stream."""
-        tensors, rest = super().state()
-        return tensors, {**rest, "rng": self._rng.bit_generator.state}
-
-    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned; what is scheduled is the settings' business.
-
-        Raises:
-            StateMismatchError: see ``SingleOptimizer``.
-        """
-        super().load_state(tensors, rest)
-        self._rng.bit_generator.state = rest["rng"]
 
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of the network, in place."""

@@ -47,12 +47,6 @@ class OptimizerSettings(Settings):
         """How each hyperparameter that may change over training does."""
         return (self.learning_rate_schedule,)
 
-    def remaining(self, schedule: Schedule, env_steps: int) -> float:
-        """Return the share of a hyperparameter that a schedule leaves after so many env steps."""
-        if schedule == "constant" or self.schedule_steps is None:
-            return 1.0
-        return max(0.0, 1.0 - env_steps / self.schedule_steps)
-
     @model_validator(mode="after")
     def _scheduled(self) -> Self:
         if "linear" in self.schedules and self.schedule_steps is None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.optim.state import flatten_parameters
+from tianji_algos.optim import flatten_parameters
 
 Floats = npt.NDArray[np.float32]
 

@@ -18,7 +18,7 @@ from tianji_algos.core import Model, Spaces, build_model
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.cnn import CNNQ, CNNActorCritic
 from tianji_algos.models.q_network import QNetwork
-from tianji_algos.optim.state import flatten_parameters
+from tianji_algos.optim import flatten_parameters
 
 Floats = npt.NDArray[np.float32]
 

@@ -13,7 +13,7 @@ from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
 from tianji_algos.models.mlp import MLPQ, MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.optim.state import flatten_parameters
+from tianji_algos.optim import flatten_parameters
 
 VECTORS = Spaces(gym.spaces.Box(-1.0, 1.0, (5,), np.float32), gym.spaces.Discrete(3))
 IMAGES = Spaces(gym.spaces.Box(0, 255, (2, 36, 36), np.uint8), gym.spaces.Discrete(3), stack=2)

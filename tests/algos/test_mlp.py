@@ -11,11 +11,11 @@ import torch
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
+from tianji_algos.models.layers import ObservationEncoder
 from tianji_algos.models.mlp import MLPActorCritic, MLPBackprop
-from tianji_algos.models.observation_encoder import ObservationEncoder
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor
-from tianji_algos.optim.state import flatten_parameters
+from tianji_algos.optim import flatten_parameters
 
 Floats = npt.NDArray[np.float32]
 

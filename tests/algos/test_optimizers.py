@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from tianji_algos.errors import DivergedError
-from tianji_algos.optim.optimizers import Adam, Optimizer, RMSProp, build_optimizer
+from tianji_algos.optim import Adam, Optimizer, RMSProp, build_optimizer
 from tianji_algos.ppo.settings import PPOSettings
 
 SCALES = (0.1, 10.0, 1.0)

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from tianji_algos.distributions import distribution_for
-from tianji_algos.ppo.ppo import DIAGNOSTICS, PPOLoss
-from tianji_algos.ppo.rollout import PPOMinibatch
+from tianji_algos.ppo.ppo import DIAGNOSTICS, PPOLoss, PPOMinibatch
 
 CLIP, VALUE_COEF, ENTROPY_COEF = 0.2, 0.7, 0.03
 

@@ -16,7 +16,7 @@ from tianji_algos.models.mlp import MLPQ, MLPQBackprop
 from tianji_algos.models.q_network import LossGradient, QNetwork, count_actions
 from tianji_algos.models.settings import MLPQSettings
 from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor, TorchForward
-from tianji_algos.optim.state import flatten_parameters
+from tianji_algos.optim import flatten_parameters
 from tianji_algos.settings import NoSettings
 
 Floats = npt.NDArray[np.float32]

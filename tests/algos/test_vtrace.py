@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from tianji_algos.impala.impala import VTrace
-from tianji_algos.ppo.rollout import estimate_advantages
+from tianji_algos.ppo.ppo import estimate_advantages
 
 Doubles = npt.NDArray[np.float64]
 RATIOS = st.floats(0, 4, width=32)

@@ -20,9 +20,7 @@ from tianji_algos.device import uploads_to
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
-from tianji_algos.optim.optimizers import Adam
-from tianji_algos.optim.single_optimizer import SingleOptimizer
-from tianji_algos.optim.state import Means, TargetNetwork, flatten_parameters, tensors_of
+from tianji_algos.optim import Adam, Means, OptimizedEmbryo, TargetNetwork, flatten_parameters, tensors_of
 from tianji_algos.settings import falling
 
 Floats = npt.NDArray[np.float32]
@@ -243,7 +241,7 @@ class _SeenValues:
         return error
 
 
-class DQNEmbryo(SingleOptimizer, ReplayEmbryo):
+class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
     """Trains a Q network towards what a target network makes of the next observation.
 
     Args:

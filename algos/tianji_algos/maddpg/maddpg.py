@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -13,20 +13,19 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
-from tianji_algos.core import ALONE, Agent, Fields, Peers, ReplayEmbryo, Spaces, UpdateResult, require_model
+from tianji_algos.core import Agent, Fields, Peers, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange
 from tianji_algos.fields import FieldSpec
 from tianji_algos.maddpg.actions import ActionBounds, gumbel, team_actions
 from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
-from tianji_algos.optim.optimizers import Adam
-from tianji_algos.optim.state import (
+from tianji_algos.optim import (
+    Adam,
     Means,
+    OptimizedEmbryo,
     TargetNetwork,
-    check_algorithm,
-    copy_tensors,
     flatten_parameters,
-    restore_tensors,
+    remaining,
     tensors_of,
 )
 from tianji_algos.settings import falling
@@ -207,7 +206,7 @@ class _Seen:
     available: torch.Tensor | None
 
 
-class MADDPGEmbryo(ReplayEmbryo):
+class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
     """Trains critics towards what target networks make of the next records, and actors to please them.
 
     Both gradients are taken at the same parameters; those of an actor's loss reach no critic.
@@ -221,24 +220,25 @@ class MADDPGEmbryo(ReplayEmbryo):
         UnsuitableModelError: the model is no ``TeamDeterministic``.
     """
 
+    algorithm: ClassVar[str] = "MADDPG"
     settings_type: ClassVar[type[MADDPGSettings]] = MADDPGSettings
+    settings: MADDPGSettings
+    _rng: np.random.Generator
 
     def __init__(self, spaces: Spaces, model: TeamDeterministic, settings: MADDPGSettings, seed: int) -> None:
         require_model(model, TeamDeterministic, "MADDPG", "team_deterministic")
-        self.model: TeamDeterministic = model
-        self.settings = settings
         flat = flatten_parameters(model)
-        self._target = TargetNetwork(model, flat)
         actors = model.actor_parameter_count
-        self._actor_adam = self._adam(flat, slice(None, actors))
-        self._critic_adam = self._adam(flat, slice(actors, None))
+        means = Means((*DIAGNOSTICS, "critic_gradient_norm", "actor_gradient_norm"))
+        critic_adam = _adam(flat, slice(actors, None), settings)
+        super().__init__(settings, critic_adam, means, np.random.default_rng(seed))
+        self.model: TeamDeterministic = model
+        self._actor_adam = _adam(flat, slice(None, actors), settings)
+        self._target = TargetNetwork(model, flat)
         assert flat.grad is not None
         self._gradient = flat.grad
         self._exchange = Exchange(flat.device)
-        self._rng = np.random.default_rng(seed)
         self._actions = team_actions(spaces, settings.temperature, self._rng, flat.device)
-        self._peers: Peers = ALONE
-        self._means = Means((*DIAGNOSTICS, "critic_gradient_norm", "actor_gradient_norm"))
         self.schedule(0)
 
     def join(self, peers: Peers) -> None:
@@ -247,15 +247,10 @@ class MADDPGEmbryo(ReplayEmbryo):
         Learners that begin with the same state, as those of a resumed run do, draw different actions all
         the same.
         """
-        self._peers = peers
+        super().join(peers)
         if peers.index:
             stream: Any = self._rng.bit_generator
             stream.state = stream.jumped(peers.index).state
-
-    def averaged_state(self) -> Sequence[torch.Tensor]:
-        """Return Adam's moments."""
-        adams = (self._actor_adam, self._critic_adam)
-        return tuple(moment for adam in adams for moment in adam.tensors().values())
 
     def update(self, batch: Batch) -> UpdateResult:
         """Make one step of critics and one of actors, and let the target networks follow.
@@ -273,51 +268,22 @@ class MADDPGEmbryo(ReplayEmbryo):
         priorities, diagnostics = self._exchange.to_host((errors, means))
         if self._peers.number > 1:
             self._peers.add_up(self._gradient.mul_(1.0 / self._peers.number))
-        critic_norm = self._critic_adam.step()
+        critic_norm = self._optimizer.step()
         self._means.add((*diagnostics.tolist(), critic_norm), self._actor_adam.step())
         self._target.follow(self.settings.target_tau)
         return UpdateResult(len(batch.reward) * self._peers.number, priorities)
 
-    def metrics(self) -> dict[str, float]:
-        """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
-        means = self._means.take()
-        return means and {**means, "learning_rate": self._critic_adam.learning_rate}
-
     def schedule(self, env_steps: int) -> None:
         """Set the learning rates for so many env steps seen."""
+        super().schedule(env_steps)
         settings = self.settings
-        remaining = settings.remaining(settings.learning_rate_schedule, env_steps)
-        self._critic_adam.learning_rate = settings.learning_rate * remaining
-        self._actor_adam.learning_rate = remaining * (settings.actor_learning_rate or settings.learning_rate)
-
-    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return the parameters of all networks, Adam's moments, what is counted and the random stream."""
-        rest = {
-            "algorithm": "maddpg",
-            "adam_steps": self._critic_adam.steps,
-            "rng": self._rng.bit_generator.state,
-        }
-        return copy_tensors(self._tensors()), rest
+        share = remaining(settings, settings.learning_rate_schedule, env_steps)
+        self._actor_adam.learning_rate = share * (settings.actor_learning_rate or settings.learning_rate)
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
-        """Continue from what ``state`` returned; the learning rates are the settings' business.
-
-        Raises:
-            StateMismatchError: the state is another algorithm's, or a tensor is missing, unknown or of
-                another shape.
-        """
-        check_algorithm(rest, "maddpg")
-        restore_tensors(self._tensors(), tensors)
-        self._critic_adam.steps = self._actor_adam.steps = rest["adam_steps"]
-        self._rng.bit_generator.state = rest["rng"]
-
-    def _adam(self, flat: torch.nn.Parameter, which: slice) -> Adam:
-        """Build the optimizer of a part of the parameters ``flat [P]``."""
-        assert flat.grad is not None
-        part = torch.nn.Parameter(flat.detach()[which])
-        part.grad = flat.grad[which]
-        settings = self.settings
-        return Adam(part, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
+        """Continue from what ``state`` returned; see ``OptimizedEmbryo``."""
+        super().load_state(tensors, rest)
+        self._actor_adam.steps = self._optimizer.steps
 
     def _seen(self, records: Records) -> _Seen:
         to_device = self._exchange.to_device
@@ -377,17 +343,27 @@ class MADDPGEmbryo(ReplayEmbryo):
         entropy = (self._actions.entropy(outputs, seen.available) * seen.alive).sum()
         return loss, entropy / seen.alive.sum().clamp_min(1.0)
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        """Name every tensor of the state, in place."""
-        networks = tensors_of("model", self.model) | tensors_of("target", self._target.model)
-        moments = {
+    def _networks(self) -> dict[str, torch.Tensor]:
+        """Name every tensor of all networks, in place."""
+        return tensors_of("model", self.model) | tensors_of("target", self._target.model)
+
+    def _moments(self) -> dict[str, torch.Tensor]:
+        """Name the moments of both optimizers, in place."""
+        return {
             f"{name}.{moment}": tensor
-            for name, adam in (("actors", self._actor_adam), ("critics", self._critic_adam))
+            for name, adam in (("actors", self._actor_adam), ("critics", self._optimizer))
             for moment, tensor in adam.tensors().items()
         }
-        return networks | moments
 
 
 def _joint(actions: torch.Tensor) -> torch.Tensor:
     """Put what all agents do, ``[M, B, A]``, side by side: ``[B, M * A]``."""
     return actions.transpose(0, 1).flatten(1)
+
+
+def _adam(flat: torch.nn.Parameter, which: slice, settings: MADDPGSettings) -> Adam:
+    """Build the optimizer of a part of the parameters ``flat [P]``."""
+    assert flat.grad is not None
+    part = torch.nn.Parameter(flat.detach()[which])
+    part.grad = flat.grad[which]
+    return Adam(part, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)

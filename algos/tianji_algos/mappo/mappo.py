@@ -21,8 +21,7 @@ from tianji_algos.distributions import Actions, Categorical, Distribution, Gauss
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.on_policy import PolicyMinibatch
-from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
-from tianji_algos.ppo.rollout import PPOMinibatch, SampleRollout, estimate_advantages
+from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo, PPOMinibatch, SampleRollout
 from tianji_algos.rollout_observations import Indices, Observations
 from tianji_algos.team import Team
 
@@ -150,47 +149,25 @@ class TeamRollout(SampleRollout):
         )
 
     def _fields(self, fragment: Fields) -> dict[str, npt.NDArray[Any]]:
-        """Compute what a minibatch has of each step, ``[T * N, M, ...]``."""
-        alive = fragment["observation"]["alive"]
-        reward, value, is_end, mask = self._returns_of(fragment, alive)
-        settings = self._settings
-        advantage = estimate_advantages(
-            reward * np.float32(settings.reward_scale),
-            value,
-            is_end,
-            mask,
-            settings.gamma,
-            settings.gae_lambda,
-        )
-        target = advantage + value[:-1]
-        advantage *= alive[:-1]
-        columns = {
-            "action": fragment["action"],
-            "log_prob": fragment["log_prob"],
-            "value": value[:-1],
-            "advantage": advantage,
-            "target": target,
-            "alive": alive[:-1],
-        }
-        return {name: rows.reshape(-1, *rows.shape[2:]) for name, rows in columns.items()}
+        """Compute what a minibatch has of each step, ``[T * N, M, ...]``; the dead have no advantage."""
+        columns = super()._fields(fragment)
+        alive = fragment["observation"]["alive"][:-1]
+        columns["alive"] = alive.reshape(-1, alive.shape[2])
+        columns["advantage"] *= columns["alive"]
+        return columns
 
-    def _returns_of(
-        self, fragment: Fields, alive: npt.NDArray[np.bool_]
-    ) -> tuple[Floats, Floats, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    def _returns_of(self, fragment: Fields) -> tuple[Floats, Floats, npt.NDArray[Any], npt.NDArray[Any]]:
         """Describe what each agent's return consists of.
 
         Rewards of the team go on when an agent has died, and those that live know what they are worth: the
         value of who is dead is the mean of theirs. That is our own; Yu et al. (2022) show the value network
         zeros in place of what a dead agent would see. An agent's own rewards end with it.
 
-        Args:
-            alive: ``[T + 1, N, M]``.
-
         Returns:
             Reward; value ``[T + 1, N, M]``; where nothing follows; and what is experience. All but the value
             are ``[T, N, M]``, or ``[T, N, 1]`` where they are the same for all agents.
         """
-        value = fragment["value"]
+        alive, value = fragment["observation"]["alive"], fragment["value"]  # [T + 1, N, M] both
         is_end = fragment["terminated"][..., None].astype(np.bool_)
         mask = fragment["mask"][..., None].astype(np.bool_)
         if self._settings.rewards == "team":

@@ -15,8 +15,7 @@ from tianji_algos.core import Spaces
 from tianji_algos.distributions import Gaussian, distribution_for
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.models.layers import build_layers
-from tianji_algos.models.observation_encoder import ImageShape, ObservationEncoder, image_shape
+from tianji_algos.models.layers import ImageShape, ObservationEncoder, build_layers, image_shape
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.models.settings import (
     CNNActorCriticSettings,

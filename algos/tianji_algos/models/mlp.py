@@ -21,13 +21,13 @@ from tianji_algos.models import q_network
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
 from tianji_algos.models.layers import (
     NumpyExecutor,
+    ObservationEncoder,
     build_layers,
     dense_network,
     gradient_views,
     select_layers,
     value_views,
 )
-from tianji_algos.models.observation_encoder import ObservationEncoder
 from tianji_algos.models.q_network import Forward, QNetwork, count_actions
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 

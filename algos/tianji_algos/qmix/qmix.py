@@ -17,9 +17,14 @@ from tianji_algos.core import Agent, Fields, SequenceEmbryo, Spaces, UpdateResul
 from tianji_algos.device import Exchange
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ, team_that_chooses
-from tianji_algos.optim.optimizers import build_optimizer
-from tianji_algos.optim.single_optimizer import SingleOptimizer
-from tianji_algos.optim.state import Means, TargetNetwork, flatten_parameters, tensors_of
+from tianji_algos.optim import (
+    Means,
+    OptimizedEmbryo,
+    TargetNetwork,
+    build_optimizer,
+    flatten_parameters,
+    tensors_of,
+)
 from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings
 from tianji_algos.settings import falling
 from tianji_algos.team import UNAVAILABLE, Records
@@ -210,7 +215,7 @@ def _steps_of(field: npt.NDArray[Any], steps: Indices) -> npt.NDArray[Any]:
     return field.reshape(-1, *field.shape[2:]).take(steps, axis=0, mode="clip")
 
 
-class QMIXEmbryo(SingleOptimizer, SequenceEmbryo):
+class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
     """Trains a team's value towards the rewards and what target networks make of what follows.
 
     Every step of every episode counts alike, up to the terminal one. For a mixer what a dead agent does, its

@@ -1,0 +1,358 @@
+"""Flat parameters, Adam and RMSProp, target networks, and what update rules with an optimizer share.
+
+``torch.optim`` imports torch's compiler with the first optimizer, which takes about a second at start-up,
+and its step costs more than the arithmetic on a small network.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from tianji_algos.core import ALONE, Embryo, Model, Peers
+from tianji_algos.errors import DivergedError, StateMismatchError
+from tianji_algos.settings import AnyOptimizerSettings, OptimizerSettings, Schedule, TargetSettings
+
+
+def flatten_parameters(model: nn.Module) -> nn.Parameter:
+    """Move a model's parameters and gradients into one tensor each; the model keeps views of them.
+
+    Args:
+        model: on its final device; all its parameters are float32.
+
+    Returns:
+        The parameters as one flat parameter ``[P]``, whose ``grad [P]`` is the gradients.
+    """
+    parameters = list(model.parameters())
+    flat = nn.Parameter(torch.cat([parameter.detach().reshape(-1) for parameter in parameters]))
+    flat.grad = torch.zeros_like(flat)
+    start = 0
+    for parameter in parameters:
+        stop = start + parameter.numel()
+        parameter.data = flat.detach()[start:stop].view_as(parameter)
+        parameter.grad = flat.grad[start:stop].view_as(parameter)
+        start = stop
+    return flat
+
+
+class Optimizer(ABC):
+    """Follows the gradient of one flat tensor, wherever it is.
+
+    Args:
+        flat: the parameters ``[P]``, updated in place; ``flat.grad`` is their gradient.
+        max_grad_norm: longer gradients are shortened to this norm; None leaves them as they are.
+
+    Attributes:
+        gradient: ``flat.grad``, which the next step follows.
+    """
+
+    name: ClassVar[str]
+    """Name of its tensors and its count in a checkpoint."""
+
+    def __init__(self, flat: torch.nn.Parameter, learning_rate: float, max_grad_norm: float | None) -> None:
+        if flat.grad is None:
+            flat.grad = torch.zeros_like(flat)
+        self.learning_rate = learning_rate
+        self.steps = 0
+        self.gradient = flat.grad
+        self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
+        self._parameters = flat.detach()
+        self._denominator = torch.empty_like(flat.grad)
+
+    def step(self) -> float:
+        """Update the parameters; returns the norm that the gradient had.
+
+        Raises:
+            DivergedError: the gradient is not finite; the parameters are as they were.
+        """
+        norm = float(torch.linalg.vector_norm(self.gradient))
+        if not math.isfinite(norm):
+            raise DivergedError(
+                f"the gradient is not finite after {self.steps} updates: the loss has diverged; "
+                "a smaller learning_rate, or a smaller reward_scale, would be right"
+            )
+        if norm > self._max_grad_norm:
+            self.gradient.mul_(self._max_grad_norm / norm)
+        self.steps += 1
+        self._descend()
+        return norm
+
+    @abstractmethod
+    def _descend(self) -> None:
+        """Update the parameters and the moments of the gradients."""
+
+    @abstractmethod
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Name what is remembered of gradients, in place: for a checkpoint, and for averages."""
+
+
+_BETA_1: Final = 0.9
+_BETA_2: Final = 0.999
+
+
+class Adam(Optimizer):
+    """Adam (Kingma & Ba, 2015, algorithm 1) with gradients clipped by their norm.
+
+    Args:
+        eps: added to the root of the second moment.
+
+    Attributes:
+        mean: first moment of the gradient, ``[P]``.
+        square: second moment of the gradient, ``[P]``.
+    """
+
+    name: ClassVar[str] = "adam"
+
+    def __init__(
+        self, flat: torch.nn.Parameter, learning_rate: float, eps: float, max_grad_norm: float | None
+    ) -> None:
+        super().__init__(flat, learning_rate, max_grad_norm)
+        self.mean = torch.zeros_like(self.gradient)
+        self.square = torch.zeros_like(self.gradient)
+        self._eps = eps
+
+    def _descend(self) -> None:
+        self.mean.lerp_(self.gradient, 1.0 - _BETA_1)
+        self.square.mul_(_BETA_2).addcmul_(self.gradient, self.gradient, value=1.0 - _BETA_2)
+        unbiased = math.sqrt(1.0 - _BETA_2**self.steps)
+        torch.sqrt(self.square, out=self._denominator).div_(unbiased).add_(self._eps)
+        step_size = self.learning_rate / (1.0 - _BETA_1**self.steps)
+        self._parameters.addcdiv_(self.mean, self._denominator, value=-step_size)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Name the moments, in place."""
+        return {"adam.mean": self.mean, "adam.square": self.square}
+
+
+class RMSProp(Optimizer):
+    """RMSProp (Tieleman & Hinton, 2012, lecture 6.5) as TensorFlow has it, with gradients clipped.
+
+    The mean square begins at 1, so that the first steps are small, and ``eps`` is inside the root: a step is
+    at most ``learning_rate / sqrt(eps)`` times the gradient. That is what IMPALA's settings are for (Espeholt
+    et al., 2018, Atari experiments: decay 0.99, eps 0.1, no momentum). Torch adds eps to the root: what
+    is eps there is about the square of it here.
+
+    Args:
+        decay: how much of the mean square is kept from one step to the next.
+        eps: added to the mean square, inside the root.
+
+    Attributes:
+        square: mean square of the gradient, ``[P]``.
+    """
+
+    name: ClassVar[str] = "rmsprop"
+
+    def __init__(
+        self,
+        flat: torch.nn.Parameter,
+        learning_rate: float,
+        decay: float,
+        eps: float,
+        max_grad_norm: float | None,
+    ) -> None:
+        super().__init__(flat, learning_rate, max_grad_norm)
+        self.square = torch.ones_like(self.gradient)
+        self._decay = decay
+        self._eps = eps
+
+    def _descend(self) -> None:
+        self.square.mul_(self._decay).addcmul_(self.gradient, self.gradient, value=1.0 - self._decay)
+        torch.add(self.square, self._eps, out=self._denominator).sqrt_()
+        self._parameters.addcdiv_(self.gradient, self._denominator, value=-self.learning_rate)
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Name the mean square, in place."""
+        return {"rmsprop.square": self.square}
+
+
+def build_optimizer(flat: torch.nn.Parameter, settings: AnyOptimizerSettings) -> Optimizer:
+    """Build the optimizer of the parameters ``flat [P]``."""
+    if settings.optimizer == "adam":
+        return Adam(flat, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
+    return RMSProp(
+        flat, settings.learning_rate, settings.rmsprop_decay, settings.rmsprop_eps, settings.max_grad_norm
+    )
+
+
+def remaining(settings: OptimizerSettings, schedule: Schedule, env_steps: int) -> float:
+    """Return the share of a hyperparameter that a schedule leaves after so many env steps."""
+    if schedule == "constant" or settings.schedule_steps is None:
+        return 1.0
+    return max(0.0, 1.0 - env_steps / settings.schedule_steps)
+
+
+class Means:
+    """Adds up a few numbers with every update."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._sums = np.zeros(len(names), np.float64)
+        self._updates = 0
+
+    def add(self, values: npt.NDArray[np.float32] | Sequence[float], last: float) -> None:
+        """Add the numbers of an update: all but the last, and the last."""
+        self._sums[:-1] += values
+        self._sums[-1] += last
+        self._updates += 1
+
+    def take(self) -> dict[str, float]:
+        """Return the means since the last call, and begin anew; empty if there was no update."""
+        if self._updates == 0:
+            return {}
+        means = dict(zip(self._names, (self._sums / self._updates).tolist(), strict=True))
+        self._sums[:] = 0.0
+        self._updates = 0
+        return means
+
+
+AnyModel = TypeVar("AnyModel", bound=Model)
+
+
+class TargetNetwork(Generic[AnyModel]):
+    """Follows an online network; is never trained.
+
+    Args:
+        flat: its parameters, as ``flatten_parameters`` gave them.
+
+    Attributes:
+        model: the network with parameters of its own.
+    """
+
+    def __init__(self, online: AnyModel, flat: torch.Tensor) -> None:
+        self.model = copy.deepcopy(online)
+        self._online = online
+        self._online_flat = flat.detach()
+        self._flat = flatten_parameters(self.model).detach()
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        self.model.requires_grad_(requires_grad=False)
+
+    def keep_up(self, settings: TargetSettings, updates: int) -> None:
+        """Follow as the settings say, now that so many updates were made."""
+        if settings.target_update == "soft":
+            self.follow(settings.target_tau)
+        elif updates % settings.target_every == 0:
+            self.follow(1.0)
+
+    def follow(self, tau: float) -> None:
+        """Go a share ``tau`` of the way to the online network; 1 copies it."""
+        if tau < 1.0:
+            self._flat.lerp_(self._online_flat, tau)
+        else:
+            self._flat.copy_(self._online_flat)
+        for own, source in zip(self.model.buffers(), self._online.buffers(), strict=True):
+            own.copy_(source)
+
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def tensors_of(prefix: str, model: nn.Module) -> dict[str, torch.Tensor]:
+    """Name a network's parameters and buffers, in place."""
+    return {f"{prefix}.{name}": tensor for name, tensor in model.state_dict().items()}
+
+
+def restore_tensors(own: Tensors, saved: Tensors) -> None:
+    """Copy all ``saved`` tensors into ``own``, or none.
+
+    Raises:
+        StateMismatchError: a tensor is missing, unknown or of another shape; says which.
+    """
+    for name in sorted(own.keys() | saved.keys()):
+        if name not in saved or name not in own:
+            missing = "missing from the state" if name in own else "unknown to this model"
+            raise StateMismatchError(f"tensor {name!r} is {missing}")
+        found, expected = tuple(saved[name].shape), tuple(own[name].shape)
+        if found != expected:
+            raise StateMismatchError(f"tensor {name!r} is {found}, and {expected} in this model")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(saved[name])
+
+
+class OptimizedEmbryo(Embryo):
+    """An update rule with an optimizer: its schedule, checkpoint, mean losses and averaged tensors.
+
+    Args:
+        optimizer: whose steps and learning rate are counted and reported.
+        rng: in checkpoints, if there is one.
+    """
+
+    algorithm: ClassVar[str]
+    """Name in error messages and, in small letters, in checkpoints."""
+
+    settings: OptimizerSettings
+
+    def __init__(
+        self,
+        settings: OptimizerSettings,
+        optimizer: Optimizer,
+        means: Means,
+        rng: np.random.Generator | None = None,
+    ) -> None:
+        self.settings = settings
+        self._optimizer = optimizer
+        self._means = means
+        self._rng = rng
+        self._peers: Peers = ALONE
+
+    def join(self, peers: Peers) -> None:
+        """Learn from shares of one batch together: the update is the one that all of it would give."""
+        self._peers = peers
+
+    def averaged_state(self) -> Sequence[torch.Tensor]:
+        """Return what the optimizer remembers of gradients."""
+        return tuple(self._moments().values())
+
+    def metrics(self) -> dict[str, float]:
+        """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
+        means = self._means.take()
+        return means and {**means, "learning_rate": self._optimizer.learning_rate}
+
+    def schedule(self, env_steps: int) -> None:
+        """Set the learning rate for so many env steps seen."""
+        share = remaining(self.settings, self.settings.learning_rate_schedule, env_steps)
+        self._optimizer.learning_rate = self.settings.learning_rate * share
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return the parameters of all networks, what the optimizer remembers, count and random stream."""
+        rest: dict[str, Any] = {"algorithm": self.algorithm.lower(), self._steps_key: self._optimizer.steps}
+        if self._rng is not None:
+            rest["rng"] = self._rng.bit_generator.state
+        tensors = self._networks() | self._moments()
+        return {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}, rest
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned; what is scheduled is the settings' business.
+
+        Raises:
+            StateMismatchError: the state is another algorithm's, or a tensor is missing, unknown or of
+                another shape.
+        """
+        algorithm = self.algorithm.lower()
+        if rest.get("algorithm") != algorithm:
+            raise StateMismatchError(f"this state belongs to {rest.get('algorithm')!r}, not to {algorithm!r}")
+        restore_tensors(self._networks() | self._moments(), tensors)
+        self._optimizer.steps = rest[self._steps_key]
+        if self._rng is not None:
+            self._rng.bit_generator.state = rest["rng"]
+
+    @property
+    def _steps_key(self) -> str:
+        return f"{self._optimizer.name}_steps"
+
+    @abstractmethod
+    def _networks(self) -> dict[str, torch.Tensor]:
+        """Name every tensor of the networks, in place."""
+
+    def _moments(self) -> dict[str, torch.Tensor]:
+        """Name what is remembered of gradients, in place."""
+        return self._optimizer.tensors()
