@@ -12,7 +12,6 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from tianji_transports import registry
 from tianji_transports.core import (
@@ -26,12 +25,9 @@ from tianji_transports.core import (
     Loan,
     Transport,
 )
-from tianji_transports.endpoint import Endpoint, HeldLoan
+from tianji_transports.endpoint import AnyEndpoint, Endpoint, HeldLoan, drain, wait_for_news
 from tianji_transports.errors import TransportClosedError, TransportError
-from tianji_transports.waiting import drain, wait_for_news
 from tianji_transports.wiring import Channel, Wiring
-
-AnyEndpoint = Endpoint[Any, Any, Any]
 
 
 def open_endpoint(

@@ -2,17 +2,19 @@
 
 ``Outlet`` and ``Inlet`` are the two ends of one (sender, channel, receiver), ``SlotView`` the reading end of
 a slot; ``Endpoint`` counts what goes through them. An engine derives from all four, and fills in the hooks at
-the end of ``Endpoint``.
+the end of ``Endpoint``. ``wait_for_news`` and ``drain`` let one endpoint sleep, or several of one thread.
 """
 
 from __future__ import annotations
 
 import mmap
+import select
+import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 from tianji_transports.core import ANY, FULL, Claim, CloseReport, EngineOptions, Full, Loan, Transport
 from tianji_transports.errors import (
@@ -21,8 +23,10 @@ from tianji_transports.errors import (
     TransportClosedError,
     TransportError,
 )
-from tianji_transports.waiting import drain, wait_for_news
 from tianji_transports.wiring import Channel, Slot, Wiring
+
+CLOSE_POLL_S: Final = 0.05
+"""Between two looks at the credits while ``close`` drains."""
 
 
 def page_memory(nbytes: int) -> memoryview:
@@ -581,3 +585,96 @@ class Endpoint(Transport, Generic[OutletT, InletT, SlotViewT]):
     @abstractmethod
     def _free(self) -> None:
         """Give everything back to the system."""
+
+
+AnyEndpoint = Endpoint[Any, Any, Any]
+
+
+def readable(descriptors: Sequence[int], timeout_s: float) -> set[int]:
+    """Sleep until one of the descriptors is readable; returns which are."""
+    poller = select.poll()
+    for descriptor in descriptors:
+        poller.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poller.poll(timeout_s * 1000)}
+
+
+def wait_for_news(endpoints: Sequence[AnyEndpoint], timeout_s: float, also: Sequence[int]) -> bool:
+    """Sleep until one of the endpoints has news or ``also`` is readable; see ``Transport.wait``.
+
+    Args:
+        endpoints: of one thread; the first sleeps with the bells of the others beside its own.
+    """
+    moved = any(endpoint._moved for endpoint in endpoints)
+    for endpoint in endpoints:
+        endpoint._moved = moved  # A claim from one engine may have left messages of another alone.
+    if _news(endpoints):
+        return True
+    now = time.monotonic()
+    deadline = now + timeout_s
+    if moved:
+        spun = now + min(timeout_s, max(endpoint.spin_s for endpoint in endpoints))
+        while time.monotonic() < spun:
+            if _news(endpoints):
+                return True
+    while True:
+        if _rest(endpoints, deadline, also) or _news(endpoints):
+            return True
+        if time.monotonic() >= deadline:
+            return False
+
+
+def drain(endpoints: Sequence[AnyEndpoint], drain_s: float) -> None:
+    """Sleep until every push of the endpoints is claimed, or the time is over."""
+    deadline = time.monotonic() + drain_s
+    while not _all_claimed(endpoints):
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return
+        try:
+            _arm(endpoints)
+            if not _all_claimed(endpoints):
+                _sleep(endpoints, min(remaining, CLOSE_POLL_S), ())
+        finally:
+            _disarm(endpoints)
+
+
+def _news(endpoints: Sequence[AnyEndpoint]) -> bool:
+    # All are asked: what one has to report must not keep the others from remembering what they reported.
+    return True in [endpoint._news() for endpoint in endpoints]
+
+
+def _all_claimed(endpoints: Sequence[AnyEndpoint]) -> bool:
+    return all(endpoint._all_claimed() for endpoint in endpoints)
+
+
+def _arm(endpoints: Sequence[AnyEndpoint]) -> bool:
+    return True in [endpoint._arm(True) for endpoint in endpoints]
+
+
+def _disarm(endpoints: Sequence[AnyEndpoint]) -> None:
+    for endpoint in endpoints:
+        endpoint._arm(False)
+
+
+def _rest(endpoints: Sequence[AnyEndpoint], deadline: float, also: Sequence[int]) -> bool:
+    """Sleep once; returns whether there is news, or a descriptor in ``also`` is readable."""
+    try:
+        # A push before the endpoint was armed did not ring: look again before sleeping.
+        if _arm(endpoints) and _news(endpoints):
+            return True
+        return _sleep(endpoints, max(0.0, deadline - time.monotonic()), also)
+    finally:
+        _disarm(endpoints)
+
+
+def _sleep(endpoints: Sequence[AnyEndpoint], timeout_s: float, also: Sequence[int]) -> bool:
+    """Sleep at the first endpoint; returns whether a descriptor in ``also`` is readable."""
+    first, *others = endpoints
+    if not others:
+        return first._sleep(timeout_s, also)
+    bells = [bell for other in others for bell in other.bells()]
+    if not first._sleep(timeout_s, [*also, *bells]):
+        return False
+    for other in others:
+        other._sleep(0.0, ())  # takes in its rings
+    return bool(also) and bool(readable(also, 0.0))

@@ -14,8 +14,16 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tianji_transports.core import Capabilities, EngineOptions
-from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan, Inlet, Outlet, SlotView, page_memory
-from tianji_transports.waiting import readable
+from tianji_transports.endpoint import (
+    Endpoint,
+    HeldClaim,
+    HeldLoan,
+    Inlet,
+    Outlet,
+    SlotView,
+    page_memory,
+    readable,
+)
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 

@@ -15,7 +15,7 @@ from tianji_lab.bench.experiment import WAIT_S, Sent, Trial, TrialFailed, rest
 from tianji_lab.bench.worker import Endpoint
 from tianji_lab.bench.workers import BenchWorkers, Session
 from tianji_transports.core import EngineOptions, Transport
-from tianji_transports.waiting import readable
+from tianji_transports.endpoint import readable
 
 
 def trial_of(experiment: str, engine: str, partners: int = 1, **changes: Any) -> Trial:

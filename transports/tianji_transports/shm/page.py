@@ -19,8 +19,6 @@ import os
 import re
 import shutil
 import stat
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,13 +126,10 @@ class SlotArea:
         self.newest = first_cell + 1
         self.holds = first_cell + 2
         self.cells = 2 + len(slot.readers)
-        self.offset = offset
+        self.end = first_cell + self.cells
         self.stride = LINE * (1 + lines(slot.max_bytes))
         self.buffers = len(slot.readers) + 2
-
-    def buffer(self, index: int) -> int:
-        """Offset of a buffer in the page."""
-        return self.offset + index * self.stride
+        self.starts = tuple(offset + index * self.stride for index in range(self.buffers))
 
 
 class Layout:
@@ -197,7 +192,6 @@ class Page:
         except BaseException:
             self._leave()
             raise
-        self.barrier = threading.Lock()
 
     def _lock_page(self) -> int:
         while True:
@@ -247,18 +241,6 @@ class Page:
             if error.errno != errno.ENOSPC:
                 raise
             raise self.no_room(f"asks for {nbytes / 1e6:.1f} MB more") from error
-
-    def fence(self) -> None:
-        """Order the stores before this call before the loads after it, across processors.
-
-        CPython has no fence of its own; the atomic read-modify-writes of its locks are one.
-        """
-        with self.barrier:
-            pass
-
-    def holders(self, area: SlotArea) -> Iterator[int]:
-        """The buffers of a slot that are held."""
-        return (held - 1 for held in self.cells[area.holds : area.holds + area.cells - 2] if held)
 
     def close(self) -> None:
         """Unmap, and remove the job's names if no endpoint of it is left."""

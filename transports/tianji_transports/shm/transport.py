@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +24,9 @@ from typing import Any, ClassVar
 import iceoryx2
 
 from tianji_transports.core import Capabilities, EngineOptions
-from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan, Inlet, Outlet, SlotView
+from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan, Inlet, Outlet, SlotView, readable
 from tianji_transports.errors import TransportError, TransportMemoryError
 from tianji_transports.shm.page import LINE, SHM, Page, Pair, SlotArea, lines, remove_stale
-from tianji_transports.waiting import readable
 from tianji_transports.wiring import Channel, Slot, Wiring
 
 SPARE_PORTS = 4
@@ -237,7 +237,9 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
         self._page = Page(wiring)
         layout = self._page.layout
         self._cells = self._page.cells
-        self._barrier = self._page.barrier
+        # Orders the stores before a ``with`` of it before the loads after, across processors: CPython has no
+        # fence of its own, and the atomic read-modify-writes of its locks are one.
+        self._fence = threading.Lock()
         self._flags = layout.flags
         self._epochs, self._sent = layout.epochs, layout.sent
         self._attached, self._claimed = layout.attached, layout.claimed
@@ -371,16 +373,19 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
     def _publish(self, slot: Slot, payload: memoryview, version: int) -> None:
         page, cells = self._page, self._cells
         area = page.layout.slots[slot.name]
-        page.fence()
-        taken = {cells[area.newest] - 1, *page.holders(area)}
+        with self._fence:
+            pass
+        # The newest buffer and those that are held, each + 1, are in cells that follow one another.
+        taken = {cell - 1 for cell in cells[area.newest : area.end]}
         index = next(index for index in range(area.buffers) if index not in taken)
-        start = area.buffer(index)
+        start = area.starts[index]
         if cells[start // 8] == 0:
             page.reserve(start, area.stride)
         cells[start // 8] = version + 1
         cells[start // 8 + 1] = payload.nbytes
         page.bytes[start + LINE : start + LINE + payload.nbytes] = payload
-        page.fence()
+        with self._fence:
+            pass
         cells[area.newest] = index + 1
         cells[area.version] = version + 1
         for reader in slot.readers:
@@ -393,10 +398,11 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
         while True:
             newest = cells[area.newest]
             cells[view.hold] = newest
-            page.fence()
+            with self._fence:
+                pass
             if cells[area.newest] == newest:
                 break
-        start = area.buffer(newest - 1)
+        start = area.starts[newest - 1]
         version, nbytes = cells[start // 8] - 1, cells[start // 8 + 1]
         payload = page.bytes[start + LINE : start + LINE + nbytes]
         return HeldClaim(view, None, payload, view.slot.writer, version)
@@ -405,14 +411,15 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
 
     def _wake(self, rank: int) -> None:
         """Notify a rank if it sleeps; all that it is to see has been stored before."""
-        with self._barrier:  # the page's fence, without the call
+        with self._fence:
             pass
         if self._cells[self._flags[rank]]:
             self._ring(rank)
 
     def _arm(self, armed: bool) -> bool:
         self._cells[self._flags[self.rank]] = armed
-        self._page.fence()
+        with self._fence:
+            pass
         return True
 
     def _look(self) -> None:

@@ -29,7 +29,7 @@ from typing import ClassVar, Final
 import zmq
 from zmq.utils import z85
 
-from tianji_transports.waiting import readable
+from tianji_transports.endpoint import readable
 
 NOBLOCK, POLLIN = int(zmq.NOBLOCK), int(zmq.POLLIN)
 """As plain integers: an operation on pyzmq's flags costs more than the call they are for."""

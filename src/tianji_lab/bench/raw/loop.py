@@ -23,7 +23,7 @@ from tianji_lab.bench.experiment import LEAD, Deadline, Outcome, Run, Sent, Tria
 from tianji_lab.bench.record import MB
 from tianji_transports import registry
 from tianji_transports.core import EngineOptions
-from tianji_transports.waiting import readable
+from tianji_transports.endpoint import readable
 from tianji_transports.wiring import Channel, Wiring
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from tianji_lab.profile.probe.protocol import (
     Run,
     Step,
 )
-from tianji_transports.waiting import readable
+from tianji_transports.endpoint import readable
 
 PROBE: Final = "tianji_lab.profile.probe.probe"
 MOST_PROBES: Final = 65
