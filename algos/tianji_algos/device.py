@@ -244,6 +244,11 @@ class Snapshot:
         self._staging.wait()
 
 
+def is_on_host(model: torch.nn.Module) -> bool:
+    """Whether a network's parameters are in the host's memory."""
+    return on_host(device_of(model))
+
+
 def device_of(model: torch.nn.Module) -> torch.device:
     """Return where a network is."""
     return next(model.parameters()).device

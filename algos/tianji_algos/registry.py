@@ -114,15 +114,6 @@ def names(kind: Kind) -> tuple[str, ...]:
     return tuple(PLUGINS[kind].names())
 
 
-def check(kind: Kind, name: str) -> None:
-    """Make sure that a name could be loaded, without importing anything.
-
-    Raises:
-        UnknownNameError: nothing of that kind has the name.
-    """
-    PLUGINS[kind].target(name)
-
-
 def load(kind: Kind, name: str) -> type[Any]:
     """Import the class behind a name.
 
@@ -135,15 +126,6 @@ def load(kind: Kind, name: str) -> type[Any]:
     """
     loaded = PLUGINS[kind].load(name)
     return cast("type[Any]", loaded) if (kind, name) in _BUILT_IN else _checked(kind, name, loaded)
-
-
-def target(kind: Kind, name: str) -> str:
-    """Return where the class behind a name is, as ``module:attribute``, without importing it.
-
-    Raises:
-        UnknownNameError: nothing of that kind has the name.
-    """
-    return PLUGINS[kind].target(name)
 
 
 def settings_type(kind: Kind, name: str) -> type[BaseModel]:

@@ -61,7 +61,7 @@ def test_every_built_in_name_says_which_models_it_goes_with() -> None:
 
 
 def test_an_unknown_name_is_answered_with_the_nearest_one() -> None:
-    for ask in (registry.check, registry.load, registry.settings_type):
+    for ask in (registry.load, registry.settings_type):
         with pytest.raises(UnknownNameError, match="did you mean 'ppo'"):
             ask("agent", "pp0")  # type: ignore[operator]
 

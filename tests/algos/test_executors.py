@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from tianji_algos import registry
 from tianji_algos.core import Model, Spaces, build_model
-from tianji_algos.models.mlp import MLPQ, MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.optim import flatten_parameters
 
@@ -35,8 +34,7 @@ NETWORKS: dict[str, tuple[str, Spaces, dict[str, Any]]] = {
 @pytest.fixture(params=[*NETWORKS, "own"])
 def network(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[Model, Spaces]:
     """Networks that act through torch, as fully connected ones do on a GPU."""
-    for fully_connected in (MLPActorCritic, MLPQ):
-        monkeypatch.setattr(fully_connected, "_on_cpu", lambda _: False)
+    monkeypatch.setattr("tianji_algos.models.mlp.is_on_host", lambda _: False)
     if request.param == "own":
         return build_model(TinyGRU, VECTORS, MLPActorCriticSettings(hidden=(4,)), seed=1), VECTORS
     name, spaces, given = NETWORKS[request.param]

@@ -8,7 +8,7 @@ from algos.maddpg_team import CONTINUOUS, DISCRETE, SIZES, actions, records
 
 from tianji_algos.core import Spaces
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.maddpg.actions import TeamActions, team_actions
+from tianji_algos.maddpg.maddpg import TeamActions, team_actions
 
 CPU = torch.device("cpu")
 ROWS = 50

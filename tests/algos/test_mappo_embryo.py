@@ -267,7 +267,7 @@ def test_it_trains_through_torch_as_it_does_in_numpy(
     spaces: Spaces, fragments: list[Fragment], share_parameters: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ours = build(spaces, share_parameters=share_parameters)
-    monkeypatch.setattr(TeamActorCritic, "_on_cpu", lambda _: False)
+    monkeypatch.setattr("tianji_algos.models.teams.actor_critic.is_on_host", lambda _: False)
     theirs = build(spaces, share_parameters=share_parameters)
     for embryo in (ours, theirs):
         train(embryo, fragments)

@@ -17,7 +17,6 @@ from tianji_algos import registry
 from tianji_algos.batch import Batch
 from tianji_algos.core import Agent, Embryo, Spaces, build_model
 from tianji_algos.device import Snapshot
-from tianji_algos.models.mlp import MLPQ, MLPActorCritic
 
 KINDS = ("cpu", pytest.param("cuda", marks=pytest.mark.gpu))
 MODELS = {"ppo": "mlp_actor_critic", "impala": "mlp_actor_critic", "dqn": "mlp_q"}
@@ -34,8 +33,7 @@ def through_torch(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Lets fully connected networks compute through torch from then on, as they do on a GPU."""
 
     def switch() -> None:
-        for network in (MLPActorCritic, MLPQ):
-            monkeypatch.setattr(network, "_on_cpu", lambda _: False)
+        monkeypatch.setattr("tianji_algos.models.mlp.is_on_host", lambda _: False)
 
     return switch
 

@@ -11,8 +11,8 @@ from algos.training import flat_of
 
 from tianji_algos.core import Spaces
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.models.batched import BatchedLayers
 from tianji_algos.models.teams.deterministic import TeamDeterministic
+from tianji_algos.models.teams.networks import BatchedLayers
 
 ROWS = 9
 

@@ -12,7 +12,7 @@ from algos.training import flat_of
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.models.batched import BatchedGRU
+from tianji_algos.models.teams.networks import BatchedGRU
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ
 from tianji_algos.qmix.settings import TeamQSettings
 from tianji_algos.team import Team

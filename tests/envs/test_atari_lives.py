@@ -6,14 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from tianji_envs.atari.environment import AtariVectorEnvironment, Turn
+from tianji_envs.atari.environment import AtariVectorEnvironment, Emulators, Turn
 from tianji_envs.atari.games import AtariOptions
 
 Step = tuple[float, int, str]
 """Reward, lives afterwards, and "over" or "cut" where the game ended with the step."""
 
 
-class Scripted:
+class Scripted(Emulators):
     """One emulator whose steps are given; remembers the actions it got."""
 
     num_actions = 4

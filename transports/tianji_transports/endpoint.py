@@ -14,7 +14,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from tianji_transports.core import ANY, FULL, Claim, CloseReport, EngineOptions, Full, Loan, Transport
 from tianji_transports.errors import (
@@ -53,6 +53,7 @@ class Outlet:
         confirmed: those of them that need no credit any more: claimed, or void.
         loaned: loans that are neither pushed nor abandoned.
         void: messages that a dead receiver never claimed.
+        free: memory for loans, where the engine has its own.
     """
 
     dest: int
@@ -64,6 +65,7 @@ class Outlet:
     confirmed: int = 0
     loaned: int = 0
     void: int = 0
+    free: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         """Keep what every loan reads one attribute away."""
@@ -81,7 +83,7 @@ class Outlet:
 
     def take_back(self, handle: Any) -> None:
         """Get the memory of an abandoned loan back."""
-        raise NotImplementedError
+        self.free.append(handle)
 
 
 @dataclass(eq=False)
@@ -171,11 +173,8 @@ class SlotView:
         self.held = False
 
 
-class Lender(Protocol):
-    """The owner of a claim's memory: an inlet or a slot view."""
-
-    def reclaim(self, handle: Any) -> None:
-        """Take the memory back that ``handle`` stands for."""
+Lender = Inlet | SlotView
+"""The owner of a claim's memory."""
 
 
 class HeldLoan(Loan, Generic[OutletT]):

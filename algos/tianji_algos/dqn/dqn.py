@@ -145,7 +145,9 @@ class DQNAgent(Agent):
         into["action"][...] = self._action
         if self._seen is not None:
             self._seen.append(q, self._action)
-        return self._for_environment()
+        if self._first != 0:
+            self._action += self._first
+        return self._action
 
     def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
         """Write the priority of each step, ``[T, N]``; of those that are no experience, 0."""
@@ -196,11 +198,6 @@ class DQNAgent(Agent):
         np.less(luck, epsilon, out=self._is_random)
         choice *= self._actions
         np.copyto(actions, choice, where=self._is_random, casting="unsafe")
-
-    def _for_environment(self) -> npt.NDArray[np.int64]:
-        if self._first != 0:
-            self._action += self._first
-        return self._action
 
 
 class _SeenValues:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tianji_algos.core import Executor, Spaces
-from tianji_algos.device import device_of, on_host
+from tianji_algos.device import is_on_host
 from tianji_algos.distributions import Gaussian, distribution_for
 from tianji_algos.models import q_network
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
@@ -77,16 +77,13 @@ class MLPActorCritic(ActorCritic):
 
     def executor(self, batch_size: int) -> Executor:
         """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
-        if not self._on_cpu():
+        if not is_on_host(self):
             return super().executor(batch_size)
         return NumpyExecutor(self, partial(_NumpyActorCritic, self))
 
     def backprop(self) -> Backprop:
         """Train in numpy on a CPU, in torch elsewhere."""
-        return MLPBackprop(self) if self._on_cpu() else super().backprop()
-
-    def _on_cpu(self) -> bool:
-        return on_host(device_of(self))
+        return MLPBackprop(self) if is_on_host(self) else super().backprop()
 
     def _network(self, output_gains: Sequence[float]) -> nn.Sequential:
         settings = self.settings
@@ -188,20 +185,17 @@ class MLPQ(QNetwork):
 
     def executor(self, batch_size: int) -> Executor:
         """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
-        if not self._on_cpu():
+        if not is_on_host(self):
             return super().executor(batch_size)
         return NumpyExecutor(self, partial(_numpy_q, self))
 
     def evaluation(self) -> Forward:
         """Evaluate in numpy on a CPU, in torch elsewhere."""
-        return _numpy_q(self, value_views(self)) if self._on_cpu() else super().evaluation()
+        return _numpy_q(self, value_views(self)) if is_on_host(self) else super().evaluation()
 
     def backprop(self) -> q_network.Backprop:
         """Train in numpy on a CPU, in torch elsewhere."""
-        return MLPQBackprop(self) if self._on_cpu() else super().backprop()
-
-    def _on_cpu(self) -> bool:
-        return on_host(device_of(self))
+        return MLPQBackprop(self) if is_on_host(self) else super().backprop()
 
 
 class _NumpyQ:

@@ -231,7 +231,10 @@ class PPORollout(PolicyRollout):
                     normalize(advantage[own])
             return
         sums = np.array(
-            [(advantage[own].sum(dtype=np.float64), _square_sum(advantage[own])) for own in slices]
+            [
+                (advantage[own].sum(dtype=np.float64), np.square(advantage[own], dtype=np.float64).sum())
+                for own in slices
+            ]
         )
         self._peers.add_up(torch.from_numpy(sums))
         mean, mean_square = sums.T / np.maximum(totals, 1)
@@ -302,10 +305,6 @@ def normalize(advantage: Floats) -> None:
     advantage -= advantage.mean()
     spread = np.sqrt(np.dot(advantage, advantage) / np.float32(len(advantage)))
     advantage /= spread + SMALL
-
-
-def _square_sum(advantage: Floats) -> float:
-    return float(np.square(advantage, dtype=np.float64).sum())
 
 
 class SequenceRollout(PPORollout):

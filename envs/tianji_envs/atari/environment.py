@@ -6,10 +6,13 @@ scores of the games are kept.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
+import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, NamedTuple, Protocol
+from typing import Any, ClassVar, Final, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -68,13 +71,9 @@ class AtariFactory(EnvironmentFactory):
 
 
 def _emulators(game: str, num_envs: int, limit: int, options: AtariOptions, threads: int) -> Emulators:
-    if options.backend == "ale":
-        from tianji_envs.atari.emulators import AleEmulators  # noqa: PLC0415 - an extra
-
-        return AleEmulators(game, num_envs, limit, options, threads)
-    from tianji_envs.atari.emulators import EnvPoolEmulators  # noqa: PLC0415 - an extra, and takes 1.5 s
-
-    return EnvPoolEmulators(game, num_envs, limit, options, threads)
+    backend: type[AleEmulators | EnvPoolEmulators]
+    backend = AleEmulators if options.backend == "ale" else EnvPoolEmulators
+    return backend(game, num_envs, limit, options, threads)
 
 
 def _missing(backend: str) -> MissingExtraError:
@@ -107,22 +106,103 @@ class Turn(NamedTuple):
     lives: npt.NDArray[np.int32]
 
 
-class Emulators(Protocol):
+class Emulators(ABC):
     """N emulators of whole games with unclipped rewards, which autoreset as ``VectorEnvironment`` says."""
 
     num_actions: int
+    _vector: Any = None
+    """The library's environment, which frees its emulators and their threads when nothing refers to it."""
 
+    @abstractmethod
     def reset(self, seeds: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
         """Begin a game in every emulator; returns frames and lives as ``Turn`` has them."""
-        ...
 
     def step(self, actions: npt.NDArray[np.int32]) -> Turn:
         """Act once in every emulator."""
-        ...
+        frames, reward, terminated, truncated, info = self._vector.step(actions)
+        return Turn(frames, reward, terminated, truncated, info["lives"])
 
     def close(self) -> None:
         """Free the emulators. Harmless when repeated."""
-        ...
+        self._vector = None
+
+
+class AleEmulators(Emulators):
+    """N emulators of one game.
+
+    ALE's own ``episodic_life`` begins a new game where a life is lost, so later lives would never be
+    played; it stays off.
+
+    Args:
+        max_steps: of a game, not counting what it begins with.
+    """
+
+    def __init__(self, game: str, num_envs: int, max_steps: int, options: AtariOptions, threads: int) -> None:
+        from ale_py.vector_env import AtariVectorEnv  # noqa: PLC0415 - an extra
+
+        # With ALE_ROMS_DIR set, ale_py prints where the ROMs come from; stdout is for results.
+        with contextlib.redirect_stdout(sys.stderr):
+            self._vector = AtariVectorEnv(
+                game,
+                num_envs,
+                num_threads=min(threads, num_envs),
+                max_num_frames_per_episode=max_steps * options.frame_skip,
+                repeat_action_probability=options.sticky,
+                full_action_space=options.full_action_space,
+                img_height=options.size,
+                img_width=options.size,
+                stack_num=1,
+                frameskip=options.frame_skip,
+                noop_max=options.noop_max,
+                episodic_life=False,
+                reward_clipping=False,
+                use_fire_reset=options.fire_reset,
+            )
+        self.num_actions = len(self._vector.ale.get_action_set())
+
+    def reset(self, seeds: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+        """Begin a game in every emulator."""
+        frames, info = self._vector.reset(seed=seeds)
+        return frames, info["lives"]
+
+
+class EnvPoolEmulators(Emulators):
+    """N emulators of one game.
+
+    A pool takes its seeds when it is made, so each reset makes a new one.
+
+    Args:
+        options: of emulation.
+    """
+
+    def __init__(self, game: str, num_envs: int, max_steps: int, options: AtariOptions, threads: int) -> None:
+        import envpool  # noqa: PLC0415 - an extra, and takes 1.5 s
+
+        self._build = envpool.make_gymnasium
+        self._task = f"{title(game)}-v5"
+        self._settings: dict[str, Any] = {
+            "num_envs": num_envs,
+            "num_threads": min(threads, num_envs),
+            "max_episode_steps": max_steps,
+            "repeat_action_probability": options.sticky,
+            "full_action_space": options.full_action_space,
+            "img_height": options.size,
+            "img_width": options.size,
+            "stack_num": 1,
+            "frame_skip": options.frame_skip,
+            "noop_max": max(1, options.noop_max),  # It draws from 1 to noop_max.
+            "episodic_life": False,
+            "reward_clip": False,
+            "use_fire_reset": options.fire_reset,
+        }
+        self.num_actions = int(envpool.make_spec(self._task, **self._settings).action_space.n)
+
+    def reset(self, seeds: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
+        """Begin a game in every emulator."""
+        self.close()
+        self._vector = self._build(self._task, env_seed=seeds.tolist(), **self._settings)
+        frames, info = self._vector.reset()
+        return frames, info["lives"]
 
 
 class AtariVectorEnvironment(VectorEnvironment):

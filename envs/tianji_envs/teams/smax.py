@@ -83,7 +83,8 @@ class SMAXFactory(EnvironmentFactory):
         keywords = asdict(read_options(options)) | {"max_steps": limit - 1}
         _settle_jax(threads)
         try:
-            battles = _import_battles()
+            with _kept_streams():
+                battles = importlib.import_module("tianji_envs.teams.smax_vector")
         except ModuleNotFoundError as cause:
             raise _missing(cause.name) from cause
         try:
@@ -101,11 +102,6 @@ def _settle_jax(threads: int) -> None:
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if threads == 1:
         os.environ.setdefault("XLA_FLAGS", _ONE_THREAD)
-
-
-def _import_battles() -> Any:
-    with _kept_streams():
-        return importlib.import_module("tianji_envs.teams.smax_vector")
 
 
 @contextlib.contextmanager

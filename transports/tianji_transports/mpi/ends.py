@@ -176,7 +176,6 @@ class MpiOutlet(Outlet):
         back: tag of what the receiver answers.
         process: where the receiver is, from its first answer on.
         before: pushes before it came.
-        free: memory for loans.
         flying: memory whose message was not claimed yet, oldest first.
     """
 
@@ -184,12 +183,7 @@ class MpiOutlet(Outlet):
     back: int = field(kw_only=True)
     process: int = NOWHERE
     before: int = 0
-    free: list[Buffer] = field(default_factory=list)
     flying: deque[Buffer] = field(default_factory=deque)
-
-    def take_back(self, handle: Buffer) -> None:
-        """Return an unsent message's memory."""
-        self.free.append(handle)
 
     def write_off(self) -> None:
         """Count what a receiver that is gone had not claimed as void."""

@@ -58,7 +58,6 @@ class UcxOutlet(Outlet):
         endpoint: to where the receiver wants messages; None before its WELCOME.
         session: the receiver's life.
         opening: the first message to there, until it has left; then the receiver is there.
-        free: memory for loans.
         flying: memory that UCX may still read, with its request.
     """
 
@@ -67,12 +66,7 @@ class UcxOutlet(Outlet):
     endpoint: Any = None
     session: int = -1
     opening: Any = None
-    free: list[Buffer] = field(default_factory=list)
     flying: deque[tuple[Any, Buffer]] = field(default_factory=deque)
-
-    def take_back(self, handle: Buffer) -> None:
-        """Return an unsent message's memory."""
-        self.free.append(handle)
 
     def reap(self) -> None:
         """Take back the memory that UCX has read."""
@@ -174,9 +168,8 @@ class UcxInlet(Inlet):
 
     def reclaim(self, handle: Buffer) -> None:
         """Take a released message's memory back."""
+        super().reclaim(handle)
         self.pool.append(handle)
-        assert self.inbox is not None
-        self.inbox.held -= 1
 
 
 @dataclass(eq=False)

@@ -56,14 +56,12 @@ class ZmqOutlet(Outlet):
 
     Attributes:
         index: of the channel in the wiring.
-        free: memory for loans.
         flying: memory that ZMQ may still read, with the number of its push.
         session: the receiver's life that answered HELLO, 0 before.
         hello_at: when to say HELLO next, while there is no answer.
     """
 
     index: int = field(kw_only=True)
-    free: list[Buffer] = field(default_factory=list)
     flying: deque[tuple[int, Buffer]] = field(default_factory=deque)
     session: int = 0
     hello_at: float = 0.0
@@ -72,10 +70,6 @@ class ZmqOutlet(Outlet):
         """Set the number of pushes between two looks for credit, while some of the window is left."""
         super().__post_init__()
         self.stride = max(1, self.channel.window // 8)
-
-    def take_back(self, handle: Buffer) -> None:
-        """Return an unsent message's memory."""
-        self.free.append(handle)
 
     def handle(self, kind: int, session: int, number: int) -> bool:
         """Handle an answer of the receiver; returns False if it is invalid."""

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from tianji_algos.core import Executor, Spaces
-from tianji_algos.device import device_of, on_host, torch_type
+from tianji_algos.device import is_on_host, torch_type
 from tianji_algos.mappo.settings import TeamActorCriticSettings
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
 from tianji_algos.models.layers import NumpyExecutor, build_layers, gradient_views, value_views
@@ -88,16 +88,13 @@ class TeamActorCritic(ActorCritic):
 
     def executor(self, batch_size: int) -> Executor:
         """Act in numpy with a copy of the parameters on a CPU, in torch elsewhere."""
-        if not self._on_cpu():
+        if not is_on_host(self):
             return super().executor(batch_size)
         return NumpyExecutor(self, partial(_NumpyTeam, self))
 
     def backprop(self) -> Backprop:
         """Train in numpy on a CPU, in torch elsewhere."""
-        return TeamBackprop(self) if self._on_cpu() else super().backprop()
-
-    def _on_cpu(self) -> bool:
-        return on_host(device_of(self))
+        return TeamBackprop(self) if is_on_host(self) else super().backprop()
 
     def _networks(self, inputs: int, output_gains: list[float]) -> nn.ModuleList:
         settings = self.settings

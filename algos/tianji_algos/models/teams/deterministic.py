@@ -10,9 +10,8 @@ import torch
 
 from tianji_algos.core import Executor, Model, Spaces
 from tianji_algos.maddpg.settings import TeamDeterministicSettings
-from tianji_algos.models.batched import BatchedLayers, NumpyBatchedLayers
 from tianji_algos.models.layers import flat_views
-from tianji_algos.models.teams.networks import AgentRows, append_identity
+from tianji_algos.models.teams.networks import AgentRows, BatchedLayers, NumpyBatchedLayers, append_identity
 from tianji_algos.team import Records, Team
 
 Floats = npt.NDArray[np.float32]

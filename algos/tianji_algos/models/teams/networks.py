@@ -1,12 +1,18 @@
-"""The networks of a team in numpy, one for all agents or one for each, and what they see."""
+"""The networks of a team, one for all agents or one for each, and what they see.
+
+Those that are differentiated by hand go one by one; those that torch differentiates are computed together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
 from tianji_algos.models.layers import dense_network, select_layers
 from tianji_algos.team import Records, Team
@@ -106,3 +112,178 @@ class CentralNetwork:
         """Write the gradient of the last ``forward``, given ``d_output [1, N * M]``."""
         d_of_agents = np.ascontiguousarray(d_output.reshape(-1, self._agents).T)
         self._network.backward(d_of_agents, *select_layers(gradients, self._prefix))
+
+
+class BatchedLayers(nn.Module):
+    """G networks with orthogonal weights and zero biases, an activation after each hidden layer.
+
+    Torch differentiates them: they stand in losses that go through several networks, or through time.
+    ``AgentNetworks`` and ``DenseNetwork`` are for losses simple enough to be differentiated by hand.
+    """
+
+    def __init__(
+        self,
+        networks: int,
+        inputs: int,
+        hidden: Sequence[int],
+        outputs: int,
+        activation: str,
+        output_gain: float,
+    ) -> None:
+        super().__init__()
+        self.networks, self.inputs = networks, inputs
+        widths = list(pairwise((inputs, *hidden, outputs)))
+        self.weights = nn.ParameterList(nn.Parameter(torch.empty(networks, *width)) for width in widths)
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(networks, 1, width[1])) for width in widths)
+        self._activate = torch.tanh if activation == "tanh" else torch.relu
+        for weights in self.weights:
+            gain = output_gain if weights is self.weights[-1] else math.sqrt(2.0)
+            for weight in weights:
+                nn.init.orthogonal_(weight, gain)
+
+    def forward(self, rows: torch.Tensor, *, frozen: bool = False) -> torch.Tensor:
+        """Compute ``[G, B, outputs]`` of ``rows [G, B, inputs]``.
+
+        Args:
+            frozen: gradients reach the input alone, and not the parameters.
+        """
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            if frozen:
+                weight, bias = weight.detach(), bias.detach()  # noqa: PLW2901 - the same numbers
+            if layer > 0:
+                rows = self._activate(rows)
+            rows = torch.baddbmm(bias, rows, weight)
+        return rows
+
+
+class NumpyBatchedLayers:
+    """``BatchedLayers`` for acting, over arrays that it does not own.
+
+    Args:
+        arrays: weights and biases by the names that they have in a ``BatchedLayers`` called ``prefix``.
+    """
+
+    def __init__(self, arrays: Mapping[str, Floats], prefix: str, activation: str) -> None:
+        layers = sum(name.startswith(f"{prefix}.weights.") for name in arrays)
+        self._weights = [arrays[f"{prefix}.weights.{layer}"] for layer in range(layers)]
+        self._biases = [arrays[f"{prefix}.biases.{layer}"] for layer in range(layers)]
+        self._tanh = activation == "tanh"
+        self._outputs: list[Floats] = []
+
+    def __call__(self, rows: Floats) -> Floats:
+        """Compute ``[G, N, outputs]`` of ``rows [G, N, inputs]``; reused by the next call."""
+        if not self._outputs or self._outputs[0].shape[1] != rows.shape[1]:
+            shapes = [(len(rows), rows.shape[1], weight.shape[2]) for weight in self._weights]
+            self._outputs = [np.empty(shape, np.float32) for shape in shapes]
+        last = self._outputs[-1]
+        for weight, bias, output in zip(self._weights, self._biases, self._outputs, strict=True):
+            np.matmul(rows, weight, out=output)
+            np.add(output, bias, out=output)
+            if output is not last:
+                if self._tanh:
+                    np.tanh(output, out=output)
+                else:
+                    np.maximum(output, np.float32(0.0), out=output)
+            rows = output
+        return last
+
+
+class BatchedGRU(nn.Module):
+    """G networks of one layer of GRU cells (Cho et al., 2014), with orthogonal weights and zero biases.
+
+    The gates of a cell are in the order reset, update, new. As in torch and cuDNN, and unlike in the paper,
+    the reset gate is applied after what is remembered was multiplied by its weights, and not before.
+
+    Args:
+        width: H, of what each remembers and gives.
+    """
+
+    def __init__(self, networks: int, inputs: int, width: int) -> None:
+        super().__init__()
+        self._width = width
+        self.input_weight = nn.Parameter(torch.empty(networks, inputs, 3 * width))
+        self.state_weight = nn.Parameter(torch.empty(networks, width, 3 * width))
+        self.bias = nn.Parameter(torch.zeros(networks, 1, 3 * width))
+        self.state_bias = nn.Parameter(torch.zeros(networks, 1, width))
+        for weights in (self.input_weight, self.state_weight):
+            for weight in weights.detach():
+                for gate in weight.chunk(3, dim=1):
+                    nn.init.orthogonal_(gate)
+
+    def forward(self, rows: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
+        """Go through sequences from their first step, before which nothing is remembered.
+
+        Torch's own GRU takes a third longer for this on a CPU.
+
+        Args:
+            rows: ``[G, R, inputs]``: first of all sequences at step 0, then at step 1, and so on.
+            sizes: how many sequences have that step; those that end are the last.
+
+        Returns:
+            What each gives after each step, ``[G, R, H]``.
+        """
+        width = self._width
+        gates = torch.baddbmm(self.bias, rows, self.input_weight)
+        state = gates.new_zeros(len(gates), sizes[0], width)
+        outputs: list[torch.Tensor] = []
+        for size, gate in zip(sizes, torch.split(gates, list(sizes), dim=1), strict=True):
+            state = state[:, :size]
+            remembered = torch.bmm(state, self.state_weight)
+            both = torch.sigmoid(gate[..., : 2 * width] + remembered[..., : 2 * width])
+            reset, update = both.chunk(2, dim=2)
+            new = remembered[..., 2 * width :] + self.state_bias
+            new = torch.tanh(torch.addcmul(gate[..., 2 * width :], reset, new))
+            state = torch.lerp(new, state, update)
+            outputs.append(state)
+        return torch.cat(outputs, dim=1)
+
+
+class NumpyBatchedGRU:
+    """``BatchedGRU`` for acting, step by step, over arrays that it does not own.
+
+    Args:
+        arrays: parameters by the names that they have in a ``BatchedGRU`` called ``prefix``.
+        rows: N, of each network.
+
+    Attributes:
+        state: what is remembered, ``[G, N, H]``.
+    """
+
+    def __init__(self, arrays: Mapping[str, Floats], prefix: str, rows: int) -> None:
+        self._input_weight = arrays[f"{prefix}.input_weight"]
+        self._state_weight = arrays[f"{prefix}.state_weight"]
+        self._bias = arrays[f"{prefix}.bias"]
+        self._state_bias = arrays[f"{prefix}.state_bias"]
+        networks, width, gates = self._state_weight.shape
+        self.state = np.zeros((networks, rows, width), np.float32)
+        self._gates = np.empty((networks, rows, gates), np.float32)
+        self._remembered = np.empty_like(self._gates)
+
+    def __call__(self, rows: Floats) -> Floats:
+        """Move on by one step with ``rows [G, N, inputs]``; returns ``state``."""
+        state, gates, remembered = self.state, self._gates, self._remembered
+        width = state.shape[2]
+        np.matmul(rows, self._input_weight, out=gates)
+        gates += self._bias
+        np.matmul(state, self._state_weight, out=remembered)
+        both, new = gates[..., : 2 * width], gates[..., 2 * width :]
+        both += remembered[..., : 2 * width]
+        _sigmoid(both)
+        candidate = remembered[..., 2 * width :]
+        candidate += self._state_bias
+        candidate *= both[..., :width]
+        new += candidate
+        np.tanh(new, out=new)
+        state -= new
+        state *= both[..., width:]
+        state += new
+        return state
+
+
+def _sigmoid(values: Floats) -> None:
+    """Apply the logistic function in place; numpy's tanh is much faster than its exp."""
+    half = np.float32(0.5)
+    values *= half
+    np.tanh(values, out=values)
+    values *= half
+    values += half

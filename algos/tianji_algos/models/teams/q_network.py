@@ -14,8 +14,8 @@ from torch import nn
 
 from tianji_algos.core import Executor, Model, Spaces
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.models.batched import BatchedGRU, BatchedLayers, NumpyBatchedGRU, NumpyBatchedLayers
 from tianji_algos.models.layers import flat_views
+from tianji_algos.models.teams.networks import BatchedGRU, BatchedLayers, NumpyBatchedGRU, NumpyBatchedLayers
 from tianji_algos.qmix.settings import TeamQSettings
 from tianji_algos.team import Records, Team
 
