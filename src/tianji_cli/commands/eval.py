@@ -26,14 +26,14 @@ from tianji_cli.errors import RunFailed, TianjiError, UsageError, cut, describe
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import finite, number, several
-from tianji_cli.roles.actor.evaluator import BASELINES, Baseline, EvaluationLimits
+from tianji_cli.roles.evaluator import BASELINES, Baseline, EvaluationLimits
 from tianji_cli.telemetry.evaluation import START_S, Evaluation
 from tianji_cli.telemetry.report import of_agents, print_lines, write_json
 from tianji_cli.wire.reports import Evaluating
 from tianji_plugins import did_you_mean
 
 if TYPE_CHECKING:
-    from tianji_cli.roles.actor.evaluator import Evaluator
+    from tianji_cli.roles.evaluator import Evaluator
     from tianji_envs.core import VectorEnvironment
 
 

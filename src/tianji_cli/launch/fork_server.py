@@ -150,7 +150,7 @@ class ForkServer:
                 return self._start(own)
 
     def _build(self, spec: BuildSpec) -> Work | None:
-        from tianji_cli.worker.build_check import check_build  # noqa: PLC0415 - the root imports this module, too
+        from tianji_cli.worker.worker import check_build  # noqa: PLC0415 - the root imports this module, too
 
         output = BuildOutput.new()
 

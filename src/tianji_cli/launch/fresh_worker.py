@@ -60,7 +60,7 @@ def main() -> None:
         file.seek(0)
         specs = _SPECS.validate_json(file.read())
     if isinstance(specs, BuildSpec):
-        from tianji_cli.worker.build_check import check_build  # noqa: PLC0415 - the root imports this module, too
+        from tianji_cli.worker.worker import check_build  # noqa: PLC0415 - the root imports this module, too
 
         check_build(specs, BuildOutput(*output), root_pipe)
     else:

@@ -1,5 +1,263 @@
-"""Another name of ``tianji_cli.roles.actor.evaluator``, by which roles of users import it."""
+"""The evaluator: plays greedy episodes with a saved policy, one step of all its environments a turn.
 
-from tianji_cli.roles.actor.evaluator import Evaluator
+Untrained policies are played in the same way, to compare a trained one with.
+"""
 
-__all__ = ["Evaluator"]
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.errors import UsageError
+from tianji_cli.roles.actor.frame_stack import frame_stack
+from tianji_cli.roles.role import Role
+from tianji_cli.wire.reports import Evaluating, EvaluatorReport
+from tianji_envs.core import VectorEnvironment, derive_seed
+from tianji_envs.team import AVAILABLE, REWARD
+
+if TYPE_CHECKING:
+    from tianji_envs.core import VectorEnvironment
+
+
+MAX_PARALLEL: Final = 32
+"""Environments stepped side by side at most; more gain little and cost memory."""
+
+
+class Policy(Protocol):
+    """Plays: an agent, or a baseline to compare it with."""
+
+    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
+        """Reset memory where (``[N]``) the next observation is the first of an episode."""
+
+    def act_greedily(self, observation: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Choose actions ``[N, ...]``."""
+
+
+@dataclass(frozen=True)
+class EvaluationLimits:
+    """How long an evaluation may take: an episode of a policy that goes in circles may never end.
+
+    Attributes:
+        max_s: seconds from the first step.
+        max_steps: env steps of all episodes together; None for any number.
+    """
+
+    max_s: float = math.inf
+    max_steps: int | None = None
+
+
+class Evaluator(Role):
+    """Plays whole episodes without exploration.
+
+    Each environment plays a fixed share of the episodes: taking the first to end, whichever environment plays
+    them, would favour short ones. Where an environment has games, these are played and counted.
+    At a limit the episodes that have ended are the result, and the others are left out.
+
+    Args:
+        on_step: called after each step, to render for instance.
+
+    Attributes:
+        returns: of the episodes that have ended.
+        cut_off: the limit that was reached, in words; None as long as none was.
+    """
+
+    name = "evaluator"
+
+    def __init__(
+        self,
+        policy: Policy,
+        environment: VectorEnvironment,
+        episodes: int,
+        seed: int,
+        on_step: Callable[[VectorEnvironment], None] | None = None,
+        limits: EvaluationLimits = EvaluationLimits(),
+    ) -> None:
+        num_envs = environment.num_envs
+        self._wanted = episodes
+        self._limits = limits
+        self._began_s: float | None = None
+        self._env_steps = 0
+        self._policy = policy
+        self._environment = environment
+        self._on_step = on_step
+        self._left = np.full(num_envs, episodes // num_envs)
+        self._left[: episodes % num_envs] += 1
+        self._stack = frame_stack(environment)
+        space = environment.observation_space
+        self._frames = np.zeros((num_envs, *(space.shape or ())), space.dtype)
+        self._reward = np.zeros(num_envs, np.float32)
+        self._terminated = np.zeros(num_envs, np.bool_)
+        self._truncated = np.zeros(num_envs, np.bool_)
+        self._ended = np.zeros(num_envs, np.bool_)
+        self._running = np.zeros(num_envs, np.float64)
+        self._of_agents = np.zeros((num_envs, len(environment.agents)), np.float64)
+        self._all_of_agents = np.zeros(len(environment.agents), np.float64)
+        self._wins = 0
+        self.returns: list[float] = []
+        self.cut_off: str | None = None
+        policy.begin_episodes(np.ones(num_envs, np.bool_))  # It may have played before.
+        environment.reset(seed, self._frames)
+        self._stack.push(self._frames)
+
+    @property
+    def finished(self) -> str | None:
+        """All episodes were played, or a limit was reached."""
+        if self._left.any() and self.cut_off is None:
+            return None
+        return f"{len(self.returns)} episodes"
+
+    @property
+    def progress(self) -> Evaluating:
+        """Episodes that have ended, of how many, env steps of all, seconds."""
+        return Evaluating(len(self.returns), self._wanted, self._env_steps, self._seconds)
+
+    @property
+    def _seconds(self) -> float:
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
+
+    def turn(self) -> bool:
+        """Step every environment once."""
+        if self.finished is not None:
+            return False
+        if self._began_s is None:
+            self._began_s = time.monotonic()
+        # The step after an episode's end only shows the next one's first observation.
+        self._env_steps += int(np.count_nonzero((self._left > 0) & ~self._ended))
+        actions = self._policy.act_greedily(self._stack.seen)
+        self._environment.step(actions, self._frames, self._reward, self._terminated, self._truncated)
+        # What ended an episode in the last step was only reset in this one.
+        self._policy.begin_episodes(self._ended)
+        self._stack.forget(self._ended)
+        self._stack.push(self._frames)
+        np.logical_or(self._terminated, self._truncated, out=self._ended)
+        self._running += self._reward
+        if self._environment.agents:
+            self._of_agents += self._frames[REWARD]
+        over, score = self._games()
+        for i in np.flatnonzero(over):
+            if self._left[i]:
+                self._left[i] -= 1
+                self._count(i, float(score[i]))
+        self._running[over] = 0.0
+        self._of_agents[over] = 0.0
+        if self._on_step is not None:
+            self._on_step(self._environment)
+        if self._left.any():
+            self._check_limits()
+        return True
+
+    def _check_limits(self) -> None:
+        if self._seconds >= self._limits.max_s:
+            self.cut_off = f"{self._limits.max_s:g} s"
+        elif self._limits.max_steps is not None and self._env_steps >= self._limits.max_steps:
+            self.cut_off = f"{self._limits.max_steps:,} env steps"
+
+    def _count(self, i: np.intp, score: float) -> None:
+        """Count the episode that environment ``i`` has ended."""
+        self.returns.append(score)
+        self._all_of_agents += self._of_agents[i]
+        if self._environment.won is not None:
+            self._wins += bool(self._environment.won[i])
+
+    def _games(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:
+        """Environments whose game or episode ended with this step, and its score, ``[N]`` each."""
+        games = self._environment.games
+        return (self._ended, self._running) if games is None else (games.over, games.score)
+
+    @property
+    def win_rate(self) -> float | None:
+        """Share of the episodes so far that were won; None where nothing is won."""
+        if self._environment.won is None or not self.returns:
+            return None
+        return self._wins / len(self.returns)
+
+    @property
+    def agents(self) -> dict[str, float] | None:
+        """Mean return so far of each agent of a team, by name; None of a single agent."""
+        if not self._environment.agents or not self.returns:
+            return None
+        means = self._all_of_agents / len(self.returns)
+        return dict(zip(self._environment.agents, means.tolist(), strict=True))
+
+    def report(self) -> EvaluatorReport:
+        """The returns so far, the progress, and what is known of a limit, of wins and of each agent."""
+        return EvaluatorReport(
+            returns=tuple(self.returns),
+            progress=self.progress,
+            cut_off=self.cut_off,
+            win_rate=self.win_rate,
+            agents=self.agents,
+        )
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._environment.close()
+
+
+Array = npt.NDArray[Any]
+
+Baseline = Literal["random", "heuristic"]
+BASELINES: Final[tuple[Baseline, ...]] = get_args(Baseline)
+
+
+class RandomPolicy:
+    """Draws uniformly from the actions; those of a team, from the ones that each agent may choose.
+
+    Args:
+        seed: of those; what is drawn is independent of them.
+    """
+
+    def __init__(self, environment: VectorEnvironment, seed: int) -> None:
+        own = derive_seed(seed, environment.num_envs)  # The environments have the numbers below.
+        self._random = np.random.default_rng(own)
+        self._space = copy.deepcopy(environment.action_space)
+        self._space.seed(own)
+
+    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
+        """It remembers nothing."""
+
+    def act_greedily(self, observation: Array) -> Array:
+        """Draw actions ``[N, ...]``."""
+        if AVAILABLE in (observation.dtype.names or ()):
+            available = observation[AVAILABLE]
+            drawn: Array = np.where(available, self._random.random(available.shape), -1.0).argmax(axis=-1)
+            return drawn
+        return np.stack([self._space.sample() for _ in range(len(observation))])
+
+
+class HeuristicPolicy:
+    """Acts as an environment's own heuristic does.
+
+    Args:
+        heuristic: from observations ``[N, ...]`` to actions.
+    """
+
+    def __init__(self, heuristic: Callable[[Array], Array]) -> None:
+        self._heuristic = heuristic
+
+    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
+        """It remembers nothing."""
+
+    def act_greedily(self, observation: Array) -> Array:
+        """Choose actions ``[N, ...]``."""
+        return self._heuristic(observation)
+
+
+def baseline(name: Baseline, environment: VectorEnvironment, seed: int) -> RandomPolicy | HeuristicPolicy:
+    """Find a baseline for an environment.
+
+    Raises:
+        UsageError: the environment has no heuristic.
+    """
+    if name == "random":
+        return RandomPolicy(environment, seed)
+    if environment.heuristic is None:
+        raise UsageError("this environment has no heuristic to play by; --policy random would be right")
+    return HeuristicPolicy(environment.heuristic)

@@ -1,11 +1,12 @@
-"""A role: a loop of its own, and triggers that decide when it sends or receives."""
+"""Roles, the triggers that decide when they send or receive, and the loop that runs those of a process."""
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, Protocol
 
 from tianji_cli.wire.reports import RoleReport, UserReport
 from tianji_transports.core import Transport
@@ -76,3 +77,64 @@ class Role(ABC):
 def rejected_by(transport: Transport) -> tuple[int, str]:
     """Frames that an endpoint has rejected, and the reason of the first of them: for a role's report."""
     return transport.counters.rejected, transport.counters.first_rejection
+
+
+CHECK_EVERY_S: Final = 0.02
+"""Seconds between two looks at the control channel while the roles are busy."""
+
+SLEEP_S: Final = 0.25
+"""Longest sleep; messages, credits and the control channel end it sooner."""
+
+
+class RoleError(Exception):
+    """A role raised an error."""
+
+    def __init__(self, role: Role, error: BaseException) -> None:
+        self.role = role
+        self.error = error
+        super().__init__(f"{role.name} raised {type(error).__name__}")
+
+
+class ControlHandler(Protocol):
+    """Handles the control channel and signals, between two rounds of turns."""
+
+    def handle(self) -> bool:
+        """Handle the messages that are there; never wait. False ends the loop."""
+
+
+def run_in_turns(roles: Sequence[Role], handler: ControlHandler, sleep: Callable[[float], object]) -> None:
+    """Let every role pull its triggers and take a turn, over and over.
+
+    Args:
+        roles: take their turns in this order.
+        handler: is asked every ``CHECK_EVERY_S``, and before each sleep.
+        sleep: sleeps for so many seconds at most, or until there may be something to do.
+
+    Raises:
+        RoleError: names the role that raised.
+    """
+    triggers = [role.triggers for role in roles]
+    checked = 0.0
+    while True:
+        any_worked = False
+        for role, of_role in zip(roles, triggers, strict=True):
+            began = time.perf_counter()
+            worked = False
+            try:
+                # Triggers first: a role that was asleep begins its turn with the newest data.
+                for trigger in of_role:
+                    if trigger.when():
+                        worked |= trigger.do()
+                worked |= role.turn()
+            except (Exception, SystemExit) as error:
+                raise RoleError(role, error) from error
+            if worked:
+                role.busy_s += time.perf_counter() - began
+                any_worked = True
+        now = time.perf_counter()
+        if not any_worked or now - checked > CHECK_EVERY_S:
+            checked = now
+            if not handler.handle():
+                return
+        if not any_worked:
+            sleep(SLEEP_S)

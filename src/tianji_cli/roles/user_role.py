@@ -182,9 +182,8 @@ class UserRole(Role, HasSettings):
 
     def report(self) -> dict[str, Any]:
         """Rejected messages, which the root adds up; ``super().report() | {...}`` adds to them."""
-        refusals = self._validator.refusals
         endpoint = rejected_by(self.surroundings.transport)
-        return {"rejected": {self.name: refusals.reported, "endpoint": endpoint}}
+        return {"rejected": {self.name: self._validator.rejected.reported, "endpoint": endpoint}}
 
     def checked_report(self) -> UserReport:
         """Ask for the report, and check that it can be sent.

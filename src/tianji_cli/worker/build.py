@@ -16,8 +16,8 @@ from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.files.saved import checkpoints_of
 from tianji_cli.plan.graph import FRAGMENTS, POLICY, copies_for, slot_name
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
-from tianji_cli.roles.actor.evaluator import MAX_PARALLEL, Baseline, EvaluationLimits, Evaluator, baseline
 from tianji_cli.roles.buffer.buffer import Buffer
+from tianji_cli.roles.evaluator import MAX_PARALLEL, Baseline, EvaluationLimits, Evaluator, baseline
 from tianji_cli.roles.learner.data_source import DataSource
 from tianji_cli.roles.learner.episodes import Episodes
 from tianji_cli.roles.learner.learner import Learner, Publisher

@@ -1,5 +1,8 @@
 """A worker process: builds its roles, runs them in turn, and stops in order, whatever ends it.
 
+The fork server's first child builds environment, model and layout once, and reports what cannot be built
+before anything runs.
+
 Its life is tied to its root's. Every worker inherits the reading end of a pipe whose writing end only the
 root has. With ``O_ASYNC`` the kernel sends SIGIO when the writing end is closed, which a SIGKILL of the
 root does too.
@@ -25,16 +28,17 @@ from tianji_cli.errors import describe
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.regular import write_to
-from tianji_cli.plan.plan import ROOT_RANK, PlannedProcess
-from tianji_cli.plan.spec import JobSpec, ProcessSpec
-from tianji_cli.roles.loop import RoleError, run_in_turns
-from tianji_cli.roles.role import Role
+from tianji_cli.plan.plan import ROOT_RANK, PlannedProcess, expected_hosts, make_plan
+from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
+from tianji_cli.roles.role import Role, RoleError, run_in_turns
 from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.address import engine_options
 from tianji_cli.wire.control import ControlClient
 from tianji_cli.wire.messages import (
     Addresses,
     Allow,
+    BuildOutput,
+    BuildReport,
     Failed,
     Finished,
     PeerLost,
@@ -181,7 +185,7 @@ def _carry(roles: Sequence[Role], handler: _ControlHandler) -> None:
 def _run_evaluator(evaluator: Role, handler: _ControlHandler) -> None:
     handler.begin([evaluator])
     try:
-        while evaluator.finished is None and handler.attend():
+        while evaluator.finished is None and handler.handle():
             began = time.perf_counter()
             evaluator.turn()
             evaluator.busy_s += time.perf_counter() - began
@@ -234,13 +238,13 @@ class _ControlHandler:
         stops all.
         """
         while not self._peers_known:
-            if not self.attend():
+            if not self.handle():
                 return False
             if not self._peers_known:
                 self._control.wait(self._report_every_s)
         return True
 
-    def attend(self) -> bool:
+    def handle(self) -> bool:
         """Report, then hear the root; the other order could leave a message unseen while asleep."""
         if self._lifeline is not None and self._lifeline.cut:
             return False
@@ -349,3 +353,43 @@ class ParentDeathWatch:
     def _on_cut(self, _number: int, _frame: object) -> None:
         self.cut = True
         signal.alarm(SAVE_LIMIT_S)  # SIGALRM's default ends the process.
+
+
+FORKABLE: Final = ("tianji_algos.", "tianji_cli.")
+"""Packages of which a fork server may import everything: they start no threads and hold no files."""
+
+
+def check_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> None:
+    """Build what every process of a job will build, and report why it cannot be; exits with status 1 then.
+
+    It has no log, for there is no run yet: ``output`` takes the report and what is printed.
+    """
+    setproctitle.setproctitle("tianji: first build")
+    ParentDeathWatch(lifeline, saves=False)
+    output.take_prints()
+    sys.path[:] = spec.path
+    before = set(sys.modules)
+    try:
+        _build(spec)
+        imported = sorted(name for name in sys.modules.keys() - before if name.startswith(FORKABLE))
+        report = BuildReport(imported=tuple(imported))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's modules raise
+        report = BuildReport(error=text(describe(error)), traceback=text(traceback.format_exc()))
+    os.write(output.report, report.model_dump_json().encode())
+    sys.exit(1 if report.error else 0)
+
+
+def _build(spec: BuildSpec) -> None:
+    # Imported here: a process started anew has its title and its output before the first slow import.
+    from tianji_cli.worker.experience import check_replay_memory  # noqa: PLC0415
+    from tianji_cli.worker.parts import Job, Parts  # noqa: PLC0415
+
+    config = parse_config(spec.config)
+    plan = make_plan(config, expected_hosts(config))
+    parts = Parts(Job("", config, plan, spec.directory), plan.carrying("learner")[0], 0)
+    model = parts.model()
+    parts.agent(model, 1, seed=0)
+    parts.embryo(model)
+    _ = parts.layout  # It refuses a model that does not go with the update rule.
+    if config.learns_from_replay:
+        check_replay_memory(parts, sum(plan.is_local(process.rank) for process in plan.carrying("buffer")))

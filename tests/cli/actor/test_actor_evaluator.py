@@ -12,7 +12,7 @@ from tianji_algos import registry as algorithms
 from tianji_algos.core import Agent, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.ppo.settings import PPOAgentSettings
-from tianji_cli.roles.actor.evaluator import EvaluationLimits, Evaluator
+from tianji_cli.roles.evaluator import EvaluationLimits, Evaluator
 from tianji_cli.wire.reports import Evaluating, EvaluatorReport
 from tianji_envs.core import BaseEnv
 from tianji_envs.gym import GymFactory

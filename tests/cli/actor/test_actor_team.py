@@ -12,7 +12,7 @@ from cli.film import Film
 from cli.skirmish import SIZES, Recruit, Skirmish
 
 from tianji_cli.errors import UsageError
-from tianji_cli.roles.actor.evaluator import BASELINES, Evaluator, RandomPolicy, baseline
+from tianji_cli.roles.evaluator import BASELINES, Evaluator, RandomPolicy, baseline
 from tianji_cli.wire.reports import EvaluatorReport
 from tianji_envs.errors import BrokenEnvironmentError
 

@@ -98,8 +98,8 @@ def test_a_fragment_of_an_impossible_age_is_refused(line: Callable[..., Line], a
     Fragment(LAYOUT, memory).header["age_ns"] = age_ns
     one.send(bytes(memory))
     one.admit()
-    assert (one.store.validator.refusals.count, one.store.limiter.received) == (1, 0)
-    assert "claims an age" in one.store.validator.refusals.first
+    assert (one.store.validator.rejected.count, one.store.limiter.received) == (1, 0)
+    assert "claims an age" in one.store.validator.rejected.first
 
 
 def test_when_it_winds_down_whatever_comes_is_received(line: Callable[..., Line]) -> None:
@@ -126,8 +126,8 @@ def test_what_is_no_fragment_leaves_no_trace_but_its_count(line: Callable[..., L
     for payload in payloads:
         one.send(bytes(payload))
         one.admit()
-    assert one.store.validator.refusals.count == len(payloads)
-    assert one.store.validator.refusals.first.startswith("a message from rank 1")
+    assert one.store.validator.rejected.count == len(payloads)
+    assert one.store.validator.rejected.first.startswith("a message from rank 1")
     assert one.store.replay.size == one.store.limiter.received == EACH
     assert len(one.store.arrivals()) == 1
     one.send()

@@ -196,9 +196,9 @@ def test_a_foreign_fragment_is_rejected_counted_and_released(
     for repetition in range(3 * slots):
         assert one.send(header={"sequence": 1, "before": 4} | header)
         one.buffer.turn()
-        assert one.store.validator.refusals.count == repetition + 1
-    assert reason in one.store.validator.refusals.first
-    assert "rank 1" in one.store.validator.refusals.first
+        assert one.store.validator.rejected.count == repetition + 1
+    assert reason in one.store.validator.rejected.first
+    assert "rank 1" in one.store.validator.rejected.first
     assert one.store.validator.receptions == before
 
 
@@ -210,8 +210,8 @@ def test_messages_of_another_size_are_rejected(line: OpenLine, lends: bool, payl
     for _ in range(20):
         one.send_bytes(payload[: one.store.layout.nbytes + 64])
         one.buffer.turn()
-    assert one.store.validator.refusals.count == 20
-    assert "bytes, not" in one.store.validator.refusals.first
+    assert one.store.validator.rejected.count == 20
+    assert "bytes, not" in one.store.validator.rejected.first
 
 
 @engines
@@ -220,7 +220,7 @@ def test_garbage_of_the_right_size_is_rejected(line: OpenLine, lends: bool) -> N
     for _ in range(20):
         one.send_bytes(b"\xff" * one.store.layout.nbytes)
         one.buffer.turn()
-    assert one.store.validator.refusals.count == 20
+    assert one.store.validator.rejected.count == 20
     assert one.store.validator.receptions == {}
 
 

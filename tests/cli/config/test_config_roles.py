@@ -212,7 +212,7 @@ def test_a_name_of_an_installed_package_is_a_type(place: Path, monkeypatch: pyte
 def test_roles_of_installed_packages_are_listed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    point = EntryPoint("judge", "tianji_cli.roles.actor.evaluator:Evaluator", ROLES.group)
+    point = EntryPoint("judge", "tianji_cli.roles.evaluator:Evaluator", ROLES.group)
     monkeypatch.setattr(
         "tianji_plugins._brought", lambda group: {"judge": point} if group == point.group else {}
     )

@@ -20,7 +20,7 @@ from tianji_cli.roles.buffer.rollout import RolloutStore
 from tianji_cli.roles.learner.data_source import RolloutSource
 from tianji_cli.roles.learner.episodes import Episodes
 from tianji_cli.roles.learner.learner import Learner, Publisher
-from tianji_cli.roles.loop import run_in_turns
+from tianji_cli.roles.role import run_in_turns
 from tianji_cli.root.accounting import reconcile
 from tianji_cli.wire.fragment import FragmentStats
 from tianji_cli.wire.parameters import PublishedPolicy
@@ -84,7 +84,7 @@ class Training:
         roles = [self.stage.actor, self.buffer, self.learner]
 
         class UntilFinished:
-            def attend(_) -> bool:  # noqa: N805 - the training is ``self``
+            def handle(_) -> bool:  # noqa: N805 - the training is ``self``
                 return self.learner.finished is None
 
         run_in_turns(roles, UntilFinished(), lambda _seconds: pytest.fail("everybody sleeps"))

@@ -14,10 +14,10 @@ from tianji_algos.core import ReplayEmbryo, Spaces, UpdateResult, build_model
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
 from tianji_algos.models.settings import MLPQSettings
 from tianji_cli.config.schema import SamplerName
-from tianji_cli.roles.actor.evaluator import Evaluator
 from tianji_cli.roles.buffer.rate_limiter import RateLimiter
 from tianji_cli.roles.buffer.replay.samplers import SMALLEST_PRIORITY, PrioritisedSampler
 from tianji_cli.roles.buffer.replay.store import ReplayStore
+from tianji_cli.roles.evaluator import Evaluator
 from tianji_cli.roles.learner.data_source import LocalReplayClient, ReplaySource
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields

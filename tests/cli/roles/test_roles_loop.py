@@ -3,8 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from tianji_cli.roles.loop import CHECK_EVERY_S, SLEEP_S, RoleError, run_in_turns
-from tianji_cli.roles.role import Role, Trigger
+from tianji_cli.roles.role import CHECK_EVERY_S, SLEEP_S, Role, RoleError, Trigger, run_in_turns
 
 
 class Noted(Role):
@@ -33,8 +32,8 @@ class Rounds:
     def __init__(self, notes: list[str], number: int) -> None:
         self.notes, self.left = notes, number
 
-    def attend(self) -> bool:
-        self.notes.append("attend")
+    def handle(self) -> bool:
+        self.notes.append("handle")
         self.left -= 1
         return self.left > 0
 
@@ -51,7 +50,7 @@ def sleep(notes: list[str]) -> Callable[[float], None]:
 
 def test_roles_take_turns_in_their_order(notes: list[str], sleep: Callable[[float], None]) -> None:
     run_in_turns([Noted("a", notes), Noted("b", notes)], Rounds(notes, 2), sleep)
-    one_round = ["a turns", "b turns", "attend"]
+    one_round = ["a turns", "b turns", "handle"]
     assert notes == [*one_round, f"sleep {SLEEP_S:g}", *one_round]
 
 
@@ -61,28 +60,28 @@ def test_nobody_sleeps_while_anybody_works(notes: list[str], sleep: Callable[[fl
     assert notes[:first_sleep].count("b turns") == 51
 
 
-def test_the_attendant_is_asked_before_every_sleep(notes: list[str], sleep: Callable[[float], None]) -> None:
+def test_control_is_handled_before_every_sleep(notes: list[str], sleep: Callable[[float], None]) -> None:
     run_in_turns([Noted("a", notes, [False, True, False])], Rounds(notes, 5), sleep)
     assert f"sleep {SLEEP_S:g}" in notes
     for before, after in pairwise(notes):
-        assert not after.startswith("sleep") or before == "attend"
+        assert not after.startswith("sleep") or before == "handle"
 
 
-def test_a_busy_process_still_attends(notes: list[str], sleep: Callable[[float], None]) -> None:
+def test_a_busy_process_still_handles_control(notes: list[str], sleep: Callable[[float], None]) -> None:
     class Busy(Noted):
         def turn(self) -> bool:
             return True
 
     assert CHECK_EVERY_S < SLEEP_S
     run_in_turns([Busy("a", notes)], Rounds(notes, 3), sleep)
-    assert notes == ["attend"] * 3
+    assert notes == ["handle"] * 3
 
 
 def test_triggers_that_are_due_come_before_the_turn(notes: list[str], sleep: Callable[[float], None]) -> None:
     due, idle = Noted("due", notes), Noted("idle", notes)
     due.due = True
     run_in_turns([idle, due], Rounds(notes, 1), sleep)
-    assert notes == ["idle turns", "due triggers", "due turns", "attend"]
+    assert notes == ["idle turns", "due triggers", "due turns", "handle"]
 
 
 @pytest.mark.parametrize("did", [True, False])

@@ -181,7 +181,7 @@ def test_a_memory_of_a_fragment_is_all_of_it(one: Any, tmp_path: Path) -> None:
 
 def test_a_class_that_is_none_of_ours_is_not_found() -> None:
     with pytest.raises(UsageError, match="not a subclass of UserRole"):
-        find_user_role("tianji_cli.roles.actor.evaluator:Evaluator")
+        find_user_role("tianji_cli.roles.evaluator:Evaluator")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class Worker:
         self.counts["fragments"] += fragments
         self._clock.now = until
         self.windows.look(finished=fragments > 0)
-        return self.windows.attend()
+        return self.windows.handle()
 
     def counted(self) -> list[tuple[float, float]]:
         return [(window["wall_s"], window["fragments"]) for window in self.windows.counted()]

@@ -1,1 +1,1 @@
-"""The actor steps environments and pushes what it saw; the evaluator plays whole episodes."""
+"""The actor steps environments and pushes what it saw."""

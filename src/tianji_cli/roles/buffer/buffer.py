@@ -113,7 +113,7 @@ class Buffer(Role):
                 (*source, *astuple(reception)) for source, reception in validator.receptions.items()
             ),
             rejected={
-                "fragments": validator.refusals.reported,
+                "fragments": validator.rejected.reported,
                 "endpoint": rejected_by(self._transport),
             },
         )
@@ -188,7 +188,7 @@ class ReplayBuffer(Buffer):
         while (claim := self._transport.probe(PRIORITIES)) is not None:
             update = read_priorities(self._priorities, claim.view(), store.job)
             if isinstance(update, str):
-                store.validator.refusals.add(claim, update)
+                store.validator.rejected.add(claim, update)
             else:
                 store.replay.update_priorities(*update)
                 self._awaits_priorities = False

@@ -28,12 +28,12 @@ class FragmentValidator:
 
     Attributes:
         receptions: what was received, by source.
-        refusals: messages that were rejected.
+        rejected: messages that were.
     """
 
     def __init__(self, layout: FragmentLayout, job: int, actors: Mapping[int, Sequence[int]]) -> None:
         self.receptions: dict[Source, Reception] = {}
-        self.refusals = Rejected()
+        self.rejected = Rejected()
         self._layout = layout
         self._job = job
         self._actors = actors
@@ -42,7 +42,7 @@ class FragmentValidator:
         """Whether a message is as large as a fragment; one that is not is rejected."""
         if claim.nbytes == self._layout.nbytes:
             return True
-        self.refusals.add(claim, f"it has {claim.nbytes} bytes, not {self._layout.nbytes}")
+        self.rejected.add(claim, f"it has {claim.nbytes} bytes, not {self._layout.nbytes}")
         return False
 
     def admit(self, claim: Claim, fragment: Fragment) -> Reception | None:
@@ -55,7 +55,7 @@ class FragmentValidator:
         rejection = fragment.refusal(self._job, self._actors.get(claim.source, ()))
         rejection = rejection or self._wrong_order(fragment)
         if rejection is not None:
-            self.refusals.add(claim, rejection)
+            self.rejected.add(claim, rejection)
             return None
         header = fragment.header
         reception = self.receptions.setdefault(fragment.source, Reception())

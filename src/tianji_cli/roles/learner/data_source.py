@@ -368,7 +368,7 @@ class RemoteReplayClient(ReplayClient):
         self._outbox = PriorityOutbox(transport, buffer, job, batches.size)
         self._keys: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)
         self._winding_down = False
-        self._refusals = Rejected()
+        self._rejected = Rejected()
 
     def arrivals(self) -> Sequence[FragmentStats]:
         """Hear what the buffer received."""
@@ -379,7 +379,7 @@ class RemoteReplayClient(ReplayClient):
             stats = FragmentStats.read(self._stats, claim.view(), self._job)
             claim.release()
             if isinstance(stats, str):
-                self._refusals.add(claim, stats)
+                self._rejected.add(claim, stats)
                 continue
             arrived.append(stats)
         return arrived
@@ -393,7 +393,7 @@ class RemoteReplayClient(ReplayClient):
             if isinstance(arrays, BatchArrays):
                 np.copyto(self._keys, arrays.key)
                 return arrays
-            self._refusals.add(claim, arrays)
+            self._rejected.add(claim, arrays)
             # In step, the buffer waits for an answer to every batch.
             self._keys[:] = NO_SAMPLE
             self.give_priorities(np.zeros(len(self._keys), np.float32))
@@ -411,7 +411,7 @@ class RemoteReplayClient(ReplayClient):
     def report(self) -> LearnerReport:
         """Messages that were refused: how many, and why the first."""
         return LearnerReport(
-            rejected={"batches": self._refusals.reported, "endpoint": rejected_by(self._transport)}
+            rejected={"batches": self._rejected.reported, "endpoint": rejected_by(self._transport)}
         )
 
     def _discard_batches(self) -> None:

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from tianji_cli.errors import describe
 from tianji_cli.launch.children import end_with_parent
-from tianji_cli.roles.loop import RoleError
+from tianji_cli.roles.role import RoleError
 from tianji_lab.profile.probe.protocol import STEP, Answer, Failed
 
 if TYPE_CHECKING:

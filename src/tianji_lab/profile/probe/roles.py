@@ -73,7 +73,7 @@ class Reading:
 
 
 class Windows:
-    """Reads counters when something is finished and it is time; attends a loop, which it ends.
+    """Reads counters when something is finished and it is time, and ends the loop that it is the handler of.
 
     Args:
         step: says how many windows there are to be, and how long, and when to sleep.
@@ -115,7 +115,7 @@ class Windows:
         if len(self._readings) > self._step.windows:
             self._end(ended)
 
-    def attend(self) -> bool:
+    def handle(self) -> bool:
         """Go on until the last window and what follows it are over, or it has taken too long."""
         now = time.perf_counter()
         if not self._over and now >= self._enough and len(self._readings) > 1:
@@ -289,7 +289,7 @@ class Recorder:
         self._wanted = wanted
         self._until = time.perf_counter() + RECORD_S
 
-    def attend(self) -> bool:
+    def handle(self) -> bool:
         """Go on while more is wanted and there is time for it, but until a vector step was made."""
         in_time = time.perf_counter() < self._until or self._stepping.calls == 0
         return in_time and len(self.fragments) < self._wanted

@@ -33,7 +33,7 @@ from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.learner.data_source import DataSource
 from tianji_cli.roles.learner.learner import Learner
-from tianji_cli.roles.loop import run_in_turns
+from tianji_cli.roles.role import run_in_turns
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
 from tianji_cli.worker.build import Wrappers, build_roles
 from tianji_cli.worker.parts import Job, Parts
@@ -267,7 +267,7 @@ class _Filling:
         self._limiter = store.limiter
         self._until = time.perf_counter() + FILL_S
 
-    def attend(self) -> bool:
+    def handle(self) -> bool:
         """Go on while there is room and time, but until there is a fragment."""
         in_time = time.perf_counter() < self._until or not self._limiter.received
         return in_time and self._limiter.received < self._limiter.warmup

@@ -33,7 +33,7 @@ class FollowerSource(ABC):
         self._transport = transport
         self._job = job
         self._header: RoundHeader | None = None
-        self._refusals = Rejected()
+        self._rejected = Rejected()
 
     def header(self) -> RoundHeader | None:
         """Hand out the next header once all of its shards are there, once; None until then."""
@@ -44,7 +44,7 @@ class FollowerSource(ABC):
         while self._missing(self._header) and (claim := self._transport.probe(SHARDS)) is not None:
             refusal = self._take(claim)
             if refusal is not None:
-                self._refusals.add(claim, refusal)
+                self._rejected.add(claim, refusal)
         if self._missing(self._header):
             return None
         header, self._header = self._header, None
@@ -61,7 +61,7 @@ class FollowerSource(ABC):
     def report(self) -> FollowerReport:
         """What the root is told: messages that were refused, how many, and why the first."""
         return FollowerReport(
-            rejected={"shares": self._refusals.reported, "endpoint": rejected_by(self._transport)}
+            rejected={"shares": self._rejected.reported, "endpoint": rejected_by(self._transport)}
         )
 
     @abstractmethod
@@ -78,7 +78,7 @@ class FollowerSource(ABC):
             claim.release()
             if isinstance(header, RoundHeader):
                 return header
-            self._refusals.add(claim, header)
+            self._rejected.add(claim, header)
         return None
 
 

@@ -252,7 +252,7 @@ class ScatteringReplayClient(ReplayClient):
         self._is_drawn = False
         self._rounds = 0
         self._unanswered = 0
-        self._refusals = Rejected()
+        self._rejected = Rejected()
 
     def arrivals(self) -> Sequence[FragmentStats]:
         """Describe what the buffer received since the last call."""
@@ -299,13 +299,13 @@ class ScatteringReplayClient(ReplayClient):
 
     def report(self) -> LearnerReport:
         """Messages that were refused: how many, and why the first."""
-        return LearnerReport(rejected={"priorities": self._refusals.reported})
+        return LearnerReport(rejected={"priorities": self._rejected.reported})
 
     def _take_priorities(self) -> None:
         while (claim := self._transport.probe(PRIORITIES)) is not None:
             update = read_priorities(self._priorities, claim.view(), self.scatter.job)
             if isinstance(update, str):
-                self._refusals.add(claim, update)
+                self._rejected.add(claim, update)
             else:
                 self._store.replay.update_priorities(*update)
             claim.release()
