@@ -65,11 +65,7 @@ class TrainingState:
 
 
 class CheckpointWriter:
-    """Writes checkpoints of one run.
-
-    Args:
-        model: whose parameters are saved, each under its own name.
-    """
+    """Writes checkpoints of one run: a model's parameters, each under its own name."""
 
     def __init__(self, directory: Path, model: Model, keep: int) -> None:
         self._directory = directory

@@ -23,9 +23,7 @@ class LinkedDirectories:
 
     Links to them are replaced in one step, so a reader finds a whole directory at any moment.
 
-    Args:
-        directory: holds them; made if it is not there. What a kill has left of an earlier writer is removed.
-        links: names of the links.
+    What a kill has left of an earlier writer is removed.
     """
 
     def __init__(self, directory: Path, links: Sequence[str]) -> None:

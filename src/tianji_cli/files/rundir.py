@@ -34,11 +34,7 @@ class NoSuchRunError(RunDirectoryError):
 
 @dataclass(frozen=True)
 class RunDirectory:
-    """Where the files of one run are.
-
-    Attributes:
-        path: the directory itself.
-    """
+    """Where the files of one run are."""
 
     path: Path
 

@@ -49,10 +49,7 @@ AVERAGE: Final = "average"
 class ChannelEdge:
     """A stream from all processes that carry one role to each that carries another.
 
-    Attributes:
-        name: what it carries; unique among those that a role receives.
-        sender: the role that pushes.
-        receiver: the role that probes.
+    Its name is unique among those that the receiver receives.
     """
 
     name: str
@@ -62,13 +59,7 @@ class ChannelEdge:
 
 @dataclass(frozen=True)
 class SlotEdge:
-    """A latest value of one role that others read.
-
-    Attributes:
-        name: what it holds.
-        writer: the role that publishes.
-        readers: the roles that look.
-    """
+    """A latest value of one role that others read."""
 
     name: str
     writer: str
@@ -92,12 +83,7 @@ class ChannelSize:
 
 @dataclass(frozen=True)
 class RoleGraph:
-    """All edges of a job.
-
-    Attributes:
-        channels: streams.
-        slots: latest values.
-    """
+    """All edges of a job."""
 
     channels: tuple[ChannelEdge, ...]
     slots: tuple[SlotEdge, ...]
@@ -125,11 +111,7 @@ class RoleGraph:
         channels: Mapping[str, ChannelSize],
         slots: Mapping[str, int],
     ) -> Wiring:
-        """Return which rank sends what to which.
-
-        Args:
-            slots: size of each slot's value, in bytes, by name.
-        """
+        """Return which rank sends what to which; ``slots`` has the size of each slot's value, in bytes."""
         groups = plan.groups
         streams = [
             stream

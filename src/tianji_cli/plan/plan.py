@@ -164,11 +164,7 @@ def expected_hosts(config: JobConfig) -> tuple[Host, ...]:
 
 
 def make_plan(config: JobConfig, hosts: Sequence[Host] | None = None) -> Plan:
-    """Place every role of a job.
-
-    Args:
-        hosts: where, the root's first; this host alone by default.
-    """
+    """Place every role of a job on hosts, the root's first; on this host alone by default."""
     return _Planner(config, hosts or [this_host()]).plan()
 
 
@@ -367,11 +363,7 @@ class _Placement:
 class FilesElsewhere:
     """Files that a process on another host than the root's writes into the run directory.
 
-    Attributes:
-        host: where.
-        group: of the process.
-        learns: it is the learner, and what it writes are checkpoints.
-        what: they are, in words.
+    Those of a process that ``learns`` are checkpoints; ``what`` names them in words.
     """
 
     host: str

@@ -73,12 +73,7 @@ _JOB: Final[TypeAdapter[JobSpec]] = TypeAdapter(JobSpec)
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process of a job.
-
-    Attributes:
-        rank: its number in the plan.
-        incarnation: how often it was restarted.
-    """
+    """One process of a job: its number in the plan, and how often it was restarted."""
 
     rank: int
     incarnation: int

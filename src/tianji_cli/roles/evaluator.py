@@ -233,11 +233,7 @@ class RandomPolicy:
 
 
 class HeuristicPolicy:
-    """Acts as an environment's own heuristic does.
-
-    Args:
-        heuristic: from observations ``[N, ...]`` to actions.
-    """
+    """Acts as an environment's own heuristic does."""
 
     def __init__(self, heuristic: Callable[[Array], Array]) -> None:
         self._heuristic = heuristic

@@ -210,8 +210,7 @@ class UserRole(Role, HasSettings):
     def make_environment(self, num_envs: int, *, evaluation: bool = False) -> VectorEnvironment:
         """Make ``num_envs`` of the config's environments; to be closed in ``close``.
 
-        Args:
-            evaluation: whole games with their own rewards, whatever eases training.
+        For an evaluation they are whole games with their own rewards, whatever eases training.
         """
         return self.surroundings.make_environment(num_envs, evaluation)
 

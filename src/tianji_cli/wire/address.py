@@ -172,12 +172,7 @@ class JobKey:
 
 @dataclass(frozen=True)
 class RootAddress:
-    """What a member needs to reach its root.
-
-    Attributes:
-        address: ``tcp://HOST:PORT``.
-        key: the job's.
-    """
+    """What a member needs to reach its root: ``tcp://HOST:PORT`` and the job's key."""
 
     address: str
     key: JobKey

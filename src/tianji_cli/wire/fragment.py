@@ -46,7 +46,6 @@ def common_fields(
     """Fields of every fragment, whatever the agent: those of the environments, and returns of episodes.
 
     Args:
-        observation: space of one observation, as an environment gives it.
         stack: how many observations in a row an agent sees as one; each is stored once.
         winnable: episodes of the environments are won or lost.
     """

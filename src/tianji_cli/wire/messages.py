@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -335,11 +335,7 @@ def encode(message: ToRoot | FromRoot) -> bytes:
 
 
 def decode_to_root(data: bytes, ranks: int) -> ToRoot:
-    """Read what a worker or a node sent.
-
-    Args:
-        data: the message.
-        ranks: how many processes the job has.
+    """Read what a worker or a node of a job with so many processes sent.
 
     Raises:
         MalformedMessageError: it is none of the messages, or from no rank of the job.
@@ -373,33 +369,18 @@ def _decode(adapter: TypeAdapter[T], data: bytes) -> T:
 
 def report_pages(file: ProductionFile, actors: Iterable[int]) -> list[PageReport]:
     """Read the pages of some actors for the root."""
-    now_ns = time.monotonic_ns()
-    return [
-        PageReport(
-            actor=page.actor,
-            incarnation=page.incarnation,
-            first_step_age_s=(now_ns - page.first_step_ns) / 1e9 if page.first_step_ns else None,
-            produced=page.produced,
-            unfinished=page.unfinished,
-            abandoned=page.abandoned,
-            pushed=page.pushed,
-        )
-        for page in map(file.read, actors)
-    ]
+    now_ns, reports = time.monotonic_ns(), []
+    for page in map(file.read, actors):
+        counts = asdict(page)
+        began_ns = counts.pop("first_step_ns")
+        reports.append(PageReport(first_step_age_s=(now_ns - began_ns) / 1e9 if began_ns else None, **counts))
+    return reports
 
 
 def read_report(report: PageReport) -> Production:
     """See a reported page as if it were on this host."""
-    age_s = report.first_step_age_s
-    return Production(
-        actor=report.actor,
-        incarnation=report.incarnation,
-        first_step_ns=0 if age_s is None else time.monotonic_ns() - int(age_s * 1e9),
-        produced=report.produced,
-        unfinished=report.unfinished,
-        abandoned=report.abandoned,
-        pushed=report.pushed,
-    )
+    counts, age_s = report.model_dump(exclude={"first_step_age_s"}), report.first_step_age_s
+    return Production(first_step_ns=0 if age_s is None else time.monotonic_ns() - int(age_s * 1e9), **counts)
 
 
 LAST_BYTES: Final = 500
@@ -422,12 +403,7 @@ class BuildReport(Message):
 
 @dataclass(frozen=True)
 class BuildOutput:
-    """Memory that a building process writes into, and that outlives it.
-
-    Attributes:
-        report: descriptor of its report.
-        printed: descriptor of what else it wrote.
-    """
+    """Descriptors of memory that a building process writes report and output into, and that outlives it."""
 
     report: int
     printed: int

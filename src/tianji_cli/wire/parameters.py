@@ -36,9 +36,6 @@ class PublishedPolicy(Record):
 
     Its header is not checked: a latest-value slot has one writer, whom the engine lets in.
 
-    Args:
-        memory: ``policy_layout(parameter_count).nbytes`` bytes.
-
     Attributes:
         parameters: ``[parameter_count]`` as ``Model.write_parameters`` writes them.
     """
@@ -72,9 +69,6 @@ def values_in(nbytes: int) -> int:
 
 class Contribution(Record):
     """Views of a contribution; owns nothing.
-
-    Args:
-        memory: ``contribution_layout(values).nbytes`` bytes.
 
     Attributes:
         values: ``[values]``: the group's parameters, then the optimiser's moments if they are averaged too.
@@ -124,9 +118,6 @@ def average_layout(values: int, groups: int) -> RecordLayout:
 
 class Average(Record):
     """Views of an average; owns nothing.
-
-    Args:
-        memory: ``average_layout(values, groups).nbytes`` bytes.
 
     Attributes:
         taken: ``[groups]``: number of the newest contribution that was taken from each.

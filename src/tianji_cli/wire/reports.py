@@ -61,13 +61,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class ReplayFill:
-    """How full a replay is.
-
-    Attributes:
-        size: env steps in it.
-        capacity: env steps that it can hold.
-        nbytes: memory that it takes, in bytes.
-    """
+    """How full a replay is: env steps in it, how many it can hold, and the bytes that it takes."""
 
     size: int
     capacity: int
@@ -188,12 +182,7 @@ class Distribution:
 
 
 class Rejected:
-    """Counts refused messages.
-
-    Attributes:
-        count: how many there were.
-        first: why the first of them was refused; empty if none was.
-    """
+    """Counts rejected messages, and keeps why the first was; empty if none was."""
 
     def __init__(self) -> None:
         self.count = 0

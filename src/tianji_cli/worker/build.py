@@ -61,14 +61,7 @@ NO_WRAPPERS: Final = Wrappers()
 def build_roles(
     parts: Parts, transport: Transport, counters: ProductionFile, wrap: Wrappers = NO_WRAPPERS
 ) -> list[Role]:
-    """Build the roles of a process, in the order they take turns and stop.
-
-    Args:
-        parts: what they are built from.
-        transport: the endpoint of the process.
-        counters: has a page for each of its actors.
-        wrap: what environments, agents, update rule and data source are put into.
-    """
+    """Build the roles of a process, in the order they take turns and stop."""
     config, distribution, replays = parts.config, parts.config.distribution, parts.config.learns_from_replay
     policy = slot_name(POLICY, parts.group)
     numbers = iter(parts.process.actors)
@@ -145,13 +138,9 @@ def build_evaluator(
     """Build what plays greedy episodes with a checkpoint of the run.
 
     Args:
-        parts: what it is built from.
-        episodes: how many; the config's number by default.
-        seed: of the environments; derived from the config's by default.
-        checkpoint: name of a directory in ``checkpoints/``; the config's choice by default.
+        checkpoint: name of a directory in ``checkpoints/``; what is None here is as the config has it.
         on_step: called after each step; the environments can be rendered then.
         policy: plays in place of the checkpoint.
-        limits: how long it may take; the config's by default.
 
     Raises:
         UsageError: the environment knows no such policy.

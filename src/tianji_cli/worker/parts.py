@@ -78,13 +78,7 @@ class Job:
 
 @dataclass(frozen=True)
 class _Shown:
-    """What one environment shows.
-
-    Attributes:
-        frame: space of one observation.
-        spaces: what a policy sees of it.
-        winnable: it says of episodes that end whether they were won.
-    """
+    """Space of one observation of an environment, what a policy sees of it, whether episodes can be won."""
 
     frame: gymnasium.Space[Any]
     spaces: Spaces
@@ -92,14 +86,7 @@ class _Shown:
 
 
 class Parts:
-    """Builds the parts of one process of a job.
-
-    Attributes:
-        job: the job.
-        config: of the job.
-        process: the process, as planned.
-        incarnation: how often it was restarted.
-    """
+    """Builds the parts of one process of a job."""
 
     def __init__(self, job: Job, process: PlannedProcess, incarnation: int) -> None:
         self.job = job
@@ -110,13 +97,7 @@ class Parts:
     def environment(
         self, num_envs: int, render: bool = False, *, evaluation: bool = False
     ) -> VectorEnvironment:
-        """Make ``num_envs`` of the config's environments.
-
-        Args:
-            num_envs: how many.
-            render: whether they can be drawn.
-            evaluation: whole games, whatever eases training.
-        """
+        """Make ``num_envs`` of the config's environments; for an evaluation whole games as they are."""
         section = self.config.environment
         return environments.find(section.type).make(
             section.id or "",
@@ -238,11 +219,7 @@ class Parts:
         return not {"learner", "follower"}.isdisjoint(self.process.roles)
 
     def _model_on(self, device: str, key: str) -> Model:
-        """Build the network where it is to compute.
-
-        Args:
-            device: in torch's words.
-            key: of the config, which asks for it.
+        """Build the network where it is to compute: the config's ``key`` asks for that.
 
         Raises:
             UsageError: there is no such device.
@@ -332,11 +309,6 @@ class Parts:
 def check_agent(name: str, environment: str, team: Sequence[str]) -> None:
     """Refuse an agent that acts for a team where there is none, or for one where there is a team.
 
-    Args:
-        name: of the agent, as a config names it.
-        environment: what users call it.
-        team: names of its agents; empty: a single one.
-
     Raises:
         UsageError: names the built-in agents that would be right.
     """
@@ -381,12 +353,7 @@ class Saved:
 
     @classmethod
     def find(cls, checkpoints: Path, group: int, *, own: bool) -> Saved:
-        """Find where a group goes on.
-
-        Args:
-            checkpoints: of the run.
-            group: number of the group.
-            own: it goes on by itself; otherwise it begins with the first group's policy.
+        """Find where a group goes on: by itself (``own``), or with the first group's policy.
 
         Raises:
             CheckpointError: the checkpoint is damaged, or of another schema.

@@ -66,8 +66,6 @@ def run_worker(job: JobSpec, own: ProcessSpec, lifeline: int | None = None) -> N
     """Carry the planned roles until the root says stop; the exit status is 0 then, and 1 after an error.
 
     Args:
-        job: what all processes of the job are told.
-        own: which of them this is.
         lifeline: descriptor of the pipe that is cut when the root ends; None if an MPI launcher ends this
             process with it.
     """

@@ -144,7 +144,7 @@ def test_uses_are_counted_over_all_samples_there_ever_were() -> None:
             uses[key] += 1
     counts = np.array(list(uses.values()))
     np.testing.assert_array_equal(replay.uses.histogram[: counts.max() + 1], np.bincount(counts))
-    summary = replay.use_summary()
+    summary = replay.uses.summary()
     assert summary is not None
     assert (summary.mean, summary.max) == (counts.mean(), counts.max())
     assert (summary.p50, summary.p95) == tuple(
@@ -155,11 +155,11 @@ def test_uses_are_counted_over_all_samples_there_ever_were() -> None:
 def test_use_counts_stop_at_255_and_the_mean_does_not() -> None:
     layout = fragment_layout(1, 1)
     replay = open_replay(layout, 1)
-    assert replay.use_summary() is None
+    assert replay.uses.summary() is None
     feed(replay, 1)
     for _ in range(3):
         batch_of(replay, 200)
-    summary = replay.use_summary()
+    summary = replay.uses.summary()
     assert summary is not None
     assert (summary.mean, summary.max) == (600.0, 255.0)
 

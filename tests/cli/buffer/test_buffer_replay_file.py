@@ -82,7 +82,7 @@ def test_a_restored_replay_goes_on_like_the_one_that_was_saved(
     restore_replay(restored, tmp_path)
     assert (restored.size, restored.accepted) == (saved.size, saved.accepted)
     assert (restored.ring.env_steps, restored.stale_updates) == (saved.ring.env_steps, saved.stale_updates)
-    assert restored.use_summary() == saved.use_summary()
+    assert restored.uses.summary() == saved.uses.summary()
     assert_same_batches(saved, restored)
     strangers = [ScriptedActor(layout, 8, seed=5) for _ in range(2)]
     for _ in range(4):
@@ -264,7 +264,7 @@ def test_a_restored_replay_of_sequences_has_them_all(
     assert (restored.size, restored.accepted) == (saved.size, saved.accepted)
     assert restored.ring.drawable == saved.ring.drawable
     assert restored.steps_given_up == saved.steps_given_up == naive.given_up
-    assert restored.use_summary() == saved.use_summary()
+    assert restored.uses.summary() == saved.uses.summary()
     for _ in range(5 if accepted else 0):
         mine, its = sequences_of(saved, 20), sequences_of(restored, 20)
         check_sequences(its, naive)

@@ -264,7 +264,7 @@ def test_uses_are_counted_by_step() -> None:
     stage.send("...")
     for _ in range(5):
         sequences_of(stage.replay, 1)
-    summary = stage.replay.use_summary()
+    summary = stage.replay.uses.summary()
     assert summary is not None
     assert stage.replay.uses.counts[:6].tolist() == [5, 5, 0, 0, 0, 0]
     assert (stage.replay.uses.total, summary.mean) == (10, 10 / 6)

@@ -28,15 +28,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Outbox:
-    """The receivers of an actor's fragments, and the slot of its policy.
-
-    Attributes:
-        transport: the endpoint of the actor's process.
-        dest: rank of the buffer.
-        channel: the channel of fragments.
-        slot: the latest-value slot of parameters.
-        copies: receivers of a copy of every fragment.
-    """
+    """Rank (``dest``) and channel of an actor's fragments, receivers of copies, slot of its policy."""
 
     transport: Transport
     dest: int
@@ -318,13 +310,7 @@ def _rows(layout: FragmentLayout, fields: Fields) -> Iterator[Fields]:
 
 @dataclass(frozen=True)
 class Destination:
-    """One receiver of copies.
-
-    Attributes:
-        role: its name.
-        dest: its rank.
-        channel: the channel that it probes.
-    """
+    """One receiver of copies: its name, its rank, and the channel that it probes."""
 
     role: str
     dest: int

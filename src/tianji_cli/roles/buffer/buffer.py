@@ -46,9 +46,6 @@ class Buffer(Role):
     """Claims fragments into its store, as many as the store is ready to hold.
 
     Args:
-        transport: the endpoint of this process.
-        channel: the channel of fragments.
-        store: where they are held.
         keeper: saves the store's replay now and then, if it is to be saved.
     """
 
@@ -127,12 +124,7 @@ class ReplayBuffer(Buffer):
     """Claims fragments, tells the learner of them, and keeps it supplied with batches.
 
     Args:
-        transport: the endpoint of this process.
-        channel: the channel of fragments.
-        store: the replay.
-        learner: rank of the learner.
-        batches: how a batch is laid out.
-        keeper: saves the replay now and then, if it is to be saved.
+        learner: its rank.
         in_step: assemble a batch only when the priorities of the last one have come (``priority_updates =
             "sync"``: the assignment dependency of the paper's section 2.2).
     """

@@ -65,8 +65,6 @@ class RolloutSource(DataSource):
     step repeats itself.
 
     Args:
-        embryo: cuts rollouts into minibatches.
-        store: where rollouts come from.
         learners: of the group, L; every L-th fragment is this one's.
 
     Attributes:
@@ -160,8 +158,7 @@ class ReplayClient(ABC):
     def give_priorities(self, priorities: npt.NDArray[np.float32]) -> None:
         """Take the priorities of the last batch."""
 
-    @abstractmethod
-    def wind_down(self) -> None:
+    def wind_down(self) -> None:  # noqa: B027 - only a remote one has begun something that has to end
         """No more batches are wanted."""
 
     def report(self) -> LearnerReport:
@@ -242,12 +239,7 @@ class ReplaySource(DataSource):
 
 
 class LocalReplayClient(ReplayClient):
-    """Draws into one batch's memory, over and over.
-
-    Args:
-        store: the buffer's.
-        arrays: memory of a batch.
-    """
+    """Draws into one batch's memory, over and over."""
 
     def __init__(self, store: ReplayStore, arrays: BatchArrays) -> None:
         self._store = store
@@ -268,18 +260,9 @@ class LocalReplayClient(ReplayClient):
         """Let them take effect at once."""
         self._store.replay.update_priorities(self._arrays.key, priorities)
 
-    def wind_down(self) -> None:
-        """Nothing was begun that would have to end."""
-
 
 class BatchInbox:
-    """Opens batches one at a time: read where they are if the engine lends, copied otherwise.
-
-    Args:
-        transport: the endpoint of this process.
-        job: the job's number, which every batch carries.
-        batches: how a batch is laid out.
-    """
+    """Opens batches one at a time: read where they are if the engine lends, copied otherwise."""
 
     def __init__(self, transport: Transport, job: int, batches: BatchLayout) -> None:
         self._job = job
@@ -288,7 +271,7 @@ class BatchInbox:
         self._claim: Claim | None = None
 
     def open(self, claim: Claim) -> BatchArrays | str:
-        """Read a batch, valid until ``release``; a text says why it is none, and it is given back."""
+        """Read a batch, valid until ``release``; an error string if it is none, which is given back."""
         if claim.nbytes != self._batches.nbytes:
             claim.release()
             return f"it has {claim.nbytes} bytes, not {self._batches.nbytes}"
@@ -310,14 +293,7 @@ class BatchInbox:
 
 
 class PriorityOutbox:
-    """Sends priorities as soon as there is room, and never waits.
-
-    Args:
-        transport: the endpoint of this process.
-        dest: rank that has the replay.
-        job: the job's number.
-        size: B, samples of a batch.
-    """
+    """Sends priorities to the rank that has the replay as soon as there is room, and never waits."""
 
     def __init__(self, transport: Transport, dest: int, job: int, size: int) -> None:
         self._transport = transport
@@ -348,15 +324,7 @@ NO_SAMPLE: Final = -1
 
 
 class RemoteReplayClient(ReplayClient):
-    """Claims assembled batches; the next one is on its way while the learner updates.
-
-    Args:
-        transport: the endpoint of the learner's process.
-        buffer: rank of the buffer.
-        job: the job's number, which every batch carries.
-        batches: how a batch is laid out.
-        fragment_steps: T x N.
-    """
+    """Claims batches that the buffer assembles; the next one is on its way while the learner updates."""
 
     def __init__(
         self, transport: Transport, buffer: int, job: int, batches: BatchLayout, fragment_steps: int

@@ -55,8 +55,6 @@ class Episodes:
         """Add episodes in the order they ended, ``train_s`` seconds after the first environment step.
 
         Args:
-            returns: of the episodes.
-            train_s: when they came.
             wins: which of them were won; empty where nothing is won.
 
         Returns:

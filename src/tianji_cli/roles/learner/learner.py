@@ -32,11 +32,6 @@ class Publisher:
 
     On a CPU that is done at once. Parameters on a GPU are still on their way for a while, which training
     may go on through: the learner asks ``is_due`` and calls ``finish``.
-
-    Args:
-        model: whose parameters.
-        transport: the endpoint of this process.
-        slot: the latest-value slot for parameters.
     """
 
     def __init__(self, model: Model, transport: Transport, slot: str) -> None:
@@ -53,12 +48,7 @@ class Publisher:
         return self._published.parameters
 
     def begin(self, version: int, env_steps: int) -> None:
-        """Begin to publish the parameters as they are.
-
-        Args:
-            version: their number.
-            env_steps: of the whole job, which actors schedule by.
-        """
+        """Begin to publish the parameters as they are; actors schedule by the whole job's ``env_steps``."""
         self.finish()
         self._published.header["env_steps"] = env_steps
         self._snapshot.take()
@@ -84,13 +74,7 @@ class Learner(Role):
     """Updates the policy on what its source hands out.
 
     Args:
-        embryo: the update rule.
-        source: where batches come from.
-        transport: the endpoint of this process.
-        publisher: of the policy.
         stop: what ends training; time, and the steps of several groups, are the root's.
-        checkpoints: where to save.
-        checkpoint_every_s: seconds between two checkpoints.
         progress: what an earlier session had reached.
         episodes: returns and thresholds.
         average: the group's part in averaging over groups; None: there is one group.

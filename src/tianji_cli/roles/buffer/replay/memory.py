@@ -40,9 +40,7 @@ class ReplayMemoryError(TianjiError):
 def available_bytes(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
     """Memory that a new array could fill without swapping, within the limits of the process's control groups.
 
-    Args:
-        proc: the kernel's files about memory and processes.
-        cgroups: its files about control groups, of version 2 or 1.
+    ``cgroups`` has the kernel's files about control groups, of version 2 or 1.
     """
     meminfo = _numbers(proc / "meminfo")
     available = [meminfo.get("MemAvailable:", meminfo.get("MemFree:", 0)) * 1024]

@@ -72,7 +72,7 @@ class UseCounts:
         self._histogram += np.bincount(after, minlength=MOST + 1)
 
     def summary(self) -> Spread | None:
-        """Mean, median, 95th percentile and maximum so far; None before there was a sample."""
+        """Mean, median, 95th percentile and maximum over all samples so far; None before there was one."""
         histogram = self.histogram
         samples = int(histogram.sum())
         if samples == 0:
@@ -125,12 +125,7 @@ class ReplaySettings:
 
 @dataclass(frozen=True)
 class ReplayBytes:
-    """Bytes that a replay takes.
-
-    Attributes:
-        memory: of the fragments, in RAM or in a file.
-        bookkeeping: of the numbers about steps and slots, always in RAM.
-    """
+    """Bytes that a replay takes: its fragments, in RAM or in a file, and the bookkeeping, always in RAM."""
 
     memory: int
     bookkeeping: int
@@ -327,10 +322,6 @@ class Replay:
         if isinstance(self.index, Sequences):
             self.index.steps_given_up = steps_given_up
         self.sampler.load_state(sampler)
-
-    def use_summary(self) -> Spread | None:
-        """How often each sample was used, over those held and those evicted."""
-        return self.uses.summary()
 
     def _first_priorities(self, spec: FieldSpec | None) -> npt.NDArray[np.float32] | None:
         if spec is None:

@@ -97,7 +97,7 @@ class ReplayStore:
         return BufferReport(
             ratio=self._final_ratio if self._winding_down else self.limiter.actual,
             replay=ReplayFill(replay.size, replay.ring.live * replay.ring.steps_each, replay.nbytes),
-            uses=replay.use_summary(),
+            uses=replay.uses.summary(),
             stale_priorities=replay.stale_updates,
             steps_given_up=replay.steps_given_up,
         )

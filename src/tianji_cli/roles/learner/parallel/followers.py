@@ -22,12 +22,7 @@ from tianji_transports.core import Claim, Transport
 
 
 class FollowerSource(ABC):
-    """Takes headers and their shards from the learner, and makes batches of them.
-
-    Args:
-        transport: the endpoint of the follower's process.
-        job: the job's number, which every message carries.
-    """
+    """Takes headers and their shards from the learner, and makes batches of them."""
 
     def __init__(self, transport: Transport, job: int) -> None:
         self._transport = transport
@@ -86,10 +81,6 @@ class ScatteredRollouts(FollowerSource):
     """Shards are fragments, read in place on an engine that lends, and copied elsewhere.
 
     Args:
-        transport: the endpoint of the follower's process.
-        job: the job's number.
-        embryo: cuts rollouts into minibatches.
-        layout: of fragments.
         actors: numbers of the group's actors.
         shards: fragments of a round.
         lends: they stay where they are until they were read.
@@ -157,15 +148,7 @@ class ScatteredRollouts(FollowerSource):
 
 
 class ScatteredBatches(FollowerSource):
-    """A shard is a batch, read in place on an engine that lends.
-
-    Args:
-        transport: the endpoint of the follower's process.
-        job: the job's number.
-        shard: how it is laid out.
-        learner: rank that is sent priorities.
-        prioritised: samples have priorities, which updates change.
-    """
+    """A shard is a batch, read in place on an engine that lends; priorities go to the learner's rank."""
 
     def __init__(
         self,
@@ -218,12 +201,8 @@ class ScatteredBatches(FollowerSource):
 class Follower(Role):
     """Updates on its shards of everything that the learner scatters; publishes, saves and counts nothing.
 
-    It goes on until the learner leaves it, and idles from then on until it is told to stop.
-
-    Args:
-        embryo: the update rule, which joins the others; it begins with the learner's parameters.
-        source: takes what is scattered.
-        all_reduce: the connections to the other learners.
+    It begins with the learner's parameters, goes on until the learner leaves it, and idles from then on until
+    it is told to stop.
     """
 
     name = "follower"

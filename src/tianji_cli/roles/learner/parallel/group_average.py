@@ -27,10 +27,6 @@ class GroupAverage:
     contributed. Moments of an optimiser forget by themselves, and are replaced.
 
     Args:
-        transport: the endpoint of the learner's process.
-        embryo: whose parameters are averaged.
-        job: the job's number.
-        group: of the learner.
         interval: updates between two contributions; counted when ``settle`` is called.
         waits: make no update between a contribution and its average, for ``wait_s`` at most; after that the
             average is adopted at the end of whichever round it comes in. Contributions are due by the

@@ -76,16 +76,12 @@ class Scatter:
     """The learner's end of the channels to its followers.
 
     Args:
-        transport: the endpoint of the learner's process.
         followers: their ranks, in the order of their numbers.
-        job: the job's number.
         shards: messages that each follower gets of a round; the channel's window is at most one more.
         nbytes: size of each.
 
     Attributes:
         learners: how many there are, this one included.
-        job: the job's number.
-        shards: messages that each follower gets of a round.
     """
 
     def __init__(
@@ -178,12 +174,7 @@ class Rounds(Protocol):
 
 
 class RolloutRounds:
-    """A round is a rollout: the followers get every fragment that is not the learner's.
-
-    Args:
-        scatter: the channels to the followers.
-        source: what the learner takes its own fragments from.
-    """
+    """A round is a rollout: the followers get every fragment that is not the learner's."""
 
     def __init__(self, scatter: Scatter, source: RolloutSource) -> None:
         self.scatter = scatter
@@ -213,8 +204,6 @@ class ScatteringReplayClient(ReplayClient):
     A round is a batch, of which each learner gets as many samples.
 
     Args:
-        transport: the endpoint of this process.
-        store: the buffer's.
         batches: how a whole batch is laid out.
         shard: how a learner's part of it is.
         scatter: the channels to the followers.
@@ -294,9 +283,6 @@ class ScatteringReplayClient(ReplayClient):
         """Let those of this learner's shard take effect at once."""
         self._store.replay.update_priorities(self._own.key, priorities)
 
-    def wind_down(self) -> None:
-        """Nothing was begun that would have to end."""
-
     def report(self) -> LearnerReport:
         """Messages that were refused: how many, and why the first."""
         return LearnerReport(rejected={"priorities": self._rejected.reported})
@@ -315,11 +301,6 @@ class ScatteringReplayClient(ReplayClient):
 
 class Leader:
     """Begins each update with the followers, and compares parameters with theirs once a version.
-
-    Args:
-        embryo: the learner's update rule, which joins those of the followers.
-        rounds: scatters what updates are made of.
-        all_reduce: the connections to the followers.
 
     Attributes:
         synchronise: the next round begins with the learner's parameters, which were replaced by an average.
