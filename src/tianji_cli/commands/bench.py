@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from tianji_cli.commands.bench_options import Json, Out, Quiet
-from tianji_cli.commands.bench_scaling import scaling
-from tianji_cli.commands.bench_staleness import staleness
+from tianji_cli.commands.options import Config, Json, Out, Override, Quiet, Threshold
 
 app = typer.Typer(
     help="Measure the transports: here, under mpiexec, or under Slurm (srun --mpi=pmi2); or whole trainings.",
@@ -32,7 +30,7 @@ class Store(enum.StrEnum):
     INPLACE = "inplace"
 
 
-class FigureName(enum.StrEnum):
+class CommFigure(enum.StrEnum):
     """A part of the paper's Figure 5."""
 
     A = "5a"
@@ -76,7 +74,7 @@ def comm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
     work: Annotated[Work, typer.Option(help="How actors pass that time.")] = Work.SLEEP,
     store: StoreOption = Store.COPY,
     figure: Annotated[
-        FigureName | None, typer.Option(help="A part of the paper's Figure 5; other options replace its own.")
+        CommFigure | None, typer.Option(help="A part of the paper's Figure 5; other options replace its own.")
     ] = None,
     raw: Raw = False,
     window: Window = 8,
@@ -95,24 +93,22 @@ def comm(  # noqa: PLR0913, PLR0917 - the options of a command are its parameter
 ) -> None:
     """The paper's virtual communication experiment: actors make samples, a buffer stores 10,000 of them."""
     _run(
-        {
-            "experiment": "comm",
-            "backends": backend or (),
-            "sizes_kb": msg_kb or (),
-            "actors": actors or (),
-            "sample_times_s": sample_time or (),
-            "messages": messages,
-            "work": work.value,
-            "store": store.value,
-            "window": window,
-            "repeats": repeats,
-            "figure": figure and figure.value,
-            "raw": raw,
-            "link_mb_per_s": link_mb,
-        },
+        "comm",
         out,
         json,
         quiet,
+        backends=backend,
+        sizes_kb=msg_kb,
+        actors=actors,
+        sample_times_s=sample_time,
+        messages=messages,
+        work=work.value,
+        store=store.value,
+        window=window,
+        repeats=repeats,
+        figure=figure and figure.value,
+        raw=raw,
+        link_mb_per_s=link_mb,
     )
 
 
@@ -128,16 +124,14 @@ def latency(
 ) -> None:
     """Half of a round trip between two processes."""
     _run(
-        {
-            "experiment": "latency",
-            "backends": backend or (),
-            "sizes_kb": msg_kb or (),
-            "messages": messages,
-            "repeats": repeats,
-        },
+        "latency",
         out,
         json,
         quiet,
+        backends=backend,
+        sizes_kb=msg_kb,
+        messages=messages,
+        repeats=repeats,
     )
 
 
@@ -156,19 +150,17 @@ def bandwidth(  # noqa: PLR0913, PLR0917
 ) -> None:
     """What one sender gets to one receiver, in windows that the receiver acknowledges."""
     _run(
-        {
-            "experiment": "bandwidth",
-            "backends": backend or (),
-            "sizes_kb": msg_kb or (),
-            "messages": messages,
-            "store": store.value,
-            "raw": raw,
-            "window": window,
-            "repeats": repeats,
-        },
+        "bandwidth",
         out,
         json,
         quiet,
+        backends=backend,
+        sizes_kb=msg_kb,
+        messages=messages,
+        store=store.value,
+        raw=raw,
+        window=window,
+        repeats=repeats,
     )
 
 
@@ -185,26 +177,184 @@ def weights(
 ) -> None:
     """From a learner to its actors: how long until the slowest has the new parameters."""
     _run(
-        {
-            "experiment": "weights",
-            "backends": backend or (),
-            "sizes_kb": msg_kb or (),
-            "actors": actors or (),
-            "messages": messages,
-            "repeats": repeats,
-        },
+        "weights",
         out,
         json,
         quiet,
+        backends=backend,
+        sizes_kb=msg_kb,
+        actors=actors,
+        messages=messages,
+        repeats=repeats,
     )
 
 
-app.command()(staleness)
-app.command()(scaling)
-
-
-def _run(options: dict[str, Any], out: Path | None, json: str | None, quiet: bool) -> None:
+def _run(experiment: Any, out: Path | None, json: str | None, quiet: bool, **options: Any) -> None:
+    """Measure with the options that were given; the experiment or its figure has the others."""
     from tianji_lab.bench.request import Request  # noqa: PLC0415
     from tianji_lab.bench.run import bench  # noqa: PLC0415
 
-    raise typer.Exit(bench(Request(**options), out=out, json_to=json, quiet=quiet))
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    raise typer.Exit(bench(Request(experiment=experiment, **given), out=out, json_to=json, quiet=quiet))
+
+
+class StalenessFigure(enum.StrEnum):
+    """A figure of the paper about stale samples."""
+
+    LAGS = "12a"
+    MAPPINGS = "6d"
+
+
+@app.command()
+def staleness(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
+    config: Config,
+    lag: Annotated[
+        list[int] | None,
+        typer.Option(metavar="K", min=1, help="Rollouts that the buffer holds, 1 for New; repeatable."),
+    ] = None,
+    seeds: Annotated[int, typer.Option(metavar="N", help="Trainings of each setting.")] = 5,
+    threshold: Threshold = None,
+    figure: Annotated[
+        StalenessFigure, typer.Option(help="12a: several lags. 6d: New and Lag8, each in two mappings.")
+    ] = StalenessFigure.LAGS,
+    poor: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SECTION.KEY=VALUE",
+            help="A setting of 6d's poor mapping; repeatable. 4 actors a core by default.",
+        ),
+    ] = None,
+    set_: Override = None,
+    out: Out = None,
+    json: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """What stale samples cost a training that learns from rollouts: the paper's Figures 12(a) and 6(d)."""
+    from tianji_lab.staleness.report import compare  # noqa: PLC0415
+    from tianji_lab.staleness.study import plan_comparison  # noqa: PLC0415
+
+    comparison = plan_comparison(
+        config,
+        figure=figure.value,
+        lags=lag or (),
+        seeds=seeds,
+        threshold=threshold,
+        overrides=set_ or (),
+        poor=poor or (),
+    )
+    compare(comparison, out=out, json_to=json, quiet=quiet)
+
+
+SECONDS: Final = 20.0
+"""Of a training."""
+REPEATS: Final = 3
+"""As in the paper."""
+NODE_CORES: Final = 40
+"""Of each node of the paper's cluster."""
+LINK_MB_PER_S: Final = 1250.0
+"""Of the link of each simulated node: 10 Gbit/s."""
+
+
+class ScalingFigure(enum.StrEnum):
+    """A figure or table of the paper about growing with the cores."""
+
+    ACTORS = "6a"
+    LARGER_BATCHES = "6b"
+    GROUPS = "6c"
+    TIME = "4c"
+    TABLE = "table1"
+    CURVES = "12b"
+
+
+@app.command()
+def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
+    config: Config,
+    figure: Annotated[
+        ScalingFigure,
+        typer.Option(
+            help="Against actors (6a), with larger batches (6b), groups (6c); time to a return (4c); "
+            "two learners and 2 to 24 actors (table1 and 12b, one run)."
+        ),
+    ] = ScalingFigure.ACTORS,
+    actors: Annotated[
+        list[int] | None, typer.Option(metavar="N", min=1, help="Of a group; repeatable.")
+    ] = None,
+    groups: Annotated[
+        list[int] | None, typer.Option(metavar="N", min=1, help="How many; repeatable.")
+    ] = None,
+    learners: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a group.")] = None,
+    learner_cores: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of each learner.")] = None,
+    repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Trainings of each point.")] = REPEATS,
+    threshold: Threshold = None,
+    seconds: Annotated[float, typer.Option(metavar="S", help="That each training lasts.")] = SECONDS,
+    set_: Override = None,
+    earlier: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", metavar="JSON", help="Simulate from what `tianji profile --json` or this has measured."
+        ),
+    ] = None,
+    no_simulation: Annotated[bool, typer.Option("--no-simulation", help="Train only.")] = False,
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Simulated at most; what is needed by default.")
+    ] = None,
+    node_cores: Annotated[
+        int | None, typer.Option(metavar="M", min=1, help=f"Of a simulated node; {NODE_CORES} by default.")
+    ] = None,
+    link_mb: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MB/S",
+            min=0.001,
+            help=f"What the link of a simulated node carries; {LINK_MB_PER_S:g} by default.",
+        ),
+    ] = None,
+    hosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="H,H..", help="Other hosts that take part; a Slurm allocation's by default; needs --out."
+        ),
+    ] = None,
+    join_with: Annotated[
+        str | None,
+        typer.Option(metavar="CMD", help="Command that runs another on {host}; ssh, or Slurm's srun."),
+    ] = None,
+    listen: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Name or address where they reach this host.")
+    ] = None,
+    out: Out = None,
+    json: Json = None,
+    quiet: Quiet = False,
+) -> None:
+    """How throughput and time change with actors, learners and groups: Figures 4(c), 6, 12(b) and Table 1."""
+    from tianji_cli.errors import UsageError  # noqa: PLC0415
+    from tianji_lab.scaling.hosts import others_of  # noqa: PLC0415
+    from tianji_lab.scaling.report import compare  # noqa: PLC0415
+    from tianji_lab.scaling.simulation import Machines  # noqa: PLC0415
+    from tianji_lab.scaling.study import Request, plan_study  # noqa: PLC0415
+
+    simulated = {"--nodes": nodes, "--node-cores": node_cores, "--link-mb": link_mb, "--from": earlier}
+    for option, value in simulated.items():
+        if no_simulation and value is not None:
+            raise UsageError(f"{option} is of the simulation, and --no-simulation wants none")
+    machines = None if no_simulation else Machines(nodes, node_cores or NODE_CORES, link_mb or LINK_MB_PER_S)
+    names = None if hosts is None else [name for name in hosts.split(",") if name]
+    others = others_of(names, join_with, listen)
+    if others is not None and out is None:
+        raise UsageError(
+            "--hosts needs --out on a file system that all hosts see; others would take part: "
+            + ", ".join(others.names)
+        )
+    request = Request(
+        figure=figure.value,
+        actors=tuple(actors or ()),
+        groups=tuple(groups or ()),
+        learners=learners,
+        learner_cores=learner_cores,
+        repeats=repeats,
+        threshold=threshold,
+        seconds=seconds,
+        overrides=tuple(set_ or ()),
+        others=others,
+    )
+    compare(plan_study(config, request), machines, earlier, out=out, json_to=json, quiet=quiet)

@@ -18,7 +18,7 @@ from typing import Final, Literal
 import psutil
 from packaging.requirements import Requirement
 
-from tianji_cli.commands.bench_options import Json
+from tianji_cli.commands.options import Json
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.telemetry.table import print_table
 from tianji_transports import registry as transports

@@ -20,15 +20,16 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from tianji_cli.commands.bench_options import Json, Run, Runs
+from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, cut, describe
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import finite, number, several
 from tianji_cli.roles.evaluator import BASELINES, Baseline, EvaluationLimits
-from tianji_cli.telemetry.evaluation import START_S, Evaluation
+from tianji_cli.root.shutdown import START_S
 from tianji_cli.telemetry.report import of_agents, print_lines, write_json
+from tianji_cli.telemetry.snapshot import Evaluation
 from tianji_cli.wire.reports import Evaluating
 from tianji_plugins import did_you_mean
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tianji_cli.commands.bench_options import Config, Name, Override, Runs
+from tianji_cli.commands.options import Config, Name, Override, Runs
 from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory, write_whole
 from tianji_cli.launch.slurm import Request, batch_script, require_slurm, script_of, submit

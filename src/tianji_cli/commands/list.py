@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from tianji_algos import registry as algorithms
-from tianji_cli.commands.bench_options import Json
+from tianji_cli.commands.options import Json
 from tianji_cli.config.loader import ROLES
 from tianji_cli.errors import UsageError
 from tianji_cli.files.directories import remove_stale

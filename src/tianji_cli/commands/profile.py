@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tianji_cli.commands.bench_options import Config, Json, Override, Quiet
+from tianji_cli.commands.options import Config, Json, Override, Quiet
 
 
 def profile(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tianji_cli.commands.bench_options import Json, Name, Override, Quiet, Runs
+from tianji_cli.commands.options import Json, Name, Override, Quiet, Runs
 from tianji_cli.config.checks import check_devices, crosses_hosts
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
@@ -38,9 +38,9 @@ from tianji_cli.plan.spec import BuildSpec
 from tianji_cli.quantities import ranges
 from tianji_cli.root.session import Result, RunRequest, build_spec, run_session
 from tianji_cli.signals import INTERRUPTED
+from tianji_cli.telemetry.metrics import read_summary
 from tianji_cli.telemetry.report import print_lines, print_result, write_json
 from tianji_cli.telemetry.snapshot import Summary
-from tianji_cli.telemetry.watching import read_summary
 from tianji_cli.wire.address import parse_address, resolve
 
 MAX_ROWS: Final = 64

@@ -12,18 +12,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from tianji_cli.commands.bench_options import Json, Run, Runs
+from tianji_cli.commands.options import Json, Run, Runs
 from tianji_cli.errors import RunFailed, TianjiError, printable
 from tianji_cli.files.directories import is_occupied
 from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import INTERRUPTED
-from tianji_cli.telemetry.metrics import has_writer
+from tianji_cli.telemetry.display import choose_display
+from tianji_cli.telemetry.metrics import MetricsFollower, Roles, Row, has_writer, read_summary
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.snapshot import Summary
-from tianji_cli.telemetry.telemetry import choose_display
-from tianji_cli.telemetry.watching import MetricsFollower, Roles, Row, read_summary
 
 LOOK_S: Final = 0.5
 """Seconds between two looks at the files. No event says that they have grown: the run may be on another host,

@@ -17,9 +17,9 @@ from tianji_cli.plan.plan import ROOT_RANK, Plan
 from tianji_cli.root.accounting import Account, of_buffers, of_learners
 from tianji_cli.root.bottleneck import MOST_MARKS, Receiver, WorkLog
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.snapshot import (
     Averaging,
+    Evaluation,
     GroupStanding,
     JobState,
     RoleStatus,

@@ -26,9 +26,8 @@ from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.goals import ProductionGoal, StopRules
 from tianji_cli.root.job_view import Overview, choose_best
 from tianji_cli.root.membership import GroupLosses, Membership, Rejections
-from tianji_cli.root.shutdown import Outcome, Phase, Shutdown
+from tianji_cli.root.shutdown import EvaluationWatch, Outcome, Phase, Shutdown
 from tianji_cli.signals import StopSignals
-from tianji_cli.telemetry.evaluation import EvaluationWatch
 from tianji_cli.telemetry.snapshot import Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 from tianji_cli.wire.control import ControlServer

@@ -31,8 +31,9 @@ from tianji_cli.root.job_view import Overview
 from tianji_cli.root.membership import GroupLosses
 from tianji_cli.root.root import Root
 from tianji_cli.signals import Interruption, StopSignals
+from tianji_cli.telemetry.display import choose_display
 from tianji_cli.telemetry.snapshot import Summary
-from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
+from tianji_cli.telemetry.telemetry import Telemetry, unwaited
 from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, engine_options, own_address
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Arrive, Exited, FromNode, Refuse, Welcome

@@ -1,4 +1,4 @@
-"""The phases of a job, and its shutdown: actors stop first, then the processes that receive from them."""
+"""The phases of a job, and its shutdown: actors stop first, then what receives from them; late evaluations."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tianji_cli.plan.plan import Plan
 from tianji_cli.telemetry.snapshot import Status
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Stop, WindDown
+from tianji_cli.wire.reports import Evaluating
 
 
 class Phase(enum.Enum):
@@ -168,3 +169,43 @@ class Shutdown:
         pending = [self._deadlines[rank] for rank in running if rank in self._deadlines]
         self.deadline = min([*pending, self._announce_at]) if running else float("inf")
         return not running
+
+
+GRACE_S: Final = 5.0
+"""Beyond its limit, for the step that the evaluator is in, and for closing its environments."""
+
+START_S: Final = 60.0
+"""For building environments and policy, which takes time before the first step."""
+
+
+class EvaluationWatch:
+    """Says when the evaluator has had its ``max_s`` seconds and has not ended.
+
+    The evaluator looks at its limits between two steps, and one step may hang: so the root looks, too.
+
+    Attributes:
+        ended_by: what was wrong, in words; None if the evaluator was never late.
+    """
+
+    def __init__(self, max_s: float, event: Callable[[str], None]) -> None:
+        self._max_s = max_s
+        self._event = event
+        self._since_s: float | None = None
+        self._playing = False
+        self.ended_by: str | None = None
+
+    def is_late(self, evaluating: Evaluating | None) -> bool:
+        """Whether the evaluator is to be ended, once; the clock begins with the first call.
+
+        ``evaluating`` is None before the evaluator has built what it plays with.
+        """
+        now, playing = time.monotonic(), evaluating is not None
+        if self._since_s is None or playing != self._playing:
+            self._since_s, self._playing = now, playing
+        took_s = now - self._since_s
+        if self.ended_by is not None or took_s < self._max_s + (GRACE_S if playing else START_S):
+            return False
+        what = "in a step or an action that did not return" if playing else "of starting"
+        self.ended_by = f"{took_s:.0f} s {what}"
+        self._event(f"ending the evaluation after {self.ended_by}")
+        return True

@@ -1,18 +1,20 @@
-"""The live display: the state of a run on a terminal, drawn anew once a second.
+"""How a run shows itself while it goes: live on a terminal, plain lines elsewhere, nothing under --quiet.
 
-It starts no thread (the root draws when it has something new) and stays below what scrolls by above it.
+No thread is started: the root draws when it has something new.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Final, TextIO
 
 from rich.console import Console, Group, RenderableType
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
@@ -30,16 +32,47 @@ LABEL_COLUMNS: Final = len("policy lag")
 SIGHT_S: Final = 15.0
 """Seconds of a session, its start among them, after which a goal that comes no nearer is out of sight."""
 
+MOST_PAIRS: Final = 7
+"""Pairs of a line beside the time: what is read at a glance. Everything is in ``metrics.jsonl``."""
 
-class LiveDisplay:
-    """Owns the lower part of a terminal while a run goes.
+
+class Display:
+    """Shows a run while it goes; this one shows nothing, as for --quiet."""
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Show the present state, unless the last one is too young to be replaced."""
+
+    def remember(self, mean_100: float) -> None:
+        """Take in a mean return of the past, whose snapshot is not to be shown."""
+
+    def event(self, text: str) -> None:
+        """Tell at once that something happened."""
+
+    def close(self) -> None:
+        """Show the last state if it was not shown yet, and give the terminal back. Harmless when repeated."""
+
+
+def choose_display(title: str, *, quiet: bool, stream: TextIO) -> Display:
+    """Choose how a run shows itself.
 
     Args:
-        title: what runs.
-        stream: the terminal.
+        title: what runs, shown above the live display.
+        quiet: show nothing.
+        stream: where it goes: stderr, since stdout belongs to the result.
     """
+    if quiet:
+        return Display()
+    if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
+        return LiveDisplay(title, stream)
+    return PlainDisplay(stream)
+
+
+class LiveDisplay(Display):
+    """Owns the lower part of a terminal while a run goes, below what scrolls by; draws it once a second."""
 
     def __init__(self, title: str, stream: TextIO) -> None:
+        from rich.live import Live  # noqa: PLC0415 - only where it is seen
+
         self._title = title
         self._console = Console(file=stream, highlight=False, markup=False, emoji=False)
         # stdout is left alone: it may be a file, and nothing is printed there before the run is over.
@@ -235,3 +268,68 @@ def _busy(shares: Sequence[float]) -> str:
     if len(shares) == 1:
         return share(shares[0])
     return f"{100 * min(shares):.0f}-{share(max(shares))}, median {share(statistics.median(shares))}"
+
+
+class PlainDisplay(Display):
+    """Writes logfmt lines (``key=value``) into a pipe or a file; the keys are those of ``metrics.jsonl``.
+
+    A line comes each second in the first minute, then ever more slowly, down to one a minute in runs of
+    hours: their logs stay readable. None comes while nothing changes but the time.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._shown_s = float("-inf")
+        self._shown: list[tuple[str, str]] = []
+        self._newest: Snapshot | None = None
+
+    def show(self, snapshot: Snapshot) -> None:
+        """Write a line, unless the last one is too young or says the same."""
+        self._newest = snapshot
+        if snapshot.elapsed_s - self._shown_s >= min(max(1.0, snapshot.elapsed_s / 60), 60.0):
+            self._write_newest()
+
+    def event(self, text: str) -> None:
+        """Write a line about something that happened."""
+        at = "" if self._newest is None else f"elapsed_s={self._newest.elapsed_s:.1f} "
+        self._write(f"{at}event={_quoted(text)}")
+
+    def close(self) -> None:
+        """Write a line about the last state if it has none yet."""
+        if self._newest is not None and self._newest.elapsed_s > self._shown_s:
+            self._write_newest()
+
+    def _write_newest(self) -> None:
+        assert self._newest is not None
+        shown = list(_pairs(_timeless(self._newest)))
+        if shown == self._shown:
+            return
+        self._shown, self._shown_s = shown, self._newest.elapsed_s
+        line = [("elapsed_s", f"{self._newest.elapsed_s:.1f}"), *list(_pairs(self._newest))[:MOST_PAIRS]]
+        self._write(" ".join(f"{key}={value}" for key, value in line))
+
+    def _write(self, line: str) -> None:
+        print(line, file=self._stream, flush=True)
+
+
+def _timeless(snapshot: Snapshot) -> Snapshot:
+    """Leave out of a state what changes with nothing but the time."""
+    evaluating = snapshot.evaluating and replace(snapshot.evaluating, seconds=0.0)
+    return replace(snapshot, stop=(), evaluating=evaluating)
+
+
+def _pairs(snapshot: Snapshot) -> Iterator[tuple[str, str]]:
+    """What a line says beside the time, the most important first; no pace once training is over."""
+    for metric in METRICS:
+        value = metric.value(snapshot) if metric.plain else None
+        if value is not None:
+            key, _, written = metric.plain.partition("=")
+            text = written.format(value)
+            yield key, _quoted(text) if " " in text else text
+            if key == "evaluating":
+                return
+
+
+def _quoted(text: str) -> str:
+    """Quote text for a logfmt value; it stays one line whatever it holds."""
+    return json.dumps(text, ensure_ascii=False)

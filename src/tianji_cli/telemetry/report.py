@@ -17,12 +17,12 @@ from rich.text import Text
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.quantities import duration, number, several, share
-from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.snapshot import (
     OF_A_REPLAY,
     OF_EPISODES,
     OF_PACE,
     OF_VERSIONS,
+    Evaluation,
     Metric,
     RoleSummary,
     Summary,

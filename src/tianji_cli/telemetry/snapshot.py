@@ -8,15 +8,16 @@ terminals.
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, dataclass, field, fields, is_dataclass
 from operator import attrgetter
 from typing import Any, Final, Literal, Self
 
 from tianji_cli.quantities import count, duration, exact, finite, memory, number, rate, several, share, spread
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.wire.reports import BufferReport, Evaluating, LearnerReport, Number
 
 SUMMARY_SCHEMA: Final = 1
@@ -210,6 +211,56 @@ class Snapshot(JobState):
     def standing(self) -> list[dict[str, Any]]:
         """Return what of the roles seldom changes: all but how busy they are, fit for JSON."""
         return [{name: value for name, value in vars(role).items() if name != "busy"} for role in self.roles]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Returns of greedy episodes after training.
+
+    Attributes:
+        episodes: how many were played to their end; only these count.
+        mean: of their returns; not a number if none has ended.
+        std: of their returns; likewise.
+        win_rate: share of them that were won; None where nothing is won.
+        agents: mean return of each agent of a team, by name; None of a single agent.
+        left_out: episodes that were wanted, and had not ended at the limit.
+        cut_off: the limit that was reached, in words; None if all episodes were played.
+    """
+
+    episodes: int
+    mean: Number
+    std: Number
+    win_rate: float | None = None
+    agents: Mapping[str, float] | None = None
+    left_out: int = 0
+    cut_off: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        returns: Sequence[float],
+        wanted: int,
+        cut_off: str | None = None,
+        win_rate: float | None = None,
+        agents: Mapping[str, float] | None = None,
+    ) -> Evaluation:
+        """Evaluate the episodes that have ended by their returns."""
+        mean = statistics.fmean(returns) if returns else math.nan
+        std = statistics.pstdev(returns) if returns else math.nan
+        left_out = wanted - len(returns)
+        return cls(len(returns), mean, std, win_rate, agents, left_out, cut_off if left_out else None)
+
+    def described(self, kind: str, limits: str) -> str:
+        """Describe what came of episodes of a kind, what was left out, and which settings move the limits."""
+        wanted = self.episodes + self.left_out
+        if not self.episodes:
+            return f"none of {wanted} {kind} had ended after {self.cut_off} ({limits})"
+        of_all = f"{self.episodes} of {wanted}" if self.left_out else f"{self.episodes}"
+        won = "" if self.win_rate is None else f", {share(self.win_rate)} won"
+        cut = f"; {self.left_out} had not ended after {self.cut_off} ({limits})" if self.left_out else ""
+        return (
+            f"{number(self.mean)}  mean of {of_all} {kind}, standard deviation {number(self.std)}{won}{cut}"
+        )
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from typing import IO, TYPE_CHECKING, Final, TextIO, cast
 
 from tianji_cli.files.regular import open_to_append
 from tianji_cli.files.rundir import RunDirectory, write_whole
+from tianji_cli.telemetry.display import Display
 from tianji_cli.telemetry.metrics import MetricsWriter
-from tianji_cli.telemetry.plain import Display, PlainDisplay, QuietDisplay
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Telemetry:
 
     Args:
         run: the run's directory.
-        display: what the user sees meanwhile; see ``choose_display``.
+        display: what the user sees meanwhile.
         resumed_at: environment steps that a resumed run begins with; None for a new run.
 
     Raises:
@@ -200,7 +200,7 @@ class Telemetry:
         try:
             call(self._display)
         except OSError as cause:
-            gone, self._display = self._display, QuietDisplay()
+            gone, self._display = self._display, Display()
             with contextlib.suppress(OSError):
                 gone.close()
             self._log(f"the display has gone ({cause.strerror})")
@@ -222,20 +222,3 @@ class Telemetry:
                 file.write(f"{stamp} {text}\n")
         except OSError:
             return
-
-
-def choose_display(title: str, *, quiet: bool, stream: TextIO) -> Display:
-    """Choose how a run shows itself: live on a terminal, plain lines elsewhere, nothing under --quiet.
-
-    Args:
-        title: what runs, shown above the live display.
-        quiet: show nothing.
-        stream: where it goes: stderr, since stdout belongs to the result.
-    """
-    if quiet:
-        return QuietDisplay()
-    if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
-        from tianji_cli.telemetry.display import LiveDisplay  # noqa: PLC0415 - rich, only where it is seen
-
-        return LiveDisplay(title, stream)
-    return PlainDisplay(stream)

@@ -21,7 +21,7 @@ from tianji_cli.files.rundir import NoSuchRunError, RunDirectory
 from tianji_cli.main import main
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import Interruption
-from tianji_cli.telemetry.plain import QuietDisplay
+from tianji_cli.telemetry.display import Display
 from tianji_cli.telemetry.snapshot import RoleStatus, Snapshot, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 
@@ -43,7 +43,7 @@ class Session:
     """A session of a run, as its root writes it."""
 
     def __init__(self, run: RunDirectory, *seconds: int, resumed_at: int | None = None) -> None:
-        self.telemetry = Telemetry(run, QuietDisplay(), resumed_at)
+        self.telemetry = Telemetry(run, Display(), resumed_at)
         self.write(*seconds)
 
     def write(self, *seconds: int, host: str | None = None) -> None:
@@ -379,7 +379,7 @@ def test_a_config_without_a_name_is_watched_by_its_path(run: RunDirectory) -> No
         assert watching._title(run) == str(run.path)
 
 
-class GoneDisplay(QuietDisplay):
+class GoneDisplay(Display):
     """A pipe that nobody reads any more, of which that is found out as something is shown, told or closed."""
 
     def __init__(self, at: str) -> None:

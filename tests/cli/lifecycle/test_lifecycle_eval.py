@@ -202,7 +202,7 @@ def test_building_and_closing_do_not_keep_an_evaluation_for_ever(workplace: Any)
     run = workplace.train(endless(1.0, hangs="step", first=5))
     run.finish()
     (workplace.place / "sitecustomize.py").write_text(
-        "from tianji_cli.telemetry import evaluation\nevaluation.START_S = 0.5\n"
+        "from tianji_cli.root import shutdown\nshutdown.START_S = 0.5\n"
     )
     workplace.environment = {"PYTHONPATH": str(workplace.place)}
     config = run.path / "config.toml"

@@ -9,9 +9,9 @@ import pytest
 
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.telemetry.evaluation import Evaluation
 from tianji_cli.telemetry.snapshot import (
     Averaging,
+    Evaluation,
     GroupStanding,
     RoleStatus,
     RoleSummary,

@@ -26,7 +26,7 @@ PROGRAM = """
 import os, signal, sys, threading
 sys.path.insert(0, sys.argv[1])
 from conftest import build_snapshot
-from tianji_cli.telemetry.telemetry import choose_display
+from tianji_cli.telemetry.display import choose_display
 actors, seconds = int(sys.argv[2]), int(sys.argv[3])
 display = choose_display("ppo_cartpole  experiments/ppo_cartpole/3", quiet=False, stream=sys.stderr)
 display.event("4 processes started")

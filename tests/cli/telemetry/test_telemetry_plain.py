@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tianji_cli.telemetry.bottleneck import Bottleneck, Kind
-from tianji_cli.telemetry.plain import PlainDisplay, QuietDisplay
+from tianji_cli.telemetry.display import Display, PlainDisplay
 from tianji_cli.telemetry.snapshot import Snapshot, StopProgress
 from tianji_cli.wire.reports import Evaluating
 
@@ -130,7 +130,7 @@ def test_an_event_is_one_line_at_once(snapshot: Callable[..., Snapshot]) -> None
 
 
 def test_quiet_shows_nothing(snapshot: Callable[..., Snapshot], capfd: pytest.CaptureFixture[str]) -> None:
-    display = QuietDisplay()
+    display = Display()
     display.remember(1.0)
     display.show(snapshot())
     display.event("starting")

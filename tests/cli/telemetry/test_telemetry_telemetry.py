@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tianji_cli.files.rundir import RunDirectory, write_whole
+from tianji_cli.telemetry.display import Display, PlainDisplay, choose_display
 from tianji_cli.telemetry.metrics import has_writer
-from tianji_cli.telemetry.plain import PlainDisplay, QuietDisplay
 from tianji_cli.telemetry.snapshot import Snapshot, Summary
-from tianji_cli.telemetry.telemetry import Telemetry, choose_display
+from tianji_cli.telemetry.telemetry import Telemetry
 
 
 def test_a_run_leaves_metrics_events_plots_log_and_summary(
@@ -42,7 +42,7 @@ def test_a_run_leaves_metrics_events_plots_log_and_summary(
 def test_whoever_finds_that_nobody_writes_metrics_any_more_finds_the_summary(
     run: RunDirectory, summary: Callable[..., Summary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    telemetry = Telemetry(run, QuietDisplay())
+    telemetry = Telemetry(run, Display())
     written: list[bool | None] = []
 
     def write(path: Path, content: bytes) -> None:
@@ -63,7 +63,8 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from conftest import build_snapshot, build_summary
 from tianji_cli.files.rundir import RunDirectory
-from tianji_cli.telemetry.telemetry import Telemetry, choose_display
+from tianji_cli.telemetry.display import choose_display
+from tianji_cli.telemetry.telemetry import Telemetry
 from tianji_cli.telemetry.report import print_result
 heavy = {"torch", "tensorflow", "gymnasium", "matplotlib"}
 run = RunDirectory.create("x", Path(sys.argv[2]))
@@ -101,7 +102,7 @@ def test_a_disk_that_was_full_for_a_while_costs_snapshots_only(
     small_disk: Path, snapshot: Callable[..., Snapshot], summary: Callable[..., Summary]
 ) -> None:
     run = RunDirectory.create("x", small_disk)
-    telemetry = Telemetry(run, QuietDisplay())
+    telemetry = Telemetry(run, Display())
     for second in range(200):
         telemetry.update(snapshot(second))
     os.truncate(run.metrics, 0)

@@ -12,10 +12,8 @@ import pytest
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.telemetry.bottleneck import Bottleneck
-from tianji_cli.telemetry.evaluation import Evaluation
-from tianji_cli.telemetry.metrics import MetricsWriter
-from tianji_cli.telemetry.snapshot import Snapshot, Summary
-from tianji_cli.telemetry.watching import MetricsFollower, Row, read_summary
+from tianji_cli.telemetry.metrics import MetricsFollower, MetricsWriter, Row, read_summary
+from tianji_cli.telemetry.snapshot import Evaluation, Snapshot, Summary
 from tianji_cli.wire.reports import Evaluating
 
 
