@@ -41,10 +41,7 @@ class Finding:
     """One line of the report.
 
     Attributes:
-        subject: what was looked at.
-        found: what is there.
         grade: a problem keeps a training from running, a warning from running well.
-        remedy: what to do about it.
     """
 
     subject: str
@@ -144,12 +141,7 @@ def _cuda_of_torch() -> str | None:
 
 
 def gpus(*, wanted: bool, driver: Path = NVIDIA_DRIVER) -> Iterator[Finding]:
-    """Which GPUs the driver has.
-
-    Args:
-        wanted: this torch could use them.
-        driver: where the driver says it.
-    """
+    """Which GPUs the driver has."""
     if not (driver / "version").is_file():
         # WSL2 has a driver elsewhere.
         yield Finding("GPUs", f"no NVIDIA driver in {driver}: without one, training runs on the CPU")

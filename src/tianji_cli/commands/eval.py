@@ -48,7 +48,6 @@ class Animation:
     """A GIF that grows while it is played.
 
     Attributes:
-        path: of the file.
         pictures: how many it has.
         closed: it takes no more pictures.
 

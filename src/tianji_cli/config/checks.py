@@ -134,8 +134,6 @@ def wrong_agent(name: str, environment: str, *, team: bool) -> tuple[str, str]:
     """Describe an agent that does not fit an environment, and which of the built-in ones do.
 
     Args:
-        name: of the agent, as a config names it.
-        environment: what users call it.
         team: it shows a team, and the agent acts for one alone; or the other way round.
 
     Returns:

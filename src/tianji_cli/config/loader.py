@@ -12,7 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeGuard, TypeVar, get_args
+from typing import Any, ClassVar, Final, TypeGuard, TypeVar, get_args
 
 import tomli_w
 from pydantic import BaseModel, ValidationError
@@ -39,9 +39,6 @@ from tianji_plugins import Plugins, did_you_mean, nearest
 from tianji_transports import registry as transports
 from tianji_transports.errors import TransportError
 
-if TYPE_CHECKING:
-    from tianji_envs.core import EnvironmentFactory
-
 _PLAIN: Final[dict[str, type[BaseModel]]] = {
     "experiment": Experiment,
     "environment": Environment,
@@ -58,7 +55,6 @@ def load_config(path: str, overrides: Sequence[str] = (), cores: int | None = No
     """Read a config and make sure that it can be run, before any process is started.
 
     Args:
-        path: path of the config, or the name of a shipped one.
         overrides: the values of ``--set``, each ``SECTION.KEY=VALUE``; later ones win.
         cores: of each host, for what the config leaves to the machine; those this process may use by default.
 
@@ -285,7 +281,6 @@ def _known_key(path: KeyPath, model: type[BaseModel] | None, listed: set[str]) -
     """Return which key was probably meant, or else which there are.
 
     Args:
-        path: of the key that is unknown.
         model: of its table; None if it has no keys.
         listed: tables whose keys were listed already, which once is enough for.
     """
@@ -392,25 +387,14 @@ def _data_file(tree: Tree, path: Path, directories: Sequence[Path]) -> Path:
 
 
 def _names_a_module(values: Mapping[str, Any]) -> bool:
-    named = [
-        table.get(key)
-        for section, key in (
-            *((name, "type") for name in _KINDS),
-            ("environment", "type"),
-            ("environment", "id"),
-        )
-        if isinstance(table := values.get(section), dict)
-    ]
-    roles = values.get("roles")
-    if isinstance(roles, dict):
-        named.extend(role.get("type") for role in roles.values() if isinstance(role, dict))
-    distribution = values.get("distribution")
-    if isinstance(distribution, dict):
-        transport = distribution.get("transport")
-        named.extend(transport.values() if isinstance(transport, dict) else [transport])
-    environment = values.get("environment")
-    if isinstance(environment, dict) and environment.get("type") == "pettingzoo":
+    tables = {section: table for section, table in values.items() if isinstance(table, dict)}
+    environment, transport = tables.get("environment", {}), tables.get("distribution", {}).get("transport")
+    if environment.get("type") == "pettingzoo":
         return True  # Its id is a module's name.
+    roles = (role for role in tables.get("roles", {}).values() if isinstance(role, dict))
+    typed = (environment, *(tables.get(section, {}) for section in _KINDS), *roles)
+    named = [environment.get("id"), *(table.get("type") for table in typed)]
+    named += transport.values() if isinstance(transport, dict) else [transport]
     return any(isinstance(name, str) and ":" in name for name in named)
 
 
@@ -588,36 +572,25 @@ def check_environment(tree: Tree) -> None:
         tree.problem(("environment", "type"), str(error))
         return
     given, options = table.get("id"), table.get("options", {})
-    # What options there are may depend on the id.
-    if _check_environment_id(tree, factory, name, given) and isinstance(options, dict):
-        _check_environment_options(tree, factory, given if isinstance(given, str) else "", options)
-
-
-def _check_environment_id(tree: Tree, factory: EnvironmentFactory, type_name: str, given: object) -> bool:
-    path = ("environment", "id")
+    env_id, path = given if isinstance(given, str) else "", "environment.id"
     try:
-        factory.check_id(given if isinstance(given, str) else "")
+        factory.check_id(env_id)
     except EnvironmentFailure as error:
         if given is None:
-            example = f'for example id = "{_IDS[type_name]}"' if type_name in _IDS else ""
+            example = f'for example id = "{_IDS[name]}"' if name in _IDS else ""
             tree.problem(path, f"missing: {error}", example)
         elif isinstance(given, str):
             tree.problem(path, str(error))
+        return  # What options there are may depend on the id.
     except Exception as error:  # noqa: BLE001 - an id "module:Name-v0" imports a module of the user's
         tree.problem(path, f"{given!r} does not import: {type(error).__name__}: {error}")
-    else:
-        return True
-    return False
-
-
-def _check_environment_options(
-    tree: Tree, factory: EnvironmentFactory, env_id: str, options: Mapping[str, Any]
-) -> None:
-    path = ("environment", "options")
+        return
+    path = "environment.options"
     try:
-        factory.check_options(env_id, options)
+        if isinstance(options, dict):
+            factory.check_options(env_id, options)
     except WrongOptionError as error:
-        tree.problem((*path, error.option), str(error))
+        tree.problem(("environment", "options", error.option), str(error))
     except EnvironmentFailure as error:
         tree.problem(path, str(error))
     except Exception as error:  # noqa: BLE001 - a factory of the user's may raise anything

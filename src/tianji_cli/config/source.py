@@ -64,10 +64,8 @@ class Tree:
     """The merged TOML of a config.
 
     Attributes:
-        values: the tables.
         origins: the file or option that set a key, by its path; others are inside a value, or were not set.
         files: the files read, the one that was asked for first.
-        problems: what was wrong on the way.
     """
 
     values: dict[str, Any] = field(default_factory=dict)

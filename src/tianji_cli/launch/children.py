@@ -55,7 +55,6 @@ class Child:
 
     Args:
         command: its program and arguments.
-        stdin: as for ``Popen``.
         stdout: as for ``Popen``; None for this process's.
         keep_errors: for its last words. Otherwise it writes them where this process does.
 
@@ -140,7 +139,6 @@ def end_children(children: Sequence[Child], patience_s: float) -> None:
     """Wait for the ends of children that were asked to end, then kill what is left of their process groups.
 
     Args:
-        children: of this process, none of them reaped.
         patience_s: how long all of them may take.
     """
     deadline = time.monotonic() + patience_s
@@ -159,7 +157,6 @@ def supervised(children: Sequence[Child], patience_s: float) -> Iterator[None]:
     """End children with the context; if it raises, they are sent a SIGTERM first.
 
     Args:
-        children: read when the context ends.
         patience_s: how long all of them may take to end; a second interruption leaves them no time.
     """
     remaining_s = 0.0

@@ -56,12 +56,6 @@ Request = Build | Job | Start
 REQUEST: Final[TypeAdapter[Request]] = TypeAdapter(Annotated[Request, Field(discriminator="kind")])
 
 
-class Ready(BaseModel):
-    """Everything is imported; from now on a worker takes milliseconds."""
-
-    kind: Literal["ready"] = "ready"
-
-
 class Built(BaseModel):
     """What was to be built once has been, or could not be."""
 
@@ -85,7 +79,7 @@ class Exited(BaseModel):
     exit: ProcessExit
 
 
-Notice = Ready | Built | Started | Exited
+Notice = Built | Started | Exited
 NOTICE: Final[TypeAdapter[Notice]] = TypeAdapter(Annotated[Notice, Field(discriminator="kind")])
 
 Work = Callable[[int], None]
@@ -93,11 +87,7 @@ Work = Callable[[int], None]
 
 
 class ForkServer:
-    """Forks workers and waits for their ends.
-
-    Args:
-        channel: to the launcher.
-    """
+    """Forks workers and waits for their ends."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -116,7 +106,6 @@ class ForkServer:
             In a forked process what it is to do; in the server, at its end, None.
         """
         try:
-            self._send(Ready())
             while self._wait():
                 while self._requests:
                     work = self._serve(REQUEST.validate_json(self._requests.popleft()))
@@ -195,9 +184,6 @@ class ForkServer:
     def _fork(self, ended: Callable[[ProcessExit], Notice]) -> int:
         """Fork; gives the child's process id, and 0 in the child.
 
-        Args:
-            ended: makes the notice of the child's end.
-
         Raises:
             OSError: the system makes no further process.
         """
@@ -234,11 +220,7 @@ def _once_told(told: int, work: Work, root_pipe: int) -> None:
     """Begin when the root has been told of this process, which it may have to end or to wait for.
 
     A server that is killed while it forks leaves a process that the root does not know of: it does nothing.
-
-    Args:
-        told: descriptor of a pipe in which there is a byte then.
-        work: what the process is to do.
-        root_pipe: descriptor of the pipe that closes when the root ends.
+    Once the root knows, there is a byte in the pipe ``told``.
     """
     is_known = bool(os.read(told, 1))
     os.close(told)

@@ -25,11 +25,6 @@ def turn_into_worker(job: JobSpec, own: ProcessSpec, root_pipe: int) -> NoReturn
     """Begin this process anew, as a worker; blocked signals stay blocked until it says what they mean.
 
     What keeps it from being one is in the worker's log.
-
-    Args:
-        job: what all processes of the job are told.
-        own: which of them this is.
-        root_pipe: descriptor of the pipe that closes when the root ends.
     """
     write_to(job.log(own.rank))
     _begin_anew((job, own), root_pipe)

@@ -56,12 +56,8 @@ class JoinedHost:
     """This host's part in a job of another host's.
 
     Args:
-        root: address and key of the job.
-        host: this host's name and cores.
         interface: address that other hosts reach it by.
         directory: for the files that workers need and write, until the job is over.
-        signals: the user's wish to stop.
-        say: tells the user something.
     """
 
     def __init__(
@@ -280,7 +276,6 @@ def reaches_run(run: Path, key: JobKey, say: Callable[[str], None]) -> bool:
     Args:
         run: where the root has it.
         key: of the job, which lies in it.
-        say: told if others may change what is there: it is not used then.
     """
     try:
         if JobKey.read(run / "job.key") != key or not os.access(run, os.W_OK):
@@ -306,7 +301,6 @@ class HostLog:
     """Hands out a log that grows, from its beginning, each byte once.
 
     Args:
-        path: of the log.
         most: bytes that are handed out as they come; of more, the middle is left out.
     """
 

@@ -24,7 +24,6 @@ from tianji_cli.launch.fork_server import (
     Exited,
     Job,
     Notice,
-    Ready,
     Request,
     Start,
     Started,
@@ -44,7 +43,6 @@ class WorkerProcess:
     """A worker, from the request for it until after its end.
 
     Attributes:
-        spec: which process of the job it is.
         pid: None until it runs.
         exit: how it ended; None before.
         killed: by this program.
@@ -82,7 +80,6 @@ class LocalLauncher:
     Attributes:
         lost: the fork server is gone. Workers live on; how they end is then not known any more.
         dismissed: it is gone because it was to start no more.
-        exited: workers that have ended; the caller takes them out.
 
     Raises:
         OSError: the server cannot be started.
@@ -142,7 +139,6 @@ class LocalLauncher:
         """Have environment, model and layout built in a process of its own, and wait for its end.
 
         Args:
-            spec: what is to be built.
             say: tells the user that it takes long.
 
         Raises:
@@ -262,8 +258,6 @@ class LocalLauncher:
 
     def _handle(self, notice: Notice) -> None:
         match notice:
-            case Ready():
-                pass
             case Built():
                 self._report = notice.report
             case Started():

@@ -44,7 +44,6 @@ def run_under_mpiexec(job: JobConfig, processes: int, run: RunDirectory, *, resu
 
     Args:
         job: the job. The root may be bound to fewer cores, and is told what was chosen for those seen here.
-        processes: of the plan; the first of them is the root.
         run: its directory. It tells afterwards whether the root came to its end.
         resumed: the directory is an earlier run's.
 
@@ -73,10 +72,6 @@ def run_under_mpiexec(job: JobConfig, processes: int, run: RunDirectory, *, resu
 
 def run_again_under_mpiexec(processes: int, more: Sequence[str] = ()) -> int:
     """Run this very command in so many ranks, and stay until they have ended.
-
-    Args:
-        processes: how many.
-        more: further arguments.
 
     Returns:
         What mpiexec exits with.
@@ -156,12 +151,7 @@ PLACE_BYTES: Final = 16 << 10
 
 @dataclass(frozen=True)
 class Launch:
-    """What an MPI launcher's environment says.
-
-    Attributes:
-        rank: of this process.
-        size: processes in the job.
-    """
+    """What an MPI launcher's environment says."""
 
     rank: int
     size: int
@@ -191,12 +181,7 @@ class World:
 
     While rank 0 is in its ``with`` block the others wait to be briefed; at its end they are, in any case.
 
-    Args:
-        launch: what the launcher's environment says.
-
     Attributes:
-        rank: of this process.
-        size: how many there are.
         hosts: where each rank is.
 
     Raises:
@@ -251,12 +236,7 @@ class World:
             self.brief(None)
 
     def abort(self, reason: str, status: int = 1) -> NoReturn:
-        """End all ranks at once: one is dead, and without it they would wait in vain to end together.
-
-        Args:
-            reason: shown on stderr.
-            status: that the launcher exits with.
-        """
+        """End all ranks at once: one is dead, and without it they would wait in vain to end together."""
         from tianji_transports.mpi import world as mpi_world  # noqa: PLC0415
 
         mpi_world.abort(status, reason)

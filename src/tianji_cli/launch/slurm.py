@@ -90,7 +90,6 @@ class Request:
     """What to ask Slurm for.
 
     Attributes:
-        nodes: how many.
         partition: where to queue; Slurm's default if None.
         time: limit, in Slurm's notation.
         account: whom to charge.
@@ -110,7 +109,6 @@ def batch_script(job: JobConfig, run: Path, request: Request, tianji: Path) -> s
     Args:
         job: the job, whose ``distribution.hosts`` is the number of nodes.
         run: the run directory, on a file system that all nodes share.
-        request: what to ask Slurm for.
         tianji: the command, on a file system that all nodes share.
     """
     plan = make_plan(job, expected_hosts(job))

@@ -214,18 +214,14 @@ class NodeLauncher:
     """Starts workers at a node, over the control channel, and learns how they end.
 
     Args:
-        control: the root's end of the control channel.
-        node: where.
         can_kill: a worker there can be killed alone. An MPI rank cannot: without it the others would wait
             for ever in their last collective call, so that the launcher has to end them all.
 
     Attributes:
-        node: where.
         lost: the node is gone, and with it whatever ran there.
         reaches_run: it has the run directory under the root's path; None until a host has said so.
         suspended_server: process id of its fork server, if that is suspended.
         must_abort: a worker was to be killed that cannot be killed alone, or is gone.
-        exited: workers that have ended; the caller takes them out.
     """
 
     def __init__(self, control: ControlServer, node: NodeAgent, *, can_kill: bool = True) -> None:

@@ -18,12 +18,7 @@ STALLED_S: Final = 30.0
 
 
 class Announcements:
-    """Says each thing once.
-
-    Args:
-        plan: of the job.
-        event: tells the user something.
-    """
+    """Says each thing once."""
 
     def __init__(self, plan: Plan, event: Callable[[str], None]) -> None:
         self._plan = plan
@@ -52,10 +47,6 @@ class Announcements:
         """Name those of the ranks that were not heard of for long, and say when nothing goes on.
 
         Plain lines stop while nothing changes: a run that hangs must not look like one that has ended.
-
-        Args:
-            ranks: that carry roles.
-            snapshot: of this moment.
         """
         for rank in self._silence.newly_late(ranks):
             self._event(f"nothing heard of {self._title(rank)} for {LATE_S:g} s")
@@ -112,11 +103,7 @@ LATE_S: Final = 10.0
 
 
 class Silence:
-    """Remembers when each rank was heard of last, and who was reported as late.
-
-    Args:
-        ranks: of the job.
-    """
+    """Remembers when each rank was heard of last, and who was reported as late."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._heard = dict.fromkeys(ranks, time.monotonic())

@@ -25,10 +25,8 @@ class RootEndpoint:
     """Opens the root's endpoint once the wiring is known, and sleeps at it between rounds of averaging.
 
     Args:
-        plan: of the job.
         wait_s: longest that a round of averaging waits for the rest, once two groups have contributed.
         options: how the endpoint reaches other hosts.
-        event: tells the user something.
 
     Attributes:
         failure: why there is no averaging any more; empty while nothing has failed.
@@ -97,13 +95,7 @@ class RootEndpoint:
             self._shut.enter_context(self._transport.undisturbed())
 
     def sleep(self, until: float, control: ControlServer, also: Sequence[int]) -> None:
-        """Sleep until a contribution or a control message comes, or a round has to be closed.
-
-        Args:
-            until: latest end, by ``time.monotonic``.
-            control: wakes the sleeper.
-            also: descriptors that wake it, too.
-        """
+        """Sleep until a contribution or a control message comes, or a round has to be closed."""
         timeout_s = max(0.0, until - time.monotonic())
         if self._transport is None or self._averager is None or self._over:
             control.wait(timeout_s, also)
@@ -160,15 +152,10 @@ class Averager:
     have the same mean, bit by bit.
 
     Args:
-        transport: the root's endpoint.
-        groups: group of each rank that contributes.
-        job: the job's number.
         wait_s: longest that a round stays open once two groups have contributed; a group is late if another's
             contribution has waited that long for its own.
-        event: tells the user something.
 
     Attributes:
-        rounds: that were closed.
         missed: of each group: rounds that it was late for while it lived.
         deadline: when groups are late for the open round, by ``time.monotonic``; infinite if none is open, or
             if they are already.

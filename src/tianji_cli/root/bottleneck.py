@@ -7,6 +7,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from operator import add
 from typing import Final, Literal
 
 import psutil
@@ -74,12 +75,7 @@ class Work:
 
     def __add__(self, other: Work) -> Work:
         """What these and those did."""
-        return Work(
-            self.count + other.count,
-            self.busy_s + other.busy_s,
-            self.running_s + other.running_s,
-            self.members + other.members,
-        )
+        return Work(*map(add, vars(self).values(), vars(other).values()))
 
     def since(self, earlier: Work) -> Work:
         """What the same roles did after an earlier moment."""
@@ -121,17 +117,11 @@ class Observation:
 
     def __add__(self, other: Observation) -> Observation:
         """What these and those did."""
-        return Observation(
-            self.actors + other.actors, self.buffers + other.buffers, self.learners + other.learners
-        )
+        return Observation(*map(add, vars(self).values(), vars(other).values()))
 
     def since(self, earlier: Observation) -> Observation:
         """What the same job did after an earlier moment."""
-        return Observation(
-            self.actors.since(earlier.actors),
-            self.buffers.since(earlier.buffers),
-            self.learners.since(earlier.learners),
-        )
+        return Observation(*map(Work.since, vars(self).values(), vars(earlier).values()))
 
 
 @dataclass(frozen=True)
@@ -157,7 +147,6 @@ def observed_bottleneck(
     """Name what holds a running job back.
 
     Args:
-        observation: what it did.
         rho: uses of each sample.
         overlap: who may work while others do.
         cores: of its host; None where there are several, or nothing is known of them.
@@ -215,8 +204,6 @@ class WorkLog:
     """Owns what is known of the roles' work, and names what holds the job back.
 
     Args:
-        config: the job.
-        plan: its processes.
         idle_s: core seconds in which the cores of this host had nothing to do, so far.
 
     Attributes:
@@ -249,8 +236,6 @@ class WorkLog:
         """Take in a report.
 
         Args:
-            process: whose it is.
-            report: what its roles said.
             produced: samples that each of its actors has made in this incarnation, at this moment.
         """
         known = self._processes.setdefault(process.rank, _Process(report.incarnation))
@@ -394,11 +379,7 @@ class Receiver:
 
 
 class BackPressure:
-    """Owns how long actors have waited for whom.
-
-    Args:
-        plan: processes of the job.
-    """
+    """Owns how long actors have waited for whom."""
 
     def __init__(self, plan: Plan) -> None:
         self._actors = Counter(process.group for process in plan.processes for _ in process.actors)

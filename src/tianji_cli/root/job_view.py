@@ -49,16 +49,12 @@ class Overview:
     """Everything the root knows, as snapshots while a run goes and as a summary when it is over.
 
     Attributes:
-        workers: what is known of each rank.
         ended: pages of earlier incarnations on this host, and of all actors elsewhere, as last reported.
         unsure: ranks on hosts that were lost: of what they did only the last report is known.
         evaluation: how the greedy evaluation went.
         averaging: how the groups' parameters were averaged so far; None with one group.
 
     Args:
-        config: the job.
-        plan: its processes.
-        production: the actors' pages.
         earlier_env_steps: samples that all groups received in earlier sessions of a resumed run.
     """
 
@@ -141,13 +137,7 @@ class Overview:
         return {group: said for group, said in self._reports(LearnerReport) if group is not None}
 
     def note_averaging(self, rounds: int, missed: Sequence[int], lost: Sequence[int]) -> None:
-        """Take in how far averaging is.
-
-        Args:
-            rounds: averages published in this session.
-            missed: of each group: rounds that it was too late for.
-            lost: groups that were given up.
-        """
+        """Take in how far averaging is."""
         self.averaging = Averaging(rounds, tuple(missed), tuple(lost))
 
     def note_evaluation(self, ended_by: str | None) -> None:
@@ -270,10 +260,7 @@ class Overview:
         """Gather what snapshots and the summary show alike.
 
         Args:
-            elapsed_s: seconds since the start of this session.
-            made: samples that actors made in this session.
             per_s: rates of production, reception and consumption.
-            bottleneck: what held the job back.
         """
         learner, buffer = self._learner(), self._buffer()
         produced_per_s, received_per_s, consumed_per_s = per_s
@@ -340,14 +327,7 @@ class Overview:
 
 
 class WorkerView:
-    """What the root knows of one rank.
-
-    Attributes:
-        report: its last one.
-        pid: of its process; None while it has none.
-        restarts: so far.
-        state: one or two words.
-    """
+    """What the root knows of one rank."""
 
     def __init__(self) -> None:
         self.report: Report | None = None
@@ -388,47 +368,29 @@ def role_states(
     """Describe how every role of a job is doing.
 
     Args:
-        plan: the processes of the job.
-        views: what is known of each.
         now_s: seconds on any clock, later with each call.
         since_s: from when on it counts how busy they were: as for the bottleneck, or the two contradict.
     """
-    return tuple(_states(plan, views, now_s, since_s))
-
-
-def _states(
-    plan: Plan, views: Mapping[int, WorkerView], now_s: float, since_s: float
-) -> Iterator[RoleStatus]:
+    states = []
     for process in plan.processes:
         view = views[process.rank]
-        busy = view.busy(now_s, since_s)
-        for i, role in enumerate(process.roles):
-            yield RoleStatus(
-                process.rank,
-                role,
-                process.group,
-                process.host,
-                view.pid,
-                busy[i] if busy else None,
-                view.restarts,
-                view.state,
-            )
+        busy = view.busy(now_s, since_s) or [None] * len(process.roles)
+        for role, share in zip(process.roles, busy, strict=True):
+            place = process.rank, role, process.group, process.host
+            states.append(RoleStatus(*place, view.pid, share, view.restarts, view.state))
+    return tuple(states)
 
 
 def role_summaries(plan: Plan, views: Mapping[int, WorkerView]) -> tuple[RoleSummary, ...]:
     """Describe how every role of a job did over the whole session."""
-    return tuple(_summaries(plan, views))
-
-
-def _summaries(plan: Plan, views: Mapping[int, WorkerView]) -> Iterator[RoleSummary]:
+    summaries = []
     for process in plan.processes:
-        view = views[process.rank]
+        view, report = views[process.rank], views[process.rank].report
         for i, role in enumerate(process.roles):
-            report = view.report
             busy = report.busy_s[i] / report.running_s if report and report.running_s else None
-            yield RoleSummary(
-                process.rank, role, process.group, process.host, process.cores, view.restarts, busy
-            )
+            place = process.rank, role, process.group, process.host
+            summaries.append(RoleSummary(*place, process.cores, view.restarts, busy))
+    return tuple(summaries)
 
 
 def extra_reports(plan: Plan, views: Mapping[int, WorkerView]) -> dict[str, Mapping[str, Any]]:
@@ -448,14 +410,7 @@ def choose_best(
     lost: Container[int],
     event: Callable[[str], None],
 ) -> int:
-    """Let ``best`` lead to the best policy that any group has saved, and say whose it is.
-
-    Args:
-        checkpoints: ``checkpoints/`` of the run.
-        learners: what the learner of each group said last.
-        lost: groups whose learners did not live to save what they said.
-        event: tells the user something.
-    """
+    """Let ``best`` lead to the best policy that any group has saved, and say whose it is."""
     means = {
         group: said.best_mean_100
         for group, said in sorted(learners.items())

@@ -16,13 +16,7 @@ from tianji_cli.wire.reports import Source
 
 
 class Membership:
-    """Keeps the addresses of registered ranks, and sends each rank those of its neighbours.
-
-    Args:
-        plan: of the job.
-        graph: which roles are connected.
-        control: the root's end of the control channel.
-    """
+    """Keeps the addresses of registered ranks, and sends each rank those of its neighbours."""
 
     def __init__(self, plan: Plan, graph: RoleGraph, control: ControlServer) -> None:
         self._control = control
@@ -59,7 +53,6 @@ class Membership:
         """Send each rank the addresses of its neighbours, unless it has them.
 
         Args:
-            everyone: ranks that take part.
             root: the root's own address by its rank, if it has one.
 
         Returns:
@@ -82,8 +75,6 @@ class GroupLosses:
     Group 0 has the job's checkpoints; without it the job ends. Without any other it goes on.
 
     Args:
-        plan: of the job.
-        event: tells the user something.
         bound: processes cannot die alone, because an MPI launcher ends all with one.
 
     Attributes:

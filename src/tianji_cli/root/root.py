@@ -59,22 +59,7 @@ LAST_WORDS_S: Final = 1.0
 
 
 class Root:
-    """Runs a job from start to end.
-
-    Args:
-        config: the job.
-        plan: its processes.
-        control: the root's end of the control channel.
-        pool: the worker processes.
-        production: the actors' pages.
-        overview: what is known of all processes.
-        signals: the user's wishes to stop.
-        telemetry: what the user sees.
-        log: finds the log file of a rank.
-        averaging: of the groups' parameters.
-        losses: which groups are gone.
-        checkpoints: where they are.
-    """
+    """Runs a job from start to end."""
 
     def __init__(  # noqa: PLR0913 - the root is where everything meets
         self,

@@ -48,10 +48,8 @@ class RunRequest:
     """What is to be run.
 
     Attributes:
-        job: the config.
         run: where it leaves its files.
         resumed: training goes on from the run's last checkpoint.
-        quiet: show no progress.
         listen: host and port of the control channel; None chooses them.
         world: the ranks, if an MPI launcher has started them.
         launcher: starts processes on this host; None if an MPI launcher has started them.
@@ -121,7 +119,8 @@ def run_session(request: RunRequest) -> Result:
         with _failures_to_start(run):
             production = stack.enter_context(_production_file(run, plan))
         spec = _job_spec(request, progress, plan, control.address)
-        averaging = _averaging(request, plan, control.address, telemetry)
+        options = engine_options(request.address[0], control.address.key)
+        averaging = RootEndpoint(plan, job.distribution.sync_wait_s, options, telemetry.event)
         pool = WorkerPool(spec, job.distribution.max_restarts_per_minute, request.launcher, nodes)
         stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
         stack.callback(averaging.close)
@@ -208,11 +207,6 @@ def _check_files_elsewhere(
         )
 
 
-def _averaging(request: RunRequest, plan: Plan, root: RootAddress, telemetry: Telemetry) -> RootEndpoint:
-    options = engine_options(request.address[0], root.key)
-    return RootEndpoint(plan, request.job.distribution.sync_wait_s, options, telemetry.event)
-
-
 def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, root: RootAddress) -> JobSpec:
     run = request.run.path.absolute()
     return JobSpec(
@@ -285,13 +279,7 @@ LOOK_EVERY_S: Final = 1.0
 
 
 class Rendezvous:
-    """Admits nodes one by one.
-
-    Args:
-        control: the root's end of the control channel.
-        signals: the user's wish to stop.
-        say: tells the user something.
-    """
+    """Admits nodes one by one."""
 
     def __init__(self, control: ControlServer, signals: StopSignals, say: Callable[[str], None]) -> None:
         self._control = control
@@ -322,9 +310,6 @@ class Rendezvous:
 
     def ranks(self, hosts: Sequence[Host]) -> list[NodeLauncher]:
         """Wait until the ranks that an MPI launcher has started are connected; rank 0 is the root itself.
-
-        Args:
-            hosts: where each rank is, by rank.
 
         Raises:
             Interruption: the user does not want to wait any longer.

@@ -1,4 +1,4 @@
-"""The phases of a job, and its shutdown: actors stop first, then what receives from them; late evaluations."""
+"""The phases of a job, and its shutdown: actors stop first, then the others; what ends a late evaluation."""
 
 from __future__ import annotations
 
@@ -30,12 +30,7 @@ class Phase(enum.Enum):
 
 @dataclass
 class Outcome:
-    """How a job ended.
-
-    Attributes:
-        status: as in the summary.
-        reason: in words.
-    """
+    """How a job ended."""
 
     status: Status
     reason: str
@@ -86,12 +81,8 @@ class Shutdown:
     """Tells every process to stop when it is its turn, and kills those that do not in time.
 
     Args:
-        plan: of the job.
-        control: the root's end of the control channel.
-        pool: the worker processes.
         saves_replay: buffers may write gigabytes.
         give_up: called with the processes, other than actors, that did not stop in time and are killed.
-        event: tells the user something.
 
     Attributes:
         actors: ranks that carry actors and nothing that receives from them.

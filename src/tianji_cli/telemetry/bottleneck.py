@@ -113,7 +113,6 @@ def beside_busy_cores(cores: int, actors_s: float, learners_s: float) -> Bottlen
     """Say of a job whose roles share cores that none of these is idle; perhaps other programs use them.
 
     Args:
-        cores: that there are.
         actors_s: seconds by the clock that actors were busy; they may have waited for a core in between.
         learners_s: likewise the learners.
     """
@@ -136,12 +135,6 @@ def _by_need(actors_s: float, buffers_s: float, learners_s: float) -> tuple[Kind
 
 
 def beside_idle_cores(idle: float, cores: int, would_use_them: str) -> Bottleneck:
-    """Say of a job that waits for samples what would put idle cores to work.
-
-    Args:
-        idle: cores that are, on average.
-        cores: that there are.
-        would_use_them: settings.
-    """
+    """Say of a job that waits for samples what would put idle cores to work."""
     words = f"the learner waits for samples, and {idle:.1f} of {cores} cores are idle: {would_use_them}"
     return Bottleneck("sample-bound", f"{words} would use them (`tianji profile` measures it)")

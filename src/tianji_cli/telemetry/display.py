@@ -56,7 +56,6 @@ def choose_display(title: str, *, quiet: bool, stream: TextIO) -> Display:
     """Choose how a run shows itself.
 
     Args:
-        title: what runs, shown above the live display.
         quiet: show nothing.
         stream: where it goes: stderr, since stdout belongs to the result.
     """
@@ -125,8 +124,6 @@ def render(snapshot: Snapshot, title: str, curve: Sequence[float], console: Cons
     """Lay a snapshot out.
 
     Args:
-        snapshot: the state to show.
-        title: what runs.
         curve: ``mean_100`` so far, oldest first; empty shows no curve.
         console: whose size it is to fit; roles are summed up where they do not fit otherwise.
     """
@@ -213,8 +210,6 @@ def roles_table(roles: Sequence[RoleStatus], width: int, lines: int) -> Table:
     """Show how busy the roles are.
 
     Args:
-        roles: all roles of the job.
-        width: columns of the terminal.
         lines: how many roles fit.
     """
     columns = ["role", "rank"]

@@ -38,9 +38,6 @@ class InUseError(TianjiError):
 class AppendOnlyFile:
     """Owns one descriptor and appends records to it, unbuffered.
 
-    Args:
-        path: created if it is not there.
-
     Raises:
         InUseError: another process appends to it.
         OSError: it cannot be opened, is no regular file, or is a link.
@@ -287,7 +284,6 @@ class Row(BaseModel):
     Attributes:
         elapsed_s: seconds since the start of its session.
         updates: gradient updates so far, over all sessions.
-        mean_100: mean return of the last 100 episodes.
         busy: share of the last interval that each role worked, by its name.
         stop: where the run stops, by rule.
         reached: where it is now.
@@ -330,11 +326,7 @@ class Row(BaseModel):
 
 
 class MetricsFollower:
-    """Owns the place in ``metrics.jsonl`` up to which it was read.
-
-    Args:
-        path: the file, which need not be there yet.
-    """
+    """Owns the place in ``metrics.jsonl`` up to which it was read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

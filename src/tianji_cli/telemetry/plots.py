@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,6 +20,8 @@ from tianji_cli.files.rundir import RunDirectory, write_whole
 from tianji_cli.telemetry.metrics import read_metrics
 
 Rows = Sequence[Mapping[str, Any]]
+Across = Callable[[Axes, Rows], list[float]]
+"""What a curve is drawn over: labels the axis, and gives the places of the rows."""
 
 # From Okabe and Ito's palette, which colour-blind readers can tell apart.
 BLUE: Final = "#0072B2"
@@ -65,20 +67,21 @@ def draw_plots(run: RunDirectory) -> None:
     with mpl.rc_context(STYLE):  # type: ignore[arg-type]
         for draw, of_episodes, name in ((_draw_return, returns, "return"), (_draw_wins, won, WINS)):
             if of_episodes:
-                draw(of_episodes, "env_steps", run.plots / f"{name}_over_steps.png")
-                draw(of_episodes, "train_s", run.plots / f"{name}_over_time.png")
+                draw(of_episodes, _steps, run.plots / f"{name}_over_steps.png")
+                draw(of_episodes, _time, run.plots / f"{name}_over_time.png")
         if started:
             _draw_throughput(started, run.plots / "throughput.png")
         if lags:
-            _draw_lag(lags, run.plots / "policy_lag.png")
+            versions = MaxNLocator(integer=True)
+            _draw_spread(lags, "lag", "Policy lag (versions)", run.plots / "policy_lag.png", versions)
         if ages:
-            _draw_age(ages, run.plots / "sample_age.png")
+            _draw_spread(ages, "age", "Sample age (env steps)", run.plots / "sample_age.png")
             _draw_ratio(ages, run.plots / "replay_ratio.png")
 
 
-def _draw_return(rows: Rows, over: str, path: Path) -> None:
+def _draw_return(rows: Rows, over: Across, path: Path) -> None:
     figure, axes = _axes()
-    x = _steps(axes, rows) if over == "env_steps" else _time(axes, rows)
+    x = over(axes, rows)
     # Rows of an earlier version, which a resumed run goes on with, know no groups.
     groups = sorted({group["group"] for row in rows for group in row.get("by_group", ())})
     for group in groups:
@@ -91,22 +94,18 @@ def _draw_return(rows: Rows, over: str, path: Path) -> None:
         marker=_marker(rows),
         label="all groups" if groups else None,
     )
-    target = rows[-1]["stop"].get("mean_return")
-    if target is not None:
-        axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9, label=f"stops at {target:g}")
-    if groups or target is not None:
+    _draw_target(axes, rows[-1]["stop"].get("mean_return"), "stops at")
+    if axes.get_legend_handles_labels()[1]:
         _legend_above(axes)
     axes.set_ylabel("Mean return of 100 episodes")
     _save(figure, path)
 
 
-def _draw_wins(rows: Rows, over: str, path: Path) -> None:
+def _draw_wins(rows: Rows, over: Across, path: Path) -> None:
     figure, axes = _axes()
-    x = _steps(axes, rows) if over == "env_steps" else _time(axes, rows)
-    axes.plot(x, _values(rows, WINS), color=BLUE, marker=_marker(rows))
-    target = rows[-1]["stop"].get(WINS)
-    if target is not None:
-        axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9, label=f"stops at {target:g}")
+    axes.plot(over(axes, rows), _values(rows, WINS), color=BLUE, marker=_marker(rows))
+    _draw_target(axes, rows[-1]["stop"].get(WINS), "stops at")
+    if axes.get_legend_handles_labels()[1]:
         _legend_above(axes)
     axes.set_ylabel("Share of 100 episodes won")
     axes.set_ylim(-0.02, 1.02)
@@ -132,40 +131,35 @@ def _draw_throughput(rows: Rows, path: Path) -> None:
     _save(figure, path)
 
 
-def _draw_lag(rows: Rows, path: Path) -> None:
+def _draw_spread(rows: Rows, column: str, label: str, path: Path, ticks: MaxNLocator | None = None) -> None:
+    """Draw a distribution over time; without ``ticks`` of their own, values are written with units."""
     figure, axes = _axes()
-    _draw_spread(axes, rows, "lag")
-    axes.set_ylabel("Policy lag (versions)")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    _finish_from_zero(axes)
-    _save(figure, path)
-
-
-def _draw_age(rows: Rows, path: Path) -> None:
-    figure, axes = _axes()
-    _draw_spread(axes, rows, "age")
-    axes.set_ylabel("Sample age (env steps)")
-    axes.yaxis.set_major_formatter(EngFormatter())
-    _finish_from_zero(axes)
-    _save(figure, path)
-
-
-def _draw_spread(axes: Axes, rows: Rows, column: str) -> None:
     x = _time(axes, rows)
     for name, color, style in (("max", GREY, ":"), ("p95", ORANGE, "--"), ("mean", BLUE, "-")):
         y = _values([row[column] for row in rows], name)
         axes.plot(x, y, color=color, linestyle=style, marker=_marker(rows), label=name)
+    axes.set_ylabel(label)
+    if ticks is None:
+        axes.yaxis.set_major_formatter(EngFormatter())
+    else:
+        axes.yaxis.set_major_locator(ticks)
+    _finish_from_zero(axes)
+    _save(figure, path)
 
 
 def _draw_ratio(rows: Rows, path: Path) -> None:
     figure, axes = _axes()
     x = _time(axes, rows)
     axes.plot(x, _values(rows, "replay_ratio_actual"), color=BLUE, marker=_marker(rows), label="actual")
-    target = rows[-1]["replay_ratio_target"]
-    axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9, label=f"target {target:g}")
+    _draw_target(axes, rows[-1]["replay_ratio_target"], "target")
     axes.set_ylabel("Uses of each sample")
     _finish_from_zero(axes)
     _save(figure, path)
+
+
+def _draw_target(axes: Axes, target: float | None, label: str) -> None:
+    if target is not None:
+        axes.axhline(target, color=GREY, linestyle="--", linewidth=0.9, label=f"{label} {target:g}")
 
 
 def _axes() -> tuple[Figure, Axes]:

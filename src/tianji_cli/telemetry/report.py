@@ -38,8 +38,6 @@ def print_result(
     """Print the result for people, and for programs where they asked for it.
 
     Args:
-        summary: of the run.
-        run: its directory.
         json_to: file for the summary as JSON; "-" prints that on stdout and nothing else.
         goes_on: a run that was stopped or has failed can be trained on.
 
@@ -73,7 +71,6 @@ def print_lines(lines: Iterable[str], *, to_copy: bool = False) -> None:
     """Print lines for people: on a terminal they break between words, in a pipe they stay whole.
 
     Args:
-        lines: to print.
         to_copy: they are commands, and stay whole on a terminal, too: a line that it wraps is one line.
     """
     console = Console(highlight=False, markup=False, emoji=False)

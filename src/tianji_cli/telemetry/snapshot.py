@@ -34,8 +34,6 @@ class RoleStatus:
         rank: of its process; roles that share a process share the rank.
         role: "actor", "buffer", "learner", "follower", "evaluator", "root", or one of the user's own.
         group: it belongs to, or None for a role of the whole job.
-        host: name of its host.
-        pid: of its process, or None while it has none.
         busy: share of the last interval in which it worked, 0 to 1; None before the first report.
         restarts: how often it was restarted so far.
         state: one or two words, "running" when all is well.
@@ -63,7 +61,6 @@ class StopProgress:
     Attributes:
         rule: its key in ``experiment.stop``.
         value: where it is now; None while unknown (no episode has ended yet).
-        target: where the run stops.
         eta_s: seconds until then at the present pace; None if unknown or not approaching.
     """
 
@@ -78,7 +75,6 @@ class Averaging:
     """How the root averaged the parameters of several groups in this session.
 
     Attributes:
-        rounds: averages that it published.
         missed: of each group: how many of them it came too late for.
         lost: groups that ended before the job did.
     """
@@ -176,12 +172,7 @@ class JobState:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot(JobState):
-    """A run at one moment. In a resumed run, counts and ``train_s`` go on from where it was interrupted.
-
-    Attributes:
-        roles: every role of the job.
-        stop: progress towards each stop rule.
-    """
+    """A run at one moment. In a resumed run, counts and ``train_s`` go on from where it was interrupted."""
 
     roles: tuple[RoleStatus, ...] = ()
     stop: tuple[StopProgress, ...] = ()
@@ -577,7 +568,6 @@ def read_back(written: Mapping[str, Any], place: Callable[[Metric], str]) -> dic
     """Put what a row or a summary says to where a ``JobState`` has it, to be validated.
 
     Args:
-        written: the row or the summary.
         place: the key of a metric there: ``row`` or ``summary``.
     """
     state: dict[str, Any] = {}

@@ -15,9 +15,6 @@ def print_table(
     wraps can still be read, digits of one number on two lines cannot.
 
     Args:
-        headings: of the columns.
-        rows: their cells.
-        title: above the table.
         right: columns of numbers, which end below one another.
     """
     if not sys.stdout.isatty():

@@ -140,8 +140,6 @@ class Telemetry:
     """Owns what a run shows and writes about itself while it goes and when it ends.
 
     Args:
-        run: the run's directory.
-        display: what the user sees meanwhile.
         resumed_at: environment steps that a resumed run begins with; None for a new run.
 
     Raises:
@@ -167,7 +165,6 @@ class Telemetry:
         """Give the terminal back, then write the summary and draw the plots.
 
         Args:
-            summary: of the run.
             plots: False leaves them out, for a run that is to end within a second or whose config says so.
 
         Returns:
