@@ -116,15 +116,19 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         if not dry_run:  # What is quickly seen is looked at before anything is built.
             check_devices(job)
             by_mpiexec = _wants_mpiexec(job, plan, launch, world)
-            if earlier is None:
-                _check_place(job, place, run_in)
+            if earlier is None and run_in is None:
+                RunDirectory.next(job.experiment.name, place).check()
+            elif earlier is None and run_in is not None:
+                RunDirectory.adopt(run_in)  # Refuses one that is none for a new run.
         where = earlier.path if earlier is not None else run_in or place
         launcher = _launcher_that_built(build_spec(job, where), world, stack)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
-        run = earlier or _new_directory(job, place, run_in)
+        run = earlier or (
+            RunDirectory.create(job.experiment.name, place) if run_in is None else RunDirectory.adopt(run_in)
+        )
         if by_mpiexec:
             stack.close()  # The ranks start by themselves.
             return run_under_mpiexec(job, len(plan.processes), run, resumed=earlier is not None)
@@ -188,22 +192,6 @@ def _wants_mpiexec(job: JobConfig, plan: Plan, launch: Launch | None, world: Wor
             f"mpiexec -hosts A,B -n {processes} tianji train ..., or tianji launch slurm"
         )
     return True
-
-
-def _check_place(job: JobConfig, place: Path, run_in: Path | None) -> None:
-    """Refuse a place for a new run that others may change, or a directory that is none for it.
-
-    Raises:
-        RunDirectoryError: says why.
-    """
-    if run_in is None:
-        RunDirectory.next(job.experiment.name, place).check()
-    else:
-        RunDirectory.adopt(run_in)
-
-
-def _new_directory(job: JobConfig, place: Path, run_in: Path | None) -> RunDirectory:
-    return RunDirectory.create(job.experiment.name, place) if run_in is None else RunDirectory.adopt(run_in)
 
 
 def _check_earlier(earlier: RunDirectory) -> None:

@@ -99,18 +99,14 @@ class JoinedHost:
             job, host = one_line(welcome.experiment), one_line(welcome.host)
             self._say(f"joined {job} at {self._root.address} as {host}")
             with self._naming_root("a welcome"):
-                production = self._settle_in(welcome)
+                (self._directory / "logs").mkdir()
+                lay_down(welcome.files, self._directory)
+                self._reaches_run = reaches_run(Path(welcome.run), self._root.key, self._say)
+                production = ProductionFile(self._directory / "production.bin", welcome.actors)
             with LocalLauncher() as launcher:
                 control.send(self._present(launcher))
                 self._serve(control, launcher, production)
         self._say("the job is over")
-
-    def _settle_in(self, welcome: Welcome) -> ProductionFile:
-        """Lay down what the workers need."""
-        (self._directory / "logs").mkdir()
-        lay_down(welcome.files, self._directory)
-        self._reaches_run = reaches_run(Path(welcome.run), self._root.key, self._say)
-        return ProductionFile(self._directory / "production.bin", welcome.actors)
 
     @contextlib.contextmanager
     def _naming_root(self, what: str) -> Iterator[None]:

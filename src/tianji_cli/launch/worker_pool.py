@@ -201,13 +201,11 @@ class NodeAgent:
         name: of it, on the control channel.
         host: its name, unique in the job, and its cores.
         interface: address that other hosts reach it by.
-        pid: of the process that speaks for it.
     """
 
     name: str
     host: Host
     interface: str
-    pid: int
 
 
 class NodeLauncher:

@@ -186,12 +186,6 @@ class Overview:
         return found
 
     @property
-    def _frames_per_step(self) -> int | None:
-        """Frames of the game that a step takes; None before any actor has said it."""
-        known = (said.frames_per_step for _, said in self._reports(ActorReport))
-        return max((frames for frames in known if frames is not None), default=None)
-
-    @property
     def waits_for(self) -> Receiver | None:
         """The user role that held actors back at the last snapshot."""
         return self._work.waits_for
@@ -264,6 +258,8 @@ class Overview:
         """
         learner, buffer = self._learner(), self._buffer()
         produced_per_s, received_per_s, consumed_per_s = per_s
+        frames = [said.frames_per_step for _, said in self._reports(ActorReport)]
+        of_groups = self.learners() if self._config.distribution.groups > 1 else {}
         return JobState(
             elapsed_s=elapsed_s,
             learner=learner,
@@ -276,9 +272,9 @@ class Overview:
             staleness_p=self._staleness_p(buffer),
             bottleneck=bottleneck,
             averaging=self.averaging,
-            by_group=self._standings(),
+            by_group=tuple(GroupStanding.of(group, said) for group, said in of_groups.items()),
             extra=extra_reports(self._plan, self.workers),
-            frames_per_step=self._frames_per_step,
+            frames_per_step=max((known for known in frames if known is not None), default=None),
         )
 
     def _ratio(self, buffer: BufferReport, consumed: int, produced: int) -> float | None:
@@ -312,11 +308,6 @@ class Overview:
         """What of all groups is nearest to a goal: the first of them there ends the job."""
         said = [getattr(learner, name) for learner in self.learners().values()]
         return max((value for value in said if value is not None), default=None)
-
-    def _standings(self) -> tuple[GroupStanding, ...]:
-        if self._config.distribution.groups == 1:
-            return ()
-        return tuple(GroupStanding.of(group, learner) for group, learner in self.learners().items())
 
     def _staleness_p(self, buffer: BufferReport) -> float | None:
         """P of Equation 2, of a group: batches are drawn from its own replay."""

@@ -250,15 +250,13 @@ class Root:
         exited = self._pool.take_exited()
         if self._pool.fork_server_lost is not None:
             self._end("failed", self._pool.fork_server_lost)
-        elif self._phase in SHUTDOWN or self._has_evaluated:
+        elif self._phase in SHUTDOWN or (
+            self._phase is Phase.EVALUATING and self._pool.ranks <= self._shutdown.stopped
+        ):
             self._pool.end_suspended_servers()
         deadline = time.monotonic() + LAST_WORDS_S
         for worker in exited:
             self._handle_exit(worker, deadline)
-
-    @property
-    def _has_evaluated(self) -> bool:
-        return self._phase is Phase.EVALUATING and self._pool.ranks <= self._shutdown.stopped
 
     def _handle_exit(self, worker: WorkerProcess, deadline: float) -> None:
         """Restart an actor that a signal has killed, go on without a lost group, or end the run."""

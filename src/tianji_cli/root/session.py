@@ -319,7 +319,7 @@ class Rendezvous:
             for message in self._receive():
                 if isinstance(message, Arrive) and message.node in names:
                     host = hosts[1 + names.index(message.node)]
-                    node = NodeAgent(message.node, host, message.interface, message.pid)
+                    node = NodeAgent(message.node, host, message.interface)
                     self._launchers[message.node] = NodeLauncher(self._control, node, can_kill=False)
         return [self._launchers[name] for name in names]
 
@@ -350,7 +350,7 @@ class Rendezvous:
         name, number = arrival.host, 2
         while name in taken:
             name, number = f"{arrival.host}#{number}", number + 1
-        node = NodeAgent(arrival.node, Host(name, tuple(arrival.cores)), arrival.interface, arrival.pid)
+        node = NodeAgent(arrival.node, Host(name, tuple(arrival.cores)), arrival.interface)
         self._launchers[arrival.node] = NodeLauncher(self._control, node)
         self._control.send(arrival.node, welcome.model_copy(update={"host": node.host.name}))
         cores = len(node.host.cores)

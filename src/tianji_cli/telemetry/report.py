@@ -22,7 +22,6 @@ from tianji_cli.telemetry.snapshot import (
     OF_EPISODES,
     OF_PACE,
     OF_VERSIONS,
-    Evaluation,
     Metric,
     RoleSummary,
     Summary,
@@ -117,7 +116,10 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
         yield "return", Text.assemble((number(learner.mean_100), "bold"), f"  mean of {total}{best}")
     yield from _lines(summary, OF_EPISODES)
     if summary.evaluation is not None:
-        yield from _facts_of_evaluation(summary.evaluation)
+        said = summary.evaluation.described("greedy episodes", "experiment.eval_max_s, eval_max_steps")
+        yield "evaluation", Text(said, style="yellow" if summary.evaluation.left_out else "")
+        if summary.evaluation.agents is not None:
+            yield "of each agent", Text(of_agents(summary.evaluation.agents))
     for threshold, seconds in learner.time_to.items():
         yield f"time to {threshold:g}", Text("not reached" if seconds is None else duration(seconds))
     yield from _lines(summary, OF_PACE)
@@ -139,13 +141,6 @@ def _lines(summary: Summary, metrics: Iterable[Metric]) -> Iterator[tuple[str, T
     lost = summary.averaging is not None and summary.averaging.lost
     for label, text in lines(summary, metrics, attrgetter("result")):
         yield label, Text(text, style="yellow" if label == "averaging" and lost else "")
-
-
-def _facts_of_evaluation(evaluation: Evaluation) -> Iterator[tuple[str, Text]]:
-    said = evaluation.described("greedy episodes", "experiment.eval_max_s, eval_max_steps")
-    yield "evaluation", Text(said, style="yellow" if evaluation.left_out else "")
-    if evaluation.agents is not None:
-        yield "of each agent", Text(of_agents(evaluation.agents))
 
 
 def of_agents(means: Mapping[str, float]) -> str:
