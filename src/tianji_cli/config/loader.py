@@ -183,25 +183,17 @@ def validated(tree: Tree, at: KeyPath, model: type[AnyModel], table: Mapping[str
     """
     if _ignores_unknown_keys(tree, at, model, table):
         return None
-    try:
-        return _parsed(model, table)
-    except ValidationError as refused:
-        errors = refused.errors()
-    whole = [error["loc"] for error in errors if _is_whole_number(error)]
-    if whole:
-        table = _with_integers(table, whole)
+    errors: list[ErrorDetails] = []
+    for _with_whole_numbers in (False, True):
         try:
-            return _parsed(model, table)
+            return model.model_validate_json(to_json(table, inf_nan_mode="constants"))
         except ValidationError as refused:
             errors = refused.errors()
+        table = _with_integers(table, [error["loc"] for error in errors if _is_whole_number(error)])
     listed: set[str] = set()
     for error in errors:
         _report(tree, at, model, error, listed)
     return None
-
-
-def _parsed(model: type[AnyModel], table: Mapping[str, Any]) -> AnyModel:
-    return model.model_validate_json(to_json(table, inf_nan_mode="constants"))
 
 
 def _ignores_unknown_keys(tree: Tree, at: KeyPath, model: type[BaseModel], table: Mapping[str, Any]) -> bool:

@@ -45,8 +45,33 @@ def print_result(
     """
     if json_to is not None:
         write_json(summary.document(), json_to)
-    if json_to != "-":
-        _print_facts(summary, run, goes_on=goes_on)
+    if json_to == "-":
+        return
+    console = Console(highlight=False)
+    headline = Text.assemble(
+        summary.experiment, " ", (summary.status, STATUS_STYLES[summary.status]), f": {summary.reason}"
+    )
+    # In a pipe rich takes every reader for 80 columns wide; there lines stay whole.
+    whole = not console.is_terminal
+    console.print(headline, soft_wrap=whole)
+    facts = [*_facts(summary), *_warnings(summary)]
+    to_copy = [("run directory", Text(str(run.path)))]
+    to_copy += [
+        (label, Text(command, style="bold")) for label, command in _next_steps(summary, run, goes_on=goes_on)
+    ]
+    width = max(len(label) for label, _ in [*facts, *to_copy])
+    if whole:
+        for label, fact in facts:
+            console.print(Text.assemble((label.ljust(width), "cyan"), "  ", fact), soft_wrap=True)
+    else:
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(style="cyan", width=width)
+        table.add_column(overflow="fold")
+        for row in facts:
+            table.add_row(*row)
+        console.print(table)
+    for label, text in to_copy:  # A line that the terminal wraps is still one line.
+        console.print(Text.assemble((label.ljust(width), "cyan"), "  ", text), soft_wrap=True)
 
 
 def write_json(document: Mapping[str, Any], to: str) -> None:
@@ -75,34 +100,6 @@ def print_lines(lines: Iterable[str], *, to_copy: bool = False) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     for line in lines:
         console.print(line, soft_wrap=to_copy or not console.is_terminal)
-
-
-def _print_facts(summary: Summary, run: RunDirectory, *, goes_on: bool) -> None:
-    console = Console(highlight=False)
-    headline = Text.assemble(
-        summary.experiment, " ", (summary.status, STATUS_STYLES[summary.status]), f": {summary.reason}"
-    )
-    # In a pipe rich takes every reader for 80 columns wide; there lines stay whole.
-    whole = not console.is_terminal
-    console.print(headline, soft_wrap=whole)
-    facts = [*_facts(summary), *_warnings(summary)]
-    to_copy = [("run directory", Text(str(run.path)))]
-    to_copy += [
-        (label, Text(command, style="bold")) for label, command in _next_steps(summary, run, goes_on=goes_on)
-    ]
-    width = max(len(label) for label, _ in [*facts, *to_copy])
-    if whole:
-        for label, fact in facts:
-            console.print(Text.assemble((label.ljust(width), "cyan"), "  ", fact), soft_wrap=True)
-    else:
-        table = Table.grid(padding=(0, 2, 0, 0))
-        table.add_column(style="cyan", width=width)
-        table.add_column(overflow="fold")
-        for row in facts:
-            table.add_row(*row)
-        console.print(table)
-    for label, text in to_copy:  # A line that the terminal wraps is still one line.
-        console.print(Text.assemble((label.ljust(width), "cyan"), "  ", text), soft_wrap=True)
 
 
 def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
