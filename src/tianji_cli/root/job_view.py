@@ -365,7 +365,7 @@ def role_states(
     states = []
     for process in plan.processes:
         view = views[process.rank]
-        busy = view.busy(now_s, since_s) or [None] * len(process.roles)
+        busy: Sequence[float | None] = view.busy(now_s, since_s) or [None] * len(process.roles)
         for role, share in zip(process.roles, busy, strict=True):
             place = process.rank, role, process.group, process.host
             states.append(RoleStatus(*place, view.pid, share, view.restarts, view.state))
