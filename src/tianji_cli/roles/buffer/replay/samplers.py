@@ -159,8 +159,8 @@ class Sampler(ABC):
         self._rng = np.random.default_rng(seed)
 
     @staticmethod
-    def bytes_for(_steps: int) -> int:
-        """Size of the numbers that one keeps about so many steps."""
+    def bytes_for(size: int) -> int:  # noqa: ARG004 - most keep none
+        """Size of the numbers that one keeps about ``size`` steps."""
         return 0
 
     @property
