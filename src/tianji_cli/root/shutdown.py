@@ -1,4 +1,4 @@
-"""The phases of a job, and its shutdown: actors stop first, then the others; what ends a late evaluation."""
+"""The phases of a job and its shutdown: actors stop first, then what receives from them; evaluations."""
 
 from __future__ import annotations
 
