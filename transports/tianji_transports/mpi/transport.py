@@ -2,7 +2,7 @@
 
 A push is an ``Issend``, which is over when the receiver has matched it and begun to receive: that is the
 claim. A probe matches (``Improbe``), and taking the claim receives straight into the caller's memory.
-Messages carry no header; ``tags`` says how streams are told apart, ``slots`` how values travel.
+Messages carry no header; ``ends`` says how streams are told apart and how values travel.
 
 MPI rings no bell and has no descriptor, so ``wait`` looks, naps, and naps longer while nothing comes.
 How MPI begins and ends is in ``world``. MPI trusts the fabric: so does this engine.
