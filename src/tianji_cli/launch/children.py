@@ -89,7 +89,14 @@ class Child:
             if self._errors is not None:
                 self._errors.close()
             raise
-        self.descriptor = os.pidfd_open(self.process.pid)
+        try:
+            self.descriptor = os.pidfd_open(self.process.pid)
+        except OSError:  # No descriptor is left: nothing would watch it.
+            self.process.kill()
+            self.process.wait()
+            if self._errors is not None:
+                self._errors.close()
+            raise
 
     @property
     def pid(self) -> int:
