@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ from typing import Final
 import psutil
 
 from tianji_cli.quantities import ranges, several, share
-from tianji_transports.errors import TransportError
+from tianji_transports import registry
 
 LOOK_S: Final = 0.5
 """How long it is watched what else this machine does."""
@@ -53,8 +53,8 @@ def describe(
         f"load average {os.getloadavg()[0]:.2f} after the last",
     }
     engines = {engine for backend in backends for engine in backend.split("+")}
-    for engine in sorted(engines & _LIBRARIES.keys()):
-        described |= dict(_LIBRARIES[engine]())
+    for engine in sorted(engines):
+        described |= registry.load(engine).libraries()
     described["settings"] = _settings() or "none"
     names = list(dict.fromkeys(hosts))
     described["hosts"] = f"{len(names)}: {', '.join(names)}" if len(names) > 1 else "1"
@@ -109,46 +109,3 @@ def _settings() -> str:
     return " ".join(
         f"{name}={value}" for name, value in sorted(os.environ.items()) if SETTINGS.fullmatch(name)
     )
-
-
-def _iceoryx2() -> Iterator[tuple[str, str]]:
-    yield "iceoryx2", metadata.version("iceoryx2")
-
-
-def _zmq() -> Iterator[tuple[str, str]]:
-    import zmq  # noqa: PLC0415 - only where it is measured
-
-    yield "pyzmq", f"{zmq.__version__}, libzmq {zmq.zmq_version()}"
-
-
-def _mpi() -> Iterator[tuple[str, str]]:
-    from tianji_transports.mpi.world import MPI  # noqa: PLC0415 - an extra
-
-    library = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
-    yield "mpi4py", f"{metadata.version('mpi4py')}, {' '.join(library.split())}"
-
-
-def _ucx() -> Iterator[tuple[str, str]]:
-    from tianji_transports.ucx.library import describe as describe_ucx  # noqa: PLC0415 - an extra
-
-    try:
-        found = describe_ucx()
-    except TransportError as error:
-        yield "UCX", str(error)
-        return
-    yield "UCX", f"{found.version}, ucxx {_first_version('ucxx-cu12', 'ucxx-cu13', 'ucxx')}"
-    yield "UCX inside a host", ", ".join(found.local) or "nothing but TCP"
-    yield "UCX between hosts", ", ".join(found.remote) or "nothing"
-
-
-def _first_version(*names: str) -> str:
-    """Find the version of the one of several distributions that is installed."""
-    for name in names:
-        try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return "of unknown version"
-
-
-_LIBRARIES: Final = {"shm": _iceoryx2, "zmq": _zmq, "mpi": _mpi, "ucx": _ucx}

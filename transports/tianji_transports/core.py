@@ -183,6 +183,11 @@ class Transport(ABC):
         self.options = options or EngineOptions()
         self.counters = Counters()
 
+    @classmethod
+    def libraries(cls) -> dict[str, str]:
+        """Name what the engine sends with, and its version, for the head of a measurement: by subject."""
+        return {}
+
     @property
     def address(self) -> str:
         """Where peers reach this endpoint; empty for engines that find one another by the job's id."""

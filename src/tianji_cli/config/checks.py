@@ -110,7 +110,7 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     )
     cores *= distribution.hosts
     at_once = actors + others if distribution.pin_cores else max(actors, others)
-    if distribution.transport.local == "inproc" or at_once <= cores:
+    if distribution.one_process or at_once <= cores:
         return []
     who = "learners and actors" if distribution.buffer.colocate else "learners, buffers and actors"
     return [f"{who} ask for {actors + others} cores and there are {cores}: they will take turns"]
@@ -182,7 +182,7 @@ def _check_end(tree: Tree, rollout: int, stop: Stop, groups: int) -> None:
 
 def _check_processes(tree: Tree, distribution: Distribution) -> None:
     """Refuse more processes than a job can have, and several where all roles of a group share one."""
-    if distribution.transport.local != "inproc":
+    if not distribution.one_process:
         roles = tree.values.get("roles", {})
         groups, of_group = distribution.groups, distribution.learner.num + distribution.actor.num
         of_group += len(roles) if isinstance(roles, dict) else 0
@@ -311,7 +311,7 @@ def _check_replay(
     if buffer.rollouts != 1:
         what = "is of rollouts, and the learner draws from a replay"
         tree.problem("distribution.buffer.rollouts", what, "did you mean capacity, in env steps?")
-    if not buffer.colocate and distribution.transport.local == "inproc":
+    if not buffer.colocate and distribution.one_process:
         what = 'transport "inproc" puts buffer and learner in one process'
         remedy = 'colocate = true or transport = "shm" would be right'
         tree.conflict(["distribution.buffer.colocate", "distribution.transport"], what, remedy)

@@ -122,7 +122,7 @@ def _most_usual_actors(found: Mapping[str, Any]) -> int:
     """
     distribution: Distribution = found["distribution"]
     settings = getattr(found.get("training"), "settings", None)
-    in_turns = distribution.mode == "sync" or distribution.transport.local == "inproc"
+    in_turns = distribution.mode == "sync" or distribution.one_process
     if in_turns or not isinstance(settings, OnPolicySettings) or "environment" not in found:
         return 1
     fragment = distribution.actor.send_size * found["environment"].num_envs

@@ -431,6 +431,11 @@ class Distribution(Section):
     buffer: Buffer = Buffer()
 
     @property
+    def one_process(self) -> bool:
+        """Whether all roles of a group take turns in one process, as ``inproc`` has them do."""
+        return self.transport.local == "inproc"
+
+    @property
     def cores_of_learners(self) -> int:
         """Cores of a group's learners, and of a buffer with a process of its own."""
         buffer_cores = 0 if self.buffer.colocate else self.buffer.num * self.buffer.cores

@@ -207,7 +207,7 @@ class _Planner:
         self._config = config
         self._hosts = hosts
         distribution = config.distribution
-        self._shared = distribution.transport.local == "inproc"
+        self._shared = distribution.one_process
         self._parted = not (distribution.buffer.colocate or self._shared)
         self._buffer_cores = distribution.buffer.cores if self._parted else 0
         self._learner_cores = distribution.learner.num * distribution.learner.cores

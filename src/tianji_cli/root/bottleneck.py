@@ -339,7 +339,7 @@ class WorkLog:
 
 def _overlap(config: JobConfig) -> Overlap:
     distribution = config.distribution
-    if distribution.transport.local == "inproc":
+    if distribution.one_process:
         return "none"
     return "in step" if distribution.mode == "sync" else "free"
 

@@ -11,11 +11,14 @@ from tianji_cli.errors import UsageError
 from tianji_cli.launch.mpi import has_mpiexec
 from tianji_cli.quantities import several
 from tianji_lab.bench.contents import LEAST_BYTES, WORD
+from tianji_lab.bench.raw.loop import LOOPS
 from tianji_lab.bench.record import KB, ExperimentName, Store, Work
 from tianji_transports import registry
 from tianji_transports.composite import edge_capabilities
 from tianji_transports.errors import TransportError
 
+OUR_ENGINES: Final = ("shm", "zmq", "mpi", "ucx")
+"""In the order in which they are measured."""
 FIGURE_KB: Final = 512.0
 POWERS_KB: Final = tuple(float(1 << power) for power in range(14))
 """1 KB to 8 MB."""
@@ -154,7 +157,7 @@ class Request:
             preset = Figure(SIZES_KB[self.experiment], _counts(self.experiment, most), (0.0,), "")
         whole = replace(
             self,
-            backends=list(dict.fromkeys(self.backends)) or default_backends(crossing),
+            backends=list(dict.fromkeys(self.backends)) or default_backends(crossing, self.raw),
             sizes_kb=list(dict.fromkeys(self.sizes_kb)) or preset.sizes_kb,
             actors=list(dict.fromkeys(self.actors)) or preset.actors,
             sample_times_s=list(dict.fromkeys(self.sample_times_s)) or preset.sample_times_s,
@@ -248,13 +251,21 @@ def message_bytes(size_kb: float) -> int:
     return int(nbytes)
 
 
-def default_backends(crossing: bool) -> list[str]:
-    """Every engine that loads and can be measured here, in a fixed order."""
+def default_backends(crossing: bool, raw: bool = False) -> list[str]:
+    """Every engine that loads and can be measured here, those of other packages last.
+
+    Args:
+        crossing: messages go between hosts.
+        raw: it is measured beside a plain loop over its library.
+    """
     loads = {row.name: row.capabilities for row in registry.available()}
     if not crossing and not has_mpiexec():  # Without it mpi cannot be started here.
         loads.pop("mpi", None)
     return [
         name
-        for name in ("shm", "zmq", "mpi", "ucx")
-        if (can := loads.get(name)) is not None and (can.cross_host or not crossing)
+        for name in dict.fromkeys((*OUR_ENGINES, *loads))
+        if (can := loads.get(name)) is not None
+        and can.cross_process
+        and (can.cross_host or not crossing)
+        and (name in LOOPS or not raw)
     ]

@@ -56,7 +56,7 @@ class Splits:
         self._configured = split_of(job)
         self._cluster = cluster
         self._num_envs = sorted(num_envs)
-        self._share_a_thread = job.distribution.transport.local == "inproc"
+        self._share_a_thread = job.distribution.one_process
 
     def __iter__(self) -> Iterator[Split]:
         wanted = 1 + self._configured.buffer_cores + self._configured.actor_cores

@@ -133,7 +133,7 @@ def workload_of(
         rollout_steps=None if from_replay else job.fragments_per_rollout * job.fragment_steps,
         in_step=distribution.mode == "sync",
         colocated=distribution.buffer.colocate,
-        one_process=distribution.transport.local == "inproc",
+        one_process=distribution.one_process,
         window=job.window,
         tolerance=job.tolerance if from_replay else None,
     )

@@ -88,7 +88,7 @@ def simulate_study(study: Study, machines: Machines, earlier: Measured | None, *
     Raises:
         ProbeFailed: something could not be measured.
     """
-    if study.job.distribution.transport.local == "inproc":
+    if study.job.distribution.one_process:
         said = "nothing was simulated: the roles of a group share one thread (transport = inproc)"
         return Simulations(warnings=(said,))
     subject = measured_job(study, earlier, quiet=quiet)

@@ -283,7 +283,7 @@ def _splits(like: Split, request: Request, figure: Figure, cores: int) -> list[S
 def _is_oversubscribed(job: JobConfig) -> bool:
     """Whether roles on a host want more cores than it has; all are taken to be like this one."""
     distribution = job.distribution
-    if distribution.transport.local == "inproc":
+    if distribution.one_process:
         return False  # All roles share one thread, and want no more.
     wants = {"buffer": distribution.buffer.cores, "actor": distribution.actor.cores}
     wants |= {name: section.cores for name, section in job.roles.items()}

@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 
 from tianji_cli.errors import UsageError
 from tianji_lab.bench.experiment import ReadClock, TrialFailed
-from tianji_lab.bench.request import FIGURES, Request, figure_named, message_bytes
+from tianji_lab.bench.request import FIGURES, Request, default_backends, figure_named, message_bytes
 from tianji_lab.bench.sweep import Sweep
 from tianji_lab.bench.workers import local_workers
 from tianji_lab.model.prediction import Terms
 from tianji_lab.progress import Progress
+from tianji_transports import registry
+from tianji_transports.core import Capabilities
+from tianji_transports.errors import TransportError
+from tianji_transports.registry import Availability
 
 SMALL = Request("comm", ["shm", "zmq"], [4.0], [1, 2], 100, [0.0], repeats=2, raw=True)
 seconds = st.floats(1e-6, 1.0)
@@ -44,6 +48,22 @@ def test_the_crossing_is_where_the_buffer_begins_to_limit(sample: float, send: f
     if below:
         assert terms.collection_s(1, below) > receive
         assert terms.collection_s(1, below) == pytest.approx((sample + send) / below)
+
+
+def test_engines_of_other_packages_are_measured_after_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def engine(name: str, **abilities: bool) -> Availability:
+        can = Capabilities(lends=False, max_borrowed=0, peer_restart=True, max_bytes=1, **abilities)
+        return Availability(name, can, None)
+
+    brought = engine("brought", cross_host=True)
+    inside, zmq = engine("inside", cross_host=True, cross_process=False), engine("zmq", cross_host=True)
+    broken = Availability("broken", None, TransportError("no library"))
+    monkeypatch.setattr(
+        registry, "available", lambda: [broken, brought, inside, engine("shm", cross_host=False), zmq]
+    )
+    assert default_backends(crossing=False) == ["shm", "zmq", "brought"]
+    assert default_backends(crossing=True) == ["zmq", "brought"]
+    assert default_backends(crossing=False, raw=True) == ["shm", "zmq"]
 
 
 def test_engines_take_turns_within_every_repeat_and_each_is_checked_first() -> None:

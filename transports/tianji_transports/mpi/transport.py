@@ -13,6 +13,7 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Mapping, Sequence
+from importlib import metadata
 from typing import ClassVar
 
 from tianji_transports.core import Capabilities, EngineOptions
@@ -58,6 +59,13 @@ class MpiTransport(Endpoint[MpiOutlet, MpiInlet, MpiSlotView]):
     capabilities: ClassVar[Capabilities] = Capabilities(
         cross_host=True, lends=False, max_borrowed=0, peer_restart=False, max_bytes=1 << 40, progresses=False
     )
+
+    @classmethod
+    def libraries(cls) -> dict[str, str]:
+        """Versions of mpi4py and of the MPI library below it."""
+        library = MPI.Get_library_version().strip("\0 \n").splitlines()[0]
+        return {"mpi4py": f"{metadata.version('mpi4py')}, {' '.join(library.split())}"}
+
     spin_s = 200e-6
 
     def __init__(

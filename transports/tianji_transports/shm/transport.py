@@ -18,6 +18,7 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -229,6 +230,11 @@ class ShmTransport(Endpoint[ShmOutlet, ShmInlet, ShmSlotView]):
         cross_host=False, lends=True, max_borrowed=0, peer_restart=True, max_bytes=1 << 34, rings=True
     )
     spin_s = 30e-6
+
+    @classmethod
+    def libraries(cls) -> dict[str, str]:
+        """Version of iceoryx2."""
+        return {"iceoryx2": metadata.version("iceoryx2")}
 
     def __init__(
         self, wiring: Wiring, rank: int, incarnation: int = 0, options: EngineOptions | None = None

@@ -6,11 +6,12 @@ user's; here they are taken out again once the library has read them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any, Final
 
 from tianji_transports.errors import TransportError
@@ -60,7 +61,7 @@ def new_context() -> Any:
         return libucxx.UCXContext(settings, (libucxx.Feature.TAG, libucxx.Feature.WAKEUP))
 
 
-@contextmanager
+@contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
     """Turn what ucxx raises into ``TransportError``."""
     try:
@@ -75,12 +76,14 @@ class Fabric:
 
     Attributes:
         version: of UCX.
+        ucxx: version of the Python package.
         local: transports that messages take inside a host.
         remote: transports and devices that they take between hosts.
         infiniband: InfiniBand and RoCE devices.
     """
 
     version: str
+    ucxx: str
     local: tuple[str, ...]
     remote: tuple[str, ...]
     infiniband: tuple[str, ...]
@@ -97,10 +100,19 @@ def describe() -> Fabric:
     devices = sorted({device for kind, device in remote if kind not in ("tcp", *_COPIES)})
     return Fabric(
         version=".".join(map(str, libucxx.get_ucx_version())),
+        ucxx=_ucxx_version(),
         local=tuple(sorted({kind for kind, _ in lanes if kind in _INSIDE and kind != "self"})),
         remote=tuple(f"{kind}/{device}" for kind, device in remote if kind not in _COPIES and device != "lo"),
         infiniband=tuple(devices),
     )
+
+
+def _ucxx_version() -> str:
+    """Find the version of ucxx, which is installed under a name that says for which CUDA."""
+    for name in ("ucxx-cu12", "ucxx-cu13", "ucxx"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return "of unknown version"
 
 
 _INSIDE: Final = ("self", "sysv", "posix", "cma", "xpmem", "knem")

@@ -15,6 +15,7 @@ from tianji_transports.endpoint import Endpoint, HeldClaim, HeldLoan
 from tianji_transports.errors import TransportError
 from tianji_transports.ucx.ends import Buffer, Life, Message, Publisher, UcxInlet, UcxOutlet, UcxSlotView
 from tianji_transports.ucx.frames import LINE, NUMBER, Kind, job_bits, new_session, tag_of, tag_parts
+from tianji_transports.ucx.library import describe
 from tianji_transports.ucx.port import SMALL, Lane, Port, Tag, address_text, parse_address
 from tianji_transports.wiring import Channel, Slot, Wiring
 
@@ -29,6 +30,19 @@ class UcxTransport(Endpoint[UcxOutlet, UcxInlet, UcxSlotView]):
     capabilities: ClassVar[Capabilities] = Capabilities(
         cross_host=True, lends=True, max_borrowed=0, peer_restart=True, max_bytes=1 << 32, progresses=False
     )
+
+    @classmethod
+    def libraries(cls) -> dict[str, str]:
+        """Versions of UCX and ucxx, and the ways that UCX has found here."""
+        try:
+            found = describe()
+        except TransportError as error:
+            return {"UCX": str(error)}
+        return {
+            "UCX": f"{found.version}, ucxx {found.ucxx}",
+            "UCX inside a host": ", ".join(found.local) or "nothing but TCP",
+            "UCX between hosts": ", ".join(found.remote) or "nothing",
+        }
 
     def __init__(
         self, wiring: Wiring, rank: int, incarnation: int = 0, options: EngineOptions | None = None

@@ -49,6 +49,11 @@ class ZmqTransport(Endpoint[ZmqOutlet, ZmqInlet, ZmqSlotView]):
         cross_host=True, lends=True, max_borrowed=0, peer_restart=True, max_bytes=1 << 32
     )
 
+    @classmethod
+    def libraries(cls) -> dict[str, str]:
+        """Versions of pyzmq and libzmq."""
+        return {"pyzmq": f"{zmq.__version__}, libzmq {zmq.zmq_version()}"}
+
     def __init__(
         self, wiring: Wiring, rank: int, incarnation: int = 0, options: EngineOptions | None = None
     ) -> None:
