@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from tianji_cli.wire.reports import RoleReport, UserReport
 from tianji_transports.core import Transport
@@ -52,6 +52,14 @@ class Role(ABC):
     def report(self) -> RoleReport | dict[str, Any]:
         """What goes to the root five times a second; of a user role it is a dict of JSON values."""
         return UserReport()
+
+    def checked_report(self) -> RoleReport:
+        """The report, which can be sent; raises an error that names what of a user's part of it cannot be."""
+        return cast("RoleReport", self.report())
+
+    def own_report(self) -> RoleReport:
+        """The report without what a user's part says: once that has raised, this goes to the root instead."""
+        return cast("RoleReport", self.report())
 
     @property
     def finished(self) -> str | None:

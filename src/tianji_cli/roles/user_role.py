@@ -191,7 +191,7 @@ class UserRole(Role, HasSettings):
         Raises:
             RunFailed: names the part that cannot be sent.
         """
-        said, own = self.report(), rejections_of(self)
+        said, own = self.report(), self.own_report()
         if not isinstance(said, dict):
             raise RunFailed(f"{self.name}.report() returned {said!r}, and a dict is wanted")
         if said.get("rejected", own.rejected) != own.rejected:
@@ -203,6 +203,10 @@ class UserRole(Role, HasSettings):
             raise RunFailed(f"{self.name}.report() says {nbytes} bytes, and {MOST_REPORTED} are the most")
         return replace(own, values={key: value for key, value in said.items() if key != "rejected"})
 
+    def own_report(self) -> UserReport:
+        """Rejected messages alone."""
+        return UserReport(rejected=UserRole.report(self)["rejected"])
+
     def make_agent(self, num_envs: int) -> Agent:
         """Build the config's agent, to act in ``num_envs`` environments; ``adopt`` gives it a policy."""
         return self.surroundings.make_agent(num_envs, self.surroundings.seed)
@@ -213,11 +217,6 @@ class UserRole(Role, HasSettings):
         For an evaluation they are whole games with their own rewards, whatever eases training.
         """
         return self.surroundings.make_environment(num_envs, evaluation)
-
-
-def rejections_of(role: UserRole) -> UserReport:
-    """Report only what a role has rejected: it cannot say more."""
-    return UserReport(rejected=UserRole.report(role)["rejected"])
 
 
 def _nbytes_as_json(name: str, key: object, value: object) -> int:

@@ -209,8 +209,10 @@ class Root:
     def _note(self, report: Report) -> None:
         names = self._plan.processes[report.rank].roles
         kinds = ["user" if name in self._config.roles else name for name in names]
-        fits = [said.role for said in report.roles] == kinds and len(report.busy_s) == len(kinds)
-        if not fits or not self._members.is_current(report.rank, report.incarnation):
+        if not self._members.is_current(report.rank, report.incarnation):
+            return
+        if [said.role for said in report.roles] != kinds or len(report.busy_s) != len(kinds):
+            self._control.reject(f"a report of {self._title(report.rank)} is not of its roles")
             return
         self._announcements.hear(report.rank)
         view = self._overview.workers[report.rank]

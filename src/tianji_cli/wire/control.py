@@ -101,7 +101,7 @@ class ControlServer:
     def receive(self) -> list[ToRoot]:
         """Take what has arrived. What is no message of the protocol is counted and dropped."""
         for rejection in self._door.look():
-            self._reject(f"a control connection {rejection} was refused")
+            self.reject(f"a control connection {rejection} was refused")
         messages: list[ToRoot] = []
         for _ in range(MOST_AT_ONCE):
             try:
@@ -114,7 +114,7 @@ class ControlServer:
                 message = decode_to_root(frames[0], self.ranks)
                 self._bind(message, identity)
             except MalformedMessageError as cause:
-                self._reject(f"a control message was malformed and dropped: {cause}")
+                self.reject(f"a control message was malformed and dropped: {cause}")
                 continue
             messages.append(message)
         return messages
@@ -128,7 +128,8 @@ class ControlServer:
         elif isinstance(message, Arrive) and self._identities.setdefault(message.node, identity) != identity:
             raise MalformedMessageError("it arrives under the name of another node")
 
-    def _reject(self, why: str) -> None:
+    def reject(self, why: str) -> None:
+        """Count a message that is of no use."""
         self.rejected += 1
         self.last_rejection = why
 

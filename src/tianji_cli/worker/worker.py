@@ -298,15 +298,10 @@ class _ControlHandler:
         )
 
     def _said_by(self, role: Role) -> AnyReport:
-        # Imported here: this module is the root's, too, which does without gymnasium.
-        from tianji_cli.roles.user_role import UserRole, rejections_of  # noqa: PLC0415
-
-        if not isinstance(role, UserRole):
-            return cast("AnyReport", role.report())
         if role is self._speechless:
-            return rejections_of(role)
+            return cast("AnyReport", role.own_report())
         try:
-            return role.checked_report()
+            return cast("AnyReport", role.checked_report())
         except Exception as error:
             self._speechless = role
             raise RoleError(role, error) from error

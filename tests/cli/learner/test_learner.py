@@ -1,4 +1,5 @@
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import torch
 from tianji_algos import registry as algorithms
 from tianji_algos.core import RolloutEmbryo
 from tianji_algos.device import Snapshot
+from tianji_algos.errors import AlgorithmError
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.config.schema import Stop
 from tianji_cli.files.checkpoint import CheckpointWriter, load_parameters, load_training
@@ -274,6 +276,29 @@ def test_a_version_that_was_published_after_the_last_checkpoint_is_saved_when_th
     one.learner.stop()
     assert one.progress.env_steps == env_steps, "nothing else was new"
     assert load_training(one.checkpoints / "last")[1]["progress"]["version"] == 1
+
+
+def test_metrics_of_an_update_rule_are_sent_as_floats(
+    begin: Callable[..., Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = begin(Stop(env_steps=100))
+    said = {"loss": np.float32(0.5), "clipped": 3, "entropy": None}
+    monkeypatch.setattr(one.embryo, "metrics", lambda: said)
+    losses = one.learner.report().losses
+    assert {name: type(loss) for name, loss in losses.items()} == dict.fromkeys(said, float)
+    assert (losses["loss"], losses["clipped"]) == (0.5, 3.0)
+    assert math.isnan(losses["entropy"])
+
+
+@pytest.mark.parametrize("loss", ["0.5", torch.zeros(1), [0.5]], ids=["text", "tensor", "list"])
+def test_a_metric_that_is_no_number_is_an_error_that_names_update_rule_and_metric(
+    begin: Callable[..., Training], monkeypatch: pytest.MonkeyPatch, loss: Any
+) -> None:
+    one = begin(Stop(env_steps=100))
+    monkeypatch.setattr(one.embryo, "metrics", lambda: {"entropy": 0.1, "loss": loss})
+    with pytest.raises(AlgorithmError, match=r"PPOEmbryo\.metrics\(\) says 'loss' as .* a number is wanted"):
+        one.learner.checked_report()
+    assert one.learner.own_report().version == 0
 
 
 class SlowSnapshot(Snapshot):

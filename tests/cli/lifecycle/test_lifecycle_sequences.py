@@ -115,3 +115,12 @@ def test_a_resumed_run_goes_on_with_the_episodes_that_were_saved(workplace: Any)
     goal = f"experiment.stop.env_steps={first['env_steps'] + 4096}"
     summary = workplace.resume(run, "--set", goal).finish()
     check_books(summary, earlier=first["env_steps"])
+
+
+def test_a_metric_that_is_no_number_ends_the_run_with_its_name(workplace: Any) -> None:
+    rule = RULE.replace("return {}\n", 'return {"loss": "0.5"}\n', 1)
+    workplace.module(rule)
+    run = workplace.train()
+    run.command.wait(1)
+    assert "Observer.metrics() says 'loss' as str, and a number is wanted" in run.summary["reason"]
+    assert run.summary["rejected_frames"] == 0

@@ -57,8 +57,9 @@ def test_strangers_at_the_control_channel_disturb_nothing_and_are_counted(workpl
             curve_publickey=key["public"].encode(),
             curve_secretkey=key["secret"].encode(),
         )
-        report = {"kind": "report", "rank": 99, "incarnation": 0, "roles": [], "busy_s": [], "running_s": 0}
-        for words in (b"stop", b'{"kind":"stop"}', b"\xff\xfe", b"[" * 5000, json.dumps(report).encode()):
+        report = {"kind": "report", "incarnation": 0, "roles": [], "busy_s": [], "running_s": 0}
+        reports = (json.dumps(report | {"rank": rank}).encode() for rank in (1, 99))
+        for words in (b"stop", b'{"kind":"stop"}', b"\xff\xfe", b"[" * 5000, *reports):
             for client in (keyless, unknown, insider):
                 client.send(words, zmq.NOBLOCK) if client.poll(0, zmq.POLLOUT) else client.send(words)
         time.sleep(1.0)
@@ -68,7 +69,7 @@ def test_strangers_at_the_control_channel_disturb_nothing_and_are_counted(workpl
     run.train_until(run.env_steps + 2000)
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
-    assert summary["rejected_frames"] >= 6  # The insider's five, and the unknown key.
+    assert summary["rejected_frames"] >= 7  # The insider's six, and the unknown key.
     assert summary["lost"] == 0
 
 

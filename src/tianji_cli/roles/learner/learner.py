@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy.typing as npt
 
 from tianji_algos.core import Embryo, Model
 from tianji_algos.device import Snapshot
+from tianji_algos.errors import AlgorithmError
 from tianji_cli.config.schema import Stop
 from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
 from tianji_cli.files.saved import Progress
@@ -218,7 +221,15 @@ class Learner(Role):
             self.save()
 
     def report(self) -> LearnerReport:
-        """Counters, returns, losses, and what the source measures."""
+        """Counters, returns, losses, and what the source measures.
+
+        Raises:
+            AlgorithmError: names what the update rule measures and cannot be sent.
+        """
+        return replace(self.own_report(), losses=_losses(self._embryo))
+
+    def own_report(self) -> LearnerReport:
+        """All but the losses."""
         progress, episodes = self._progress, self._episodes
         return replace(
             self._source.report(),
@@ -235,7 +246,6 @@ class Learner(Role):
             best_mean_100=episodes.best_mean,
             win_rate=episodes.win_rate,
             time_to=episodes.time_to,
-            losses=self._embryo.metrics(),
         )
 
     def close(self) -> None:
@@ -310,3 +320,21 @@ class Learner(Role):
     def _publish(self) -> None:
         self._publisher.begin(self._progress.version, self._job_env_steps)
         self._source.advance(self._progress.version)
+
+
+def _losses(embryo: Embryo) -> dict[str, float]:
+    """Read an update rule's metrics as floats: whatever numbers they are, and NaN for None.
+
+    Raises:
+        AlgorithmError: one is no number.
+    """
+    said: Mapping[str, object] = embryo.metrics()
+    losses = {}
+    for name, value in said.items():
+        if not isinstance(value, Real | None):
+            raise AlgorithmError(
+                f"{type(embryo).__name__}.metrics() says {name!r} as {type(value).__name__}, and a number is "
+                "wanted; float() or .item() makes one"
+            )
+        losses[name] = math.nan if value is None else float(value)
+    return losses
