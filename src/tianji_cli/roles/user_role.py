@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from tianji_algos.settings import NoSettings
 from tianji_cli.config.loader import HasSettings, load_role
@@ -194,11 +194,12 @@ class UserRole(Role, HasSettings):
         said, own = self.report(), self.own_report()
         if not isinstance(said, dict):
             raise RunFailed(f"{self.name}.report() returned {said!r}, and a dict is wanted")
-        if said.get("rejected", own.rejected) != own.rejected:
+        nbytes = sum(_nbytes_as_json(self.name, key, value) for key, value in said.items())
+        # As JSON: a role that makes its report anew may have lists for tuples.
+        if "rejected" in said and from_json(to_json(said["rejected"])) != from_json(to_json(own.rejected)):
             raise RunFailed(
                 f'{self.name}.report() says "rejected", as the base class does: call it otherwise'
             )
-        nbytes = sum(_nbytes_as_json(self.name, key, value) for key, value in said.items())
         if nbytes > MOST_REPORTED:
             raise RunFailed(f"{self.name}.report() says {nbytes} bytes, and {MOST_REPORTED} are the most")
         return replace(own, values={key: value for key, value in said.items() if key != "rejected"})

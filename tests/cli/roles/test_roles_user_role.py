@@ -214,3 +214,12 @@ def test_a_report_may_leave_out_what_the_base_says_and_may_hold_what_is_not_fini
     listener = Listener(around(one, tmp_path))
     monkeypatch.setattr(listener, "report", lambda: {"mean": float("nan"), "pair": (1, 2)})
     assert listener.checked_report().rejected == UserRole.report(listener)["rejected"]
+
+
+def test_a_report_may_have_lists_for_the_tuples_of_the_base(
+    one: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listener = Listener(around(one, tmp_path))
+    rejected = {name: list(counted) for name, counted in UserRole.report(listener)["rejected"].items()}
+    monkeypatch.setattr(listener, "report", lambda: {"rejected": rejected, "mean": 1.5})
+    assert listener.checked_report().values == {"mean": 1.5}
