@@ -222,7 +222,7 @@ class Evaluation:
     mean: Number
     std: Number
     win_rate: float | None = None
-    agents: Mapping[str, float] | None = None
+    agents: Mapping[str, Number] | None = None
     left_out: int = 0
     cut_off: str | None = None
 

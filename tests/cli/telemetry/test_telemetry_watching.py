@@ -198,7 +198,8 @@ def test_a_summary_is_read_back_as_it_was(
 def test_a_summary_with_what_is_not_finite_is_read_back(
     run: RunDirectory, summary: Callable[..., Summary]
 ) -> None:
-    document = written(run, summary(produced_per_s=math.nan, evaluation=Evaluation(3, math.nan, math.inf)))
+    of_team = Evaluation(3, math.nan, math.inf, agents={"left": math.nan, "right": 1.5})
+    document = written(run, summary(produced_per_s=math.nan, evaluation=of_team))
     found = read_summary(run.summary)
     assert found is not None
     assert found.document() == document
