@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from json import dumps
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from tianji_cli.launch.children import Child, end_children, python_command, wait_for_exit
 from tianji_cli.launch.mpi import World
@@ -164,15 +164,23 @@ class BenchWorkers:
         """Ask for a step; returns the number of the question.
 
         Raises:
-            TrialFailed: the worker cannot be reached; the message tells how it ended if that is known.
+            TrialFailed: the worker cannot be reached.
         """
         self._asked += 1
         if not self._server.send(member.name, Ask(number=self._asked, step=step.model_dump())):
-            if member.child is not None:  # A process ends a moment after its connections.
-                wait_for_exit([member.child], LOOK_S)
-            self.look()
-            raise TrialFailed(f"{member.name} cannot be reached any more")
+            self.fail_without(member)
         return self._asked
+
+    def fail_without(self, member: BenchWorker) -> NoReturn:
+        """A worker cannot be reached.
+
+        Raises:
+            TrialFailed: always; the message tells how the worker ended if that is known.
+        """
+        if member.child is not None:  # A process ends a moment after its connections.
+            wait_for_exit([member.child], LOOK_S)
+        self.look()
+        raise TrialFailed(f"{member.name} cannot be reached any more")
 
     def answer(self, number: int) -> dict[str, Any] | None:
         """Take the answer to a question, if it is there."""
@@ -288,14 +296,29 @@ class BenchWorkers:
 
 @contextmanager
 def local_workers(number: int) -> Iterator[BenchWorkers]:
-    """Start workers on this host; they end with the context, and with this process in any case."""
+    """Start workers on this host; they end with the context, and with this process in any case.
+
+    Raises:
+        TrialFailed: one ended before it took part.
+    """
     server = ControlServer(JobKey.new())
     workers = BenchWorkers(server, LOOPBACK)
     members: list[BenchWorker] = []
     workers.members = members
     try:
         for name in (f"worker {rank}" for rank in range(1, number + 1)):
-            members.append(BenchWorker(name, workers.host, _start_worker(name, server.address)))  # noqa: PERF401 - those that began are to be ended
+            child = Child(
+                python_command("tianji_lab.bench.worker", name),
+                stdin=subprocess.PIPE,
+                stdout=None,
+                keep_errors=False,
+            )
+            member = BenchWorker(name, workers.host, child)
+            members.append(member)  # From now on it is ended with the others, whatever is raised.
+            try:
+                _tell_root(child, server.address)
+            except BrokenPipeError:
+                workers.fail_without(member)
         workers.gather(members)
         yield workers
     finally:
@@ -303,14 +326,11 @@ def local_workers(number: int) -> Iterator[BenchWorkers]:
         server.close()
 
 
-def _start_worker(name: str, root: RootAddress) -> Child:
-    child = Child(
-        python_command("tianji_lab.bench.worker", name), stdin=subprocess.PIPE, stdout=None, keep_errors=False
-    )
+def _tell_root(child: Child, root: RootAddress) -> None:
+    """Tell a worker where this process listens, and the key: not by arguments, which any user may read."""
     assert child.process.stdin is not None
-    with child.process.stdin as stdin:  # The key is no argument: any user may read those.
+    with child.process.stdin as stdin:
         stdin.write(dumps(asdict(root)).encode())
-    return child
 
 
 @contextmanager

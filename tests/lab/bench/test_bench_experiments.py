@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 from lab.bench.damaging import DAMAGED
 from lab.bench.stages import called_off, opened, trial_of
 
+from tianji_cli.launch.children import Child
 from tianji_lab.bench import experiment as experiments
+from tianji_lab.bench import workers as bench_workers
 from tianji_lab.bench.exchange import Latency, Weights
 from tianji_lab.bench.experiment import TrialFailed
 from tianji_lab.bench.workers import BenchWorkers, local_workers
@@ -113,3 +117,21 @@ def test_the_slowest_reader_of_weights_counts_and_its_clock_is_corrected(workers
             assert np.all(session.run(MESSAGES).latencies_ns > HOUR_NS)
             session.offsets_ns = {behind: HOUR_NS, other: 0}
             assert np.all(session.run(MESSAGES).latencies_ns < HOUR_NS)
+
+
+def test_a_worker_that_ends_before_it_is_told_of_the_root_is_named_and_none_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started = []
+
+    def start(command: list[str], **options: Any) -> Child:
+        second = bool(started)
+        started.append(Child(["false"] if second else command, **options))
+        if second:
+            started[-1].wait()
+        return started[-1]
+
+    monkeypatch.setattr(bench_workers, "Child", start)
+    with pytest.raises(TrialFailed, match="worker 2 exited with status 1"), local_workers(3):
+        pytest.fail("a worker is missing")
+    assert [child.process.returncode for child in started] == [-signal.SIGKILL, 1]
