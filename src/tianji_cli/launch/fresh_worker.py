@@ -26,7 +26,7 @@ def turn_into_worker(job: JobSpec, own: ProcessSpec, root_pipe: int) -> NoReturn
 
     What keeps it from being one is in the worker's log.
     """
-    write_to(job.log(own.rank))
+    write_to(own.log)
     _begin_anew((job, own), root_pipe)
 
 

@@ -20,7 +20,7 @@ from tianji_cli.files.regular import open_regular
 from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.extensions import DIRECTORY, lay_down
 from tianji_cli.launch.local import LocalLauncher, WorkerProcess
-from tianji_cli.plan.plan import Host, PlannedProcess
+from tianji_cli.plan.plan import Host
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.wire.address import JobKey, RootAddress
@@ -187,13 +187,12 @@ class JoinedHost:
                     self._job = self._adapted(JobSpec.from_json(message.job))
                     launcher.begin(self._job)
             case Begin(number=number, rank=rank, incarnation=incarnation):
-                own = ProcessSpec(rank, incarnation)
                 with self._naming_root("an order"):
-                    process = self._process(own)
-                    for actor in process.actors:
-                        production.begin(actor, own.incarnation)
+                    own = self._known_job().process(rank, incarnation)
+                    for actor in self._actors_of(own):
+                        production.begin(actor, incarnation)
                 self._workers[number] = launcher.start(own)
-                self._say(f"starting {process.title}")
+                self._say(f"starting {own.title}")
             case StartNoMore():
                 launcher.start_no_more()
             case Kill(number=number) if number in self._workers:
@@ -208,10 +207,13 @@ class JoinedHost:
         suspended = launcher.pid if launcher.stopped else None
         return Present(node=self._node, reaches_run=self._reaches_run, suspended_server=suspended)
 
-    def _process(self, own: ProcessSpec) -> PlannedProcess:
+    def _known_job(self) -> JobSpec:
         if self._job is None:
             raise LookupError("a worker is to start, and it was not said of which job")
-        return self._job.plan.processes[own.rank]
+        return self._job
+
+    def _actors_of(self, own: ProcessSpec) -> tuple[int, ...]:
+        return self._known_job().plan.processes[own.rank].actors
 
     def _adapted(self, job: JobSpec) -> JobSpec:
         """Name the places of this host in place of the root's."""
@@ -232,7 +234,6 @@ class JoinedHost:
                 control.send(Began(node=self._node, number=number, pid=worker.pid))
             if worker.exit is not None:
                 del self._workers[number]
-                process = self._process(worker.spec)
                 for piece in self._log_of(worker).rest():
                     self._pass_on(control, number, piece)
                 control.send(
@@ -240,15 +241,13 @@ class JoinedHost:
                         node=self._node,
                         number=number,
                         exit=worker.exit,
-                        pages=report_pages(production, process.actors),
+                        pages=report_pages(production, self._actors_of(worker.spec)),
                     )
                 )
 
     def _log_of(self, worker: WorkerProcess) -> HostLog:
         """Find the log of a worker: a later life of its rank goes on in the same file."""
-        assert self._job is not None
-        path = self._job.log(worker.spec.rank)
-        return self._logs.setdefault(path, HostLog(path))
+        return self._logs.setdefault(worker.spec.log, HostLog(worker.spec.log))
 
     def _pass_on(self, control: ControlClient, number: int, output: bytes) -> None:
         """Send the root what a worker wrote, which this host will forget."""

@@ -291,7 +291,7 @@ def _serve(control: ControlClient, node: str) -> bool:
                 case Begin(number=number, rank=rank, incarnation=incarnation):
                     assert job is not None, "a root says what the job is before it asks for a worker"
                     control.send(Began(node=node, number=number, pid=os.getpid()))
-                    status = _work(job, ProcessSpec(rank, incarnation))
+                    status = _work(job, job.process(rank, incarnation))
                     control.send(Exited(node=node, number=number, exit=ProcessExit(status)))
                 case Dismiss():
                     return False

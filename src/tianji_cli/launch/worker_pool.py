@@ -41,15 +41,15 @@ class WorkerPool:
     """Owns the worker processes; ends every one of them when it is closed.
 
     Args:
-        job: what all processes are told.
         max_restarts_per_minute: over all ranks.
         local: starts processes on this host; its maker closes it. None if all run at nodes.
         nodes: start the processes of some ranks elsewhere, by rank.
+
+    Each launcher has been told what the job is (``begin``).
     """
 
     def __init__(
         self,
-        job: JobSpec,
         max_restarts_per_minute: int,
         local: LocalLauncher | None = None,
         nodes: Mapping[int, NodeLauncher] | None = None,
@@ -63,8 +63,6 @@ class WorkerPool:
         self._launchers: list[LocalLauncher | NodeLauncher] = list(self._nodes.values())
         if local is not None:
             self._launchers.append(local)
-        for launcher in self._launchers:
-            launcher.begin(job)
 
     @property
     def ranks(self) -> set[int]:
@@ -110,15 +108,14 @@ class WorkerPool:
         """A worker is gone, or should be, that an MPI launcher has started: it has to end the others."""
         return any(launcher.must_abort for launcher in self._nodes.values())
 
-    def start(self, rank: int, incarnation: int = 0) -> None:
+    def start(self, own: ProcessSpec) -> None:
         """Start a worker."""
-        self._running[rank] = self._launcher(rank).start(ProcessSpec(rank, incarnation))
+        self._running[own.rank] = self._launcher(own.rank).start(own)
 
-    def handle(self, message: FromNode) -> int | None:
-        """Take in what a node reports; returns the rank of the worker that has written or ended."""
+    def handle(self, message: FromNode) -> WorkerProcess | None:
+        """Take in what a node reports; returns the worker that has written or ended."""
         launcher = self._nodes.get(message.node)
-        worker = launcher.handle(message) if launcher is not None else None
-        return worker.spec.rank if worker is not None else None
+        return launcher.handle(message) if launcher is not None else None
 
     def is_lost(self, rank: int) -> bool:
         """Whether a rank ran at a node that is gone."""

@@ -12,7 +12,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from tianji_cli.files.saved import Progress
-from tianji_cli.plan.plan import Plan, PlannedProcess
+from tianji_cli.plan.plan import Plan
 from tianji_cli.wire.address import LOOPBACK, RootAddress
 from tianji_cli.wire.messages import first_mistake
 
@@ -63,9 +63,11 @@ class JobSpec:
         except ValidationError as cause:
             raise ValueError(first_mistake(cause)) from cause
 
-    def log(self, rank: int) -> Path:
-        """Find the file that takes the output of a process."""
-        return self.directory / "logs" / log_name(self.plan.processes[rank])
+    def process(self, rank: int, incarnation: int = 0) -> ProcessSpec:
+        """Describe a process on this host."""
+        planned = self.plan.processes[rank]
+        log = f"{'-'.join(dict.fromkeys(planned.roles))}-{rank}.log"
+        return ProcessSpec(rank, incarnation, planned.title, self.directory / "logs" / log)
 
 
 _JOB: Final[TypeAdapter[JobSpec]] = TypeAdapter(JobSpec)
@@ -73,10 +75,19 @@ _JOB: Final[TypeAdapter[JobSpec]] = TypeAdapter(JobSpec)
 
 @dataclass(frozen=True)
 class ProcessSpec:
-    """One process of a job: its number in the plan, and how often it was restarted."""
+    """One process of a job, and what is told of it when it ends.
+
+    Attributes:
+        rank: its number in the plan.
+        incarnation: how often it was restarted.
+        title: how it shows in ``ps`` and in messages.
+        log: takes its output, on this host.
+    """
 
     rank: int
     incarnation: int
+    title: str
+    log: Path
 
 
 @dataclass(frozen=True)
@@ -94,8 +105,3 @@ class BuildSpec:
     path: tuple[str, ...]
     directory: Path
     fresh: bool = False
-
-
-def log_name(process: PlannedProcess) -> str:
-    """Name the log of a process: its roles, each once, and its rank."""
-    return f"{'-'.join(dict.fromkeys(process.roles))}-{process.rank}.log"

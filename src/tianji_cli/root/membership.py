@@ -1,18 +1,15 @@
-"""Who takes part: incarnations and addresses, groups that the job has lost, frames that were rejected."""
+"""Who takes part: incarnations and addresses, and the frames that were rejected."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 
 from tianji_cli.plan.graph import RoleGraph
 from tianji_cli.plan.plan import Plan
-from tianji_cli.plan.spec import ProcessSpec
-from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Addresses, Register
-from tianji_cli.wire.reports import Source
 
 
 class Membership:
@@ -67,75 +64,6 @@ class Membership:
                 self._told[rank] = known
                 self._control.send(rank, Addresses(addresses=known))
         return addresses
-
-
-class GroupLosses:
-    """Remembers which processes died, and decides whether the job goes on without their groups.
-
-    Group 0 has the job's checkpoints; without it the job ends. Without any other it goes on.
-
-    Args:
-        bound: processes cannot die alone, because an MPI launcher ends all with one.
-
-    Attributes:
-        causes: why each lost group is lost, by group.
-        killed: incarnations of actors that did not stop in order.
-        orphaned: numbers of the actors whose buffer died.
-    """
-
-    def __init__(self, plan: Plan, event: Callable[[str], None], *, bound: bool = False) -> None:
-        self._plan = plan
-        self._event = event
-        self._bound = bound
-        self._buffers = {process.rank for process in plan.carrying("buffer")}
-        self.causes: dict[int, str] = {}
-        self.killed: set[Source] = set()
-        self.orphaned: set[int] = set()
-
-    @property
-    def living(self) -> set[int]:
-        """Ranks of the groups that are not lost."""
-        return {process.rank for process in self._plan.trainers if process.group not in self.causes}
-
-    def includes(self, rank: int) -> bool:
-        """Whether a rank belongs to a lost group."""
-        return self._plan.processes[rank].group in self.causes
-
-    def ranks_of(self, group: int | None) -> set[int]:
-        """Find the ranks of a group."""
-        return {process.rank for process in self._plan.trainers if process.group == group}
-
-    def lose(self, ranks: Set[int], cause: str) -> bool:
-        """Give up the groups of some ranks, and tell the user; False if the job cannot do without one."""
-        groups = {self._plan.processes[rank].group for rank in ranks}
-        if self._bound or not all(groups):
-            return False
-        for group in groups - self.causes.keys():
-            assert group is not None
-            self.causes[group] = cause
-            self._event(f"group {group} is lost: {cause}; the others go on")
-        return True
-
-    def note(self, died: ProcessSpec, *, in_order: bool) -> None:
-        """Record a process that has ended early; ``in_order`` if it had reported all that it had done."""
-        process = self._plan.processes[died.rank]
-        self.killed.update((actor, died.incarnation) for actor in process.actors)
-        if died.rank in self._buffers and not in_order:
-            for other in self._plan.trainers:
-                if other.group == process.group:
-                    self.orphaned.update(other.actors)
-
-    def account(self, overview: Overview) -> Account:
-        """Return where every sample went, after everything stopped."""
-        overview.settle_unsure()
-        return reconcile(overview.productions(), overview.receptions(), self.killed, self.orphaned)
-
-    def described(self, reason: str) -> str:
-        """Add the lost groups to the reason of a job's end."""
-        if not self.causes:
-            return reason
-        names = " and ".join(map(str, sorted(self.causes)))
-        return f"{reason}; without group{'s' if len(self.causes) > 1 else ''} {names}, lost on the way"
 
 
 class Rejections:

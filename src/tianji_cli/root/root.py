@@ -9,7 +9,7 @@ stopping have time limits, so that nothing hangs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Final
 
@@ -20,12 +20,13 @@ from tianji_cli.launch.local import WorkerProcess
 from tianji_cli.launch.worker_pool import WorkerPool, refuse_late
 from tianji_cli.plan.graph import graph_of
 from tianji_cli.plan.plan import Plan
-from tianji_cli.plan.spec import ProcessSpec
+from tianji_cli.plan.spec import JobSpec, ProcessSpec
+from tianji_cli.root.accounting import Account, reconcile
 from tianji_cli.root.announcements import Announcements
 from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.goals import ProductionGoal, StopRules
 from tianji_cli.root.job_view import Overview, choose_best
-from tianji_cli.root.membership import GroupLosses, Membership, Rejections
+from tianji_cli.root.membership import Membership, Rejections
 from tianji_cli.root.shutdown import EvaluationWatch, Outcome, Phase, Shutdown
 from tianji_cli.signals import StopSignals
 from tianji_cli.telemetry.snapshot import Status, Summary
@@ -47,6 +48,7 @@ from tianji_cli.wire.messages import (
     ToRoot,
     Wrote,
 )
+from tianji_cli.wire.reports import Source
 
 TICK_S: Final = 1.0
 FIRST_TICKS_S: Final = 0.2
@@ -64,7 +66,7 @@ class Root:
     def __init__(  # noqa: PLR0913 - the root is where everything meets
         self,
         config: JobConfig,
-        plan: Plan,
+        job: JobSpec,
         *,
         control: ControlServer,
         pool: WorkerPool,
@@ -72,13 +74,13 @@ class Root:
         overview: Overview,
         signals: StopSignals,
         telemetry: Telemetry,
-        log: Callable[[int], Path],
         averaging: RootEndpoint,
         losses: GroupLosses,
         checkpoints: Path,
     ) -> None:
         self._config = config
-        self._plan = plan
+        self._job = job
+        self._plan = plan = job.plan
         self._control = control
         self._pool = pool
         self._production = production
@@ -86,7 +88,6 @@ class Root:
         self._signals = signals
         self._telemetry = telemetry
         self._rejections = Rejections(overview, control, averaging, telemetry.event)
-        self._log = log
         self._averaging = averaging
         self._losses = losses
         self._checkpoints = checkpoints
@@ -181,7 +182,7 @@ class Root:
                 self._sent_last.add(message.rank)
                 self._overview.workers[message.rank].state = "failed"
                 if not self._losses.includes(message.rank):
-                    self._end("failed", self._cause(message.rank, f": {message.cause}"))
+                    self._end("failed", _cause(self._job.process(message.rank), f": {message.cause}"))
             case Terminate():
                 self._request_stop(f"SIGTERM to {self._title(message.rank)}")
 
@@ -224,13 +225,13 @@ class Root:
 
     def _keep_output(self, message: Wrote) -> None:
         """Keep what a worker on another host wrote: that host forgets it."""
-        if (rank := self._pool.handle(message)) is None:
+        if (worker := self._pool.handle(message)) is None:
             return
         try:
-            with open(open_to_append(self._log(rank)), "ab") as log:
+            with open(open_to_append(worker.spec.log), "ab") as log:
                 log.write(message.output)
         except OSError as cause:
-            self._announcements.lose_output(rank, cause)
+            self._announcements.lose_output(worker.spec.rank, cause)
 
     def _handle_finished(self, message: Finished) -> None:
         group = self._plan.processes[message.rank].group
@@ -244,7 +245,7 @@ class Root:
         self._members.begin(rank, incarnation)
         self._sent_last.discard(rank)
         self._shutdown.stopped.discard(rank)
-        self._pool.start(rank, incarnation)
+        self._pool.start(self._job.process(rank, incarnation))
         self._overview.workers[rank].state = "starting"
         self._announcements.begin(rank)
 
@@ -278,7 +279,7 @@ class Root:
         self._losses.note(worker.spec, in_order=has_stopped)
         if worker.killed or self._losses.includes(rank):
             return  # The user was told why when that was decided.
-        cause = self._cause(rank, f" {exit_.error or exit_}")
+        cause = _cause(worker.spec, f" {exit_.error or exit_}")
         is_actor = rank in self._shutdown.actors
         gone = self._pool.is_lost(rank) or (exit_.by_signal and not is_actor)
         if gone and self._phase is not Phase.STARTING and self._losses.lose({rank}, cause):
@@ -414,8 +415,78 @@ class Root:
         reason = self._losses.described(self._outcome.reason)
         return self._overview.summary(self._outcome.status, reason, account, self._rejections.total)
 
-    def _cause(self, rank: int, what: str) -> str:
-        return f"{self._title(rank)}{what} (its output: {self._log(rank)})"
-
     def _title(self, rank: int) -> str:
         return self._plan.processes[rank].title
+
+
+def _cause(own: ProcessSpec, what: str) -> str:
+    return f"{own.title}{what} (its output: {own.log})"
+
+
+class GroupLosses:
+    """Remembers which processes died, and decides whether the job goes on without their groups.
+
+    Group 0 has the job's checkpoints; without it the job ends. Without any other it goes on.
+
+    Args:
+        bound: processes cannot die alone, because an MPI launcher ends all with one.
+
+    Attributes:
+        causes: why each lost group is lost, by group.
+        killed: incarnations of actors that did not stop in order.
+        orphaned: numbers of the actors whose buffer died.
+    """
+
+    def __init__(self, plan: Plan, event: Callable[[str], None], *, bound: bool = False) -> None:
+        self._plan = plan
+        self._event = event
+        self._bound = bound
+        self._buffers = {process.rank for process in plan.carrying("buffer")}
+        self.causes: dict[int, str] = {}
+        self.killed: set[Source] = set()
+        self.orphaned: set[int] = set()
+
+    @property
+    def living(self) -> set[int]:
+        """Ranks of the groups that are not lost."""
+        return {process.rank for process in self._plan.trainers if process.group not in self.causes}
+
+    def includes(self, rank: int) -> bool:
+        """Whether a rank belongs to a lost group."""
+        return self._plan.processes[rank].group in self.causes
+
+    def ranks_of(self, group: int | None) -> set[int]:
+        """Find the ranks of a group."""
+        return {process.rank for process in self._plan.trainers if process.group == group}
+
+    def lose(self, ranks: Set[int], cause: str) -> bool:
+        """Give up the groups of some ranks, and tell the user; False if the job cannot do without one."""
+        groups = {self._plan.processes[rank].group for rank in ranks}
+        if self._bound or not all(groups):
+            return False
+        for group in groups - self.causes.keys():
+            assert group is not None
+            self.causes[group] = cause
+            self._event(f"group {group} is lost: {cause}; the others go on")
+        return True
+
+    def note(self, died: ProcessSpec, *, in_order: bool) -> None:
+        """Record a process that has ended early; ``in_order`` if it had reported all that it had done."""
+        process = self._plan.processes[died.rank]
+        self.killed.update((actor, died.incarnation) for actor in process.actors)
+        if died.rank in self._buffers and not in_order:
+            for other in self._plan.trainers:
+                if other.group == process.group:
+                    self.orphaned.update(other.actors)
+
+    def account(self, overview: Overview) -> Account:
+        """Return where every sample went, after everything stopped."""
+        overview.settle_unsure()
+        return reconcile(overview.productions(), overview.receptions(), self.killed, self.orphaned)
+
+    def described(self, reason: str) -> str:
+        """Add the lost groups to the reason of a job's end."""
+        if not self.causes:
+            return reason
+        names = " and ".join(map(str, sorted(self.causes)))
+        return f"{reason}; without group{'s' if len(self.causes) > 1 else ''} {names}, lost on the way"

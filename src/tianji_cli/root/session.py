@@ -28,8 +28,7 @@ from tianji_cli.plan.plan import Host, Plan, files_elsewhere, make_plan, plan_fo
 from tianji_cli.plan.spec import BuildSpec, JobSpec
 from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.job_view import Overview
-from tianji_cli.root.membership import GroupLosses
-from tianji_cli.root.root import Root
+from tianji_cli.root.root import GroupLosses, Root
 from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.display import choose_display
 from tianji_cli.telemetry.snapshot import Summary
@@ -121,20 +120,22 @@ def run_session(request: RunRequest) -> Result:
         spec = _job_spec(request, progress, plan, control.address)
         options = engine_options(request.address[0], control.address.key)
         averaging = RootEndpoint(plan, job.distribution.sync_wait_s, options, telemetry.event)
-        pool = WorkerPool(spec, job.distribution.max_restarts_per_minute, request.launcher, nodes)
+        for launcher in {request.launcher, *nodes.values()}:
+            if launcher is not None:
+                launcher.begin(spec)
+        pool = WorkerPool(job.distribution.max_restarts_per_minute, request.launcher, nodes)
         stack.callback(remove_stale)  # What workers that were killed could not remove themselves.
         stack.callback(averaging.close)
         stack.callback(pool.close)
         root = Root(
             job,
-            plan,
+            spec,
             control=control,
             pool=pool,
             production=production,
             overview=Overview(job, plan, production, earlier_env_steps),
             signals=signals,
             telemetry=telemetry,
-            log=spec.log,
             averaging=averaging,
             losses=GroupLosses(plan, telemetry.event, bound=request.world is not None),
             checkpoints=run.checkpoints,

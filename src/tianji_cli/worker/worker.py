@@ -71,7 +71,7 @@ def run_worker(job: JobSpec, own: ProcessSpec, lifeline: int | None = None) -> N
     """
     with ControlClient(job.root) as control:
         try:
-            _prepare_process(job, own.rank)
+            _prepare_process(job, own)
             _work(job, own, _ControlHandler(job, own, control, lifeline), control)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
             cause = error.error if isinstance(error, RoleError) else error
@@ -86,16 +86,15 @@ def run_worker(job: JobSpec, own: ProcessSpec, lifeline: int | None = None) -> N
             signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
 
-def _prepare_process(job: JobSpec, rank: int) -> None:
-    process = job.plan.processes[rank]
-    setproctitle.setproctitle(f"tianji: {process.title}")
+def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
+    setproctitle.setproctitle(f"tianji: {own.title}")
     # A Ctrl-C reaches the whole foreground group; what it means for the job is the root's to say.
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    write_to(job.log(rank))
+    write_to(own.log)
     sys.path[:] = job.path
-    if process.cores:
-        os.sched_setaffinity(0, process.cores)
+    if cores := job.plan.processes[own.rank].cores:
+        os.sched_setaffinity(0, cores)
 
 
 def _work(job: JobSpec, own: ProcessSpec, handler: _ControlHandler, control: ControlClient) -> None:

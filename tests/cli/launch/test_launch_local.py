@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,10 @@ from tianji_cli.plan.spec import ProcessSpec
 
 MANY = 20_000
 """More requests than any buffer of a socket takes."""
+
+
+def of_rank(rank: int) -> ProcessSpec:
+    return ProcessSpec(rank, 0, f"actor {rank}", Path(f"actor-{rank}.log"))
 
 
 @pytest.fixture
@@ -28,7 +33,7 @@ def test_requests_wait_for_no_server_and_all_are_answered_for_when_it_is_ended(
     os.kill(launcher.pid, signal.SIGSTOP)
     while not launcher.stopped:
         launcher.wait(0.01)
-    workers = [launcher.start(ProcessSpec(rank, 0)) for rank in range(MANY)]
+    workers = [launcher.start(of_rank(rank)) for rank in range(MANY)]
     launcher.check()
     assert launcher.exited == []
     launcher.start_no_more()
@@ -39,7 +44,7 @@ def test_requests_wait_for_no_server_and_all_are_answered_for_when_it_is_ended(
 def test_what_the_server_did_not_take_at_once_it_takes_when_it_goes_on(launcher: LocalLauncher) -> None:
     os.kill(launcher.pid, signal.SIGSTOP)
     for rank in range(MANY):
-        launcher.start(ProcessSpec(rank, 0))
+        launcher.start(of_rank(rank))
     os.kill(launcher.pid, signal.SIGCONT)
     while not launcher.lost:
         launcher.wait(1.0)

@@ -8,7 +8,7 @@ from tianji_cli.files.directories import LinkedDirectories
 from tianji_cli.plan.plan import Plan, PlannedProcess
 from tianji_cli.plan.spec import ProcessSpec
 from tianji_cli.root.job_view import choose_best
-from tianji_cli.root.membership import GroupLosses
+from tianji_cli.root.root import GroupLosses
 from tianji_cli.wire.reports import LearnerReport
 
 ROOT, LEARNER_0, ACTOR_0, BUFFER_1, LEARNER_1, ACTOR_1, ACTOR_2 = range(7)
@@ -30,6 +30,10 @@ PLAN = Plan(
     "shm",
     "shm",
 )
+
+
+def spec(rank: int, incarnation: int) -> ProcessSpec:
+    return ProcessSpec(rank, incarnation, PLAN.processes[rank].title, Path(f"{rank}.log"))
 
 
 @pytest.fixture
@@ -62,16 +66,16 @@ def test_where_processes_cannot_die_alone_no_group_is_given_up(events: list[str]
 
 def test_actors_are_orphaned_by_the_death_of_their_own_buffer_alone(events: list[str]) -> None:
     losses = GroupLosses(PLAN, events.append)
-    losses.note(ProcessSpec(LEARNER_1, 0), in_order=False)
-    losses.note(ProcessSpec(ACTOR_1, 3), in_order=False)
+    losses.note(spec(LEARNER_1, 0), in_order=False)
+    losses.note(spec(ACTOR_1, 3), in_order=False)
     assert (losses.killed, losses.orphaned) == ({(1, 3)}, set())
-    losses.note(ProcessSpec(BUFFER_1, 0), in_order=False)
+    losses.note(spec(BUFFER_1, 0), in_order=False)
     assert losses.orphaned == {1, 2}
 
 
 def test_a_buffer_that_had_said_its_last_word_orphans_nobody(events: list[str]) -> None:
     losses = GroupLosses(PLAN, events.append)
-    losses.note(ProcessSpec(BUFFER_1, 0), in_order=True)
+    losses.note(spec(BUFFER_1, 0), in_order=True)
     assert losses.orphaned == set()
 
 
