@@ -32,6 +32,7 @@ class _Commands(TyperGroup):
     """Imports the function of a command, which declares its options, when it is known that this one runs."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return name, command and further words; a name that the group does not have is click's error."""
         name, command, rest = super().resolve_command(ctx, args)
         if name in _FUNCTIONS:
             function, help_ = _FUNCTIONS[name]

@@ -266,62 +266,80 @@ class ScalingFigure(enum.StrEnum):
     CURVES = "12b"
 
 
+ScalingFigureOption = Annotated[
+    ScalingFigure,
+    typer.Option(
+        "--figure",
+        help="Against actors (6a), with larger batches (6b), groups (6c); time to a return (4c); "
+        "two learners and 2 to 24 actors (table1 and 12b, one run).",
+    ),
+]
+GroupActors = Annotated[
+    list[int] | None, typer.Option("--actors", metavar="N", min=1, help="Of a group; repeatable.")
+]
+Groups = Annotated[list[int] | None, typer.Option(metavar="N", min=1, help="How many; repeatable.")]
+Learners = Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a group.")]
+LearnerCores = Annotated[int | None, typer.Option(metavar="N", min=1, help="Of each learner.")]
+Trainings = Annotated[int, typer.Option("--repeats", metavar="N", min=1, help="Trainings of each point.")]
+Seconds = Annotated[float, typer.Option(metavar="S", help="That each training lasts.")]
+Earlier = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", metavar="JSON", help="Simulate from what `tianji profile --json` or this has measured."
+    ),
+]
+NoSimulation = Annotated[bool, typer.Option("--no-simulation", help="Train only.")]
+Nodes = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Simulated at most; what is needed by default.")
+]
+NodeCores = Annotated[
+    int | None, typer.Option(metavar="M", min=1, help=f"Of a simulated node; {NODE_CORES} by default.")
+]
+SimulatedLink = Annotated[
+    float | None,
+    typer.Option(
+        "--link-mb",
+        metavar="MB/S",
+        min=0.001,
+        help=f"What the link of a simulated node carries; {LINK_MB_PER_S:g} by default.",
+    ),
+]
+Hosts = Annotated[
+    str | None,
+    typer.Option(
+        metavar="H,H..", help="Other hosts that take part; a Slurm allocation's by default; needs --out."
+    ),
+]
+JoinWith = Annotated[
+    str | None,
+    typer.Option(metavar="CMD", help="Command that runs another on {host}; ssh, or Slurm's srun."),
+]
+Listen = Annotated[
+    str | None, typer.Option(metavar="HOST", help="Name or address where they reach this host.")
+]
+
+
 @app.command()
-def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parameters
+def scaling(  # noqa: PLR0913 - the options of a command are its parameters
     config: Config,
-    figure: Annotated[
-        ScalingFigure,
-        typer.Option(
-            help="Against actors (6a), with larger batches (6b), groups (6c); time to a return (4c); "
-            "two learners and 2 to 24 actors (table1 and 12b, one run)."
-        ),
-    ] = ScalingFigure.ACTORS,
-    actors: Annotated[
-        list[int] | None, typer.Option(metavar="N", min=1, help="Of a group; repeatable.")
-    ] = None,
-    groups: Annotated[
-        list[int] | None, typer.Option(metavar="N", min=1, help="How many; repeatable.")
-    ] = None,
-    learners: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of a group.")] = None,
-    learner_cores: Annotated[int | None, typer.Option(metavar="N", min=1, help="Of each learner.")] = None,
-    repeats: Annotated[int, typer.Option(metavar="N", min=1, help="Trainings of each point.")] = REPEATS,
+    *,
+    figure: ScalingFigureOption = ScalingFigure.ACTORS,
+    actors: GroupActors = None,
+    groups: Groups = None,
+    learners: Learners = None,
+    learner_cores: LearnerCores = None,
+    repeats: Trainings = REPEATS,
     threshold: Threshold = None,
-    seconds: Annotated[float, typer.Option(metavar="S", help="That each training lasts.")] = SECONDS,
+    seconds: Seconds = SECONDS,
     set_: Override = None,
-    earlier: Annotated[
-        Path | None,
-        typer.Option(
-            "--from", metavar="JSON", help="Simulate from what `tianji profile --json` or this has measured."
-        ),
-    ] = None,
-    no_simulation: Annotated[bool, typer.Option("--no-simulation", help="Train only.")] = False,
-    nodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Simulated at most; what is needed by default.")
-    ] = None,
-    node_cores: Annotated[
-        int | None, typer.Option(metavar="M", min=1, help=f"Of a simulated node; {NODE_CORES} by default.")
-    ] = None,
-    link_mb: Annotated[
-        float | None,
-        typer.Option(
-            metavar="MB/S",
-            min=0.001,
-            help=f"What the link of a simulated node carries; {LINK_MB_PER_S:g} by default.",
-        ),
-    ] = None,
-    hosts: Annotated[
-        str | None,
-        typer.Option(
-            metavar="H,H..", help="Other hosts that take part; a Slurm allocation's by default; needs --out."
-        ),
-    ] = None,
-    join_with: Annotated[
-        str | None,
-        typer.Option(metavar="CMD", help="Command that runs another on {host}; ssh, or Slurm's srun."),
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="HOST", help="Name or address where they reach this host.")
-    ] = None,
+    earlier: Earlier = None,
+    no_simulation: NoSimulation = False,
+    nodes: Nodes = None,
+    node_cores: NodeCores = None,
+    link_mb: SimulatedLink = None,
+    hosts: Hosts = None,
+    join_with: JoinWith = None,
+    listen: Listen = None,
     out: Out = None,
     json: Json = None,
     quiet: Quiet = False,
@@ -338,13 +356,6 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
         if no_simulation and value is not None:
             raise UsageError(f"{option} is of the simulation, and --no-simulation wants none")
     machines = None if no_simulation else Machines(nodes, node_cores or NODE_CORES, link_mb or LINK_MB_PER_S)
-    names = None if hosts is None else [name for name in hosts.split(",") if name]
-    others = others_of(names, join_with, listen)
-    if others is not None and out is None:
-        raise UsageError(
-            "--hosts needs --out on a file system that all hosts see; others would take part: "
-            + ", ".join(others.names)
-        )
     request = Request(
         figure=figure.value,
         actors=tuple(actors or ()),
@@ -355,6 +366,6 @@ def scaling(  # noqa: PLR0913, PLR0917 - the options of a command are its parame
         threshold=threshold,
         seconds=seconds,
         overrides=tuple(set_ or ()),
-        others=others,
+        others=others_of(None if hosts is None else [*filter(None, hosts.split(","))], join_with, listen),
     )
     compare(plan_study(config, request), machines, earlier, out=out, json_to=json, quiet=quiet)

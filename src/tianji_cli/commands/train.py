@@ -50,33 +50,36 @@ MOST_RANGES: Final = 4
 """Ranges of numbers in a cell."""
 
 
+ConfigToTrain = Annotated[
+    str | None, typer.Argument(metavar="[CONFIG]", help="A TOML file, or a shipped one's name.")
+]
+Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.")]
+RunIn = Annotated[
+    Path | None, typer.Option("--run", metavar="DIR", help="Use the directory that `tianji launch` made.")
+]
+Listen = Annotated[
+    str | None, typer.Option(metavar="tcp://HOST:PORT", help="Where hosts that join reach this one.")
+]
+Transport = Annotated[str | None, typer.Option(help="Engine of every edge, in place of the config's.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Where learners compute, such as cpu or cuda; actors: distribution.actor.device."),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print who would run where, and start nothing.")]
+
+
 def train(  # noqa: PLR0913 - the options of a command are its parameters
-    config: Annotated[
-        str | None, typer.Argument(metavar="[CONFIG]", help="A TOML file, or a shipped one's name.")
-    ] = None,
+    config: ConfigToTrain = None,
     *,
     overrides: Override = None,
     name: Name = None,
     out: Runs = None,
-    resume: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.")
-    ] = None,
-    run_in: Annotated[
-        Path | None, typer.Option("--run", metavar="DIR", help="Use the directory that `tianji launch` made.")
-    ] = None,
-    listen: Annotated[
-        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Where hosts that join reach this one.")
-    ] = None,
-    transport: Annotated[
-        str | None, typer.Option(help="Engine of every edge, in place of the config's.")
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="Where learners compute, such as cpu or cuda; actors: distribution.actor.device."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print who would run where, and start nothing.")
-    ] = False,
+    resume: Resume = None,
+    run_in: RunIn = None,
+    listen: Listen = None,
+    transport: Transport = None,
+    device: Device = None,
+    dry_run: DryRun = False,
     quiet: Quiet = False,
     json_to: Json = None,
 ) -> int:

@@ -19,7 +19,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from tianji_cli.errors import RunFailed
+from tianji_cli.errors import RunFailed, UsageError
 from tianji_cli.quantities import count, exact, number, several
 from tianji_cli.telemetry.table import print_table
 from tianji_lab.environment import busy_share, describe, warnings
@@ -428,9 +428,15 @@ def compare(
         earlier: file that the measurements for the simulation are taken from; None measures.
 
     Raises:
-        UsageError: there is nothing in the file to simulate from.
+        UsageError: other hosts could not see the runs, or there is nothing in the file to simulate from.
         TianjiError: nothing could be measured, or some trainings have no figures (the others' are shown).
     """
+    others = () if study.others is None else study.others.names
+    if others and out is None:
+        raise UsageError(
+            "--hosts needs --out on a file system that all hosts see; others would take part: "
+            + ", ".join(others)
+        )
     check_places(out, json_to)
     busy = busy_share()
     simulations = Simulations()
@@ -440,7 +446,6 @@ def compare(
     with TemporaryDirectory(prefix="tianji-") as temporary:
         found = measure(study, Path(temporary) if out is None else out / "runs", quiet=quiet)
     rows = rows_of(found, study.threshold)
-    others = () if study.others is None else study.others.names
     transport = study.job.distribution.transport
     engines = [transport.local, *([transport.remote] if others else [])]
     environment = describe(engines, ["here", *others], None, busy)

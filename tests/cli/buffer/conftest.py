@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from contextlib import ExitStack, closing
 
 import gymnasium as gym
 import numpy as np
@@ -101,12 +101,5 @@ class Line:
 
 @pytest.fixture
 def line() -> Iterator[Callable[..., Line]]:
-    lines: list[Line] = []
-
-    def open_line(*arguments: Any, **keywords: Any) -> Line:
-        lines.append(Line(*arguments, **keywords))
-        return lines[-1]
-
-    yield open_line
-    for one in lines:
-        one.close()
+    with ExitStack() as lines:
+        yield lambda *arguments, **keywords: lines.enter_context(closing(Line(*arguments, **keywords)))

@@ -1,6 +1,6 @@
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import ExitStack, closing
 
 import numpy as np
 import pytest
@@ -57,15 +57,8 @@ class Line:
 
 @pytest.fixture
 def line() -> Iterator[Callable[..., Line]]:
-    lines: list[Line] = []
-
-    def open_line(*arguments: Any, **keywords: Any) -> Line:
-        lines.append(Line(*arguments, **keywords))
-        return lines[-1]
-
-    yield open_line
-    for one in lines:
-        one.close()
+    with ExitStack() as lines:
+        yield lambda *arguments, **keywords: lines.enter_context(closing(Line(*arguments, **keywords)))
 
 
 def test_fragments_are_received_until_they_are_ahead_and_again_once_batches_were_drawn(
