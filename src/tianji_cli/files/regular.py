@@ -190,7 +190,8 @@ def _way_to(path: Path) -> Iterator[tuple[Path, os.stat_result]]:
 def _trusted() -> set[int]:
     """Owners that are trusted.
 
-    In a user namespace, as containers of users have it, the kernel shows the true root as nobody.
+    In a user namespace, as containers of users have it, the kernel shows files of the true root as those of
+    the account for unmapped users, mostly called "nobody".
     """
     trusted = {ROOT, os.geteuid()}
     with contextlib.suppress(OSError, ValueError):

@@ -38,12 +38,12 @@ class Announcements:
         """A worker was started."""
         self._silence.begin(rank)
 
-    def hear(self, rank: int) -> None:
+    def heard_of(self, rank: int) -> None:
         """A worker has said something."""
         if self._silence.is_broken(rank):
             self._event(f"{self._title(rank)} is heard of again")
 
-    def mind_training(self, ranks: Iterable[int], snapshot: Snapshot) -> None:
+    def check_training(self, ranks: Iterable[int], snapshot: Snapshot) -> None:
         """Name those of the ranks that were not heard of for long, and say when nothing goes on.
 
         Plain lines stop while nothing changes: a run that hangs must not look like one that has ended.
@@ -59,20 +59,20 @@ class Announcements:
             self._stalled = True
             self._event(f"no environment step and no update for {STALLED_S:g} s")
 
-    def mind_start(self, missing: Iterable[int]) -> None:
+    def check_start(self, missing: Iterable[int]) -> None:
         """Name those of the ranks that all others wait for, if they take long to start."""
         if not self._slow_start_announced and time.monotonic() - self._began > SLOW_START_S:
             self._slow_start_announced = True
             self._event(f"not ready yet after {SLOW_START_S:g} s: {self._plan.titles(missing)}")
 
-    def mind_first_step(self, trained_s: float) -> None:
+    def check_first_step(self, trained_s: float) -> None:
         """Describe how long it took until the first step, which was ``trained_s`` ago; 0 before it."""
         if trained_s and not self._first_step_announced:
             self._first_step_announced = True
             start_up_s = time.monotonic() - BEGAN_S - trained_s
             self._event(f"first environment step {start_up_s:.2f} s after the command began")
 
-    def mind_servers(self, suspended: Mapping[str, int]) -> None:
+    def check_servers(self, suspended: Mapping[str, int]) -> None:
         """Name the fork servers that are suspended, and say their process ids."""
         for title in suspended.keys() - self._suspended_servers:
             pid = suspended[title]
@@ -82,7 +82,7 @@ class Announcements:
             )
         self._suspended_servers = set(suspended)
 
-    def mind_waiting(self, waits_for: Receiver | None) -> None:
+    def check_waiting(self, waits_for: Receiver | None) -> None:
         """Name a role that holds actors back."""
         if waits_for is not None and waits_for not in self._waited_for:
             self._waited_for.add(waits_for)

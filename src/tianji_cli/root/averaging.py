@@ -114,15 +114,15 @@ class RootEndpoint:
             self._averager.lose(rank)
             self._transport.peer_lost(rank)
 
-    def tell(self, overview: Overview, lost: Iterable[int]) -> None:
-        """Let it be known how far averaging is, and which groups are lost."""
+    def report(self, overview: Overview, lost: Iterable[int]) -> None:
+        """Note in the overview how far averaging is, and which groups are lost."""
         if self._averager is not None:
             done = self._averager
             overview.note_averaging(done.rounds, done.missed, sorted(lost))
 
     @property
     def rejected(self) -> tuple[int, str]:
-        """How many messages were refused, and why the first."""
+        """How many messages were rejected, and why the first."""
         return (0, "") if self._averager is None else self._averager.rejected
 
     def _fail(self, error: TransportError) -> None:
@@ -188,7 +188,7 @@ class Averager:
         self._contributors = 0
         self.rounds = 0
         self._version = 0
-        self._refusals = Rejected()
+        self._rejected = Rejected()
         self.deadline = float("inf")
 
     def turn(self) -> bool:
@@ -216,21 +216,21 @@ class Averager:
 
     @property
     def rejected(self) -> tuple[int, str]:
-        """How many messages were refused, and why the first; among them what the endpoint refused."""
+        """How many messages were rejected, and why the first; among them what the endpoint rejected."""
         counters = self._transport.counters
-        return self._refusals.count + counters.rejected, self._refusals.first or counters.first_rejection
+        return self._rejected.count + counters.rejected, self._rejected.first or counters.first_rejection
 
     def _take(self, claim: Claim) -> None:
         group = self._groups[claim.source]
         contribution = self._contributions[group]
         if claim.nbytes != self._nbytes or group in self._here:
             why = "again in one round" if group in self._here else f"{claim.nbytes} bytes, not {self._nbytes}"
-            self._refusals.add(claim, why)
+            self._rejected.add(claim, why)
             claim.release()
             return
         claim.take(contribution.memory)
-        if (refusal := contribution.refusal(self._job, group)) is not None:
-            self._refusals.add(claim, refusal)
+        if (rejection := contribution.rejection_from(group, self._job)) is not None:
+            self._rejected.add(claim, rejection)
             return
         if not contribution.is_finite:
             self._event(f"the parameters of group {group} are not finite: they are left out of the average")

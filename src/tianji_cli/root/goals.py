@@ -21,7 +21,7 @@ from tianji_cli.wire.reports import Reception, Source
 
 
 class StopRules:
-    """Says when a job has had enough; learners mind the mean return, and a single one minds its steps.
+    """Says when a job has had enough; learners check the mean return, and a single one its steps.
 
     Args:
         config: the job.
@@ -75,7 +75,7 @@ class ProductionGoal:
         control: the root's end of the control channel.
 
     Attributes:
-        look_at: when ``mind`` wants to look again, by ``time.monotonic``.
+        look_at: when ``check`` wants to look again, by ``time.monotonic``.
     """
 
     def __init__(self, config: JobConfig, plan: Plan, overview: Overview, control: ControlServer) -> None:
@@ -95,7 +95,7 @@ class ProductionGoal:
         self._before = 0.0, 0.0
         self.look_at = math.inf if goal is None else 0.0
 
-    def mind(self, killed: Collection[Source]) -> None:
+    def check(self, killed: Collection[Source]) -> None:
         """Look at the counters if it is time to, and tell the actors what follows.
 
         Args:
@@ -107,15 +107,15 @@ class ProductionGoal:
         coming, samples = self._coming(killed)
         missing = self._goal - coming
         if self._held and self._has_stalled(now):
-            self._tell(None)
+            self._send(None)
             self._goal = self.look_at = math.inf
         elif missing <= 0:
             if not self._held:
                 self._held, self._grown_at = True, now
-                self._tell(0)
+                self._send(0)
             self.look_at = now + FAR_S
         elif self._held:
-            self._tell(1, math.ceil(missing / samples))
+            self._send(1, math.ceil(missing / samples))
             self.look_at = now + FAR_S  # What they begin now is counted by then.
         else:
             self.look_at = now + self._pause_s(now, coming, missing)
@@ -163,6 +163,6 @@ class ProductionGoal:
         fragment_s = trained_s * max(len(self._carriers), self._unit) / made
         return now - self._grown_at > max(STALL_S, 3 * fragment_s)
 
-    def _tell(self, fragments: int | None, actors: int | None = None) -> None:
+    def _send(self, fragments: int | None, actors: int | None = None) -> None:
         for rank in self._carriers[:actors]:
             self._control.send(rank, Allow(fragments=fragments))

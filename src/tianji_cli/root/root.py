@@ -124,7 +124,7 @@ class Root:
             self._check_workers()
             self._tick()
             if self._phase is Phase.TRAINING:
-                self._goal.mind(self._losses.killed)
+                self._goal.check(self._losses.killed)
             self._advance()
         self._telemetry.update(self._overview.snapshot())
         return self._summary()
@@ -215,7 +215,7 @@ class Root:
         if [said.role for said in report.roles] != kinds or len(report.busy_s) != len(kinds):
             self._control.reject(f"a report of {self._title(report.rank)} is not of its roles")
             return
-        self._announcements.hear(report.rank)
+        self._announcements.heard_of(report.rank)
         view = self._overview.workers[report.rank]
         if view.state == "starting":
             view.state = "running"  # An evaluator registers nowhere: nothing is sent to it.
@@ -334,17 +334,17 @@ class Root:
         self._next_tick = now + (TICK_S if now - self._began > FIRST_S else FIRST_TICKS_S)
         for rank, pid in self._pool.pids.items():
             self._overview.workers[rank].pid = pid
-        self._averaging.tell(self._overview, self._losses.causes)
+        self._averaging.report(self._overview, self._losses.causes)
         snapshot = self._overview.snapshot()
         self._telemetry.update(snapshot)
         self._rejections.report()
-        self._announcements.mind_servers(self._pool.suspended_servers)
-        self._announcements.mind_first_step(self._overview.session_train_s)
-        self._announcements.mind_waiting(self._overview.waits_for)
+        self._announcements.check_servers(self._pool.suspended_servers)
+        self._announcements.check_first_step(self._overview.session_train_s)
+        self._announcements.check_waiting(self._overview.waits_for)
         if self._phase is Phase.STARTING:
-            self._announcements.mind_start(self._pool.ranks - self._members.registered)
+            self._announcements.check_start(self._pool.ranks - self._members.registered)
         if self._phase is Phase.TRAINING:
-            self._announcements.mind_training(self._pool.ranks, snapshot)
+            self._announcements.check_training(self._pool.ranks, snapshot)
         if self._evaluation is not None and self._evaluation.is_late(self._overview.evaluating):
             self._pool.kill_all()
         self._finish_if(self._rules.time_reached())
@@ -411,7 +411,7 @@ class Root:
         if account.unaccounted:
             self._telemetry.event(f"{account.unaccounted} samples are in none of the accounts: {account}")
         self._rejections.report()
-        self._averaging.tell(self._overview, self._losses.causes)
+        self._averaging.report(self._overview, self._losses.causes)
         reason = self._losses.described(self._outcome.reason)
         return self._overview.summary(self._outcome.status, reason, account, self._rejections.total)
 

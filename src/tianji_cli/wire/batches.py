@@ -191,7 +191,7 @@ class BatchArrays(BatchView):
         """Write the job's number."""
         self._record.stamp(job)
 
-    def refusal(self, job: int) -> str | None:
+    def rejection(self, job: int) -> str | None:
         """Returns an error string if this is no batch of the job, else None."""
         return self._record.rejection(job)
 

@@ -95,7 +95,7 @@ class Contribution(Record):
         """Every value is a number. Looks at the extremes, since a NaN is one; allocates nothing."""
         return math.isfinite(self.values.min()) and math.isfinite(self.values.max())
 
-    def refusal(self, job: int, group: int) -> str | None:
+    def rejection_from(self, group: int, job: int) -> str | None:
         """Returns an error string if this is no contribution of a group of this job, else None."""
         if (found := self.rejection(job)) is not None:
             return found

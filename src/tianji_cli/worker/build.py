@@ -1,7 +1,7 @@
 """The page on which the roles of a process are connected: environment, actor, buffer, learner, publisher.
 
 Everything else is looked up from here: ``parts.py`` makes single parts, ``experience.py`` what samples go
-through, ``wiring.py`` channels and slots.
+through.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def test_a_batch_may_lie_in_memory_that_is_lent() -> None:
     sent.stamp(job=8)
     replay.sample(sent)
     received = BatchArrays(layout, loan)
-    assert received.refusal(job=8) is None
+    assert received.rejection(job=8) is None
     np.testing.assert_array_equal(received.batch.next_observation, sent.batch.next_observation)
     np.testing.assert_array_equal(received.key, sent.key)
     assert (received.key >= 0).all()
@@ -103,11 +103,11 @@ def test_a_batch_may_lie_in_memory_that_is_lent() -> None:
 def test_batches_of_another_job_or_layout_are_refused() -> None:
     fragments = fragment_layout(4, 2)
     arrays = BatchArrays(BatchLayout.of(fragments, 5, ("action",)))
-    assert arrays.refusal(job=8) == "its magic is 0x0, not 0x544a4254"
+    assert arrays.rejection(job=8) == "its magic is 0x0, not 0x544a4254"
     arrays.stamp(job=8)
-    assert arrays.refusal(job=9) == "its job is 0x8, not 0x9"
+    assert arrays.rejection(job=9) == "its job is 0x8, not 0x9"
     other = BatchArrays(BatchLayout.of(fragments, 4, ("action",)), arrays.memory)
-    assert str(other.refusal(job=8)).startswith("its layout is")
+    assert str(other.rejection(job=8)).startswith("its layout is")
 
 
 def test_a_batch_of_nothing_or_of_unknown_fields_has_no_layout() -> None:

@@ -78,7 +78,7 @@ def test_fragments_are_received_until_they_are_ahead_and_again_once_batches_were
     assert not one.store.full
     while one.store.may_draw(BATCH):
         one.store.draw(arrays)
-    assert arrays.refusal(JOB) is None
+    assert arrays.rejection(JOB) is None
     assert one.store.limiter.consumed == arrays.batch.reward.size * 3
     assert not one.store.full
 

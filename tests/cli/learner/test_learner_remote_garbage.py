@@ -49,7 +49,7 @@ def test_what_is_no_batch_is_counted_and_the_next_batch_comes(
     one.send(10)
     for _ in range(3):
         arrays = one.batch()
-        assert arrays.refusal(JOB) is None
+        assert arrays.rejection(JOB) is None
     count, why = one.learner.report().rejected["batches"]
     assert count == 1
     assert why.startswith("a message from rank 0 is none of this job: it")

@@ -19,18 +19,18 @@ def open_announcements(said: list[str], actors: int) -> Announcements:
 def test_whoever_takes_long_to_start_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     one = open_announcements(said, actors=5)
-    one.mind_start({1, 2})
+    one.check_start({1, 2})
     assert said == []
     monkeypatch.setattr(announcements, "SLOW_START_S", -1.0)
-    one.mind_start({3, 2})
-    one.mind_start({2})
+    one.check_start({3, 2})
+    one.check_start({2})
     assert said == ["not ready yet after -1 s: actor 0 (group 0), actor 1 (group 0)"]
 
 
 def test_of_many_that_take_long_the_first_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcements, "SLOW_START_S", -1.0)
     said: list[str] = []
-    open_announcements(said, actors=5).mind_start({2, 3, 4, 5, 6})
+    open_announcements(said, actors=5).check_start({2, 3, 4, 5, 6})
     (words,) = said
     assert words.endswith(": actor 0 (group 0), actor 1 (group 0), actor 2 (group 0) and 2 more")
 
@@ -49,11 +49,11 @@ def test_a_training_in_which_nothing_goes_on_says_so_once_and_again_when_it_does
     one = open_announcements(said, actors=1)
     for second, steps, updates in ((0, 0, 0), (29, 0, 0), (58, 5, 0), (87, 5, 1), (116, 5, 1)):
         now_s = float(second)
-        one.mind_training((), snapshot_of(steps, updates))
+        one.check_training((), snapshot_of(steps, updates))
     assert said == [], "something was made or learnt in every half minute"
     for second in (118, 200):
         now_s = float(second)
-        one.mind_training((), snapshot_of(5, 1))
+        one.check_training((), snapshot_of(5, 1))
     assert said == ["no environment step and no update for 30 s"]
-    one.mind_training((), snapshot_of(6, 1))
+    one.check_training((), snapshot_of(6, 1))
     assert said[1:] == ["training goes on"]

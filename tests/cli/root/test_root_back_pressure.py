@@ -88,6 +88,6 @@ def test_the_role_is_named_to_the_user_once() -> None:
     said: list[str] = []
     announcements = Announcements(plan(), said.append)
     for waits_for in (None, Receiver("tape", 1), Receiver("tape", 1), None, Receiver("tape", 1)):
-        announcements.mind_waiting(waits_for)
+        announcements.check_waiting(waits_for)
     assert said == ["actors wait for tape (group 1), which claims its fragments too slowly or not at all"]
     assert "the role tape (group 1)" in bound_by(Receiver("tape", 1)).words

@@ -64,7 +64,7 @@ class Job:
 
     def look(self, killed: set[tuple[int, int]] = frozenset()) -> dict[int, int | None]:  # type: ignore[assignment]
         self.goal.look_at = 0.0
-        self.goal.mind(killed)
+        self.goal.check(killed)
         return self.control.fragments
 
 
@@ -147,7 +147,7 @@ def test_counters_are_looked_at_the_more_often_the_sooner_the_goal_may_be_reache
     for now, made in ((10.0, 0), (10.2, 4), (11.0, 8), (11.25, 12)):
         monkeypatch.setattr("time.monotonic", lambda now=now: now)
         job.make(0, made - sum(job.pushed))
-        job.goal.mind(())
+        job.goal.check(())
         looks.append(round(job.goal.look_at - now, 3))
     half_way_s = 4 / 8 / 2
     assert looks == [0.5, 0.3, half_way_s, 0.02]

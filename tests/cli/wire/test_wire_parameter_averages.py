@@ -25,7 +25,7 @@ def test_the_size_of_a_contribution_says_how_many_values_it_has(values: int) -> 
 
 def test_a_contribution_is_read_as_it_was_written() -> None:
     read = Contribution(memoryview(bytes(contribution().memory)))
-    assert read.refusal(JOB, 1) is None
+    assert read.rejection_from(1, JOB) is None
     assert (int(read.header["group"]), read.number, read.weight) == (1, 7, 3.0)
     assert read.values.tolist() == [0, 1, 2, 3, 4]
 
@@ -41,15 +41,15 @@ def test_a_contribution_is_read_as_it_was_written() -> None:
     ],
 )
 def test_what_does_not_belong_is_refused(job: int, group: int, weight: float, why: str) -> None:
-    refusal = contribution(weight=weight).refusal(job, group)
-    assert refusal is not None
-    assert why in refusal
+    rejection = contribution(weight=weight).rejection_from(group, job)
+    assert rejection is not None
+    assert why in rejection
 
 
 @pytest.mark.parametrize("byte", [0x00, 0x9A, 0xFF])
 def test_noise_is_no_contribution_and_no_average(byte: int) -> None:
     noise = memoryview(bytearray([byte]) * average_layout(8, 3).nbytes)
-    assert Contribution(noise).refusal(JOB, 1) is not None
+    assert Contribution(noise).rejection_from(1, JOB) is not None
     assert Average(noise, 3).rejection(JOB) is not None
 
 

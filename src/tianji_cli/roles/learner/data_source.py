@@ -280,9 +280,9 @@ class BatchInbox:
         else:
             arrays = self._own
             claim.take(arrays.memory)
-        if (refusal := arrays.refusal(self._job)) is not None:
+        if (rejection := arrays.rejection(self._job)) is not None:
             self.release()
-            return refusal
+            return rejection
         return arrays
 
     def release(self) -> None:

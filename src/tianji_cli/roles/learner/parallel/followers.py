@@ -37,9 +37,9 @@ class FollowerSource(ABC):
             if self._header is None:
                 return None
         while self._missing(self._header) and (claim := self._transport.probe(SHARDS)) is not None:
-            refusal = self._take(claim)
-            if refusal is not None:
-                self._rejected.add(claim, refusal)
+            rejection = self._take(claim)
+            if rejection is not None:
+                self._rejected.add(claim, rejection)
         if self._missing(self._header):
             return None
         header, self._header = self._header, None
@@ -133,12 +133,12 @@ class ScatteredRollouts(FollowerSource):
             memory = memoryview(self._memory[len(self._fragments)])
             claim.take(memory)
             fragment = Fragment(self._layout, memory)
-        refusal = fragment.refusal(self._job, self._actors)
-        if refusal is None:
+        rejection = fragment.refusal(self._job, self._actors)
+        if rejection is None:
             self._fragments.append(fragment)
         elif self._claims:
             self._claims.pop().release()
-        return refusal
+        return rejection
 
     def _release(self) -> None:
         """Once a first minibatch was made, everything needed of the fragments is copied."""

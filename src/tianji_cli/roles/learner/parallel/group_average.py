@@ -134,14 +134,14 @@ class GroupAverage:
             average = self._own
             claim.take(average.memory)
         try:
-            if (refusal := average.rejection(self._job)) is not None:
-                raise AverageError(f"an average from rank {claim.source} is none: {refusal}")
-            self._hear(average)
+            if (rejection := average.rejection(self._job)) is not None:
+                raise AverageError(f"an average from rank {claim.source} is none: {rejection}")
+            self._handle(average)
         finally:
             del average
             claim.release()
 
-    def _hear(self, average: Average) -> None:
+    def _handle(self, average: Average) -> None:
         if self._outstanding and average.taken[self._group] >= self._number:
             self._outstanding, self._waiting_since = False, None
             if self._is_finite and average.contributors:
