@@ -39,7 +39,6 @@ class RootEndpoint:
         self._wait_s = wait_s
         self._options = options
         self._event = event
-        self._transport: Transport | None = None
         self._averager: Averager | None = None
         self._over = False
         self._shut = ExitStack()
@@ -54,7 +53,7 @@ class RootEndpoint:
 
         plan = self._plan
         try:
-            self._transport = open_endpoint(
+            transport = open_endpoint(
                 plan.local, plan.remote, plan.endpoints, wiring, ROOT_RANK, options=self._options
             )
         except TransportError as error:
@@ -64,18 +63,18 @@ class RootEndpoint:
             process.rank: process.group for process in plan.carrying("learner") if process.group is not None
         }
         self._averager = Averager(
-            self._transport, groups, job=job_number(wiring.job), wait_s=self._wait_s, event=self._event
+            transport, groups, job=job_number(wiring.job), wait_s=self._wait_s, event=self._event
         )
 
     @property
     def address(self) -> Mapping[int, str]:
         """The root's address by its rank, once there is one."""
-        return {} if self._transport is None else {ROOT_RANK: self._transport.address}
+        return {} if self._averager is None else {ROOT_RANK: self._averager.transport.address}
 
     def connect(self, addresses: Mapping[int, str]) -> None:
         """Learn the addresses of all processes."""
-        if self._transport is not None:
-            self._transport.connect(addresses)
+        if self._averager is not None:
+            self._averager.transport.connect(addresses)
 
     def turn(self) -> None:
         """Average what there is to average."""
@@ -91,34 +90,32 @@ class RootEndpoint:
         From now on the endpoint is not looked at, and strangers who connected would fill it.
         """
         self._over = True
-        if self._transport is not None:
-            self._shut.enter_context(self._transport.undisturbed())
+        if self._averager is not None:
+            self._shut.enter_context(self._averager.transport.undisturbed())
 
     def sleep(self, until: float, control: ControlServer, also: Sequence[int]) -> None:
         """Sleep until a contribution or a control message comes, or a round has to be closed."""
         timeout_s = max(0.0, until - time.monotonic())
-        if self._transport is None or self._averager is None or self._over:
+        if self._averager is None or self._over:
             control.wait(timeout_s, also)
         elif not control.is_ready:
             closing_s = max(0.0, self._averager.deadline - time.monotonic())
             try:
-                self._transport.wait(min(timeout_s, closing_s), (*control.descriptors, *also))
+                self._averager.transport.wait(min(timeout_s, closing_s), (*control.descriptors, *also))
             except TransportError as error:
                 self._fail(error)
 
     def lose(self, learners: Iterable[int]) -> None:
         """Go on without some learners, by rank."""
-        if self._averager is None or self._transport is None:
-            return
-        for rank in learners:
-            self._averager.lose(rank)
-            self._transport.peer_lost(rank)
+        if self._averager is not None:
+            for rank in learners:
+                self._averager.lose(rank)
+                self._averager.transport.peer_lost(rank)
 
     def report(self, overview: Overview, lost: Iterable[int]) -> None:
         """Note in the overview how far averaging is, and which groups are lost."""
         if self._averager is not None:
-            done = self._averager
-            overview.note_averaging(done.rounds, done.missed, sorted(lost))
+            overview.note_averaging(self._averager.rounds, self._averager.missed, sorted(lost))
 
     @property
     def rejected(self) -> tuple[int, str]:
@@ -131,9 +128,9 @@ class RootEndpoint:
 
     def close(self) -> None:
         """Close the endpoint."""
-        if self._transport is not None:
+        if self._averager is not None:
             self._shut.close()
-            self._transport.close()
+            self._averager.transport.close()
 
 
 ENOUGH: Final = 2
@@ -170,7 +167,7 @@ class Averager:
         wait_s: float,
         event: Callable[[str], None],
     ) -> None:
-        self._transport = transport
+        self.transport = transport
         self._groups = groups
         self._job = job
         self._wait_s = wait_s
@@ -192,13 +189,9 @@ class Averager:
         self.deadline = float("inf")
 
     def turn(self) -> bool:
-        """Take what has come, and close the round when it is complete or its time is up.
-
-        Returns:
-            False if there was nothing to do.
-        """
+        """Take what has come; close a round that is complete or late. False if there was nothing to do."""
         came = False
-        while (claim := self._transport.probe(CONTRIBUTIONS)) is not None:
+        while (claim := self.transport.probe(CONTRIBUTIONS)) is not None:
             self._take(claim)
             came = True
         is_late = time.monotonic() >= self.deadline
@@ -217,7 +210,7 @@ class Averager:
     @property
     def rejected(self) -> tuple[int, str]:
         """How many messages were rejected, and why the first; among them what the endpoint rejected."""
-        counters = self._transport.counters
+        counters = self.transport.counters
         return self._rejected.count + counters.rejected, self._rejected.first or counters.first_rejection
 
     def _take(self, claim: Claim) -> None:
@@ -282,4 +275,4 @@ class Averager:
             self._job, self.rounds, self._contributors, is_open=bool(self._here), taken=self._taken
         )
         self._version += 1
-        self._transport.publish(AVERAGE, self._average.memory, self._version)
+        self.transport.publish(AVERAGE, self._average.memory, self._version)
