@@ -18,11 +18,7 @@ INTERVAL_S: Final = 1.0
 
 
 class Progress:
-    """Shows what is measured now, how much is done, and what came of the last.
-
-    Args:
-        total: how often ``done`` will be called; it may be set as soon as it is known.
-    """
+    """Shows what is measured now, what came of the last, and how many of ``total`` are ``done``."""
 
     def __init__(self, total: int, quiet: bool) -> None:
         self.total = total

@@ -31,12 +31,7 @@ END_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Points of a learning curve, as the learner reported them.
-
-    Attributes:
-        train_s: seconds since the first environment step, ascending.
-        mean_100: mean return of the last 100 episodes.
-    """
+    """A learning curve: ascending seconds since the first env step, mean returns of the last 100 episodes."""
 
     train_s: tuple[float, ...]
     env_steps: tuple[float, ...]

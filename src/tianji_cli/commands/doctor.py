@@ -38,11 +38,7 @@ Grade = Literal["ok", "warning", "problem"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the report.
-
-    Attributes:
-        grade: a problem keeps a training from running, a warning from running well.
-    """
+    """One line of the report; a problem keeps a training from running, a warning from running well."""
 
     subject: str
     found: str

@@ -128,11 +128,7 @@ HOST_DIRECTORY: Final = "tianji-host-"
 
 
 def remove_stale() -> list[str]:
-    """Remove shared memory and directories of this user's jobs whose processes are all dead.
-
-    Returns:
-        Names of what was removed.
-    """
+    """Remove shared memory and directories of this user's dead jobs; return their names."""
     # Of the engine only what names its files: a broken engine must not prevent cleaning up.
     from tianji_transports.shm.page import remove_stale as remove_stale_shared_memory  # noqa: PLC0415
 

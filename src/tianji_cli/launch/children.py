@@ -143,11 +143,7 @@ def wait_for_exit(children: Sequence[Child], timeout_s: float | None) -> list[Ch
 
 
 def end_children(children: Sequence[Child], patience_s: float) -> None:
-    """Wait for the ends of children that were asked to end, then kill what is left of their process groups.
-
-    Args:
-        patience_s: how long all of them may take.
-    """
+    """Wait ``patience_s`` for children that were asked to end, then kill the rest of their process groups."""
     deadline = time.monotonic() + patience_s
     try:
         for child in children:

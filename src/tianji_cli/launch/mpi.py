@@ -253,11 +253,7 @@ def _begin_mpi() -> Any:
 
 
 def serve(launch: Launch) -> int:
-    """Be one of the ranks but the first: carry what the root assigns, until it says that the job is over.
-
-    Returns:
-        The exit status: 0, or 1 if the root was lost.
-    """
+    """Carry what the root assigns to this rank, until the job is over; returns 1 if the root was lost."""
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_IGN)  # They reach the root as well, whose business they are.
     world = World(launch)

@@ -43,11 +43,7 @@ class Role(ABC):
 
     @abstractmethod
     def turn(self) -> bool:
-        """Do a small piece of work.
-
-        Returns:
-            False if there was nothing to do: the process may sleep until a message comes.
-        """
+        """Do a small piece of work; False if there was none: the process may sleep until a message comes."""
 
     def report(self) -> RoleReport | dict[str, Any]:
         """What goes to the root five times a second; of a user role it is a dict of JSON values."""

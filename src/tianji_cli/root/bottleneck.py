@@ -233,11 +233,7 @@ class WorkLog:
         self.waits_for: Receiver | None = None
 
     def note(self, process: PlannedProcess, report: Report, produced: Mapping[int, int]) -> None:
-        """Take in a report.
-
-        Args:
-            produced: samples that each of its actors has made in this incarnation, at this moment.
-        """
+        """Take in a report, and the samples that each of its actors has made in this incarnation by now."""
         known = self._processes.setdefault(process.rank, _Process(report.incarnation))
         if report.incarnation != known.incarnation:
             known.incarnation, known.before = report.incarnation, known.before + known.now
@@ -251,11 +247,7 @@ class WorkLog:
                     self._first_version = self._version
 
     def current(self, now_s: float) -> Bottleneck | None:
-        """Name what holds the job back lately; None while too little is known.
-
-        Args:
-            now_s: seconds on any clock, later with each call.
-        """
+        """Name what holds the job back lately, None while too little is known; ``now_s`` is of any clock."""
         done = self._total()
         if done.learners.count > 0:  # What was before the first update says nothing of what comes.
             self._mark(now_s, done)
@@ -397,11 +389,7 @@ class BackPressure:
                 }
 
     def current(self, now_s: float) -> Receiver | None:
-        """The role that holds its group's actors back lately; None if none does, or for ``WINDOW_S``.
-
-        Args:
-            now_s: seconds on any clock, later with each call.
-        """
+        """The role that holds its group's actors back lately; None if none does, or for ``WINDOW_S``."""
         waited = self._total()
         self._marks.append((now_s, waited))
         while len(self._marks) > 2 and now_s - self._marks[1][0] >= WINDOW_S:

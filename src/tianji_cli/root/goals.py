@@ -21,12 +21,7 @@ from tianji_cli.wire.reports import Reception, Source
 
 
 class StopRules:
-    """Says when a job has had enough; learners check the mean return, and a single one its steps.
-
-    Args:
-        config: the job.
-        overview: what is known of all processes.
-    """
+    """Says when a job has had enough; learners check the mean return, and a single one its steps."""
 
     def __init__(self, config: JobConfig, overview: Overview) -> None:
         self._stop = config.experiment.stop

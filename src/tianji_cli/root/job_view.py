@@ -141,11 +141,7 @@ class Overview:
         self.averaging = Averaging(rounds, tuple(missed), tuple(lost))
 
     def note_evaluation(self, ended_by: str | None) -> None:
-        """Take in how the greedy evaluation went.
-
-        Args:
-            ended_by: why the root has ended it; None if it has ended by itself.
-        """
+        """Take in how the greedy evaluation went, and why the root has ended it, if it has."""
         said = next((said for _, said in self._reports(EvaluatorReport)), EvaluatorReport())
         wanted, cut_off = self._config.experiment.eval_episodes, said.cut_off or ended_by
         self.evaluation = Evaluation.of(said.returns, wanted, cut_off, said.win_rate, said.agents)
@@ -251,11 +247,7 @@ class Overview:
     def _state(
         self, elapsed_s: float, made: int, per_s: Sequence[float], bottleneck: Bottleneck | None
     ) -> JobState:
-        """Gather what snapshots and the summary show alike.
-
-        Args:
-            per_s: rates of production, reception and consumption.
-        """
+        """Gather what snapshots and the summary show alike; rates of production, reception, use."""
         learner, buffer = self._learner(), self._buffer()
         produced_per_s, received_per_s, consumed_per_s = per_s
         frames = [said.frames_per_step for _, said in self._reports(ActorReport)]

@@ -81,12 +81,7 @@ def bottleneck(production: float, reception: float, consumption: float) -> Bottl
 
 
 def in_step(production: float, consumption: float) -> Bottleneck:
-    """Name what holds a job back whose actors wait for each new policy: never one side alone.
-
-    Args:
-        production: as for ``bottleneck``.
-        consumption: likewise.
-    """
+    """Name what holds a job back whose actors wait for each new policy: never one side alone."""
     of_actors = consumption / (production + consumption)
     return Bottleneck(
         "in step",

@@ -53,12 +53,7 @@ class Display:
 
 
 def choose_display(title: str, *, quiet: bool, stream: TextIO) -> Display:
-    """Choose how a run shows itself.
-
-    Args:
-        quiet: show nothing.
-        stream: where it goes: stderr, since stdout belongs to the result.
-    """
+    """Choose how a run shows itself: on stderr, since stdout belongs to the result."""
     if quiet:
         return Display()
     if stream.isatty() and os.environ.get("TERM", "dumb") != "dumb":
@@ -207,11 +202,7 @@ WIDE: Final = 100
 
 
 def roles_table(roles: Sequence[RoleStatus], width: int, lines: int) -> Table:
-    """Show how busy the roles are.
-
-    Args:
-        lines: how many roles fit.
-    """
+    """Show how busy the roles are, on so many lines."""
     columns = ["role", "rank"]
     columns += ["group"] if len({role.group for role in roles} - {None}) > 1 else []
     columns += ["host"] if len({role.host for role in roles}) > 1 else []

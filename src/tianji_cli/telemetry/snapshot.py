@@ -565,11 +565,7 @@ def lines(
 
 
 def read_back(written: Mapping[str, Any], place: Callable[[Metric], str]) -> dict[str, Any]:
-    """Put what a row or a summary says to where a ``JobState`` has it, to be validated.
-
-    Args:
-        place: the key of a metric there: ``row`` or ``summary``.
-    """
+    """Put what a ``row`` or a ``summary`` says to where a ``JobState`` has it, to be validated."""
     state: dict[str, Any] = {}
     for metric in METRICS:
         table, _, key = place(metric).rpartition(".")
@@ -588,11 +584,7 @@ WINDOW_S: Final = 30.0
 
 
 class StopForecast:
-    """Owns the recent history of what the stop rules look at and extends it in a straight line.
-
-    Args:
-        targets: stop rule -> value at which the run stops.
-    """
+    """Owns the recent history of what the stop rules look at; extends it to the targets, straight."""
 
     def __init__(self, targets: Mapping[str, float]) -> None:
         self._targets = dict(targets)

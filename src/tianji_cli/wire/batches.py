@@ -176,11 +176,7 @@ def _sequences(layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> S
 
 
 class BatchArrays(BatchView):
-    """A batch's arrays over one block of memory, to be filled again and again.
-
-    Args:
-        memory: at least ``layout.nbytes`` bytes; None: allocate them here.
-    """
+    """A batch's arrays over one block of at least ``layout.nbytes`` bytes, to be filled again and again."""
 
     def __init__(self, layout: BatchLayout, memory: memoryview | None = None) -> None:
         self.memory = np.zeros(layout.nbytes, np.uint8).data if memory is None else memory

@@ -134,11 +134,7 @@ class ControlServer:
         self.last_rejection = why
 
     def send(self, peer: Peer, message: FromRoot) -> bool:
-        """Send to a worker that has registered or a node that has arrived.
-
-        Returns:
-            False if it is not connected: not there yet, or gone.
-        """
+        """Send to a worker or node that has registered; False if it is not connected: not yet, or no more."""
         identity = self._identities.get(peer)
         if identity is None:
             return False

@@ -125,11 +125,7 @@ class Pending:
 
 
 class Distribution:
-    """Counts samples by a whole number: a histogram, because samples are many.
-
-    Args:
-        width: of a bin. Percentiles are exact to a bin, mean and maximum are exact.
-    """
+    """A histogram of whole numbers: percentiles are exact to a bin's width, mean and maximum exact."""
 
     def __init__(self, width: int = 1) -> None:
         self._width = width

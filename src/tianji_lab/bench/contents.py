@@ -115,11 +115,7 @@ LINE: Final = 64
 
 
 class Slots:
-    """A ring of memory for messages of one size. Every page of it was written to before it is used.
-
-    Attributes:
-        next: gives the memory of the next message, which is given again once the ring is over.
-    """
+    """A ring of memory for messages of one size. Every page of it was written to before it is used."""
 
     next: Callable[[], memoryview]
 

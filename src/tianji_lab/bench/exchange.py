@@ -134,11 +134,7 @@ class Waits:
 
 
 class Receiver:
-    """Stores messages as the trial says, and checks them.
-
-    Args:
-        slots: that messages are copied into, in turn.
-    """
+    """Stores messages as the trial says, into slots in turn, and checks them."""
 
     def __init__(self, trial: Trial, run: Run, slots: int) -> None:
         self.inspect = StampInspector(trial.nbytes, thorough=run.thorough).inspect

@@ -131,11 +131,7 @@ class Worker:
         self._dismissed = False
 
     def serve(self) -> bool:
-        """Take part until the benchmark is over.
-
-        Returns:
-            False if the leading process was lost.
-        """
+        """Take part until the benchmark is over; False if the leading process was lost."""
         here = this_host()
         self._control.send(Arrive.of_this_process(self._name, here.name, here.cores, self._interface))
         while not self._dismissed:

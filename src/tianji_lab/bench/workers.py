@@ -38,11 +38,7 @@ from tianji_lab.bench.worker import Endpoint, engine_options
 
 
 class Session:
-    """Makes runs of an open trial; what a run knows of its workers.
-
-    Args:
-        offsets_ns: how far each rank's clock is ahead of this one's.
-    """
+    """Makes runs of an open trial; knows how far each rank's clock is ahead of this one's."""
 
     def __init__(
         self,
@@ -113,11 +109,7 @@ CLOCK_LOOKS: Final = 30
 
 @dataclass(frozen=True)
 class BenchWorker:
-    """A process that takes part beside the leading one.
-
-    Attributes:
-        child: itself, if this process has started it; None for a launcher's rank.
-    """
+    """A process beside the leading one; ``child`` is None if a launcher started it, as a rank of its."""
 
     name: str
     host: str

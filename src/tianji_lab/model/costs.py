@@ -113,12 +113,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Cost:
-    """Seconds of a piece of work: cores that work side by side share caches and memory.
-
-    Attributes:
-        alone_s: with all other cores idle.
-        contended_s: with all other cores at work.
-    """
+    """Seconds of a piece of work, all other cores idle or at work: they share caches and memory."""
 
     alone_s: float
     contended_s: float

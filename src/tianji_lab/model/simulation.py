@@ -41,11 +41,7 @@ Waits = Generator[simpy.Event, Any, None]
 
 
 class Chance:
-    """Everything random of a simulation.
-
-    Args:
-        jitter: coefficient of variation of the times; 0 leaves them as they are.
-    """
+    """Everything random of a simulation; ``jitter`` is the coefficient of variation of its times."""
 
     def __init__(self, jitter: float) -> None:
         self._random = random.Random(0)  # noqa: S311 - nothing secret, and the same every time
@@ -483,10 +479,7 @@ class SimulatedGroup:
         # The other groups do what this one does, in another phase of whatever repeats itself.
         repeats = min(self._updates / self._sync_interval, max(1, self._version), max(1, self._received))
         for phase in self._phases_of_others:
-            env.timeout(phase * env.now / repeats).callbacks.append(self._sync_of_another)
-
-    def _sync_of_another(self, _: simpy.Event) -> None:
-        self._root.average()
+            env.timeout(phase * env.now / repeats).callbacks.append(lambda _: self._root.average())
 
 
 EVENTS: Final = 200_000

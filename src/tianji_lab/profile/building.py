@@ -282,7 +282,7 @@ def all_phases(room: Room, num_envs: int, options: Sequence[int], shares: Sequen
     """
     unpinned = Phase(num_envs, actors=room.actors_beside(0), learner_cores=1, unpinned=True)
     phases = [Phase(num_envs, actors=1), *_learner(room, num_envs), unpinned]
-    steps = _up_to(len(room.cores))
+    steps = sorted({*powers_of_two(len(room.cores)), len(room.cores)} - {0})
     changes = [_changed(room, num_envs, number) for number in steps if number > 1]
     nearest = sorted(options, key=lambda option: max(option / num_envs, num_envs / option))
     sizes = [[Phase(option, actors=1), *_learner(room, option)] for option in nearest]
@@ -297,11 +297,6 @@ def all_phases(room: Room, num_envs: int, options: Sequence[int], shares: Sequen
 def _changed(room: Room, num_envs: int, number: int) -> list[Phase]:
     """List so many actors side by side, and a learner with so many cores."""
     return [Phase(num_envs, actors=min(number, room.actors_beside(0))), *_learner(room, num_envs, number)]
-
-
-def _up_to(most: int) -> list[int]:
-    """List powers of two, and the last number itself."""
-    return sorted({*powers_of_two(most), most} - {0})
 
 
 def _learner(room: Room, num_envs: int, cores: int = 1, share: int = 1) -> list[Phase]:

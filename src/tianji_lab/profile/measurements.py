@@ -121,11 +121,7 @@ class TransportFigures(Message):
 
 
 class WeightsFigures(Message):
-    """Distribution of a policy.
-
-    Attributes:
-        seconds: from the publication until the slowest has it, median.
-    """
+    """Distribution of a policy: median seconds from the publication until the slowest actor has it."""
 
     actors: int
     seconds: float

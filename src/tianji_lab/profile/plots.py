@@ -138,11 +138,7 @@ def _point(quantity: str, actors: int, rates: Sequence[float]) -> Point:
 
 
 def balance_point(at: At) -> int | None:
-    """Find the fewest actors whose production is what the rest can take (Equation 4).
-
-    Returns:
-        None if no number of actors that could be meant is enough.
-    """
+    """Find the fewest actors that produce what the rest can take (Equation 4); None if none do."""
     enough = 1
     while not _is_enough(at(enough)):
         enough *= 2

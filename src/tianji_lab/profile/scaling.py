@@ -268,7 +268,8 @@ class MeasuredCosts:
         self._of_groups = averaging
         self._learner = LearnerScaling(measurements.learners)
         self._actors: dict[tuple[int, int], tuple[float, Cost]] = {}
-        self._remote_name = remote if self._has_measured(remote) else None
+        engines = {figures.engine for figures in measurements.transport}
+        self._remote_name = remote if remote in engines else None
         self._local = self._engine(local)
         self._remote = self._engine(self._remote_name or local)
         self._averaging = {figures.learners: figures.seconds.cost for figures in measurements.averaging}
@@ -357,9 +358,6 @@ class MeasuredCosts:
             if learner_has_its_own
             else max(1.0, sharing.learner.update_s.median / learner.update_s.median),
         )
-
-    def _has_measured(self, engine: str) -> bool:
-        return any(figures.engine == engine for figures in self._measured.transport)
 
     def _engine(self, name: str) -> _Engine:
         """Fit what was measured of an engine; nothing was, where all roles share a process."""

@@ -194,11 +194,7 @@ class Pauses(NamedTuple):
 
 
 class Schedule:
-    """Runs phases, and keeps what probes did in them.
-
-    Attributes:
-        unmeasured: phases there was no time for.
-    """
+    """Runs phases, and keeps what probes did in them, and which phases there was no time for."""
 
     def __init__(self, builder: Builder, room: Room, progress: Progress) -> None:
         self.notebook = Notebook()

@@ -31,12 +31,7 @@ OVERSUBSCRIBED: Final = 4
 
 @dataclass(frozen=True)
 class Setting:
-    """One of the settings that are compared.
-
-    Attributes:
-        mapping: "recommended" (the config's) or "poor".
-        lag: rollouts that the buffer holds.
-    """
+    """One of the settings that are compared: a mapping, and k, the rollouts that the buffer holds."""
 
     mapping: str
     lag: int

@@ -15,11 +15,7 @@ Flags = npt.NDArray[np.bool_]
 
 
 class NewestFrames:
-    """No stack: a policy sees the newest frames of N environments, where they were written.
-
-    Attributes:
-        seen: ``[N, *frame]``.
-    """
+    """No stack: a policy sees the newest frames ``[N, *frame]``, where they were written."""
 
     def __init__(self, environment: VectorEnvironment) -> None:
         self._own = np.zeros(*_frames(environment))

@@ -341,7 +341,8 @@ class RemoteReplayClient(ReplayClient):
     def arrivals(self) -> Sequence[FragmentStats]:
         """Hear what the buffer received."""
         if self._winding_down:
-            self._discard_batches()
+            while (claim := self._transport.probe(BATCHES)) is not None:
+                claim.release()
         arrived = []
         while (claim := self._transport.probe(ARRIVALS)) is not None:
             stats = FragmentStats.read(self._stats, claim.view(), self._job)
@@ -381,7 +382,3 @@ class RemoteReplayClient(ReplayClient):
         return LearnerReport(
             rejected={"batches": self._rejected.reported, "endpoint": rejected_by(self._transport)}
         )
-
-    def _discard_batches(self) -> None:
-        while (claim := self._transport.probe(BATCHES)) is not None:
-            claim.release()

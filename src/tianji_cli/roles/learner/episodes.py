@@ -14,11 +14,7 @@ WINDOW: Final = 100
 
 
 class Episodes:
-    """Keeps the returns of the last hundred training episodes and the times thresholds were crossed.
-
-    Args:
-        thresholds: mean returns whose first crossing is timed.
-    """
+    """Keeps the returns of the last hundred training episodes, and when their mean crossed each threshold."""
 
     def __init__(self, thresholds: Sequence[float] = ()) -> None:
         self.count = 0
@@ -79,12 +75,7 @@ class Episodes:
         return improved
 
     def reached(self, stop: Stop, env_steps: int | None) -> str | None:
-        """Return which rule ends training now, or None.
-
-        Args:
-            stop: the rules.
-            env_steps: received so far; None: the root looks at them.
-        """
+        """Return which rule ends training now, or None; without ``env_steps`` the root looks at those."""
         values = {
             "mean_return": self.mean if self.full else None,
             "win_rate": self.win_rate if self.full else None,

@@ -187,8 +187,9 @@ class Learner(Role):
     def save(self) -> bool:
         """Write a checkpoint: all that a resumed run needs, and the best policy so far."""
         tensors, rest = self._embryo.state()
+        self._embryo.model.write_parameters(self._present)
         state = TrainingState(
-            parameters=self._current_parameters(),
+            parameters=self._present,
             best_parameters=self._best_parameters,
             tensors=tensors,
             rest=rest,
@@ -289,11 +290,6 @@ class Learner(Role):
             if self._average.take_adopted() and leader is not None:
                 leader.synchronise = True
         return True
-
-    def _current_parameters(self) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """Read the parameters as they are; the array is reused by the next call."""
-        self._embryo.model.write_parameters(self._present)
-        return self._present
 
     def _record(self, arrivals: Sequence[FragmentStats]) -> None:
         """Count steps and episodes in the order of the arrivals."""
