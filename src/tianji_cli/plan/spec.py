@@ -95,10 +95,7 @@ class BuildSpec:
     """What is built once before a job starts, to check that it can be.
 
     Attributes:
-        config: resolved, as TOML.
-        path: where Python finds modules.
         directory: where files of the run will be; it need not be there yet.
-        fresh: it is built in a process started anew.
     """
 
     config: str

@@ -63,12 +63,6 @@ class ProductionGoal:
     Nothing is decided in ``mode = "sync"``: there actors wait for each new version and never make more than
     the rollout that it takes.
 
-    Args:
-        config: the job.
-        plan: its processes.
-        overview: what is known of all processes.
-        control: the root's end of the control channel.
-
     Attributes:
         look_at: when ``check`` wants to look again, by ``time.monotonic``.
     """

@@ -135,14 +135,7 @@ class Average(Record):
     def fill_header(
         self, job: int, number: int, contributors: int, *, is_open: bool, taken: Sequence[int]
     ) -> None:
-        """Describe what it is the average of.
-
-        Args:
-            number: of the round that was closed last.
-            contributors: groups in its average; with 0 there are no values yet.
-            is_open: a further round has begun and waits for groups that have not contributed to it.
-            taken: number of the newest contribution that was taken from each group.
-        """
+        """Describe what it is the average of, by the names of the properties."""
         self.stamp(job, number, contributors, is_open)
         self.taken[...] = taken
 

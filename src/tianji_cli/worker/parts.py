@@ -37,16 +37,7 @@ from tianji_envs.errors import UnsupportedSpaceError
 
 @dataclass(frozen=True)
 class Job:
-    """What every process of a job knows.
-
-    Attributes:
-        id: unique on the host; names shared memory and marks every fragment.
-        config: the resolved config.
-        plan: who runs where.
-        directory: takes what processes need while they run: the run directory, or that of a host that joined.
-        run: takes what lasts: the run directory, wherever it can be reached. The same by default.
-        progress: counters that this session goes on from, by group; empty in the first session.
-    """
+    """What every process of a job knows: as a ``JobSpec`` says it, the config read."""
 
     id: str
     config: JobConfig

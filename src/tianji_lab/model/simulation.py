@@ -479,7 +479,10 @@ class SimulatedGroup:
         # The other groups do what this one does, in another phase of whatever repeats itself.
         repeats = min(self._updates / self._sync_interval, max(1, self._version), max(1, self._received))
         for phase in self._phases_of_others:
-            env.timeout(phase * env.now / repeats).callbacks.append(lambda _: self._root.average())
+            env.timeout(phase * env.now / repeats).callbacks.append(self._sync_of_another)
+
+    def _sync_of_another(self, _: simpy.Event) -> None:
+        self._root.average()
 
 
 EVENTS: Final = 200_000

@@ -25,10 +25,6 @@ class FragmentValidator:
 
     Args:
         actors: numbers of the actors, by the rank of the process that carries them.
-
-    Attributes:
-        receptions: what was received, by source.
-        rejected: messages that were.
     """
 
     def __init__(self, layout: FragmentLayout, job: int, actors: Mapping[int, Sequence[int]]) -> None:

@@ -98,18 +98,9 @@ READ_ONCE: Final = ("terminated", "truncated", "mask", "episode_return", "won", 
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """Settings of a replay.
+    """Settings of a replay, as ``distribution.buffer`` and the update rule have them.
 
-    Attributes:
-        capacity: env steps held, rounded up to whole fragments.
-        sampler: how batches are drawn.
-        n_step: n, steps of a transition at most.
-        gamma: discount of one step of a transition.
-        sequence_steps: L, where sequences of up to L steps are drawn; None: transitions are.
-        priority_exponent: alpha of ``prioritised``.
-        importance_exponent: beta of ``prioritised`` at first.
-        importance_steps: env steps over which beta rises to 1; None: it stays.
-        memory: where fragments lie: RAM, a file (``mmap``), or a file if RAM does not suffice (``auto``).
+    Samples are sequences of up to ``sequence_steps``; None: they are transitions of up to ``n_step``.
     """
 
     capacity: int

@@ -14,17 +14,7 @@ from tianji_transports.core import Claim
 
 
 class ReplayStore:
-    """Receives fragments into a replay.
-
-    Args:
-        actors: numbers of the actors, by the rank of the process that carries them.
-
-    Attributes:
-        validator: checks and counts what comes.
-        replay: what batches are drawn from.
-        limiter: of production and consumption.
-        fragment_steps: T x N, env steps in a fragment.
-    """
+    """Receives those fragments into a replay that the validator admits and the rate limiter has room for."""
 
     def __init__(
         self,

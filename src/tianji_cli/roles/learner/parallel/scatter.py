@@ -158,16 +158,7 @@ class Rounds(Protocol):
     scatter: Scatter
 
     def send(self, env_steps: int, version: int, *, synchronise: bool) -> bool:
-        """Send the next round to the followers.
-
-        Args:
-            env_steps: seen so far, for what is scheduled over training.
-            version: of the policy that was published last.
-            synchronise: the followers' parameters have to be replaced first.
-
-        Returns:
-            False if there is nothing to send yet, or no room for it.
-        """
+        """Send the next round, which begins as ``RoundHeader`` says; False: there is none yet, or no room."""
 
     def last_until(self, version: int) -> bool:
         """Whether what was sent last is used up only when this version is replaced by the next."""
@@ -322,10 +313,6 @@ class Leader:
 
     def begin_update(self, env_steps: int, version: int) -> bool:
         """Begin the next updates with the followers, unless some are under way; False if that has to wait.
-
-        Args:
-            env_steps: seen so far, for what is scheduled over training.
-            version: of the policy that was published last.
 
         Raises:
             LostPeerError: a follower is gone.
