@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.warm import WarmCommand, WarmCommands
 
 SHM = Path("/dev/shm")
 TIANJI = Path(sys.executable).with_name("tianji")
@@ -76,13 +77,25 @@ def stale_shared_memory() -> set[str]:
     return stale
 
 
+Started = subprocess.Popen[str] | WarmCommand
+Start = Callable[..., Started]
+
+
 @contextlib.contextmanager
-def commands(*words: str, cwd: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Let `tianji WORDS...` be started, each in a session of its own, which is empty at the end."""
-    started: list[subprocess.Popen[str]] = []
+def commands(*words: str, cwd: Path, warm: WarmCommands | None = None) -> Iterator[Start]:
+    """Let `tianji WORDS...` be started, each in a session of its own, which is empty at the end.
+
+    Args:
+        warm: what begins them, unless a launcher does; a shell's way if None.
+    """
+    started: list[Started] = []
     stale = stale_shared_memory()
 
-    def begin(*arguments: str, launcher: Sequence[str] = ()) -> subprocess.Popen[str]:
+    def begin(*arguments: str, launcher: Sequence[str] = ()) -> Started:
+        environment = {**os.environ, "COLUMNS": "200"}
+        if warm is not None and not launcher:
+            started.append(warm.begin_kept([*words, *arguments], cwd, environment))
+            return started[-1]
         process = subprocess.Popen(
             [*launcher, str(TIANJI), *words, *arguments],
             stdin=subprocess.DEVNULL,
@@ -91,7 +104,7 @@ def commands(*words: str, cwd: Path) -> Iterator[Callable[..., subprocess.Popen[
             text=True,
             start_new_session=True,
             cwd=cwd,
-            env={**os.environ, "COLUMNS": "200"},
+            env=environment,
         )
         started.append(process)
         return process

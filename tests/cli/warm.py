@@ -5,6 +5,9 @@ the command's fork server, which stands ready as its child before the command be
 groups, signals and exit statuses are those of a command that a shell starts. What differs: all have one seed
 of hashes in common; the fork server has neither the umask nor the limits that the command has set itself; the
 interpreter is not taken apart at the end. What depends on these, or on how a command begins, begins cold.
+
+The children of such a command that run modules of TianJi's (trainings that are measured, workers of a
+benchmark, probes) are forked from it.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import setproctitle
 
@@ -41,6 +44,12 @@ PRELOAD: Final = (
     "tianji_cli.telemetry.metrics",
     "tensorboard.compat.proto.event_pb2",
     "tianji_cli.worker.preload",
+    "tianji_lab.bench.run",
+    "tianji_lab.profile.run",
+    "tianji_lab.profile.probe.probe",
+    "tianji_lab.scaling.measure",
+    "tianji_lab.scaling.plots",
+    "tianji_lab.staleness.plots",
 )
 MOST_BYTES: Final = 1 << 16
 TIANJI: Final = Path(sys.executable).with_name("tianji")
@@ -55,6 +64,8 @@ class WarmCommand:
     def __init__(self, pid: int, commands: WarmCommands) -> None:
         self.pid = pid
         self._commands = commands
+        self._files: Sequence[IO[str]] = ()
+        self._said: list[str] = []
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -75,11 +86,26 @@ class WarmCommand:
             raise subprocess.TimeoutExpired("tianji", timeout or 0.0)
         return self.returncode
 
-    def kill(self) -> None:
-        """End it at once."""
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for its end; what it has said and complained of, if that is kept."""
+        self.wait(timeout)
+        for file in self._files:
+            with file:
+                file.seek(0)
+                self._said.append(file.read())
+        self._files = ()
+        out, err = self._said
+        return out, err
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, unless it has ended."""
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send_signal(signal.SIGKILL)
 
 
 class WarmCommands:
@@ -114,6 +140,14 @@ class WarmCommands:
                 self._ended.pop(number, None)  # Of an earlier process with this number.
                 return WarmCommand(number, self)
             self._ended[number] = status
+
+    def begin_kept(self, arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> WarmCommand:
+        """Begin a command, and keep what it says for `communicate`."""
+        files = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115 - closed by `communicate`
+        out, err = (file.fileno() for file in files)
+        command = self.begin(arguments, out, err, cwd, environment)
+        command._files = files
+        return command
 
     def ended(self, pid: int, timeout: float | None) -> int | None:
         """Wait for the end of a command; its exit status, or None if it goes on."""
@@ -201,8 +235,15 @@ def become_command(
     os.chdir(told["cwd"])
     os.environ.clear()
     os.environ.update(told["environment"])
+    sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     tempfile.tempdir = None
     sys.argv = [str(TIANJI), *told["arguments"]]
+    importlib.import_module("tianji_cli.launch.children").subprocess = WarmChildren()
+    run_command()
+
+
+def run_command() -> None:
+    """Do what `sys.argv` says, with a fork server at hand."""
     announcements, launcher = map(
         importlib.import_module, ("tianji_cli.root.announcements", "tianji_cli.launch.local")
     )
@@ -210,6 +251,100 @@ def become_command(
         announcements.BEGAN_S = time.monotonic()
         launcher.subprocess = server
         importlib.import_module("tianji_cli.__main__").main()
+
+
+class WarmChildren:
+    """Stands in for the module `subprocess` where a command starts children that run modules of TianJi's."""
+
+    DEVNULL = subprocess.DEVNULL
+    PIPE = subprocess.PIPE
+    OWN = (sys.executable, "-P", "-m", "tianji_cli.launch.children")
+
+    def Popen(
+        self,
+        command: Sequence[str],
+        *,
+        bufsize: int,
+        stdin: int,
+        stdout: IO[bytes] | int | None,
+        stderr: IO[bytes] | None,
+        process_group: int,
+        preexec_fn: Callable[[], None],
+    ) -> WarmChild | subprocess.Popen[bytes]:
+        """Fork the child; another program is started as ever."""
+        if tuple(command[:4]) != self.OWN:
+            return subprocess.Popen(
+                command,
+                bufsize=bufsize,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                process_group=process_group,
+                preexec_fn=preexec_fn,  # noqa: PLW1509 - as in the command
+            )
+        null = os.open(os.devnull, os.O_RDWR)
+        ours: list[int | None] = [None, None]
+        theirs = [null, null if stdout == self.DEVNULL else stdout, stderr]
+        if stdin == self.PIPE:
+            theirs[0], ours[0] = os.pipe()
+        if stdout == self.PIPE:
+            ours[1], theirs[1] = os.pipe()
+        process = forked(become_child, command[4:], theirs, preexec_fn)
+        for given in {null, *theirs}:
+            if isinstance(given, int):
+                os.close(given)
+        return WarmChild(process, *ours)
+
+
+class WarmChild:
+    """What a command does with the `Popen` of a child."""
+
+    def __init__(self, process: BaseProcess, stdin: int | None, stdout: int | None) -> None:
+        assert process.pid is not None
+        self.pid = process.pid
+        self.stdin = None if stdin is None else open(stdin, "wb", 0)  # noqa: SIM115 - its own
+        self.stdout = None if stdout is None else open(stdout, "rb", 0)  # noqa: SIM115 - its own
+        self._process = process
+        # It is the command that waits for it: what is over would be gone as soon as another one begins.
+        multiprocessing.process._children.discard(process)
+        with contextlib.suppress(PermissionError, ProcessLookupError):  # It does so itself, too.
+            os.setpgid(self.pid, self.pid)
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+
+    def wait(self) -> None:
+        """Wait for its end, and free its number."""
+        self._process.join()
+
+
+def become_child(
+    told: Sequence[str], streams: Sequence[IO[bytes] | int | None], prepare: Callable[[], None]
+) -> None:
+    """Be a child as `python_command` begins it, but for its imports.
+
+    Args:
+        told: where it finds modules, which of them it is, and its arguments.
+        streams: its standard ones; None for the command's.
+        prepare: what it does first.
+    """
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    os.setpgid(0, 0)
+    prepare()
+    for place, given in enumerate(streams):
+        if given is not None:
+            os.dup2(given if isinstance(given, int) else given.fileno(), place)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    sys.stdin = open(0)  # noqa: SIM115 - as long as the process
+    path, module, *arguments = told
+    sys.path[:] = json.loads(path)
+    sys.argv = [module, *arguments]
+    if module == "tianji_cli":
+        run_command()
+    else:
+        importlib.import_module(module).main()
 
 
 class ReadyServer:

@@ -1,27 +1,26 @@
 """`tianji join`, and a root that says what it should not."""
 
 import os
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.sessions import PATIENCE_S, commands
+from cli.sessions import PATIENCE_S, Start, commands
+from cli.warm import WarmCommands
 
 from tianji_cli.wire.address import JobKey, write_new_key
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Arrive, Begin, FromRoot, Refuse, Welcome
 
-Join = Callable[..., "subprocess.Popen[str]"]
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 WELCOME = Welcome(host="b", experiment="e", run="/nowhere", files={}, actors=1)
 BEGIN = Begin(number=0, rank=0, incarnation=0)
 
 
 @pytest.fixture
-def join(tmp_path: Path) -> Iterator[Join]:
-    with commands("join", cwd=tmp_path) as begin:
+def join(tmp_path: Path, warm_commands: WarmCommands) -> Iterator[Start]:
+    with commands("join", cwd=tmp_path, warm=warm_commands) as begin:
         yield begin
 
 
@@ -32,7 +31,7 @@ def root(tmp_path: Path) -> Iterator[ControlServer]:
     server.close()
 
 
-def answered(join: Join, root: ControlServer, tmp_path: Path, *answers: FromRoot | bytes) -> tuple[int, str]:
+def answered(join: Start, root: ControlServer, tmp_path: Path, *answers: FromRoot | bytes) -> tuple[int, str]:
     """Have a host join, and answer it; gives its exit status and what it said."""
     host = join(root.address.address, "--key", str(tmp_path / "job.key"))
     while not (heard := root.receive()):
@@ -52,7 +51,7 @@ def answered(join: Join, root: ControlServer, tmp_path: Path, *answers: FromRoot
 
 
 @pytest.mark.parametrize("kind", ["fifo", "device", "directory", "large"])
-def test_a_key_that_is_no_file_is_refused_at_once(join: Join, tmp_path: Path, kind: str) -> None:
+def test_a_key_that_is_no_file_is_refused_at_once(join: Start, tmp_path: Path, kind: str) -> None:
     key = tmp_path / "key"
     match kind:
         case "fifo":
@@ -73,7 +72,7 @@ def test_a_key_that_is_no_file_is_refused_at_once(join: Join, tmp_path: Path, ki
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-def test_a_key_of_somebody_else_s_is_refused(tmp_path: Path, join: Join) -> None:
+def test_a_key_of_somebody_else_s_is_refused(tmp_path: Path, join: Start) -> None:
     write_new_key(tmp_path / "job.key")
     os.chown(tmp_path / "job.key", 54_321, -1)
     host = join("tcp://127.0.0.1:1", "--key", str(tmp_path / "job.key"))
@@ -83,7 +82,7 @@ def test_a_key_of_somebody_else_s_is_refused(tmp_path: Path, join: Join) -> None
     assert "copy it to a directory of your own" in said
 
 
-def test_a_key_in_a_directory_that_all_may_write_to_is_refused(tmp_path: Path, join: Join) -> None:
+def test_a_key_in_a_directory_that_all_may_write_to_is_refused(tmp_path: Path, join: Start) -> None:
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     write_new_key(tmp_path / "open/job.key")
@@ -94,7 +93,7 @@ def test_a_key_in_a_directory_that_all_may_write_to_is_refused(tmp_path: Path, j
 
 
 def test_what_the_root_says_reaches_the_terminal_without_escape_sequences(
-    join: Join, root: ControlServer, tmp_path: Path
+    join: Start, root: ControlServer, tmp_path: Path
 ) -> None:
     status, said = answered(join, root, tmp_path, Refuse(reason=f"no\n{ESCAPE}room"))
     assert status == 2
@@ -115,7 +114,7 @@ def test_what_the_root_says_reaches_the_terminal_without_escape_sequences(
     ],
 )
 def test_a_welcome_that_cannot_be_used_is_blamed_on_the_root(
-    join: Join, root: ControlServer, tmp_path: Path, changes: dict[str, Any], why: str
+    join: Start, root: ControlServer, tmp_path: Path, changes: dict[str, Any], why: str
 ) -> None:
     welcome = WELCOME.model_copy(update=changes)
     status, said = answered(join, root, tmp_path, welcome)
@@ -127,7 +126,7 @@ def test_a_welcome_that_cannot_be_used_is_blamed_on_the_root(
 
 
 def test_an_order_that_cannot_be_used_is_blamed_on_the_root(
-    join: Join, root: ControlServer, tmp_path: Path
+    join: Start, root: ControlServer, tmp_path: Path
 ) -> None:
     status, said = answered(join, root, tmp_path, WELCOME, BEGIN)
     assert status == 1
@@ -136,7 +135,7 @@ def test_an_order_that_cannot_be_used_is_blamed_on_the_root(
 
 
 def test_what_is_none_of_the_protocol_after_a_welcome_ends_joining_too(
-    join: Join, root: ControlServer, tmp_path: Path
+    join: Start, root: ControlServer, tmp_path: Path
 ) -> None:
     status, said = answered(join, root, tmp_path, WELCOME, b'{"kind": "prepare"}')
     assert status == 1
@@ -153,7 +152,7 @@ def test_what_is_none_of_the_protocol_after_a_welcome_ends_joining_too(
     ],
 )
 def test_an_answer_that_is_none_of_the_protocol_ends_joining_at_once(
-    join: Join, root: ControlServer, tmp_path: Path, answer: bytes
+    join: Start, root: ControlServer, tmp_path: Path, answer: bytes
 ) -> None:
     status, said = answered(join, root, tmp_path, answer)
     assert status == 1
@@ -161,7 +160,7 @@ def test_an_answer_that_is_none_of_the_protocol_ends_joining_at_once(
 
 
 def test_a_key_of_another_job_is_no_secret_to_anybody_but_refused(
-    join: Join, root: ControlServer, tmp_path: Path
+    join: Start, root: ControlServer, tmp_path: Path
 ) -> None:
     JobKey.new().write(tmp_path / "other.key")
     host = join(root.address.address, "--key", str(tmp_path / "other.key"))

@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.sessions import PATIENCE_S, SHM, TIANJI, commands, in_session, until
+from cli.sessions import PATIENCE_S, SHM, TIANJI, Start, Started, commands, in_session, until
+from cli.warm import WarmCommands
 from lab.bench.damaging import DAMAGED
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
@@ -32,26 +33,35 @@ def backends(*names: str) -> list[str]:
     return [word for name in names for word in ("--backend", name)]
 
 
-Start = Callable[..., subprocess.Popen[str]]
-
-
 @pytest.fixture
-def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Starts the command; nothing is left of it at the end, in shared memory neither."""
+def start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    warm_commands: WarmCommands,
+    request: pytest.FixtureRequest,
+) -> Iterator[Start]:
+    """Starts the command, as a shell does if its parameter says so, and otherwise with everything imported.
+
+    Nothing is left of it at the end, in shared memory neither.
+    """
     monkeypatch.setenv("PYTHONPATH", str(TESTS), prepend=os.pathsep)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    with commands("bench", cwd=tmp_path) as begin:
+    warm = None if getattr(request, "param", None) == "cold" else warm_commands
+    with commands("bench", cwd=tmp_path, warm=warm) as begin:
         yield begin
 
 
-def end(bench: subprocess.Popen[str]) -> tuple[int, str, str]:
+COLD = pytest.mark.parametrize("start", ["cold"], indirect=True)
+
+
+def end(bench: Started) -> tuple[int, str, str]:
     """Wait for the end of all processes of the command; its status and what it said."""
     out, err = bench.communicate(timeout=PATIENCE_S)
     until(lambda: not in_session(bench.pid), "the end of every process")
     return bench.returncode, out, err
 
 
-def measured(bench: subprocess.Popen[str]) -> list[dict[str, Any]]:
+def measured(bench: Started) -> list[dict[str, Any]]:
     """Rows of the command, which has to succeed."""
     status, out, err = end(bench)
     assert status == 0, err
@@ -59,7 +69,7 @@ def measured(bench: subprocess.Popen[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def endless(start: Start) -> tuple[subprocess.Popen[str], int]:
+def endless(start: Start) -> tuple[Started, int]:
     """Start a command that never ends; it measures with its second worker, whose pid is given."""
     before = set(SHM.iterdir())
     bench = start(*ENDLESS)
@@ -72,6 +82,7 @@ def endless(start: Start) -> tuple[subprocess.Popen[str], int]:
 # -- what is measured ------------------------------------------------------------------------------------
 
 
+@COLD
 def test_comm_measures_four_engines_and_writes_every_figure(start: Start, tmp_path: Path) -> None:
     sizes = ["--msg-kb", "512", "--messages", "100", "--repeats", "1"]
     rows = measured(start("comm", *backends(*FOUR), *sizes, "--raw", "--json", "-", "--out", "o"))
@@ -156,6 +167,7 @@ def test_a_stop_signal_ends_everything(start: Start, number: signal.Signals) -> 
     assert (status, out) == (130, "")
 
 
+@COLD
 def test_workers_of_a_killed_root_end_and_doctor_cleans_up(start: Start) -> None:
     bench, _ = endless(start)
     bench.kill()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,8 @@ import pytest
 import tomli_w
 from cli.boom import BOOM
 from cli.quick import CONFIG, PNG
-from cli.sessions import commands
+from cli.sessions import Start, commands
+from cli.warm import WarmCommands
 from lab.scaling.scaled import study_of
 
 from tianji_cli.config.loader import load_config
@@ -29,9 +29,9 @@ TWO_ENGINES = "distribution.transport={local='shm', remote='zmq'}"
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts the command."""
-    with commands("bench", "scaling", cwd=tmp_path) as begin:
+def start(tmp_path: Path, warm_commands: WarmCommands) -> Iterator[Start]:
+    """Starts the command, and its trainings, with everything imported."""
+    with commands("bench", "scaling", cwd=tmp_path, warm=warm_commands) as begin:
         yield begin
 
 
@@ -49,7 +49,7 @@ def names(study: Study) -> list[str]:
 
 
 def test_points_are_trained_in_turns_and_their_figures_written(
-    start: Callable[..., subprocess.Popen[str]], config: str, tmp_path: Path
+    start: Start, config: str, tmp_path: Path
 ) -> None:
     out, to = tmp_path / "out", tmp_path / "found.json"
     options = ["--actors", "2", "--actors", "1", "--actors", "3", "--repeats", "2", "--seconds", "2"]
@@ -91,7 +91,7 @@ def test_points_are_trained_in_turns_and_their_figures_written(
 
 
 def test_a_training_that_fails_costs_its_own_figures_and_the_exit_status(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
+    start: Start, tmp_path: Path
 ) -> None:
     (tmp_path / "boom_env.py").write_text(BOOM)
     changed = {**CONFIG, "environment": {"type": "boom_env:Boom", "num_envs": 8}}

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ import pytest
 import tomli_w
 from cli.boom import BOOM
 from cli.quick import CONFIG, PNG
-from cli.sessions import PATIENCE_S, commands, in_session, until
+from cli.sessions import PATIENCE_S, Start, commands, in_session, until
+from cli.warm import WarmCommands
 from lab.trainings import plan
 
 from tianji_cli.config.loader import load_config
@@ -26,9 +26,9 @@ from tianji_lab.staleness.study import oversubscribed
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts the command."""
-    with commands("bench", "staleness", cwd=tmp_path) as begin:
+def start(tmp_path: Path, warm_commands: WarmCommands) -> Iterator[Start]:
+    """Starts the command, and its trainings, with everything imported."""
+    with commands("bench", "staleness", cwd=tmp_path, warm=warm_commands) as begin:
         yield begin
 
 
@@ -36,7 +36,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def test_lags_are_trained_in_turns_and_their_figures_written(
-    start: Callable[..., subprocess.Popen[str]], config: str, tmp_path: Path
+    start: Start, config: str, tmp_path: Path
 ) -> None:
     out, to = tmp_path / "out", tmp_path / "found.json"
     options = ["--lag", "1", "--lag", "2", "--seeds", "2", "--out", str(out), "--json", str(to)]
@@ -77,9 +77,7 @@ def test_lags_are_trained_in_turns_and_their_figures_written(
     assert [ended[moment] for moment in sorted(ended)] == [(7, 1), (7, 2), (8, 1), (8, 2)]
 
 
-def test_a_training_that_fails_ends_the_command_without_figures(
-    start: Callable[..., subprocess.Popen[str]], tmp_path: Path
-) -> None:
+def test_a_training_that_fails_ends_the_command_without_figures(start: Start, tmp_path: Path) -> None:
     (tmp_path / "boom_env.py").write_text(BOOM)
     changed = {**CONFIG, "environment": {"type": "boom_env:Boom", "num_envs": 8}}
     (tmp_path / "boom.toml").write_text(tomli_w.dumps(changed))
@@ -95,7 +93,7 @@ def test_a_training_that_fails_ends_the_command_without_figures(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_an_interrupted_command_stops_its_training_and_draws_nothing(
-    start: Callable[..., subprocess.Popen[str]], config: str, tmp_path: Path, number: signal.Signals
+    start: Start, config: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     endless = ["--set", "experiment.stop={env_steps=1_000_000_000}"]
     process = start(config, *endless, "--out", "out", "--quiet")
@@ -110,9 +108,7 @@ def test_an_interrupted_command_stops_its_training_and_draws_nothing(
     assert sorted(place.name for place in (tmp_path / "out").iterdir()) == ["runs"]
 
 
-def test_a_training_does_not_outlive_a_killed_command(
-    start: Callable[..., subprocess.Popen[str]], config: str, tmp_path: Path
-) -> None:
+def test_a_training_does_not_outlive_a_killed_command(start: Start, config: str, tmp_path: Path) -> None:
     process = start(config, "--set", "experiment.stop={env_steps=1_000_000_000}", "--out", "out", "--quiet")
     metrics = tmp_path / "out" / "runs" / "new" / "1" / "metrics.jsonl"
     until(metrics.exists, "a training")
