@@ -1,42 +1,64 @@
 """The page on which the roles of a process are connected: environment, actor, buffer, learner, publisher.
 
-Everything else is looked up from here: ``parts.py`` makes single parts, ``experience.py`` what samples go
-through.
+Then comes what samples go through between actors and update rule. A learner of rollouts has a buffer beside
+it that holds claims or copies of fragments. A learner of a replay has one beside it, or in a process of its
+own that assembles batches ahead. ``parts.py`` makes single parts, ``wiring.py`` channels and slots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
-from tianji_algos.core import Agent, Embryo
+from tianji_algos.core import Agent, Embryo, RolloutEmbryo
 from tianji_cli.files.checkpoint import CheckpointWriter, load_parameters
 from tianji_cli.files.counters import ProductionFile, ProductionPage
 from tianji_cli.files.saved import checkpoints_of
 from tianji_cli.plan.graph import FRAGMENTS, POLICY, copies_for, slot_name
 from tianji_cli.roles.actor.actor import Actor, Destination, Outbox
-from tianji_cli.roles.buffer.buffer import Buffer
+from tianji_cli.roles.buffer.buffer import Buffer, ReplayBuffer
+from tianji_cli.roles.buffer.rate_limiter import RateLimiter
+from tianji_cli.roles.buffer.replay.file import ReplayKeeper
+from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of
+from tianji_cli.roles.buffer.replay.store import ReplayStore
+from tianji_cli.roles.buffer.rollout import RolloutStore
 from tianji_cli.roles.evaluator import MAX_PARALLEL, Baseline, EvaluationLimits, Evaluator, baseline
-from tianji_cli.roles.learner.data_source import DataSource
+from tianji_cli.roles.learner.data_source import (
+    DataSource,
+    LocalReplayClient,
+    RemoteReplayClient,
+    ReplayClient,
+    ReplaySource,
+    RolloutSource,
+)
 from tianji_cli.roles.learner.episodes import Episodes
 from tianji_cli.roles.learner.learner import Learner, Publisher
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
-from tianji_cli.roles.learner.parallel.followers import Follower
+from tianji_cli.roles.learner.parallel.followers import (
+    Follower,
+    FollowerSource,
+    ScatteredBatches,
+    ScatteredRollouts,
+)
 from tianji_cli.roles.learner.parallel.group_average import GroupAverage
-from tianji_cli.roles.learner.parallel.scatter import Leader
+from tianji_cli.roles.learner.parallel.scatter import (
+    Leader,
+    RolloutRounds,
+    Rounds,
+    Scatter,
+    ScatteringReplayClient,
+)
 from tianji_cli.roles.role import Role
 from tianji_cli.roles.user_role import Surroundings, UserRole, find_user_role
-from tianji_cli.worker.experience import (
-    follower_source,
-    replay_buffer,
-    replay_source,
-    rollout_buffer,
-    rollout_source,
-)
+from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.worker.parts import Parts
+from tianji_cli.worker.wiring import lends_rollouts, rollout_shards, window_of_all
 from tianji_envs.core import VectorEnvironment
 from tianji_transports.core import Transport
+
+AGE_BINS: Final = 1000
+"""Bins of the histogram of ages, over the capacity of a replay."""
 
 Part = TypeVar("Part")
 
@@ -124,6 +146,174 @@ def build_roles(
             built.append(_user_role(parts, transport, name))
     assert built, f"rank {parts.process.rank} of {config.experiment.name} carries no role of a group"
     return built
+
+
+def rollout_buffer(parts: Parts, transport: Transport) -> Buffer:
+    """Build the buffer of a group whose learner learns from rollouts, beside it."""
+    distribution = parts.config.distribution
+    store = RolloutStore(
+        parts.layout,
+        parts.number,
+        parts.actors,
+        per_rollout=parts.config.fragments_per_rollout,
+        window=window_of_all(parts),
+        lends=lends_rollouts(parts, transport.capabilities),
+        in_step=distribution.mode == "sync",
+        rollouts=distribution.buffer.rollouts,
+        seed=parts.seed("rollouts", parts.group),
+    )
+    return Buffer(transport, FRAGMENTS, store)
+
+
+def rollout_source(
+    parts: Parts, transport: Transport, embryo: Embryo, buffer: Buffer | None
+) -> tuple[DataSource, Rounds | None]:
+    """Build what the learner takes its part of rollouts from, and what scatters the rest to followers."""
+    assert buffer is not None
+    assert isinstance(buffer.store, RolloutStore)
+    source = RolloutSource(cast("RolloutEmbryo", embryo), buffer.store, parts.config.distribution.learner.num)
+    shards = rollout_shards(parts, transport.capabilities)
+    scatter = _scatter(parts, transport, shards.window, shards.max_bytes)
+    return source, None if scatter is None else RolloutRounds(scatter, source)
+
+
+def replay_buffer(parts: Parts, transport: Transport) -> Buffer:
+    """Build a group's replay and the buffer over it, filled if a replay was saved for this session.
+
+    Raises:
+        ReplayFileError: what was saved is damaged, or does not fit the config.
+    """
+    config, section = parts.config, parts.config.distribution.buffer
+    replay = Replay(
+        parts.layout,
+        replay_settings(parts),
+        agent_fields=_kept(parts),
+        seed=parts.seed("replay", parts.group),
+        directory=parts.job.directory,
+        env_steps=parts.progress.env_steps,
+    )
+    learning = config.replay_settings
+    limiter = RateLimiter(learning.replay_ratio, learning.warmup_steps, config.tolerance)
+    keeper = None
+    if section.save_with_checkpoint:
+        place = checkpoints_of(parts.job.checkpoints, parts.group) / "replay"
+        keeper = ReplayKeeper(replay, place, config.experiment.checkpoint_every_s)
+        if parts.job.resumed and keeper.restore():
+            limiter.warmup = max(0, limiter.warmup - replay.size)
+    store = ReplayStore(parts.layout, parts.number, parts.actors, replay=replay, limiter=limiter)
+    if section.colocate:
+        return Buffer(transport, FRAGMENTS, store, keeper)
+    (learner,) = parts.carrying("learner")
+    return ReplayBuffer(
+        transport,
+        FRAGMENTS,
+        store,
+        learner=learner.rank,
+        batches=parts.batches(),
+        keeper=keeper,
+        in_step=section.priority_updates == "sync",
+    )
+
+
+def replay_source(
+    parts: Parts, transport: Transport, buffer: Buffer | None
+) -> tuple[DataSource, Rounds | None]:
+    """Build what the learner draws batches from, here or elsewhere, and what scatters them to followers."""
+    config, section = parts.config, parts.config.distribution.buffer
+    learning, batches = config.replay_settings, parts.batches()
+    client: ReplayClient
+    rounds: Rounds | None = None
+    if not section.colocate:
+        (process,) = parts.carrying("buffer")
+        client = RemoteReplayClient(transport, process.rank, parts.number, batches, config.fragment_steps)
+    else:
+        assert buffer is not None
+        assert isinstance(buffer.store, ReplayStore)
+        shard = parts.batches(config.distribution.learner.num)
+        scatter = _scatter(parts, transport, 1, shard.nbytes)
+        if scatter is None:
+            client = LocalReplayClient(buffer.store, BatchArrays(batches))
+        else:
+            client = rounds = ScatteringReplayClient(
+                transport,
+                buffer.store,
+                batches,
+                shard,
+                scatter,
+                publish_every=learning.publish_every,
+                prioritised=section.has_priorities,
+                in_step=section.priority_updates == "sync",
+            )
+    source = ReplaySource(
+        client,
+        rho=learning.replay_ratio,
+        publish_every=learning.publish_every,
+        prioritised=section.has_priorities,
+        age_bin=max(1, section.capacity // AGE_BINS),
+    )
+    return source, rounds
+
+
+def follower_source(parts: Parts, transport: Transport, embryo: Embryo) -> FollowerSource:
+    """Build what a follower takes its shards from."""
+    if parts.config.learns_from_replay:
+        (learner,), distribution = parts.carrying("learner"), parts.config.distribution
+        return ScatteredBatches(
+            transport,
+            parts.number,
+            parts.batches(distribution.learner.num),
+            learner.rank,
+            prioritised=distribution.buffer.has_priorities,
+        )
+    shards = rollout_shards(parts, transport.capabilities)
+    return ScatteredRollouts(
+        transport,
+        parts.number,
+        cast("RolloutEmbryo", embryo),
+        parts.layout,
+        [number for numbers in parts.actors.values() for number in numbers],
+        shards=shards.window,
+        lends=shards.borrow == shards.window,
+    )
+
+
+def check_replay_memory(parts: Parts, buffers: int) -> None:
+    """Make sure that one host can hold so many replays.
+
+    Raises:
+        ReplayMemoryError: it cannot; says how large they may be.
+    """
+    settings = replay_settings(parts)
+    bytes_of(parts.layout, settings, _kept(parts)).place(settings, parts.job.directory, buffers)
+
+
+def replay_settings(parts: Parts) -> ReplaySettings:
+    """What a group's replay is to be like."""
+    config, section = parts.config, parts.config.distribution.buffer
+    transitions, steps = config.transition_settings, section.importance_steps
+    return ReplaySettings(
+        capacity=section.capacity,
+        sampler=section.sampler,
+        n_step=1 if transitions is None else transitions.n_step,
+        gamma=1.0 if transitions is None else transitions.gamma,
+        sequence_steps=config.sequence_steps,
+        priority_exponent=section.priority_exponent,
+        importance_exponent=section.importance_exponent,
+        # Steps of the whole job: each group counts its own.
+        importance_steps=None if steps is None else max(1, steps // config.distribution.groups),
+        memory=section.memory,
+    )
+
+
+def _kept(parts: Parts) -> tuple[str, ...]:
+    """Names of the agent's fields that the replay holds."""
+    return tuple(field.name for field in parts.batches().fields)
+
+
+def _scatter(parts: Parts, transport: Transport, shards: int, nbytes: int) -> Scatter | None:
+    """Open the channels to the learner's followers; None if it has none."""
+    ranks = [process.rank for process in parts.carrying("follower")]
+    return Scatter(transport, ranks, parts.number, shards, nbytes) if ranks else None
 
 
 def build_evaluator(

@@ -102,7 +102,7 @@ def _work(job: JobSpec, own: ProcessSpec, handler: _ControlHandler, control: Con
     import torch  # noqa: PLC0415
 
     from tianji_cli.worker.build import build_evaluator, build_roles  # noqa: PLC0415
-    from tianji_cli.worker.experience import open_transport  # noqa: PLC0415
+    from tianji_cli.worker.wiring import open_transport  # noqa: PLC0415
     from tianji_cli.worker.parts import Job, Parts  # noqa: PLC0415
 
     process = job.plan.processes[own.rank]
@@ -373,7 +373,7 @@ def check_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> None:
 
 def _build(spec: BuildSpec) -> None:
     # Imported here: a process started anew has its title and its output before the first slow import.
-    from tianji_cli.worker.experience import check_replay_memory  # noqa: PLC0415
+    from tianji_cli.worker.build import check_replay_memory  # noqa: PLC0415
     from tianji_cli.worker.parts import Job, Parts  # noqa: PLC0415
 
     config = parse_config(spec.config)

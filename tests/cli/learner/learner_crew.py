@@ -34,7 +34,7 @@ from tianji_cli.roles.learner.parallel.followers import Follower
 from tianji_cli.roles.learner.parallel.scatter import Leader
 from tianji_cli.wire.fragment import Fragment
 from tianji_cli.wire.reports import FollowerReport
-from tianji_cli.worker.experience import (
+from tianji_cli.worker.build import (
     follower_source,
     replay_buffer,
     replay_source,
