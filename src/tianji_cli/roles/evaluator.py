@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_cli.errors import UsageError
-from tianji_cli.roles.actor.frame_stack import frame_stack
+from tianji_cli.roles.actor.actor import frame_stack
 from tianji_cli.roles.role import Role
 from tianji_cli.wire.reports import Evaluating, EvaluatorReport
 from tianji_envs.core import VectorEnvironment, derive_seed

@@ -1,4 +1,7 @@
-"""The actor: steps environments with the newest policy it has, and pushes fragments."""
+"""The actor: steps environments with the newest policy it has, and pushes fragments.
+
+Its policy sees the newest frames, or stacks of the last few, and so does an evaluator's.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.core import Agent, Fields
 from tianji_cli.files.counters import ProductionPage
-from tianji_cli.roles.actor.frame_stack import frame_stack
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.wire.parameters import PublishedPolicy
@@ -22,6 +23,9 @@ from tianji_cli.wire.reports import ActorReport
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import BrokenEnvironmentError
 from tianji_transports.core import Full, Loan, Transport
+
+if TYPE_CHECKING:  # It imports torch, which `tianji --help` does without.
+    from tianji_algos.core import Agent, Fields
 
 Floats = npt.NDArray[np.float32]
 
@@ -365,3 +369,71 @@ class Copies:
         for loan in self._loans:
             loan.abandon()
         self._loans.clear()
+
+
+class NewestFrames:
+    """No stack: a policy sees the newest frames of N environments, where they were written.
+
+    Attributes:
+        seen: ``[N, *frame]``.
+    """
+
+    def __init__(self, environment: VectorEnvironment) -> None:
+        self._own = np.zeros(*_frames(environment))
+        self.seen = self._own
+
+    def push(self, frames: npt.NDArray[Any]) -> None:
+        """See the newest frames ``[N, *frame]``."""
+        self.seen = frames
+
+    def forget(self, where: npt.NDArray[np.bool_]) -> None:
+        """Nothing is seen of the past."""
+
+    def keep(self) -> None:
+        """Copy what is seen into memory of its own: that of the newest frames goes away."""
+        np.copyto(self._own, self.seen)
+        self.seen = self._own
+
+    def write(self, rows: npt.NDArray[Any]) -> None:
+        """Write what is seen as rows ``[1, N, *frame]``."""
+        np.copyto(rows[0], self.seen)
+
+
+class StackedFrames:
+    """Stacks of the last frames of N environments.
+
+    Attributes:
+        seen: ``[N, S, *frame]``, oldest first; frames from before an environment's episode are zeros.
+            Overwritten from step to step.
+    """
+
+    def __init__(self, environment: VectorEnvironment) -> None:
+        (num_envs, *shape), dtype = _frames(environment)
+        self.seen = np.zeros((num_envs, environment.stack, *shape), dtype)
+
+    def push(self, frames: npt.NDArray[Any]) -> None:
+        """Replace the oldest frame of each stack by the newest, ``[N, *frame]``."""
+        self.seen[:, :-1] = self.seen[:, 1:]
+        self.seen[:, -1] = frames
+
+    def forget(self, where: npt.NDArray[np.bool_]) -> None:
+        """Make zeros of the stacks whose next frame is the first of an episode, ``where [N]``."""
+        self.seen[where] = 0
+
+    def keep(self) -> None:
+        """It has memory of its own already."""
+
+    def write(self, rows: npt.NDArray[Any]) -> None:
+        """Write what is seen as rows ``[S, N, *frame]``."""
+        np.copyto(rows, self.seen.swapaxes(0, 1))
+
+
+def frame_stack(environment: VectorEnvironment) -> NewestFrames | StackedFrames:
+    """Build what holds as many frames of each environment as it says a policy should see as one."""
+    return StackedFrames(environment) if environment.stack > 1 else NewestFrames(environment)
+
+
+def _frames(environment: VectorEnvironment) -> tuple[tuple[int, ...], Any]:
+    space = environment.observation_space
+    assert space.shape is not None
+    return (environment.num_envs, *space.shape), space.dtype
