@@ -14,7 +14,7 @@ import tomli_w
 import torch
 from cli.quick import CONFIG
 from cli.sessions import kill_session
-from cli.warm import Tianji, WarmCommands
+from cli.warm import Tianji, WarmChildren, WarmCommands
 from hypothesis import settings
 
 # Every run tries the same examples, and a busy machine may take its time over each.
@@ -30,6 +30,12 @@ def warm_commands() -> Iterator[WarmCommands]:
     """What begins commands without their imports."""
     with WarmCommands() as commands:
         yield commands
+
+
+@pytest.fixture
+def warm_children(warm_commands: WarmCommands, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What this process starts as a child by `tianji_cli.launch.children` begins with everything imported."""
+    monkeypatch.setattr("tianji_cli.launch.children.subprocess", WarmChildren(warm_commands))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -51,6 +52,8 @@ PRELOAD: Final = (
     "tianji_lab.scaling.plots",
     "tianji_lab.staleness.plots",
 )
+PR_SET_CHILD_SUBREAPER: Final = 36
+"""Of Linux's prctl.h: orphans among its descendants become its children."""
 MOST_BYTES: Final = 1 << 16
 TIANJI: Final = Path(sys.executable).with_name("tianji")
 
@@ -134,12 +137,7 @@ class WarmCommands:
         """Begin `tianji ARGUMENTS...` in a session of its own, with nothing to read."""
         told = {"arguments": list(arguments), "cwd": str(cwd), "environment": dict(environment)}
         socket.send_fds(self._channel, [json.dumps(told).encode()], [out, err])
-        while True:
-            number, status = self._hear()
-            if status is None:
-                self._ended.pop(number, None)  # Of an earlier process with this number.
-                return WarmCommand(number, self)
-            self._ended[number] = status
+        return WarmCommand(self._hear_begin(), self)
 
     def begin_kept(self, arguments: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> WarmCommand:
         """Begin a command, and keep what it says for `communicate`."""
@@ -148,6 +146,17 @@ class WarmCommands:
         command = self.begin(arguments, out, err, cwd, environment)
         command._files = files
         return command
+
+    def adopt(self, arguments: Sequence[str], streams: Sequence[int]) -> int:
+        """Begin a child of this process, which is to wait for it, as `python_command` says; its pid."""
+        told = {"arguments": list(arguments), "cwd": os.getcwd(), "environment": dict(os.environ)}
+        prctl = ctypes.CDLL(None).prctl
+        prctl(PR_SET_CHILD_SUBREAPER, 1)
+        try:
+            socket.send_fds(self._channel, [json.dumps(told | {"parent": os.getpid()}).encode()], streams)
+            return self._hear_begin()
+        finally:
+            prctl(PR_SET_CHILD_SUBREAPER, 0)
 
     def ended(self, pid: int, timeout: float | None) -> int | None:
         """Wait for the end of a command; its exit status, or None if it goes on."""
@@ -160,6 +169,15 @@ class WarmCommands:
             assert status is not None
             self._ended[number] = status
         return self._ended.pop(pid)
+
+    def _hear_begin(self) -> int:
+        """The number of the process that was asked for."""
+        while True:
+            number, status = self._hear()
+            if status is None:
+                self._ended.pop(number, None)  # Of an earlier process with this number.
+                return number
+            self._ended[number] = status
 
     def _hear(self) -> tuple[int, int | None]:
         data = self._channel.recv(MOST_BYTES)
@@ -181,16 +199,23 @@ def serve(channel: socket.socket) -> None:
                 ended = commands.pop(descriptor)
                 channel.send(json.dumps([ended.pid, ended.exitcode]).encode())
                 continue
-            data, descriptors, *_ = socket.recv_fds(channel, MOST_BYTES, 2)
+            data, descriptors, *_ = socket.recv_fds(channel, MOST_BYTES, 3)
             if not data:
                 for left in commands.values():
                     assert left.pid is not None
                     with contextlib.suppress(ProcessLookupError):
                         os.killpg(left.pid, signal.SIGKILL)
                 return
-            begun = forked(become_command, channel, json.loads(data), descriptors, list(commands))
+            told = json.loads(data)
+            if "parent" in told:
+                begun = forked(beget_child, channel, told, descriptors, list(commands))
+                begun.join()
+            else:
+                begun = forked(become_command, channel, told, descriptors, list(commands))
             for given in descriptors:
                 os.close(given)
+            if "parent" in told:
+                continue
             assert begun.pid is not None
             watched = os.pidfd_open(begun.pid)
             commands[watched] = begun
@@ -213,6 +238,32 @@ def _work(work: Callable[..., None], *arguments: Any) -> None:
         work(*arguments)
     finally:
         atexit._run_exitfuncs()
+
+
+def beget_child(
+    channel: socket.socket, told: dict[str, Any], streams: list[int], others: Sequence[int]
+) -> None:
+    """Fork a child for the process that asks for one, and end: the child becomes that process's."""
+    for other in others:
+        os.close(other)
+    child = forked(become_adopted, channel, told, streams)
+    multiprocessing.process._children.discard(child)
+
+
+def become_adopted(channel: socket.socket, told: dict[str, Any], streams: list[int]) -> None:
+    """Wait for the adoption, say so, and be the child."""
+    while os.getppid() != told["parent"]:
+        time.sleep(0.001)
+    os.chdir(told["cwd"])
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    tempfile.tempdir = None
+
+    def prepare() -> None:
+        importlib.import_module("tianji_cli.launch.children").end_with_parent(signal.SIGTERM)
+        channel.send(json.dumps([os.getpid(), None]).encode())
+
+    become_child(told["arguments"], streams, prepare)
 
 
 def become_command(
@@ -238,15 +289,16 @@ def become_command(
     sys.path[1:1] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     tempfile.tempdir = None
     sys.argv = [str(TIANJI), *told["arguments"]]
-    importlib.import_module("tianji_cli.launch.children").subprocess = WarmChildren()
     run_command()
 
 
 def run_command() -> None:
     """Do what `sys.argv` says, with a fork server at hand."""
-    announcements, launcher = map(
-        importlib.import_module, ("tianji_cli.root.announcements", "tianji_cli.launch.local")
+    announcements, launcher, children = map(
+        importlib.import_module,
+        ("tianji_cli.root.announcements", "tianji_cli.launch.local", "tianji_cli.launch.children"),
     )
+    children.subprocess = WarmChildren()
     with ReadyServer() as server:
         announcements.BEGAN_S = time.monotonic()
         launcher.subprocess = server
@@ -254,34 +306,31 @@ def run_command() -> None:
 
 
 class WarmChildren:
-    """Stands in for the module `subprocess` where a command starts children that run modules of TianJi's."""
+    """Stands in for the module `subprocess` where a process starts children that run modules of TianJi's.
+
+    Args:
+        commands: what they are forked by; this process itself if None.
+    """
 
     DEVNULL = subprocess.DEVNULL
     PIPE = subprocess.PIPE
     OWN = (sys.executable, "-P", "-m", "tianji_cli.launch.children")
 
+    def __init__(self, commands: WarmCommands | None = None) -> None:
+        self._commands = commands
+
     def Popen(
         self,
         command: Sequence[str],
         *,
-        bufsize: int,
         stdin: int,
         stdout: IO[bytes] | int | None,
-        stderr: IO[bytes] | None,
-        process_group: int,
-        preexec_fn: Callable[[], None],
+        stderr: IO[bytes] | None = None,
+        **others: Any,
     ) -> WarmChild | subprocess.Popen[bytes]:
         """Fork the child; another program is started as ever."""
         if tuple(command[:4]) != self.OWN:
-            return subprocess.Popen(
-                command,
-                bufsize=bufsize,
-                stdin=stdin,
-                stdout=stdout,
-                stderr=stderr,
-                process_group=process_group,
-                preexec_fn=preexec_fn,  # noqa: PLW1509 - as in the command
-            )
+            return subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=stderr, **others)
         null = os.open(os.devnull, os.O_RDWR)
         ours: list[int | None] = [None, None]
         theirs = [null, null if stdout == self.DEVNULL else stdout, stderr]
@@ -289,34 +338,43 @@ class WarmChildren:
             theirs[0], ours[0] = os.pipe()
         if stdout == self.PIPE:
             ours[1], theirs[1] = os.pipe()
-        process = forked(become_child, command[4:], theirs, preexec_fn)
+        pid = self._begin(command[4:], theirs, others.get("preexec_fn"))
         for given in {null, *theirs}:
             if isinstance(given, int):
                 os.close(given)
-        return WarmChild(process, *ours)
+        return WarmChild(pid, *ours)
+
+    def _begin(
+        self, told: Sequence[str], streams: list[IO[bytes] | int | None], prepare: Callable[[], None] | None
+    ) -> int:
+        if self._commands is not None:
+            kept = [place if of is None else of for place, of in enumerate(streams)]
+            return self._commands.adopt(told, [of if isinstance(of, int) else of.fileno() for of in kept])
+        assert prepare is not None
+        process = forked(become_child, told, streams, prepare)
+        # It is the command that waits for it: what is over would be gone as soon as another one begins.
+        multiprocessing.process._children.discard(process)
+        assert process.pid is not None
+        return process.pid
 
 
 class WarmChild:
     """What a command does with the `Popen` of a child."""
 
-    def __init__(self, process: BaseProcess, stdin: int | None, stdout: int | None) -> None:
-        assert process.pid is not None
-        self.pid = process.pid
+    def __init__(self, pid: int, stdin: int | None, stdout: int | None) -> None:
+        self.pid = pid
         self.stdin = None if stdin is None else open(stdin, "wb", 0)  # noqa: SIM115 - its own
         self.stdout = None if stdout is None else open(stdout, "rb", 0)  # noqa: SIM115 - its own
-        self._process = process
-        # It is the command that waits for it: what is over would be gone as soon as another one begins.
-        multiprocessing.process._children.discard(process)
         with contextlib.suppress(PermissionError, ProcessLookupError):  # It does so itself, too.
             os.setpgid(self.pid, self.pid)
 
     def kill(self) -> None:
         """End it at once."""
-        self._process.kill()
+        os.kill(self.pid, signal.SIGKILL)
 
     def wait(self) -> None:
         """Wait for its end, and free its number."""
-        self._process.join()
+        os.waitpid(self.pid, 0)
 
 
 def become_child(

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 import tomli_w
+from cli.warm import WarmChild, WarmChildren, WarmCommands
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.launch.children import python_command
@@ -96,10 +97,15 @@ class Asked:
 
     Args:
         place: for what its roles write.
+        warm: what begins it, with everything imported; this process if None.
     """
 
-    def __init__(self, place: Path) -> None:
-        self.process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def __init__(self, place: Path, warm: WarmCommands | None = None) -> None:
+        self.process: WarmChild | subprocess.Popen[bytes] = (
+            subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            if warm is None
+            else WarmChildren(warm).Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        )
         self._place = place
         self._keys: set[str] = set()
 

@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 from cli.quick import PNG
-from cli.sessions import TIANJI
+from cli.sessions import kill_session
+from cli.warm import WarmCommands
 from lab.profile.conftest import Find
 from lab.profile.made_up_measurements import DQN, PPO, Job, made_up, repeated
 
@@ -435,11 +436,23 @@ def test_under_a_launcher_of_several_it_is_refused(run: Run) -> None:
 # -- in a process of its own -----------------------------------------------------------------------------
 
 
-def tianji(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(TIANJI), *arguments], capture_output=True, text=True, timeout=100, check=False)
+Tianji = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def test_ten_thousand_cores_are_answered_from_a_file(earlier: Path) -> None:
+@pytest.fixture
+def tianji(warm_commands: WarmCommands, tmp_path: Path) -> Tianji:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = warm_commands.begin_kept(arguments, tmp_path, os.environ)
+        try:
+            said = command.communicate(timeout=100)
+        finally:
+            kill_session(command.pid)
+        return subprocess.CompletedProcess(arguments, command.wait(), *said)
+
+    return run
+
+
+def test_ten_thousand_cores_are_answered_from_a_file(earlier: Path, tianji: Tianji) -> None:
     done = tianji("profile", "--from", str(earlier), "--cores", "1000", "--nodes", "10", "--json", "-")
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
@@ -454,8 +467,13 @@ def test_ten_thousand_cores_are_answered_from_a_file(earlier: Path) -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.usefixtures("warm_children")
 def test_a_real_machine_is_measured_and_what_is_written_trains(
-    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    config: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tianji: Tianji,
 ) -> None:
     monkeypatch.setattr(command, "measure_here", partial(measuring.measure_here, budget_s=5.0))
     measured, tuned = tmp_path / "measured.json", tmp_path / "tuned.toml"

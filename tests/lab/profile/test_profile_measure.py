@@ -17,7 +17,8 @@ from tianji_lab.profile.measurements import Measurements
 from tianji_lab.profile.settings import fingerprint
 from tianji_lab.progress import Progress
 
-pytestmark = pytest.mark.timeout(400)  # Its windows take as long as they take, of processes that start anew.
+pytestmark = [pytest.mark.usefixtures("warm_children"), pytest.mark.timeout(400)]
+# Its windows take as long as they take, of processes that start anew.
 
 
 @pytest.fixture(autouse=True)

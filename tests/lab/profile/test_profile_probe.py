@@ -13,14 +13,15 @@ from select import select
 import pytest
 from cli.boom import BOOM
 from cli.sessions import PATIENCE_S
+from cli.warm import WarmCommands
 from lab.profile.probing import COMMAND, DQN, PPO, SLOW, Asked, preparation, run, write_config
 
 from tianji_lab.profile.probe.protocol import Failed
 
 
 @pytest.fixture(scope="module")
-def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
-    with Asked(tmp_path_factory.mktemp("probe")) as asked:
+def probe(tmp_path_factory: pytest.TempPathFactory, warm_commands: WarmCommands) -> Iterator[Asked]:
+    with Asked(tmp_path_factory.mktemp("probe"), warm_commands) as asked:
         yield asked
 
 

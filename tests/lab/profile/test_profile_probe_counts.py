@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.warm import WarmCommands
 from lab.profile.probing import DQN, PPO, Asked, write_config
 
 from tianji_cli.wire.parameters import policy_layout
@@ -17,8 +18,8 @@ PRIORITISED: dict[str, Any] = {"capacity": 5000, "sampler": "prioritised", "prio
 
 
 @pytest.fixture(scope="module")
-def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
-    with Asked(tmp_path_factory.mktemp("probe")) as asked:
+def probe(tmp_path_factory: pytest.TempPathFactory, warm_commands: WarmCommands) -> Iterator[Asked]:
+    with Asked(tmp_path_factory.mktemp("probe"), warm_commands) as asked:
         yield asked
 
 

@@ -35,6 +35,7 @@ def test_the_engine_inside_a_host_is_measured_and_the_other_where_there_are_seve
     assert measure_messages(alone, [1000]) == measure_policy(alone, 1000, [1]) == ()
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_messages_of_the_smallest_and_the_largest_size_are_sent_and_a_policy_to_some_actors() -> None:
     small, large = measure_messages(job('transport="shm"'), [8, 300_001])
     assert (small.engine, small.nbytes, large.nbytes) == ("shm", 32, 300_008)

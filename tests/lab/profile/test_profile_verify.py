@@ -49,6 +49,7 @@ def candidate(config: str, split: Split | None = None, uses_per_s: float = 40_00
 # -- a real training -----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize(
     ("learners", "groups"),
     [(1, 2), *(pytest.param(*one, marks=pytest.mark.soak) for one in ((1, 1), (2, 1)))],

@@ -13,6 +13,8 @@ from tianji_cli.errors import RunFailed, UsageError
 from tianji_lab.scaling import hosts
 from tianji_lab.scaling.hosts import Others, others_of, train_over_hosts
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 HERE = "127.0.0.1"
 TWO_HOSTS = ("distribution.hosts=2", "distribution.transport={local='shm', remote='zmq'}")
 ALLOCATION = {"SLURM_JOB_NUM_NODES": "3", "SLURM_JOB_NODELIST": "n[1-3]", "SLURM_CPUS_ON_NODE": "40"}
