@@ -20,7 +20,7 @@ class Membership:
         self._incarnations = dict.fromkeys(range(len(plan.processes)), 0)
         self._neighbours = graph.neighbours(plan)
         self._addresses: dict[int, str] = {}
-        self._told: dict[int, Mapping[int, str]] = {}
+        self._sent: dict[int, Mapping[int, str]] = {}
 
     @property
     def registered(self) -> set[int]:
@@ -44,7 +44,7 @@ class Membership:
         """Forget ranks that do not come back."""
         for rank in ranks:
             self._addresses.pop(rank, None)
-            self._told.pop(rank, None)
+            self._sent.pop(rank, None)
 
     def introduce(self, everyone: set[int], root: Mapping[int, str]) -> Mapping[int, str] | None:
         """Send each rank the addresses of its neighbours, unless it has them.
@@ -60,8 +60,8 @@ class Membership:
         addresses = self._addresses | dict(root)
         for rank in everyone:
             known = {peer: addresses[peer] for peer in self._neighbours[rank] if peer in addresses}
-            if self._told.get(rank) != known:
-                self._told[rank] = known
+            if self._sent.get(rank) != known:
+                self._sent[rank] = known
                 self._control.send(rank, Addresses(addresses=known))
         return addresses
 
