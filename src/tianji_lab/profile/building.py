@@ -10,15 +10,16 @@ from typing import Final, Literal
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
-from tianji_cli.errors import ConfigError
+from tianji_cli.errors import ConfigError, Problem
 from tianji_cli.quantities import several
 from tianji_lab.model.costs import powers_of_two
 from tianji_lab.profile.probe.pool import MOST_PROBES, ProbePool
 from tianji_lab.profile.probe.protocol import Prepare, Prepared
-from tianji_lab.profile.probe.settings import measuring_settings
 
 PREPARE_S: Final = 120.0
 """How long a probe may take to start and to build one side of a job."""
+_BATCHES: Final = ("minibatch_size", "batch_size", "rollout_steps")
+"""What the samples of one update are called; of those that an update rule has, the first."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,52 @@ class Subject:
         except ConfigError:
             return False
         return True
+
+
+def measuring_settings(job: JobConfig, num_envs: int, share: int) -> list[str]:
+    """Settings (``SECTION.KEY=VALUE``): all roles in one process, no end, nothing evaluated.
+
+    A replay's warm-up is its whole capacity: the probe lowers it to what it has filled in the time it takes
+    for that. With several learners each updates on its share of a minibatch of its share of the rollout. Here
+    only the minibatch is divided, since a rollout has to be whole fragments: an update costs the same, and so
+    does its part of the rollout's preparation, but there are L times as many updates in a round.
+
+    Args:
+        share: L, the batch is divided among so many learners.
+
+    Raises:
+        ConfigError: the batch cannot be divided evenly.
+    """
+    settings = [
+        "experiment.stop={wall_s=1e9}",
+        "experiment.eval_episodes=0",
+        "experiment.checkpoint_every_s=1e9",
+        f"environment.num_envs={num_envs}",
+        'distribution.transport="inproc"',
+        'distribution.mode="async"',
+        'distribution.balance="held"',
+        "distribution.hosts=1",
+        "distribution.groups=1",
+        "distribution.learner.num=1",
+        "distribution.learner.cores=1",
+        "distribution.actor.num=1",
+        "distribution.buffer.colocate=true",
+        "distribution.buffer.cores=1",
+    ]
+    if job.learns_from_replay:
+        settings.append(f"training.warmup_steps={job.distribution.buffer.capacity}")
+    if share > 1:
+        settings.append(_share_of_batch(job, share))
+    return settings
+
+
+def _share_of_batch(job: JobConfig, share: int) -> str:
+    key = next(key for key in _BATCHES if hasattr(job.training.settings, key))
+    samples = getattr(job.training.settings, key)
+    if samples % share:
+        what = f"{samples} samples cannot be shared evenly by {share} learners"
+        raise ConfigError([Problem("", f"training.{key}", what)])
+    return f"training.{key}={samples // share}"
 
 
 @dataclass

@@ -13,6 +13,7 @@ from cli.warm import WarmChild, WarmChildren, WarmCommands
 
 from tianji_cli.config.loader import load_config
 from tianji_cli.launch.children import python_command
+from tianji_lab.profile.building import measuring_settings
 from tianji_lab.profile.probe.pool import PROBE
 from tianji_lab.profile.probe.protocol import (
     ANSWER,
@@ -26,7 +27,6 @@ from tianji_lab.profile.probe.protocol import (
     Run,
     Step,
 )
-from tianji_lab.profile.probe.settings import measuring_settings
 
 COMMAND = tuple(python_command(PROBE))
 

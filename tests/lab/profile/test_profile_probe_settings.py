@@ -11,8 +11,8 @@ from lab.profile.probing import DQN, PPO, write_config
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import ConfigError
 from tianji_cli.worker.parts import Parts
-from tianji_lab.profile.probe.server import ACTOR, job_of
-from tianji_lab.profile.probe.settings import REPLAY_BYTES, measuring_settings, replay_settings
+from tianji_lab.profile.building import measuring_settings
+from tianji_lab.profile.probe.server import ACTOR, REPLAY_BYTES, job_of, replay_settings
 
 OF_SEQUENCES = """
 from pydantic import BaseModel

@@ -22,6 +22,7 @@ import torch
 from torch import distributed
 
 from tianji_algos.core import Agent, Embryo, Model
+from tianji_cli.config.checks import steps_under_way
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
@@ -62,7 +63,6 @@ from tianji_lab.profile.probe.roles import (
     Windows,
     filled_up,
 )
-from tianji_lab.profile.probe.settings import replay_settings
 from tianji_transports.composite import open_endpoint
 from tianji_transports.core import EngineOptions
 
@@ -70,8 +70,21 @@ ENGINE: Final = "inproc"
 LEARNER: Final = 1
 ACTOR: Final = 2
 GROUP: Final = 0
+REPLAY_BYTES: Final = 128 << 20
+"""More fragments than these make draws no slower: they are beyond all caches."""
 
 _jobs = itertools.count()
+
+
+def replay_settings(job: JobConfig, fragment_bytes: int) -> list[str]:
+    """Settings over ``measuring_settings`` with which a replay is no larger than what is filled of it."""
+    distribution = job.distribution
+    of_memory = REPLAY_BYTES // fragment_bytes * job.fragment_steps
+    in_flight = distribution.actor.window * job.fragment_steps
+    under_way = steps_under_way(job.replay_settings, distribution, job.environment)
+    least = max(in_flight, under_way, job.batch_steps)
+    capacity = min(distribution.buffer.capacity, max(of_memory, least))
+    return [f"distribution.buffer.capacity={capacity}", f"training.warmup_steps={capacity}"]
 
 
 def job_of(config: JobConfig, directory: Path) -> Job:
