@@ -26,7 +26,7 @@ from typing import Any
 
 from tianji_cli.telemetry.metrics import read_metrics
 from tianji_lab.environment import busy_share
-from tianji_lab.scaling.measure import settled_rates
+from tianji_lab.scaling.study import settled_rates
 from tianji_lab.training import read_summary, train_once
 
 MOST = 0.10

@@ -25,9 +25,8 @@ from tianji_cli.telemetry.table import print_table
 from tianji_lab.environment import busy_share, describe, warnings
 from tianji_lab.model.costs import Split
 from tianji_lab.results import Result, check_places, document_head, print_header
-from tianji_lab.scaling.measure import Failed, Found, Outcome, Trained, measure
 from tianji_lab.scaling.simulation import Machines, Simulated, Simulations, read_profile, simulate_study
-from tianji_lab.scaling.study import Setting, Study
+from tianji_lab.scaling.study import Failed, Found, Outcome, Setting, Study, Trained, measure
 
 SAME_TRAININGS: Final = frozenset({"table1", "12b"})
 RANGES: Final = ("produced_per_s", "received_per_s", "consumed_per_s", "time_to_s")

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from tianji_lab.model.costs import Split
-from tianji_lab.scaling.measure import Failed, Outcome, Trained
 from tianji_lab.scaling.simulation import Machines
-from tianji_lab.scaling.study import Request, Setting, Study, plan_study
+from tianji_lab.scaling.study import Failed, Outcome, Request, Setting, Study, Trained, plan_study
 from tianji_lab.training import Curve
 
 

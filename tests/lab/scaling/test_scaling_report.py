@@ -19,11 +19,10 @@ from tianji_cli.errors import RunFailed
 from tianji_cli.files.rundir import RunDirectory
 from tianji_lab.model.costs import Split
 from tianji_lab.model.simulation import Simulation
-from tianji_lab.scaling.measure import Outcome, read_trained, settled_rates
 from tianji_lab.scaling.plots import draw_into
 from tianji_lab.scaling.report import Range, cautions, print_all, result_of, rows_of
 from tianji_lab.scaling.simulation import Simulated, Simulations
-from tianji_lab.scaling.study import Setting
+from tianji_lab.scaling.study import Outcome, Setting, read_trained, settled_rates
 
 ENVIRONMENT = {"cores": "2 usable of 2"}
 
