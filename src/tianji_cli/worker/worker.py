@@ -102,8 +102,8 @@ def _work(job: JobSpec, own: ProcessSpec, handler: _ControlHandler, control: Con
     import torch  # noqa: PLC0415
 
     from tianji_cli.worker.build import build_evaluator, build_roles  # noqa: PLC0415
-    from tianji_cli.worker.wiring import open_transport  # noqa: PLC0415
     from tianji_cli.worker.parts import Job, Parts  # noqa: PLC0415
+    from tianji_cli.worker.wiring import open_transport  # noqa: PLC0415
 
     process = job.plan.processes[own.rank]
     torch.set_num_threads(process.threads)
