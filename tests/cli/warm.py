@@ -48,7 +48,7 @@ PRELOAD: Final = (
     "tianji_lab.bench.run",
     "tianji_lab.profile.run",
     "tianji_lab.profile.probe.probe",
-    "tianji_lab.scaling.measure",
+    "tianji_lab.scaling.study",
     "tianji_lab.scaling.plots",
     "tianji_lab.staleness.plots",
 )
