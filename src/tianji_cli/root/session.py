@@ -33,7 +33,14 @@ from tianji_cli.signals import Interruption, StopSignals
 from tianji_cli.telemetry.display import choose_display
 from tianji_cli.telemetry.snapshot import Summary
 from tianji_cli.telemetry.telemetry import Telemetry, unwaited
-from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, engine_options, own_address
+from tianji_cli.wire.address import (
+    LOOPBACK,
+    JobKey,
+    RootAddress,
+    engine_options,
+    own_address,
+    write_new_key,
+)
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Arrive, Exited, FromNode, Refuse, Welcome
 from tianji_envs import registry as environments
@@ -120,7 +127,7 @@ def run_session(request: RunRequest) -> Result:
         spec = _job_spec(request, progress, plan, control.address)
         options = engine_options(request.address[0], control.address.key)
         averaging = RootEndpoint(plan, job.distribution.sync_wait_s, options, telemetry.event)
-        for launcher in {request.launcher, *nodes.values()}:
+        for launcher in dict.fromkeys((request.launcher, *nodes.values())):
             if launcher is not None:
                 launcher.begin(spec)
         pool = WorkerPool(job.distribution.max_restarts_per_minute, request.launcher, nodes)
@@ -249,10 +256,8 @@ def _wants_fresh_process(job: JobConfig) -> bool:
 def _key_file(run: RunDirectory) -> Iterator[JobKey]:
     """Keep the job's key in its directory while it runs; `tianji launch` may have put it there before."""
     path = run.path / KEY_FILE
-    if not path.exists():
-        JobKey.new().write(path)
     try:
-        yield JobKey.read(path)
+        yield JobKey.read(path) if path.exists() else write_new_key(path)
     finally:
         path.unlink(missing_ok=True)
 
