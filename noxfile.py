@@ -44,13 +44,14 @@ def install(session: nox.Session, *what: str) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Run the tests: side by side, then those that need the machine to themselves; arguments go to pytest."""
+    """Run the tests that need the machine to themselves, then others side by side; arguments go to pytest."""
     install(session, "-e", WITH_ENGINES)
     some = (0, 5) if session.posargs else (0,)  # What was asked for may be all of one kind.
-    command = ("pytest", *SIDE_BY_SIDE, "-m", "not alone and not soak")
-    session.run(*command, *session.posargs, success_codes=some)
+    # Those that are alone come first: one process compiles all tests for them, and not each worker anew.
     alone = ("pytest", "-m", "alone and not soak")
     session.run(*alone, *session.posargs, success_codes=some)
+    command = ("pytest", *SIDE_BY_SIDE, "-m", "not alone and not soak")
+    session.run(*command, *session.posargs, success_codes=some)
 
 
 @nox.session(reuse_venv=True)

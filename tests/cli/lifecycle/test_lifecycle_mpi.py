@@ -1,5 +1,6 @@
 """Jobs whose processes mpiexec starts: who becomes who, how they end, and what ends them."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -35,6 +36,7 @@ def wait_for(ended: dict[int, psutil.Process]) -> None:
     assert alive == [], "no rank outlives its job"
 
 
+@pytest.mark.soak
 def test_a_config_that_names_mpi_starts_itself_under_mpiexec(workplace: Any) -> None:
     run = workplace.train(MPI, {"experiment": {"eval_episodes": 3}})
     summary = run.finish()
@@ -144,7 +146,9 @@ def test_an_evaluation_that_hangs_does_not_make_a_finished_job_a_failed_one(work
     ended = under_mpiexec(workplace, 4, ONE_ACTOR, changes)
     assert "run finished" in ended.stdout
     assert ended.returncode == 0, ended.stderr
-    assert (workplace.place / "out/run/1/summary.json").is_file()
+    summary = json.loads((workplace.place / "out/run/1/summary.json").read_text())
+    assert (summary["status"], summary["transport"]) == ("finished", "mpi")
+    assert (summary["lost"], summary["in_flight"]) == (0, 0)
     assert "the evaluation was ended; the job is aborted" in ended.stderr
 
 

@@ -77,7 +77,7 @@ IDLERS = """
 import resource, socket, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 ports = [int(word) for word in sys.argv[1:]]
-idle = [socket.create_connection(("127.0.0.1", ports[i % len(ports)]), 20) for i in range(5000)]
+idle = [socket.create_connection(("127.0.0.1", ports[i % len(ports)]), 20) for i in range(1400)]
 print("open", flush=True)
 sys.stdin.read()
 """
@@ -100,7 +100,7 @@ def ports_of(pids: Iterable[int]) -> list[int]:
 
 @contextlib.contextmanager
 def idle_strangers(ports: list[int]) -> Iterator[None]:
-    """Five thousand connections that say nothing."""
+    """More connections than a process may have at each of four ports; they say nothing."""
     command = [sys.executable, "-c", IDLERS, *map(str, ports)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as strangers:
         assert strangers.stdout is not None
@@ -110,16 +110,16 @@ def idle_strangers(ports: list[int]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("transport", ["zmq", pytest.param("shm", marks=pytest.mark.soak)])
-def test_a_job_with_few_descriptors_outlives_five_thousand_idle_strangers(
+def test_a_job_with_few_descriptors_outlives_more_idle_strangers_than_that(
     workplace: Any, transport: str
 ) -> None:
     changes = {"experiment": {"eval_episodes": 2, "checkpoint_every_s": 1.0}}
     workplace.begins_cold = True  # Its limits are set before it looks at them.
     run = workplace.train(ENDLESS, changes, {"distribution": {"transport": transport}})
-    resource.prlimit(run.command.pid, resource.RLIMIT_NOFILE, (512, 1024))
+    resource.prlimit(run.command.pid, resource.RLIMIT_NOFILE, (128, 256))
     run.train_until(1000)
     for pid in (run.command.pid, run.command.pid_of("actor"), run.command.pid_of("buffer")):
-        assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (1024, 1024), "the soft limit was raised"
+        assert resource.prlimit(pid, resource.RLIMIT_NOFILE) == (256, 256), "the soft limit was raised"
     ports = ports_of(in_session(run.command.pid))
     assert len(ports) == (4 if transport == "zmq" else 1)
     with idle_strangers(ports):
@@ -130,14 +130,14 @@ def test_a_job_with_few_descriptors_outlives_five_thousand_idle_strangers(
         run.train_until(run.env_steps + 2000)
         os.kill(run.command.pid, signal.SIGTERM)
         summary = run.finish(130)
-    assert summary["rejected_frames"] > 3000
+    assert summary["rejected_frames"] > 800
 
 
 def test_the_root_of_several_groups_outlives_them_too(workplace: Any) -> None:
     changes = {"experiment": {"eval_episodes": 2}, "distribution": {"transport": "zmq", "groups": 2}}
     workplace.begins_cold = True  # Its limits are set before it looks at them.
     run = workplace.train(ENDLESS, changes)
-    resource.prlimit(run.command.pid, resource.RLIMIT_NOFILE, (512, 1024))
+    resource.prlimit(run.command.pid, resource.RLIMIT_NOFILE, (128, 256))
     run.train_until(1000)
     ports = ports_of([run.command.pid])
     assert len(ports) == 3, "the control channel's, and two for averaging"
@@ -145,7 +145,7 @@ def test_the_root_of_several_groups_outlives_them_too(workplace: Any) -> None:
         run.train_until(run.env_steps + 5000)
         os.kill(run.command.pid, signal.SIGTERM)
         summary = run.finish(130)
-    assert summary["rejected_frames"] > 1024, "more than it has descriptors"
+    assert summary["rejected_frames"] > 256, "more than it has descriptors"
     assert summary["status"] == "stopped"
 
 
