@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from rliable import library, metrics
 
 from tianji_lab.training import estimate, interquartile_mean
 
@@ -44,6 +43,9 @@ def test_the_interquartile_mean_lies_within_the_values_and_knows_no_order(values
 
 
 def test_means_and_intervals_are_those_of_rliable() -> None:
+    # It takes over two seconds, which each worker would spend to collect this.
+    from rliable import library, metrics  # noqa: PLC0415
+
     values = np.random.default_rng(2).gamma(2, 100, (10, 1))
     found = estimate(values[:, 0])
     np.random.seed(2)  # rliable draws from numpy's own generator.
