@@ -156,6 +156,7 @@ def test_a_killed_worker_ends_the_benchmark_by_name(start: Start) -> None:
     assert "SIGKILL" in err
 
 
+@COLD  # What is being made as the signal comes is removed as the interpreter is taken apart.
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_stop_signal_ends_everything(start: Start, number: signal.Signals) -> None:
     bench, _ = endless(start)
