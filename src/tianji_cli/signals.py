@@ -10,6 +10,8 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
@@ -59,6 +61,16 @@ def raise_swallowed() -> None:
     if _raised:
         signal.setitimer(signal.ITIMER_REAL, 0.0)  # The alarm that would raise it, too.
         raise Interruption
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let no signal interrupt what has to be done as a whole; it comes when that is over."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*STOP_SIGNALS, signal.SIGALRM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def ignore_signals() -> None:

@@ -16,6 +16,7 @@ from typing import Any, Final, NoReturn
 from tianji_cli.launch.children import Child, end_children, python_command, wait_for_exit
 from tianji_cli.launch.mpi import World
 from tianji_cli.plan.plan import this_host
+from tianji_cli.signals import held_back
 from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, own_address
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import Answer, Arrive, Ask, Dismiss
@@ -242,9 +243,10 @@ class BenchWorkers:
         """
         offsets_ns = {rank: self._offset_ns(member) for rank, member in members.items()}
         # A receiver first: what it makes is there when senders look for it.
-        endpoint = Endpoint(trial, LEAD, self._options)
         with ExitStack() as stack:
-            stack.callback(endpoint.close)
+            with held_back():  # An endpoint that is not closed leaves its shared memory behind.
+                endpoint = Endpoint(trial, LEAD, self._options)
+                stack.callback(endpoint.close)
             opened = self.ask({member: Open(trial=trial, rank=rank) for rank, member in members.items()})
             addresses = {rank: opened[member]["address"] for rank, member in members.items()}
             addresses[LEAD] = endpoint.address

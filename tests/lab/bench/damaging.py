@@ -5,6 +5,10 @@ Partner processes import them by name.
 
 from __future__ import annotations
 
+import os
+import signal
+from typing import Any
+
 from tianji_lab.bench.comm import SAMPLES
 from tianji_lab.bench.contents import CLOCK, WORD
 from tianji_lab.bench.experiment import LEAD
@@ -149,3 +153,12 @@ class SwapsZmq(_Damages, ZmqTransport):
             loan.memory[:] = content
             super().push(first)
         super().push(loan)
+
+
+class InterruptsShm(ShmTransport):
+    """Has the user interrupt the leading process when its endpoint has just been made."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        if self.rank == LEAD:
+            os.kill(os.getpid(), signal.SIGINT)

@@ -156,7 +156,6 @@ def test_a_killed_worker_ends_the_benchmark_by_name(start: Start) -> None:
     assert "SIGKILL" in err
 
 
-@COLD  # What is being made as the signal comes is removed as the interpreter is taken apart.
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_stop_signal_ends_everything(start: Start, number: signal.Signals) -> None:
     bench, _ = endless(start)
@@ -166,6 +165,11 @@ def test_a_stop_signal_ends_everything(start: Start, number: signal.Signals) -> 
         bench.send_signal(number)
     status, out, _ = end(bench)
     assert (status, out) == (130, "")
+
+
+def test_an_endpoint_that_is_being_made_at_an_interruption_leaves_nothing_behind(start: Start) -> None:
+    status, out, err = end(start("comm", *backends("lab.bench.damaging:InterruptsShm"), *QUICK))
+    assert (status, out) == (130, ""), err
 
 
 @COLD
