@@ -35,10 +35,11 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.plan.graph import FRAGMENTS, POLICY, slot_name
 from tianji_cli.plan.plan import make_plan
+from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.actor.actor import Actor
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
 from tianji_cli.worker.build import build_roles
-from tianji_cli.worker.parts import Job, Parts
+from tianji_cli.worker.parts import Parts
 from tianji_cli.worker.wiring import open_transport
 from tianji_envs.atari.games import find_game, read_options
 from tianji_transports.core import EngineOptions
@@ -190,8 +191,8 @@ def measure(config_name: str, num_envs: int, repeats: int, seconds: float) -> di
     is_atari = config.environment.type == "atari"
     environment, policy = (ale_alone, network_alone) if is_atari else (environment_alone, policy_alone)
     with tempfile.TemporaryDirectory() as directory:
-        job = Job("actor-alone", config, make_plan(config), Path(directory))
-        parts = Parts(job, job.plan.processes[1], 0)
+        job = JobSpec("actor-alone", "", make_plan(config), Path(directory), Path(directory))
+        parts = Parts(job, config, job.plan.processes[1], 0)
         with acting_alone(parts) as turns:
             loops = {
                 "actor": turns,

@@ -31,10 +31,11 @@ import numpy as np
 from tianji_cli.config.loader import load_config
 from tianji_cli.config.schema import JobConfig, SamplerName
 from tianji_cli.plan.plan import make_plan
+from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout, common_fields
-from tianji_cli.worker.parts import Job, Parts
+from tianji_cli.worker.parts import Parts
 
 MOST_US = 1000.0
 """Prioritised sampling and update of 512 out of a million."""
@@ -124,8 +125,8 @@ def stored_bytes(layout: FragmentLayout, fields: tuple[str, ...]) -> int:
 def parts_of(config: JobConfig) -> Parts:
     """What the process of the learner is made of."""
     plan = make_plan(config)
-    job = Job("alone", config, plan, Path(tempfile.gettempdir()) / "no-run")
-    return Parts(job, plan.processes[1], 0)
+    nowhere = Path(tempfile.gettempdir()) / "no-run"
+    return Parts(JobSpec("alone", "", plan, nowhere, nowhere), config, plan.processes[1], 0)
 
 
 def fields_of(parts: Parts) -> tuple[str, ...]:

@@ -23,16 +23,17 @@ from gymnasium.spaces import Discrete
 from recorder import read_layout
 
 from tianji_algos.core import Model
-from tianji_cli.config.loader import load_config
+from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.errors import TianjiError
 from tianji_cli.files.checkpoint import CheckpointWriter, TrainingState
 from tianji_cli.files.saved import Progress
 from tianji_cli.plan.plan import make_plan
+from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings
 from tianji_cli.roles.learner.episodes import Episodes
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
-from tianji_cli.worker.parts import Job, Parts
+from tianji_cli.worker.parts import Parts
 
 
 def read_fragments(file: Path, layout: FragmentLayout) -> Iterator[Fragment]:
@@ -84,8 +85,8 @@ class Recording:
         if not self.config.learns_from_replay:
             raise SystemExit(f"{run} learns from rollouts, which have to be of its newest policy")
         plan = make_plan(self.config)
-        job = Job("offline", self.config, plan, run)
-        self.parts = Parts(job, plan.processes[0], 0)
+        job = JobSpec("offline", dump_config(self.config), plan, run, run)
+        self.parts = Parts(job, self.config, plan.processes[0], 0)
         directories = sorted((run / "roles").glob(f"{role}-*"))
         files = [file for directory in directories for file in sorted(directory.glob("*.fragments"))]
         if not files:

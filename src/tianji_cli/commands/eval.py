@@ -21,7 +21,7 @@ import numpy.typing as npt
 import typer
 
 from tianji_cli.commands.options import Json, Run, Runs
-from tianji_cli.config.loader import load_config
+from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.errors import RunFailed, TianjiError, UsageError, cut, describe
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
@@ -179,12 +179,14 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
     # torch is slow to import, and what the command line got wrong is known by now.
     from tianji_cli.plan.plan import make_plan  # noqa: PLC0415
+    from tianji_cli.plan.spec import JobSpec  # noqa: PLC0415
     from tianji_cli.worker.build import build_evaluator  # noqa: PLC0415
-    from tianji_cli.worker.parts import Job, Parts  # noqa: PLC0415
+    from tianji_cli.worker.parts import Parts  # noqa: PLC0415
 
     plan = make_plan(config)
     # As the root, which computes on a CPU: a run that used GPUs may be judged where there is none.
-    parts = Parts(Job("", config, plan, directory.path), plan.processes[0], 0)
+    job = JobSpec("", dump_config(config), plan, directory.path, directory.path)
+    parts = Parts(job, config, plan.processes[0], 0)
     build = partial(build_evaluator, parts, episodes, seed, name, policy=untrained, limits=limits)
     try:
         evaluator = _play(build, limits, animation)

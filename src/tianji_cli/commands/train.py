@@ -34,7 +34,7 @@ from tianji_cli.plan.plan import (
     make_plan,
     plan_for_ranks,
 )
-from tianji_cli.plan.spec import BuildSpec
+from tianji_cli.plan.spec import JobSpec
 from tianji_cli.quantities import ranges
 from tianji_cli.root.session import Result, RunRequest, build_spec, run_session
 from tianji_cli.signals import INTERRUPTED
@@ -124,7 +124,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
             elif earlier is None and run_in is not None:
                 RunDirectory.adopt(run_in)  # Refuses one that is none for a new run.
         where = earlier.path if earlier is not None else run_in or place
-        launcher = _launcher_that_built(build_spec(job, where), world, stack)
+        launcher = _launcher_that_built(build_spec(job, plan, where), world, stack)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0
@@ -156,7 +156,7 @@ def _exit_status(result: Result, world: World | None) -> int:
     return INTERRUPTED if summary.status == "stopped" else 0
 
 
-def _launcher_that_built(spec: BuildSpec, world: World | None, stack: ExitStack) -> LocalLauncher | None:
+def _launcher_that_built(spec: JobSpec, world: World | None, stack: ExitStack) -> LocalLauncher | None:
     """Build environment, model and layout once; None where the workers are MPI ranks and need no launcher."""
     if world is None:
         launcher = stack.enter_context(LocalLauncher())

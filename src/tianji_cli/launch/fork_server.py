@@ -25,7 +25,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from tianji_cli.errors import ProcessExit
 from tianji_cli.launch.fresh_worker import turn_into_build, turn_into_worker
-from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
+from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.wire.messages import BuildOutput, BuildReport
 
 PRELOAD: Final = "tianji_cli.worker.preload"
@@ -35,7 +35,7 @@ class Build(BaseModel):
     """Build environment, model and layout once, in a process that ends with it."""
 
     kind: Literal["build"] = "build"
-    spec: BuildSpec
+    spec: JobSpec
 
 
 class Job(BaseModel):
@@ -133,12 +133,12 @@ class ForkServer:
             case Job(spec=job):
                 self._job = job
                 return None
-            case Build(spec=spec):
-                return self._build(spec)
+            case Build(spec=job):
+                return self._build(job)
             case Start(spec=own):
                 return self._start(own)
 
-    def _build(self, spec: BuildSpec) -> Work | None:
+    def _build(self, job: JobSpec) -> Work | None:
         from tianji_cli.worker.worker import check_build  # noqa: PLC0415 - the root imports this module, too
 
         output = BuildOutput.new()
@@ -155,7 +155,7 @@ class ForkServer:
         except OSError as cause:
             self._send(Built(report=BuildReport(error=f"cannot start a process: {cause.strerror or cause}")))
             return None
-        return partial(turn_into_build if spec.fresh else check_build, spec, output)
+        return partial(turn_into_build if job.fresh else check_build, job, output)
 
     def _start(self, own: ProcessSpec) -> Work | None:
         from tianji_cli.worker.worker import run_worker  # noqa: PLC0415 - the root imports this module, too

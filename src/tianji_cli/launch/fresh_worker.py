@@ -14,10 +14,12 @@ from pydantic import TypeAdapter
 
 from tianji_cli.files.regular import write_to
 from tianji_cli.launch.children import python_command
-from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
+from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.wire.messages import BuildOutput
 
-Specs = tuple[JobSpec, ProcessSpec] | BuildSpec
+Specs = tuple[JobSpec, ProcessSpec | None]
+"""Of a worker; of a build, which is no process of the plan, the job's alone."""
+
 _SPECS: Final[TypeAdapter[Specs]] = TypeAdapter(Specs)
 
 
@@ -30,10 +32,10 @@ def turn_into_worker(job: JobSpec, own: ProcessSpec, root_pipe: int) -> NoReturn
     _begin_anew((job, own), root_pipe)
 
 
-def turn_into_build(spec: BuildSpec, output: BuildOutput, root_pipe: int) -> NoReturn:
+def turn_into_build(job: JobSpec, output: BuildOutput, root_pipe: int) -> NoReturn:
     """Begin this process anew, to build environment and model once; see ``check_build``."""
     output.take_prints()
-    _begin_anew(spec, root_pipe, output.report, output.printed)
+    _begin_anew((job, None), root_pipe, output.report, output.printed)
 
 
 def _begin_anew(specs: Specs, *descriptors: int) -> NoReturn:
@@ -53,15 +55,15 @@ def main() -> None:
         os.set_inheritable(descriptor, False)
     with open(carrier, "rb") as file:
         file.seek(0)
-        specs = _SPECS.validate_json(file.read())
-    if isinstance(specs, BuildSpec):
+        job, own = _SPECS.validate_json(file.read())
+    if own is None:
         from tianji_cli.worker.worker import check_build  # noqa: PLC0415 - the root imports this module, too
 
-        check_build(specs, BuildOutput(*output), root_pipe)
+        check_build(job, BuildOutput(*output), root_pipe)
     else:
         from tianji_cli.worker.worker import run_worker  # noqa: PLC0415 - the root imports this module, too
 
-        run_worker(*specs, root_pipe)
+        run_worker(job, own, root_pipe)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from tianji_cli.launch.fork_server import (
     Start,
     Started,
 )
-from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
+from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.signals import STOP_SIGNALS
 from tianji_cli.wire.messages import BuildReport
 
@@ -135,7 +135,7 @@ class LocalLauncher:
         """Process id of the server."""
         return self._server.pid
 
-    def build_once(self, spec: BuildSpec, say: Callable[[str], None]) -> None:
+    def build_once(self, job: JobSpec, say: Callable[[str], None]) -> None:
         """Have environment, model and layout built in a process of its own, and wait for its end.
 
         Args:
@@ -145,7 +145,7 @@ class LocalLauncher:
             UsageError: it cannot be built.
             RunFailed: there is no fork server.
         """
-        self._ask(Build(spec=spec))
+        self._ask(Build(spec=job))
         slow_at = time.monotonic() + SLOW_BUILD_S
         was_stopped = False
         while self._report is None:

@@ -21,6 +21,9 @@ from tianji_cli.wire.messages import first_mistake
 class JobSpec:
     """What all processes of a job on one host share.
 
+    Where roles are built without a root, as for a first build, an evaluation or a measurement, what comes
+    after ``progress`` may be left out.
+
     Attributes:
         id: of the job; unique on the host.
         config: resolved, as TOML.
@@ -28,7 +31,7 @@ class JobSpec:
         directory: takes what processes need while they run: the run directory, or that of a host that joined.
         run: takes what lasts: the run directory, wherever it can be reached.
         progress: counters that this session goes on from, by group; empty in the first session.
-        root: how to reach the root.
+        root: how to reach the root; None if there is none.
         path: where Python finds modules, as the root found them.
         production: file of the actors' counters; None keeps them in each process.
         interface: address of this host that other hosts reach; loopback if there are none.
@@ -40,12 +43,27 @@ class JobSpec:
     plan: Plan
     directory: Path
     run: Path
-    progress: tuple[Progress, ...]
-    root: RootAddress
-    path: tuple[str, ...]
-    production: Path | None
+    progress: tuple[Progress, ...] = ()
+    root: RootAddress | None = None
+    path: tuple[str, ...] = ()
+    production: Path | None = None
     interface: str = LOOPBACK
     fresh: bool = False
+
+    @property
+    def resumed(self) -> bool:
+        """Training goes on from ``checkpoints/last``."""
+        return bool(self.progress)
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of all groups in earlier sessions."""
+        return sum(progress.env_steps for progress in self.progress)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are: the first group's, and below them those of the others."""
+        return self.run / "checkpoints"
 
     def to_json(self) -> str:
         """Write it for another host."""
@@ -88,17 +106,3 @@ class ProcessSpec:
     incarnation: int
     title: str
     log: Path
-
-
-@dataclass(frozen=True)
-class BuildSpec:
-    """What is built once before a job starts, to check that it can be.
-
-    Attributes:
-        directory: where files of the run will be; it need not be there yet.
-    """
-
-    config: str
-    path: tuple[str, ...]
-    directory: Path
-    fresh: bool = False

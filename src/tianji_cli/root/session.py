@@ -25,7 +25,7 @@ from tianji_cli.launch.local import LocalLauncher
 from tianji_cli.launch.mpi import World
 from tianji_cli.launch.worker_pool import NodeAgent, NodeLauncher, WorkerPool, refuse_late
 from tianji_cli.plan.plan import Host, Plan, files_elsewhere, make_plan, plan_for_ranks, this_host
-from tianji_cli.plan.spec import BuildSpec, JobSpec
+from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.root import GroupLosses, Root
@@ -233,7 +233,7 @@ def _job_spec(request: RunRequest, progress: tuple[Progress, ...], plan: Plan, r
     )
 
 
-def build_spec(job: JobConfig, where: Path) -> BuildSpec:
+def build_spec(job: JobConfig, plan: Plan, where: Path) -> JobSpec:
     """Describe what is to be built once before the job starts.
 
     Args:
@@ -241,7 +241,8 @@ def build_spec(job: JobConfig, where: Path) -> BuildSpec:
         where: the run's directory, or that for runs; it may have to be made yet.
     """
     there = next(place for place in (where.absolute(), *where.absolute().parents) if place.is_dir())
-    return BuildSpec(dump_config(job), tuple(sys.path), there, _wants_fresh_process(job))
+    fresh = _wants_fresh_process(job)
+    return JobSpec("", dump_config(job), plan, there, there, path=tuple(sys.path), fresh=fresh)
 
 
 def _wants_fresh_process(job: JobConfig) -> bool:

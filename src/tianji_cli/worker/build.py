@@ -408,7 +408,7 @@ def _user_role(parts: Parts, transport: Transport, name: str) -> UserRole:
         group=group,
         settings=section.settings,
         config=parts.config,
-        directory=parts.job.lasting / "roles" / f"{name}-{group}",
+        directory=parts.job.run / "roles" / f"{name}-{group}",
         spaces=parts.spaces,
         layout=parts.layout,
         job=parts.number,

@@ -24,7 +24,8 @@ from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import load_parameters, load_training
 from tianji_cli.files.saved import LAST, Progress, checkpoints_of
-from tianji_cli.plan.plan import Plan, PlannedProcess
+from tianji_cli.plan.plan import PlannedProcess
+from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, kept_first
 from tianji_cli.roles.learner.episodes import Episodes
 from tianji_cli.wire.batches import BatchLayout
@@ -33,38 +34,6 @@ from tianji_cli.wire.records import job_number
 from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
-
-
-@dataclass(frozen=True)
-class Job:
-    """What every process of a job knows: as a ``JobSpec`` says it, the config read."""
-
-    id: str
-    config: JobConfig
-    plan: Plan
-    directory: Path
-    run: Path | None = None
-    progress: tuple[Progress, ...] = ()
-
-    @property
-    def resumed(self) -> bool:
-        """Training goes on from ``checkpoints/last``."""
-        return bool(self.progress)
-
-    @property
-    def lasting(self) -> Path:
-        """Where files are kept."""
-        return self.directory if self.run is None else self.run
-
-    @property
-    def env_steps(self) -> int:
-        """Env steps of all groups in earlier sessions."""
-        return sum(progress.env_steps for progress in self.progress)
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints are: the first group's, and below them those of the others."""
-        return self.lasting / "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -77,11 +46,15 @@ class _Shown:
 
 
 class Parts:
-    """Builds the parts of one process of a job."""
+    """Builds the parts of one process of a job.
 
-    def __init__(self, job: Job, process: PlannedProcess, incarnation: int) -> None:
+    Args:
+        config: the job's, read.
+    """
+
+    def __init__(self, job: JobSpec, config: JobConfig, process: PlannedProcess, incarnation: int) -> None:
         self.job = job
-        self.config = job.config
+        self.config = config
         self.process = process
         self.incarnation = incarnation
 

@@ -28,11 +28,11 @@ from tianji_cli.errors import describe
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.directories import directory_lock
 from tianji_cli.files.regular import write_to
-from tianji_cli.plan.plan import ROOT_RANK, PlannedProcess, expected_hosts, make_plan
-from tianji_cli.plan.spec import BuildSpec, JobSpec, ProcessSpec
+from tianji_cli.plan.plan import ROOT_RANK, PlannedProcess
+from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.roles.role import Role, RoleError, run_in_turns
 from tianji_cli.signals import STOP_SIGNALS
-from tianji_cli.wire.address import engine_options
+from tianji_cli.wire.address import JobKey, engine_options
 from tianji_cli.wire.control import ControlClient
 from tianji_cli.wire.messages import (
     Addresses,
@@ -69,10 +69,11 @@ def run_worker(job: JobSpec, own: ProcessSpec, lifeline: int | None = None) -> N
         lifeline: descriptor of the pipe that is cut when the root ends; None if an MPI launcher ends this
             process with it.
     """
+    assert job.root is not None
     with ControlClient(job.root) as control:
         try:
             _prepare_process(job, own)
-            _work(job, own, _ControlHandler(job, own, control, lifeline), control)
+            _work(job, own, _ControlHandler(job, own, control, lifeline), control, job.root.key)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a role raises ends the run with it
             cause = error.error if isinstance(error, RoleError) else error
             control.send(
@@ -97,25 +98,26 @@ def _prepare_process(job: JobSpec, own: ProcessSpec) -> None:
         os.sched_setaffinity(0, cores)
 
 
-def _work(job: JobSpec, own: ProcessSpec, handler: _ControlHandler, control: ControlClient) -> None:
+def _work(
+    job: JobSpec, own: ProcessSpec, handler: _ControlHandler, control: ControlClient, key: JobKey
+) -> None:
     # Imported here so that the process has its title and its log before the first slow or failing import.
     import torch  # noqa: PLC0415
 
     from tianji_cli.worker.build import build_evaluator, build_roles  # noqa: PLC0415
-    from tianji_cli.worker.parts import Job, Parts  # noqa: PLC0415
+    from tianji_cli.worker.parts import Parts  # noqa: PLC0415
     from tianji_cli.worker.wiring import open_transport  # noqa: PLC0415
 
     process = job.plan.processes[own.rank]
     torch.set_num_threads(process.threads)
-    built_from = Job(job.id, parse_config(job.config), job.plan, job.directory, job.run, job.progress)
-    parts = Parts(built_from, process, own.incarnation)
+    parts = Parts(job, parse_config(job.config), process, own.incarnation)
     if "evaluator" in process.roles:
         _run_evaluator(build_evaluator(parts), handler)
         return
     with contextlib.ExitStack() as stack:
         if "learner" in process.roles:
-            stack.enter_context(directory_lock(built_from.checkpoints))
-        options = engine_options(job.interface, job.root.key)
+            stack.enter_context(directory_lock(job.checkpoints))
+        options = engine_options(job.interface, key)
         transport = stack.enter_context(open_transport(parts, options))
         production = _production_file(job, own)
         roles = build_roles(parts, transport, production)
@@ -351,7 +353,7 @@ FORKABLE: Final = ("tianji_algos.", "tianji_cli.")
 """Packages of which a fork server may import everything: they start no threads and hold no files."""
 
 
-def check_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> None:
+def check_build(job: JobSpec, output: BuildOutput, lifeline: int) -> None:
     """Build what every process of a job will build, and report why it cannot be; exits with status 1 then.
 
     It has no log, for there is no run yet: ``output`` takes the report and what is printed.
@@ -359,10 +361,10 @@ def check_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> None:
     setproctitle.setproctitle("tianji: first build")
     ParentDeathWatch(lifeline, saves=False)
     output.take_prints()
-    sys.path[:] = spec.path
+    sys.path[:] = job.path
     before = set(sys.modules)
     try:
-        _build(spec)
+        _build(job)
         imported = sorted(name for name in sys.modules.keys() - before if name.startswith(FORKABLE))
         report = BuildReport(imported=tuple(imported))
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's modules raise
@@ -371,14 +373,13 @@ def check_build(spec: BuildSpec, output: BuildOutput, lifeline: int) -> None:
     sys.exit(1 if report.error else 0)
 
 
-def _build(spec: BuildSpec) -> None:
+def _build(job: JobSpec) -> None:
     # Imported here: a process started anew has its title and its output before the first slow import.
     from tianji_cli.worker.build import check_replay_memory  # noqa: PLC0415
-    from tianji_cli.worker.parts import Job, Parts  # noqa: PLC0415
+    from tianji_cli.worker.parts import Parts  # noqa: PLC0415
 
-    config = parse_config(spec.config)
-    plan = make_plan(config, expected_hosts(config))
-    parts = Parts(Job("", config, plan, spec.directory), plan.carrying("learner")[0], 0)
+    config, plan = parse_config(job.config), job.plan
+    parts = Parts(job, config, plan.carrying("learner")[0], 0)
     model = parts.model()
     parts.agent(model, 1, seed=0)
     parts.embryo(model)

@@ -27,6 +27,7 @@ from tianji_cli.files.checkpoint import CheckpointWriter
 from tianji_cli.files.saved import Progress
 from tianji_cli.plan.graph import FRAGMENTS
 from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.learner.episodes import Episodes
 from tianji_cli.roles.learner.learner import Learner, Publisher
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
@@ -41,7 +42,7 @@ from tianji_cli.worker.build import (
     rollout_buffer,
     rollout_source,
 )
-from tianji_cli.worker.parts import Job, Parts
+from tianji_cli.worker.parts import Parts
 from tianji_cli.worker.wiring import wiring_of
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import EngineOptions, Full, Transport
@@ -87,7 +88,7 @@ def parts_of(rule: str, learners: int, directory: Path, number: int, **buffer: A
     )
     plan = make_plan(config, [Host(socket.gethostname(), tuple(range(8)))])
     (learner,) = plan.carrying("learner")
-    return Parts(Job(f"crew-{os.getpid()}-{number}", config, plan, directory), learner, 0)
+    return Parts(JobSpec(f"crew-{os.getpid()}-{number}", "", plan, directory, directory), config, learner, 0)
 
 
 @dataclass

@@ -15,12 +15,13 @@ from tianji_cli.config.schema import Component, JobConfig
 from tianji_cli.files.saved import Progress
 from tianji_cli.plan.graph import HEADERS, SHARDS
 from tianji_cli.plan.plan import Host, make_plan
+from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.replay.file import ReplayFileError
 from tianji_cli.roles.learner.data_source import ReplaySource, RolloutSource
 from tianji_cli.wire.fragment import Fragment
 from tianji_cli.worker.build import replay_buffer, replay_source, rollout_buffer, rollout_source
-from tianji_cli.worker.parts import Job, Parts
+from tianji_cli.worker.parts import Parts
 from tianji_cli.worker.wiring import wiring_of
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
@@ -66,13 +67,13 @@ def parts_of(rule: str, directory: Path, *, resumed: bool = False, actors: int =
     )
     plan = make_plan(config, HOSTS)
     progress = (Progress(),) if resumed else ()
-    job = Job(f"experience-{next(_numbers)}", config, plan, directory, progress=progress)
-    return at(job, "learner")
+    job = JobSpec(f"experience-{next(_numbers)}", "", plan, directory, directory, progress)
+    return Parts(job, config, plan.carrying("learner")[0], 0)
 
 
-def at(job: Job, role: str) -> Parts:
+def at(parts: Parts, role: str) -> Parts:
     """Parts of the first process that carries a role."""
-    return Parts(job, job.plan.carrying(role)[0], 0)
+    return Parts(parts.job, parts.config, parts.carrying(role)[0], 0)
 
 
 def rank_of(parts: Parts, role: str) -> int:
@@ -91,7 +92,7 @@ class Group:
         self.ends = {rank: InprocTransport(wiring, rank) for rank in ranks}
         replays = parts.config.learns_from_replay
         build_buffer = replay_buffer if replays else rollout_buffer
-        self.buffer = build_buffer(at(parts.job, "buffer"), self.ends[self.at_buffer])
+        self.buffer = build_buffer(at(parts, "buffer"), self.ends[self.at_buffer])
         beside = self.buffer if self.at_buffer == self.at_learner else None
         self.embryo, end = parts.embryo(parts.model()), self.ends[self.at_learner]
         if replays:

@@ -16,8 +16,9 @@ from tianji_algos.fields import FieldSpec
 from tianji_cli.config.loader import load_config
 from tianji_cli.errors import UsageError
 from tianji_cli.plan.plan import make_plan
+from tianji_cli.plan.spec import JobSpec
 from tianji_cli.wire.batches import BatchLayout
-from tianji_cli.worker.parts import Job, Parts, spaces_of
+from tianji_cli.worker.parts import Parts, spaces_of
 from tianji_envs.errors import UnsupportedSpaceError
 
 CONFIGS = Path(__file__).parents[3] / "configs"
@@ -35,7 +36,7 @@ class OfFilms(Parts):
 def parts(config_name: str, kind: type[Parts] = OfFilms, *overrides: str) -> Parts:
     config = load_config(str(CONFIGS / f"{config_name}.toml"), ["environment.num_envs=2", *overrides])
     plan = make_plan(config)
-    return kind(Job("", config, plan, Path()), plan.processes[1], 0)
+    return kind(JobSpec("", "", plan, Path(), Path()), config, plan.processes[1], 0)
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ def test_an_actor_has_as_many_threads_for_its_environments_as_cores(tmp_path: Pa
     job = load_config(config, overrides)
     measured = load_config(config, [*overrides, *measuring_settings(job, 8, 1)])
     job = job_of(measured, tmp_path)
-    assert Parts(job, job.plan.processes[ACTOR], 0)._env_threads == 3
+    assert Parts(job, measured, job.plan.processes[ACTOR], 0)._env_threads == 3
 
 
 def test_a_share_is_of_the_batch_the_rollout_stays_whole_and_a_replay_is_filled_first(tmp_path: Path) -> None:

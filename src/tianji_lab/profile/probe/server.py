@@ -23,12 +23,13 @@ from torch import distributed
 
 from tianji_algos.core import Agent, Embryo, Model
 from tianji_cli.config.checks import steps_under_way
-from tianji_cli.config.loader import load_config
+from tianji_cli.config.loader import dump_config, load_config
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError
 from tianji_cli.files.counters import ProductionFile
 from tianji_cli.plan.graph import POLICY, slot_name
 from tianji_cli.plan.plan import Plan, PlannedProcess
+from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.actor.actor import Actor
 from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.replay.store import ReplayStore
@@ -37,7 +38,7 @@ from tianji_cli.roles.learner.learner import Learner
 from tianji_cli.roles.role import run_in_turns
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
 from tianji_cli.worker.build import Wrappers, build_roles
-from tianji_cli.worker.parts import Job, Parts
+from tianji_cli.worker.parts import Parts
 from tianji_cli.worker.wiring import open_transport
 from tianji_envs.core import VectorEnvironment
 from tianji_lab.profile.probe.protocol import (
@@ -87,7 +88,7 @@ def replay_settings(job: JobConfig, fragment_bytes: int) -> list[str]:
     return [f"distribution.buffer.capacity={capacity}", f"training.warmup_steps={capacity}"]
 
 
-def job_of(config: JobConfig, directory: Path) -> Job:
+def job_of(config: JobConfig, directory: Path) -> JobSpec:
     """Plan an actor and a learner with its buffer, each in a process of its own as far as they know."""
     distribution, actor = config.distribution, config.distribution.actor
     processes = (
@@ -98,9 +99,7 @@ def job_of(config: JobConfig, directory: Path) -> Job:
     name = f"probe-{os.getpid()}-{next(_jobs)}"
     place = directory / name
     place.mkdir()
-    # User roles are no part of what is measured.
-    config = config.model_copy(update={"roles": {}})
-    return Job(name, config, Plan(processes, ENGINE, ENGINE), place)
+    return JobSpec(name, dump_config(config), Plan(processes, ENGINE, ENGINE), place, place)
 
 
 class TimedSide:
@@ -111,8 +110,11 @@ class TimedSide:
         restoring_s: seconds spent on initial parameters, which is no role's work.
     """
 
-    def __init__(self, job: Job, rank: int) -> None:
-        self.parts = Parts(job, job.plan.processes[rank], 0)
+    def __init__(self, config: JobConfig, directory: Path, rank: int) -> None:
+        job = job_of(config, directory)
+        # User roles are no part of what is measured.
+        config = config.model_copy(update={"roles": {}})
+        self.parts = Parts(job, config, job.plan.processes[rank], 0)
         self.acting, self.stepping, self.updating, self.drawing = (Stopwatch() for _ in range(4))
         self.restoring_s = 0.0
         self.counters = ProductionFile(None, job.plan.num_actors)
@@ -174,7 +176,7 @@ class ActorSide:
 
     def __init__(self, config: JobConfig, directory: Path) -> None:
         self._steps = config.distribution.actor.send_size
-        self.timed = TimedSide(job_of(config, directory), ACTOR)
+        self.timed = TimedSide(config, directory, ACTOR)
         (actor,) = self.timed.roles
         assert isinstance(actor, Actor)
         self.actor = actor
@@ -226,7 +228,7 @@ class LearnerSide:
     """A learner with its buffer, and the feeder that keeps it supplied."""
 
     def __init__(self, config: JobConfig, directory: Path, recorded: Sequence[Recorded]) -> None:
-        self.timed = TimedSide(job_of(config, directory), LEARNER)
+        self.timed = TimedSide(config, directory, LEARNER)
         parts, (buffer, learner) = self.timed.parts, self.timed.roles
         assert isinstance(buffer, Buffer)
         assert isinstance(learner, Learner)
