@@ -30,7 +30,7 @@ from tianji_cli.files.saved import Progress
 from tianji_cli.plan.plan import make_plan
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, Replay, ReplaySettings
-from tianji_cli.roles.learner.episodes import Episodes
+from tianji_cli.roles.learner.learner import Episodes
 from tianji_cli.wire.batches import BatchArrays, BatchLayout
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
 from tianji_cli.worker.parts import Parts

@@ -19,10 +19,10 @@ from tianji_cli.files.regular import MOST_DOCUMENT_BYTES, read_regular
 from tianji_cli.files.rundir import DEFAULT_OUT, NoSuchRunError, RunDirectory
 from tianji_cli.plan.plan import this_host
 from tianji_cli.signals import INTERRUPTED
-from tianji_cli.telemetry.display import choose_display
 from tianji_cli.telemetry.metrics import MetricsFollower, Roles, Row, has_writer, read_summary
 from tianji_cli.telemetry.report import print_result
 from tianji_cli.telemetry.snapshot import Summary
+from tianji_cli.telemetry.telemetry import choose_display
 
 LOOK_S: Final = 0.5
 """Seconds between two looks at the files. No event says that they have grown: the run may be on another host,

@@ -30,9 +30,8 @@ from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.job_view import Overview
 from tianji_cli.root.root import GroupLosses, Root
 from tianji_cli.signals import Interruption, StopSignals
-from tianji_cli.telemetry.display import choose_display
 from tianji_cli.telemetry.snapshot import Summary
-from tianji_cli.telemetry.telemetry import Telemetry, unwaited
+from tianji_cli.telemetry.telemetry import Telemetry, choose_display, unwaited
 from tianji_cli.wire.address import (
     LOOPBACK,
     JobKey,

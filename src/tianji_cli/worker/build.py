@@ -32,8 +32,7 @@ from tianji_cli.roles.learner.data_source import (
     ReplaySource,
     RolloutSource,
 )
-from tianji_cli.roles.learner.episodes import Episodes
-from tianji_cli.roles.learner.learner import Learner, Publisher
+from tianji_cli.roles.learner.learner import Episodes, Learner, Publisher
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import (
     Follower,

@@ -27,7 +27,7 @@ from tianji_cli.files.saved import LAST, Progress, checkpoints_of
 from tianji_cli.plan.plan import PlannedProcess
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.roles.buffer.replay.replay import PRIORITY, kept_first
-from tianji_cli.roles.learner.episodes import Episodes
+from tianji_cli.roles.learner.learner import Episodes
 from tianji_cli.wire.batches import BatchLayout
 from tianji_cli.wire.fragment import FragmentLayout, common_fields
 from tianji_cli.wire.records import job_number

@@ -28,8 +28,7 @@ from tianji_cli.files.saved import Progress
 from tianji_cli.plan.graph import FRAGMENTS
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.plan.spec import JobSpec
-from tianji_cli.roles.learner.episodes import Episodes
-from tianji_cli.roles.learner.learner import Learner, Publisher
+from tianji_cli.roles.learner.learner import Episodes, Learner, Publisher
 from tianji_cli.roles.learner.parallel.all_reduce import AllReduceGroup
 from tianji_cli.roles.learner.parallel.followers import Follower
 from tianji_cli.roles.learner.parallel.scatter import Leader

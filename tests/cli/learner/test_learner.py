@@ -20,8 +20,7 @@ from tianji_cli.files.saved import Progress
 from tianji_cli.roles.buffer.buffer import Buffer
 from tianji_cli.roles.buffer.rollout import RolloutStore
 from tianji_cli.roles.learner.data_source import RolloutSource
-from tianji_cli.roles.learner.episodes import Episodes
-from tianji_cli.roles.learner.learner import Learner, Publisher
+from tianji_cli.roles.learner.learner import Episodes, Learner, Publisher
 from tianji_cli.roles.role import run_in_turns
 from tianji_cli.root.accounting import reconcile
 from tianji_cli.wire.fragment import FragmentStats

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tianji_cli.config.schema import Stop
-from tianji_cli.roles.learner.episodes import WINDOW, Episodes
+from tianji_cli.roles.learner.learner import WINDOW, Episodes
 from tianji_cli.wire.fragment import ended
 
 returns = st.lists(st.integers(-500, 500).map(float), max_size=60)
@@ -110,7 +110,8 @@ def test_where_nothing_is_won_there_is_no_win_rate() -> None:
 def reached(rule: Stop, env_steps: int, returns: list[float], wins: list[bool] | None = None) -> str | None:
     episodes = Episodes()
     episodes.record(returns, 0.0, wins or ())
-    return episodes.reached(rule, env_steps)
+    held = episodes.reached(rule.targets, env_steps)
+    return next(iter(rule.reached(held).values()), None)
 
 
 def test_steps_end_a_run_when_as_many_were_received() -> None:

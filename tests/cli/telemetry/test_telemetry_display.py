@@ -18,15 +18,15 @@ import pytest
 from rich.console import Console
 
 from tianji_cli.telemetry.bottleneck import TRAINING_BOUND
-from tianji_cli.telemetry.display import LEVELS, LiveDisplay, render, sparkline
 from tianji_cli.telemetry.snapshot import Snapshot, StopProgress
+from tianji_cli.telemetry.telemetry import LEVELS, LiveDisplay, render, sparkline
 from tianji_cli.wire.reports import Evaluating
 
 PROGRAM = """
 import os, signal, sys, threading
 sys.path.insert(0, sys.argv[1])
 from conftest import build_snapshot
-from tianji_cli.telemetry.display import choose_display
+from tianji_cli.telemetry.telemetry import choose_display
 actors, seconds = int(sys.argv[2]), int(sys.argv[3])
 display = choose_display("ppo_cartpole  experiments/ppo_cartpole/3", quiet=False, stream=sys.stderr)
 display.event("4 processes started")
