@@ -44,7 +44,6 @@ PRELOAD: Final = (
     "tianji_cli.telemetry.plots",
     "tianji_cli.telemetry.metrics",
     "tensorboard.compat.proto.event_pb2",
-    "tianji_cli.worker.preload",
     "tianji_lab.bench.run",
     "tianji_lab.profile.run",
     "tianji_lab.profile.probe.probe",
@@ -478,6 +477,7 @@ def main() -> None:
     sys.path[0] = str(TIANJI.parent)  # As in the command.
     for module in PRELOAD:
         importlib.import_module(module)
+    importlib.import_module("tianji_cli.launch.fork_server").preload()
     gc.collect()
     gc.freeze()
     serve(channel)

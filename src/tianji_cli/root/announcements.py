@@ -1,4 +1,4 @@
-"""What the root tells the user while a job runs: phases, slow or silent workers, lost output."""
+"""What the root tells the user while a job runs: phases, slow or silent workers, lost output and frames."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from tianji_cli.plan.plan import Plan
+from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.bottleneck import Receiver
+from tianji_cli.root.job_view import Overview
 from tianji_cli.signals import BEGAN_S
 from tianji_cli.telemetry.snapshot import Snapshot
+from tianji_cli.wire.control import ControlServer
 
 SLOW_START_S: Final = 30.0
 """A process that is not ready after so long is named, once: only the user ends a start that hangs."""
@@ -126,3 +129,41 @@ class Silence:
         late = [rank for rank in ranks if rank not in self._late and now - self._heard[rank] > LATE_S]
         self._late.update(late)
         return late
+
+
+class Rejections:
+    """Adds up the frames that roles, the control channel and the root's own endpoint have rejected."""
+
+    def __init__(
+        self,
+        overview: Overview,
+        control: ControlServer,
+        averaging: RootEndpoint,
+        say: Callable[[str], None],
+    ) -> None:
+        self._overview = overview
+        self._control = control
+        self._averaging = averaging
+        self._say = say
+        self._reported: set[str] = set()
+
+    @property
+    def total(self) -> int:
+        """Frames rejected so far."""
+        return sum(count for _, count, _ in self._all())
+
+    def report(self) -> None:
+        """Tell the user of each role's first rejection; the summary counts the rest."""
+        for whom, count, why in self._all():
+            if whom not in self._reported:
+                self._reported.add(whom)
+                self._say(f"{whom} refused {count} frame{'s' if count > 1 else ''} (such as: {why})")
+
+    def _all(self) -> list[tuple[str, int, str]]:
+        rejections = self._overview.rejections()
+        if self._control.rejected:
+            rejections.append(("the control channel", self._control.rejected, self._control.last_rejection))
+        count, why = self._averaging.rejected
+        if count:
+            rejections.append(("the root", count, why))
+        return rejections

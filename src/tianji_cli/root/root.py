@@ -9,7 +9,7 @@ stopping have time limits, so that nothing hangs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Final
 
@@ -18,21 +18,21 @@ from tianji_cli.files.counters import ProductionFile
 from tianji_cli.files.regular import open_to_append
 from tianji_cli.launch.local import WorkerProcess
 from tianji_cli.launch.worker_pool import WorkerPool, refuse_late
-from tianji_cli.plan.graph import graph_of
+from tianji_cli.plan.graph import RoleGraph, graph_of
 from tianji_cli.plan.plan import Plan
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.root.accounting import Account, reconcile
-from tianji_cli.root.announcements import Announcements
+from tianji_cli.root.announcements import Announcements, Rejections
 from tianji_cli.root.averaging import RootEndpoint
 from tianji_cli.root.goals import ProductionGoal, StopRules
 from tianji_cli.root.job_view import Overview, choose_best
-from tianji_cli.root.membership import Membership, Rejections
 from tianji_cli.root.shutdown import EvaluationWatch, Outcome, Phase, Shutdown
 from tianji_cli.signals import StopSignals
 from tianji_cli.telemetry.snapshot import Status, Summary
 from tianji_cli.telemetry.telemetry import Telemetry
 from tianji_cli.wire.control import ControlServer
 from tianji_cli.wire.messages import (
+    Addresses,
     Arrive,
     Began,
     Exited,
@@ -421,6 +421,60 @@ class Root:
 
 def _cause(own: ProcessSpec, what: str) -> str:
     return f"{own.title}{what} (its output: {own.log})"
+
+
+class Membership:
+    """Keeps the addresses of registered ranks, and sends each rank those of its neighbours."""
+
+    def __init__(self, plan: Plan, graph: RoleGraph, control: ControlServer) -> None:
+        self._control = control
+        self._incarnations = dict.fromkeys(range(len(plan.processes)), 0)
+        self._neighbours = graph.neighbours(plan)
+        self._addresses: dict[int, str] = {}
+        self._sent: dict[int, Mapping[int, str]] = {}
+
+    @property
+    def registered(self) -> set[int]:
+        """Ranks that can be reached."""
+        return set(self._addresses)
+
+    def begin(self, rank: int, incarnation: int) -> None:
+        """A rank is started, perhaps again."""
+        self._incarnations[rank] = incarnation
+        self.leave([rank])
+
+    def is_current(self, rank: int, incarnation: int) -> bool:
+        """Whether this is the present life of a rank."""
+        return self._incarnations[rank] == incarnation
+
+    def register(self, message: Register) -> None:
+        """Note where a rank is."""
+        self._addresses[message.rank] = message.address
+
+    def leave(self, ranks: Iterable[int]) -> None:
+        """Forget ranks that do not come back."""
+        for rank in ranks:
+            self._addresses.pop(rank, None)
+            self._sent.pop(rank, None)
+
+    def introduce(self, everyone: set[int], root: Mapping[int, str]) -> Mapping[int, str] | None:
+        """Send each rank the addresses of its neighbours, unless it has them.
+
+        Args:
+            root: the root's own address by its rank, if it has one.
+
+        Returns:
+            The addresses, by rank; None as long as one is missing.
+        """
+        if not everyone <= self._addresses.keys():
+            return None
+        addresses = self._addresses | dict(root)
+        for rank in everyone:
+            known = {peer: addresses[peer] for peer in self._neighbours[rank] if peer in addresses}
+            if self._sent.get(rank) != known:
+                self._sent[rank] = known
+                self._control.send(rank, Addresses(addresses=known))
+        return addresses
 
 
 class GroupLosses:

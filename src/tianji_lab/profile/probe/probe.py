@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from tianji_cli.errors import describe
 from tianji_cli.launch.children import end_with_parent
+from tianji_cli.launch.fork_server import preload
 from tianji_cli.roles.role import RoleError
 from tianji_lab.profile.probe.protocol import STEP, Answer, Failed
 
@@ -35,7 +36,7 @@ def main() -> None:
     # As in every process of a job, before the libraries that read them.
     for library in ("OMP", "OPENBLAS", "MKL"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
-    importlib.import_module("tianji_cli.worker.preload")
+    preload()
     # Only now may numpy and torch be imported.
     server = importlib.import_module("tianji_lab.profile.probe.server").ProbeServer()
     try:
