@@ -104,9 +104,8 @@ def _work(
     # Imported here so that the process has its title and its log before the first slow or failing import.
     import torch  # noqa: PLC0415
 
-    from tianji_cli.worker.build import build_evaluator, build_roles  # noqa: PLC0415
+    from tianji_cli.worker.build import build_evaluator, build_roles, open_transport  # noqa: PLC0415
     from tianji_cli.worker.parts import Parts  # noqa: PLC0415
-    from tianji_cli.worker.wiring import open_transport  # noqa: PLC0415
 
     process = job.plan.processes[own.rank]
     torch.set_num_threads(process.threads)

@@ -10,8 +10,8 @@ from tianji_cli.config.loader import load_config
 from tianji_cli.plan.plan import Host, make_plan
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.root.accounting import Account, reconcile
+from tianji_cli.worker.build import wiring_of
 from tianji_cli.worker.parts import Parts
-from tianji_cli.worker.wiring import wiring_of
 from tianji_transports.composite import edge_capabilities
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport

@@ -40,9 +40,9 @@ from tianji_cli.worker.build import (
     replay_source,
     rollout_buffer,
     rollout_source,
+    wiring_of,
 )
 from tianji_cli.worker.parts import Parts
-from tianji_cli.worker.wiring import wiring_of
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import EngineOptions, Full, Transport
 

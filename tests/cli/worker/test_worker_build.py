@@ -20,9 +20,8 @@ from tianji_cli.roles.buffer.buffer import ReplayBuffer
 from tianji_cli.roles.buffer.replay.file import ReplayFileError
 from tianji_cli.roles.learner.data_source import ReplaySource, RolloutSource
 from tianji_cli.wire.fragment import Fragment
-from tianji_cli.worker.build import replay_buffer, replay_source, rollout_buffer, rollout_source
+from tianji_cli.worker.build import replay_buffer, replay_source, rollout_buffer, rollout_source, wiring_of
 from tianji_cli.worker.parts import Parts
-from tianji_cli.worker.wiring import wiring_of
 from tianji_transports.core import FULL
 from tianji_transports.inproc import InprocTransport
 

@@ -37,9 +37,8 @@ from tianji_cli.roles.learner.data_source import DataSource
 from tianji_cli.roles.learner.learner import Learner
 from tianji_cli.roles.role import run_in_turns
 from tianji_cli.wire.parameters import PublishedPolicy, policy_layout
-from tianji_cli.worker.build import Wrappers, build_roles
+from tianji_cli.worker.build import Wrappers, build_roles, open_transport
 from tianji_cli.worker.parts import Parts
-from tianji_cli.worker.wiring import open_transport
 from tianji_envs.core import VectorEnvironment
 from tianji_lab.profile.probe.protocol import (
     Acted,
