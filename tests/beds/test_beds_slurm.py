@@ -21,6 +21,20 @@ line = f"{ranks.rank} of {ranks.size} on {os.environ['SLURMD_NODENAME']}, {ranks
 print(line, flush=True)
 """
 
+BEGINS_WITH_A_USED_HEAP = """
+import ctypes, os
+from tianji_transports.mpi import world
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+blocks = [(libc.malloc(nbytes), nbytes) for nbytes in (24, 64, 200, 700, 1500, 3000, 8000) * 2000]
+for block, nbytes in blocks:
+    ctypes.memmove(block, os.urandom(nbytes), nbytes)
+for block, _ in blocks:
+    libc.free(block)
+print(world.initialise().allreduce(1), "met over", os.environ.get(world.NETMOD), flush=True)
+"""
+
 HOLDS_A_SLURM = """
 import sys, time
 from beds.slurm import Slurm
@@ -53,6 +67,16 @@ def test_mpi_ranks_meet_under_pmi2(slurm: Slurm) -> None:
         "1 of 3 on n1, 3 met",
         "2 of 3 on n2, 3 met",
     ], ranks.stderr
+
+
+def test_ranks_with_used_heaps_put_no_more_into_slurms_store_than_it_reads(slurm: Slurm) -> None:
+    """With UCX one start in twenty failed. A choice of the user's stands."""
+    command = (sys.executable, "-c", BEGINS_WITH_A_USED_HEAP)
+    for _ in range(3):
+        ranks = slurm.run("srun", "--mpi=pmi2", "-N2", "-n3", *command)
+        assert ranks.stdout.splitlines() == ["3 met over ofi"] * 3, ranks.stderr
+    chosen = slurm.run("srun", "--mpi=pmi2", "-n1", *command, environment={"MPIR_CVAR_CH4_NETMOD": "ucx"})
+    assert chosen.stdout.splitlines() == ["1 met over ucx"], chosen.stderr
 
 
 def test_nothing_of_a_slurm_outlives_a_killed_maker(slurm: Slurm) -> None:

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self
@@ -189,7 +189,8 @@ class World:
     """
 
     def __init__(self, launch: Launch) -> None:
-        self._comm = _begin_mpi()
+        self._mpi = _load_mpi()
+        self._comm = self._mpi.initialise()
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
         # MPICH tells the survivors of a dead rank by this signal, whose default would end them too.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -205,7 +206,7 @@ class World:
         here = this_host()
         mine = json.dumps([here.name, here.cores]).encode().ljust(PLACE_BYTES)
         everybody = bytearray(PLACE_BYTES * self.size)
-        self._comm.Allgather(mine, everybody)
+        self._mpi.sleep_until(self._comm.Iallgather(mine, everybody))
         said = [
             json.loads(everybody[i * PLACE_BYTES : (i + 1) * PLACE_BYTES].decode()) for i in range(self.size)
         ]
@@ -220,7 +221,8 @@ class World:
         """Rank 0 says where its control channel is, or that there is nothing to do; the others hear it."""
         said = b"" if root is None else json.dumps(asdict(root)).encode()
         message = bytearray(said.ljust(PLACE_BYTES))
-        self._comm.Bcast(message, root=0)
+        # The root builds an environment and a model before it says anything: seconds, on cores that it needs.
+        self._mpi.sleep_until(self._comm.Ibcast(message, root=0))
         self._briefed = True
         text = message.decode().strip()
         if not text:
@@ -237,19 +239,18 @@ class World:
 
     def abort(self, reason: str, status: int = 1) -> NoReturn:
         """End all ranks at once: one is dead, and without it they would wait in vain to end together."""
-        from tianji_transports.mpi import world as mpi_world  # noqa: PLC0415
+        abort: Callable[[int, str], NoReturn] = self._mpi.abort
+        abort(status, reason)
 
-        mpi_world.abort(status, reason)
 
-
-def _begin_mpi() -> Any:
+def _load_mpi() -> Any:
     try:
         from tianji_transports.mpi import world as mpi_world  # noqa: PLC0415
     except (ImportError, RuntimeError) as cause:
         raise UsageError(
             f"an MPI launcher has started this, and mpi4py does not load ({cause}): pip install 'tianji[mpi]'"
         ) from cause
-    return mpi_world.initialise()
+    return mpi_world
 
 
 def serve(launch: Launch) -> int:

@@ -36,7 +36,7 @@ from mpi4py import MPI  # noqa: E402 - after it was told not to initialise
 
 from tianji_transports.errors import TransportError  # noqa: E402
 
-__all__ = ["MPI", "abort", "discard", "finalise", "initialise", "largest_tag", "leave", "reap"]
+__all__ = ["MPI", "abort", "discard", "finalise", "initialise", "largest_tag", "leave", "reap", "sleep_until"]
 
 FINALISE_S = 60.0
 """How long a process that has ended waits for the others of the job."""
@@ -48,6 +48,8 @@ PAUSE_S = 0.001
 SHARED_MEMORY = re.compile(r"/dev/shm/mpich_shm_\w+$")  # noqa: S108 - MPICH's, not ours
 LEAST_LARGEST_TAG = 32767
 """The standard's minimum."""
+NETMOD = "MPIR_CVAR_CH4_NETMOD"
+"""Environment variable by which MPICH is told which of its network modules to use."""
 
 _adrift: list[tuple[MPI.Request, object]] = []
 """Sends that no endpoint waits for, with the memory that MPI may still read."""
@@ -62,6 +64,7 @@ def initialise() -> MPI.Intracomm:
     if MPI.Is_finalized():
         raise TransportError("MPI has ended in this process and cannot begin again")
     if not MPI.Is_initialized():
+        _avoid_long_cards()
         try:
             MPI.Init_thread(MPI.THREAD_FUNNELED)
         except MPI.Exception as error:
@@ -77,6 +80,20 @@ def initialise() -> MPI.Intracomm:
 _hooked: list[int] = []
 
 
+def _avoid_long_cards() -> None:
+    """Under Slurm, have MPICH use libfabric if it has that as well as UCX, unless the user has chosen.
+
+    With UCX each process puts 4 KiB into Slurm's key-value store, beginning with its address; whatever lies
+    behind that in memory goes along. Runs of zeros are shortened, and where there are too few of them a line
+    is longer than the 1,024 bytes that Slurm's PMI reads: "value not properly terminated in client request",
+    and the job dies or hangs as it starts (3 of 60 starts with a used heap). libfabric's addresses are short.
+    """
+    device = re.search(r"^MPICH Device:\s*ch4:(.*)$", MPI.Get_library_version(), re.MULTILINE)
+    has_both = device is not None and {"ucx", "ofi"} <= set(re.split(r"[ ,]+", device[1].strip()))
+    if has_both and "SLURM_STEP_ID" in os.environ and "PMI_FD" in os.environ:
+        os.environ.setdefault(NETMOD, "ofi")
+
+
 def _unlink_shared_memory() -> None:
     """Take the name off MPICH's shared memory, which every process of the host has mapped by now.
 
@@ -86,6 +103,12 @@ def _unlink_shared_memory() -> None:
         found = SHARED_MEMORY.search(line)
         if found is not None:
             Path(found[0]).unlink(missing_ok=True)
+
+
+def sleep_until(request: MPI.Request) -> None:
+    """Wait for a request whose other side may take seconds; MPI's own wait would keep a core busy."""
+    while not request.Test():
+        time.sleep(PAUSE_S)
 
 
 def largest_tag() -> int:
