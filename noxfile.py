@@ -83,7 +83,10 @@ def times(session: nox.Session) -> None:
 
 @nox.session
 def mutants(session: nox.Session) -> None:
-    """Put the mistakes of benchmarks/mutants into a copy of what is committed, and see if tests find them."""
+    """Put the mistakes of benchmarks/mutants into a copy of what is committed, and see if tests find them.
+
+    A hunt of all of them that is over belongs in last_hunt.jsonl: what found a mutant is tried first next time.
+    """
     copy = Path(session.create_tmp()) / "copy"
     shutil.rmtree(copy, ignore_errors=True)
     session.run("git", "clone", "--quiet", str(ROOT), str(copy), external=True)

@@ -1,6 +1,7 @@
 """Puts the drawn mistakes into the code, one after another, and sees whether the tests find them.
 
-It changes the files beside it and puts them back: run it on a copy, as ``nox -s mutants`` does.
+It changes the files beside it and puts them back: run it on a copy, as ``nox -s mutants`` does. The test that
+found a mutant in the last hunt (``last_hunt.jsonl``) is tried first, and the tests of its area if it passes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ MARK: Final = "TIANJI_MUTANT"
 """An environment variable by which processes are found that a mutant left behind."""
 MOST_MOVED: Final = 30
 """Lines by which a drawn one may have moved."""
+SOME_FAILED: Final = 1
+"""Pytest's exit status; others say that it could not run what it was told to."""
 LIMIT_S: Final = 900.0
 """Tests that take longer hang: found."""
 
@@ -41,8 +44,8 @@ def main() -> int:
     options = parser.parse_args()
     areas = tomllib.loads((HERE / "areas.toml").read_text())
     drawn: list[Mutant] = json.loads((HERE / "drawn.json").read_text())
-    lines = options.out.read_text().splitlines() if options.out.exists() else []
-    known = [json.loads(line) for line in lines]
+    known = results_in(options.out)
+    last = {result["number"]: test_of(result["found_by"]) for result in results_in(HERE / "last_hunt.jsonl")}
     done = {result["number"] for result in known}
     wanted = [one for one in drawn if one["number"] not in done and _is_wanted(one, options.only)]
     tests = {area: ["tests"] if options.whole else about["tests"] for area, about in areas.items()}
@@ -53,13 +56,31 @@ def main() -> int:
         for mutant in wanted:
             began = time.monotonic()
             with changed(mutant):
-                found_by = run_tests(tests[mutant["area"]], str(mutant["number"]))
+                found_by = hunt(mutant, last.get(mutant["number"]), tests[mutant["area"]])
             result = {"number": mutant["number"], "found_by": found_by}
             known.append(result)
             results.write(json.dumps(result | {"seconds": round(time.monotonic() - began, 1)}) + "\n")
             results.flush()
             print(f"{mutant['number']:4} {mutant['area']:14} {found_by or 'NOT FOUND'}", flush=True)
     return _report(drawn, known)
+
+
+def results_in(path: Path) -> list[dict[str, Any]]:
+    """Read what a hunt has written; nothing if there is no such file."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def test_of(found_by: str | None) -> str | None:
+    """Take the test out of pytest's line on it."""
+    return found_by.removeprefix("FAILED ").partition(" - ")[0] if found_by else None
+
+
+def hunt(mutant: Mutant, last: str | None, tests: Sequence[str]) -> str | None:
+    """Try the test that found it last, then all tests of its area; say which found it, or None."""
+    number = str(mutant["number"])
+    if last is not None and (found_by := run_tests([last], number, only_failures=True)) is not None:
+        return found_by
+    return run_tests(tests, number)
 
 
 def _is_wanted(mutant: Mutant, only: Sequence[int] | None) -> bool:
@@ -85,8 +106,11 @@ def changed(mutant: Mutant) -> Iterator[None]:
         path.write_text(code)
 
 
-def run_tests(tests: Sequence[str], mark: str) -> str | None:
-    """Run tests until one fails; say which did, or None."""
+def run_tests(tests: Sequence[str], mark: str, *, only_failures: bool = False) -> str | None:
+    """Run tests until one fails; say which did, or None.
+
+    With ``only_failures`` tests that are not there, or cannot be collected, say nothing either.
+    """
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
     mark = f"{mark} of {os.getpid()}"  # Another hunt has mutants of the same numbers.
     environment = {**os.environ, MARK: mark}
@@ -105,7 +129,7 @@ def run_tests(tests: Sequence[str], mark: str) -> str | None:
             said = "tests that hang"
         finally:
             _kill_all(mark)
-    if process.returncode == 0:
+    if process.returncode == 0 or (only_failures and process.returncode != SOME_FAILED):
         return None
     named = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
     return named[0][:200] if named else said.strip().splitlines()[-1][:200]
