@@ -85,7 +85,7 @@ def times(session: nox.Session) -> None:
 def mutants(session: nox.Session) -> None:
     """Put the mistakes of benchmarks/mutants into a copy of what is committed, and see if tests find them.
 
-    A hunt of all of them that is over belongs in last_hunt.jsonl: what found a mutant is tried first next time.
+    A hunt of all of them belongs in last_hunt.jsonl: what found a mutant is tried first next time.
     """
     copy = Path(session.create_tmp()) / "copy"
     shutil.rmtree(copy, ignore_errors=True)

@@ -71,8 +71,9 @@ def results_in(path: Path) -> list[dict[str, Any]]:
 
 
 def test_of(found_by: str | None) -> str | None:
-    """Take the test out of pytest's line on it."""
-    return found_by.removeprefix("FAILED ").partition(" - ")[0] if found_by else None
+    """Take the test out of pytest's line on it; None if no single test failed."""
+    failed = (found_by or "").startswith("FAILED ")
+    return found_by.removeprefix("FAILED ").partition(" - ")[0] if found_by and failed else None
 
 
 def hunt(mutant: Mutant, last: str | None, tests: Sequence[str]) -> str | None:

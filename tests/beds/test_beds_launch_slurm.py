@@ -10,7 +10,7 @@ import pytest
 from beds.slurm import Slurm
 from beds.training import TIANJI, finished_summary, hosts_of, write_config
 
-MPI = pytest.param("mpi", marks=pytest.mark.alone)  # Ranks that MPI lets wait keep a core busy.
+MPI = pytest.param("mpi", marks=pytest.mark.alone)  # MPI's own start and end keep a core busy for each rank.
 
 
 def launch(slurm: Slurm, place: Path, config: Path, *options: str) -> int:

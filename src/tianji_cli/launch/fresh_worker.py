@@ -18,7 +18,7 @@ from tianji_cli.plan.spec import JobSpec, ProcessSpec
 from tianji_cli.wire.messages import BuildOutput
 
 Specs = tuple[JobSpec, ProcessSpec | None]
-"""Of a worker; of a build, which is no process of the plan, the job's alone."""
+"""What a process that begins anew is told; a build has no process spec, since it is in no plan."""
 
 _SPECS: Final[TypeAdapter[Specs]] = TypeAdapter(Specs)
 

@@ -26,7 +26,7 @@ from tianji_cli.files.rundir import RunDirectory
 from tianji_cli.launch.children import end_with_parent, python_command
 from tianji_cli.plan.plan import Host, this_host
 from tianji_cli.plan.spec import JobSpec, ProcessSpec
-from tianji_cli.signals import INTERRUPTED, STOP_SIGNALS
+from tianji_cli.signals import INTERRUPTED, STOP_SIGNALS, held_back
 from tianji_cli.wire.address import LOOPBACK, JobKey, RootAddress, address_towards, parse_address
 from tianji_cli.wire.control import ControlClient
 from tianji_cli.wire.messages import Arrive, Began, Begin, Dismiss, Exited, Prepare, Present
@@ -206,7 +206,8 @@ class World:
         here = this_host()
         mine = json.dumps([here.name, here.cores]).encode().ljust(PLACE_BYTES)
         everybody = bytearray(PLACE_BYTES * self.size)
-        self._mpi.sleep_until(self._comm.Iallgather(mine, everybody))
+        with held_back():  # An interruption would free memory that MPI goes on writing to.
+            self._mpi.sleep_until(self._comm.Iallgather(mine, everybody))
         said = [
             json.loads(everybody[i * PLACE_BYTES : (i + 1) * PLACE_BYTES].decode()) for i in range(self.size)
         ]
@@ -222,7 +223,8 @@ class World:
         said = b"" if root is None else json.dumps(asdict(root)).encode()
         message = bytearray(said.ljust(PLACE_BYTES))
         # The root builds an environment and a model before it says anything: seconds, on cores that it needs.
-        self._mpi.sleep_until(self._comm.Ibcast(message, root=0))
+        with held_back():
+            self._mpi.sleep_until(self._comm.Ibcast(message, root=0))
         self._briefed = True
         text = message.decode().strip()
         if not text:

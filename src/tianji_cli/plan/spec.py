@@ -21,8 +21,8 @@ from tianji_cli.wire.messages import first_mistake
 class JobSpec:
     """What all processes of a job on one host share.
 
-    Where roles are built without a root, as for a first build, an evaluation or a measurement, what comes
-    after ``progress`` may be left out.
+    Where roles are built without a root, as for a first build, an evaluation or a measurement, only what has
+    no default is given.
 
     Attributes:
         id: of the job; unique on the host.
@@ -77,9 +77,12 @@ class JobSpec:
             ValueError: it is no job spec.
         """
         try:
-            return _JOB.validate_json(said)
+            job = _JOB.validate_json(said)
         except ValidationError as cause:
             raise ValueError(first_mistake(cause)) from cause
+        if job.root is None:
+            raise ValueError("root: missing")
+        return job
 
     def process(self, rank: int, incarnation: int = 0) -> ProcessSpec:
         """Describe a process on this host."""

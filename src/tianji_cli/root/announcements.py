@@ -1,4 +1,4 @@
-"""What the root tells the user while a job runs: phases, slow or silent workers, lost output and frames."""
+"""What the root tells the user while a job runs: phases, slow workers, lost output, rejected frames."""
 
 from __future__ import annotations
 

@@ -110,8 +110,7 @@ def test_where_nothing_is_won_there_is_no_win_rate() -> None:
 def reached(rule: Stop, env_steps: int, returns: list[float], wins: list[bool] | None = None) -> str | None:
     episodes = Episodes()
     episodes.record(returns, 0.0, wins or ())
-    held = episodes.reached(rule.targets, env_steps)
-    return next(iter(rule.reached(held).values()), None)
+    return episodes.reached(rule, env_steps)
 
 
 def test_steps_end_a_run_when_as_many_were_received() -> None:

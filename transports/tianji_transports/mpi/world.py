@@ -48,6 +48,8 @@ PAUSE_S = 0.001
 SHARED_MEMORY = re.compile(r"/dev/shm/mpich_shm_\w+$")  # noqa: S108 - MPICH's, not ours
 LEAST_LARGEST_TAG = 32767
 """The standard's minimum."""
+MPIEXEC_PIPE = "HYDI_CONTROL_FD"
+"""Environment variable that MPICH's mpiexec sets."""
 NETMOD = "MPIR_CVAR_CH4_NETMOD"
 """Environment variable by which MPICH is told which of its network modules to use."""
 
@@ -64,7 +66,7 @@ def initialise() -> MPI.Intracomm:
     if MPI.Is_finalized():
         raise TransportError("MPI has ended in this process and cannot begin again")
     if not MPI.Is_initialized():
-        _avoid_long_cards()
+        _avoid_long_addresses()
         try:
             MPI.Init_thread(MPI.THREAD_FUNNELED)
         except MPI.Exception as error:
@@ -80,7 +82,7 @@ def initialise() -> MPI.Intracomm:
 _hooked: list[int] = []
 
 
-def _avoid_long_cards() -> None:
+def _avoid_long_addresses() -> None:
     """Under Slurm, have MPICH use libfabric if it has that as well as UCX, unless the user has chosen.
 
     With UCX each process puts 4 KiB into Slurm's key-value store, beginning with its address; whatever lies
@@ -90,7 +92,9 @@ def _avoid_long_cards() -> None:
     """
     device = re.search(r"^MPICH Device:\s*ch4:(.*)$", MPI.Get_library_version(), re.MULTILINE)
     has_both = device is not None and {"ucx", "ofi"} <= set(re.split(r"[ ,]+", device[1].strip()))
-    if has_both and "SLURM_STEP_ID" in os.environ and "PMI_FD" in os.environ:
+    # Under an mpiexec of MPICH's, in a job of Slurm's or not, it is mpiexec that keeps what processes say.
+    by_srun = {"SLURM_STEP_ID", "PMI_FD"} <= os.environ.keys() and MPIEXEC_PIPE not in os.environ
+    if has_both and by_srun:
         os.environ.setdefault(NETMOD, "ofi")
 
 

@@ -107,7 +107,7 @@ class Learner(Role):
         self._embryo = embryo
         self._source = source
         self._transport = transport
-        self._stop, self._targets = stop, stop.targets
+        self._stop = stop
         self._checkpoints = checkpoints
         self._checkpoint_every_s = checkpoint_every_s
         self._progress = progress
@@ -159,9 +159,8 @@ class Learner(Role):
             return bool(arrivals)
         if arrivals:
             env_steps = self._progress.env_steps if self._groups == 1 else None
-            held = self._episodes.reached(self._targets, env_steps)
-            if held:
-                self._finished = next(iter(self._stop.reached(held).values()))
+            self._finished = self._episodes.reached(self._stop, env_steps)
+            if self._finished is not None:
                 return True
             if self._leader is None:
                 self._embryo.schedule(self._job_env_steps)
@@ -401,22 +400,14 @@ class Episodes:
         self._sum = float(self._recent[: self.in_mean].sum())
         return improved
 
-    def reached(self, targets: Mapping[str, float], env_steps: int | None) -> dict[str, float]:
-        """Return the values that have reached the targets of stop rules, by rule.
-
-        Args:
-            env_steps: None leaves these to the root.
-        """
+    def reached(self, stop: Stop, env_steps: int | None) -> str | None:
+        """Return which rule ends training now, or None; without ``env_steps`` the root looks at those."""
         values = {
             "mean_return": self.mean if self.full else None,
             "win_rate": self.win_rate if self.full else None,
             "env_steps": env_steps,
         }
-        return {
-            rule: value
-            for rule, value in values.items()
-            if value is not None and value >= targets.get(rule, math.inf)
-        }
+        return next(iter(stop.reached(values).values()), None)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run continues; the recent returns are not of it, since episodes begin anew."""

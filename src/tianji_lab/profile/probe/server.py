@@ -110,9 +110,9 @@ class TimedSide:
     """
 
     def __init__(self, config: JobConfig, directory: Path, rank: int) -> None:
-        job = job_of(config, directory)
         # User roles are no part of what is measured.
         config = config.model_copy(update={"roles": {}})
+        job = job_of(config, directory)
         self.parts = Parts(job, config, job.plan.processes[rank], 0)
         self.acting, self.stepping, self.updating, self.drawing = (Stopwatch() for _ in range(4))
         self.restoring_s = 0.0
