@@ -27,8 +27,6 @@ MARK: Final = "TIANJI_MUTANT"
 """An environment variable by which processes are found that a mutant left behind."""
 MOST_MOVED: Final = 30
 """Lines by which a drawn one may have moved."""
-SOME_FAILED: Final = 1
-"""Pytest's exit status; others say that it could not run what it was told to."""
 LIMIT_S: Final = 900.0
 """Tests that take longer hang: found."""
 
@@ -49,14 +47,20 @@ def main() -> int:
     done = {result["number"] for result in known}
     wanted = [one for one in drawn if one["number"] not in done and _is_wanted(one, options.only)]
     tests = {area: ["tests"] if options.whole else about["tests"] for area, about in areas.items()}
-    for area in sorted({mutant["area"] for mutant in wanted}):
-        if (failed := run_tests(tests[area], "none")) is not None:
-            sys.exit(f"{area}: without any mutant there is {failed}")
+    first = {one["number"]: test for one in wanted if (test := last.get(one["number"])) is not None}
+    if first and run_tests(sorted(set(first.values())), "none") is not None:
+        print("not all tests of the last hunt are there and pass; whole areas are tried", flush=True)
+        first.clear()
+    passing: set[str] = set()
     with options.out.open("a") as results:
         for mutant in wanted:
             began = time.monotonic()
-            with changed(mutant):
-                found_by = hunt(mutant, last.get(mutant["number"]), tests[mutant["area"]])
+            found_by = None
+            if mutant["number"] in first:
+                with changed(mutant):
+                    found_by = run_tests([first[mutant["number"]]], str(mutant["number"]))
+            if found_by is None:
+                found_by = hunt(mutant, tests[mutant["area"]], passing)
             result = {"number": mutant["number"], "found_by": found_by}
             known.append(result)
             results.write(json.dumps(result | {"seconds": round(time.monotonic() - began, 1)}) + "\n")
@@ -76,12 +80,14 @@ def test_of(found_by: str | None) -> str | None:
     return found_by.removeprefix("FAILED ").partition(" - ")[0] if found_by and failed else None
 
 
-def hunt(mutant: Mutant, last: str | None, tests: Sequence[str]) -> str | None:
-    """Try the test that found it last, then all tests of its area; say which found it, or None."""
-    number = str(mutant["number"])
-    if last is not None and (found_by := run_tests([last], number, only_failures=True)) is not None:
-        return found_by
-    return run_tests(tests, number)
+def hunt(mutant: Mutant, tests: Sequence[str], passing: set[str]) -> str | None:
+    """Try all tests of an area; say which found the mutant, or None. ``passing``: areas that pass without."""
+    area = mutant["area"]
+    if area not in passing and (failed := run_tests(tests, "none")) is not None:
+        sys.exit(f"{area}: without any mutant there is {failed}")
+    passing.add(area)
+    with changed(mutant):
+        return run_tests(tests, str(mutant["number"]))
 
 
 def _is_wanted(mutant: Mutant, only: Sequence[int] | None) -> bool:
@@ -107,11 +113,8 @@ def changed(mutant: Mutant) -> Iterator[None]:
         path.write_text(code)
 
 
-def run_tests(tests: Sequence[str], mark: str, *, only_failures: bool = False) -> str | None:
-    """Run tests until one fails; say which did, or None.
-
-    With ``only_failures`` tests that are not there, or cannot be collected, say nothing either.
-    """
+def run_tests(tests: Sequence[str], mark: str) -> str | None:
+    """Run tests until one fails; say which did, or None."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
     mark = f"{mark} of {os.getpid()}"  # Another hunt has mutants of the same numbers.
     environment = {**os.environ, MARK: mark}
@@ -130,10 +133,10 @@ def run_tests(tests: Sequence[str], mark: str, *, only_failures: bool = False) -
             said = "tests that hang"
         finally:
             _kill_all(mark)
-    if process.returncode == 0 or (only_failures and process.returncode != SOME_FAILED):
+    if process.returncode == 0:
         return None
     named = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    return named[0][:200] if named else said.strip().splitlines()[-1][:200]
+    return named[0] if named else said.strip().splitlines()[-1][:200]
 
 
 def _kill_all(mark: str) -> None:
