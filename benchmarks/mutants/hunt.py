@@ -76,8 +76,9 @@ def results_in(path: Path) -> list[dict[str, Any]]:
 
 def test_of(found_by: str | None) -> str | None:
     """Take the test out of pytest's line on it; None if no single test failed."""
-    failed = (found_by or "").startswith("FAILED ")
-    return found_by.removeprefix("FAILED ").partition(" - ")[0] if found_by and failed else None
+    if found_by is None or not found_by.startswith("FAILED "):
+        return None
+    return found_by.removeprefix("FAILED ").partition(" - ")[0]
 
 
 def hunt(mutant: Mutant, tests: Sequence[str], passing: set[str]) -> str | None:
