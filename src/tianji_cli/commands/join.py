@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tianji_cli.errors import printable
-from tianji_cli.files.directories import HOST_DIRECTORY, directory_lock, remove_stale
+from tianji_cli.files.directories import host_directory, remove_stale
 from tianji_cli.files.regular import check_trusted
 from tianji_cli.launch.host import JoinedHost
 from tianji_cli.plan.plan import this_host
@@ -46,12 +46,8 @@ def join(
     warnings += check_trusted(Path(tempfile.gettempdir()), "set TMPDIR to a directory of your own")
     for warning in warnings:
         say(warning)
-    with (
-        tempfile.TemporaryDirectory(prefix=HOST_DIRECTORY) as directory,
-        directory_lock(Path(directory)),
-        StopSignals() as signals,
-    ):
+    with host_directory() as directory, StopSignals() as signals:
         interface = address_towards(root_host)
-        JoinedHost(root, this_host(), interface, Path(directory), signals, say).run()
+        JoinedHost(root, this_host(), interface, directory, signals, say).run()
     remove_stale()
     return 0

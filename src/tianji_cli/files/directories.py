@@ -108,19 +108,50 @@ def directory_lock(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def host_directory() -> Iterator[Path]:
+    """Make a temporary directory for a host that joins a job, marked as written to; it is removed in the end.
+
+    Until it is marked another process may take it for a dead host's and remove it: then another is made.
+    """
+    while True:
+        with tempfile.TemporaryDirectory(prefix=HOST_DIRECTORY) as name:
+            try:
+                descriptor = os.open(name, OPEN)
+            except FileNotFoundError:
+                continue
+            try:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)  # Who removes it holds it until it is gone.
+                if Path(name).is_dir():
+                    yield Path(name)
+                    return
+            finally:
+                os.close(descriptor)
+
+
 def is_occupied(directory: Path) -> bool:
     """Whether a living process has marked the directory."""
     try:
-        descriptor = os.open(directory, OPEN)
+        with _kept_free(directory) as free:
+            return not free
     except FileNotFoundError:
         return False
+
+
+@contextlib.contextmanager
+def _kept_free(directory: Path) -> Iterator[bool]:
+    """Say whether no living process has marked the directory; it stays so within the ``with`` statement."""
+    descriptor = os.open(directory, OPEN)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as cause:
-        return cause.errno == errno.EWOULDBLOCK
+        free = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as cause:
+            free = cause.errno != errno.EWOULDBLOCK
+        yield free
     finally:
         os.close(descriptor)
-    return False
 
 
 HOST_DIRECTORY: Final = "tianji-host-"
@@ -140,7 +171,9 @@ def _remove_host_directories() -> Iterator[str]:
         for place in Path(tempfile.gettempdir()).glob(f"{HOST_DIRECTORY}*"):
             with contextlib.suppress(OSError):
                 status = place.lstat()
-                own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
-                if own and not is_occupied(place):
-                    shutil.rmtree(place)
-                    yield str(place)
+                if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+                    with _kept_free(place) as free:
+                        if free:
+                            shutil.rmtree(place)
+                    if free:
+                        yield str(place)

@@ -5,12 +5,14 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tianji_cli.files.directories import directory_lock, remove_stale
+from tianji_cli.files.directories import directory_lock, host_directory, remove_stale
 from tianji_transports.shm.page import SHM, user_prefix
 
 STRANGER = 54_321
@@ -50,6 +52,26 @@ def test_directories_of_dead_hosts_go_and_those_of_living_ones_stay(tmp: Path) -
     with directory_lock(tmp / "tianji-host-living"):
         assert str(tmp / "tianji-host-dead") in remove_stale()
     assert [place.name for place in tmp.iterdir()] == ["tianji-host-living"]
+
+
+def test_a_host_keeps_its_directory_however_often_others_clean_up(tmp: Path) -> None:
+    over = threading.Event()
+
+    def clean_up() -> None:
+        while not over.is_set():
+            remove_stale()
+
+    with ThreadPoolExecutor() as pool:
+        cleaner = pool.submit(clean_up)
+        try:
+            for _ in range(500):
+                with host_directory() as directory:
+                    assert directory.is_dir()
+                    (directory / "logs").mkdir()
+        finally:
+            over.set()
+        cleaner.result()
+    assert list(tmp.iterdir()) == []
 
 
 def test_links_and_files_of_such_names_stop_nobody_and_are_not_followed(tmp: Path, tmp_path: Path) -> None:
