@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli.sessions import until
 from ports import free_address
+
+from tianji_cli.files.counters import ProductionFile
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 ENDLESS = {"experiment": {"stop": {"env_steps": 10**9}}}
@@ -153,7 +156,9 @@ def test_what_was_copied_before_the_end_is_claimed_after_it(
     (workplace.place / "my_roles.py").write_text(ROLES)
     late = {"roles": {"recorder": {"type": "my_roles:Late"}}, "distribution": {"transport": transport}}
     run = workplace.train(RECORDER, ENDLESS, late)
-    run.produce_until(129)
+    run.produce_until(1)
+    pages = ProductionFile(run.path / "production.bin")
+    until(lambda: pages.read(0).pushed == 2, "as many fragments are pushed as may be unclaimed")
     run.command.signal_all(signal.SIGINT)
     summary = run.finish(130)
     headers = read(run)
