@@ -17,6 +17,7 @@ from tianji_algos.distributions import Distribution, distribution_for
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.through_time import RecurrentActorCritic
+from tianji_algos.normalization import RETURNS, DiscountedReturns, acting_executor
 from tianji_algos.optim import Means, OptimizedEmbryo, build_optimizer, flatten_parameters, tensors_of
 from tianji_algos.rollout_observations import Observations
 from tianji_algos.settings import PolicySettings
@@ -43,7 +44,9 @@ class PolicyAgent(Agent):
         require_model(model, self.contract, self.algorithm, self.default_model)
         self.settings = settings
         self._distribution = self.distribution(spaces)
-        self._executor = model.executor(num_envs)
+        self._executor = acting_executor(model, num_envs)
+        normalizer = model.normalizer
+        self._returns = None if normalizer is None else DiscountedReturns(num_envs, normalizer.asked.gamma)
         self._rng = np.random.default_rng(seed)
         self._action = np.empty((num_envs, *self._distribution.action_shape), self._distribution.action_dtype)
 
@@ -75,6 +78,11 @@ class PolicyAgent(Agent):
     def begin(self, fields: Fields) -> None:
         """Write what the network remembers."""
         self._executor.record(fields)
+
+    def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:  # noqa: ARG002 - for subclasses
+        """Sum up the discounted returns, where rewards are normalised."""
+        if self._returns is not None and RETURNS in fields:
+            self._returns.record(fields)
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
         """Let the network forget earlier episodes."""
@@ -123,6 +131,12 @@ class PolicyRollout(ABC):
     def __init__(self, observations: Observations) -> None:
         self._observations = observations
         self._peers: Peers = ALONE
+
+    def scaled(self, reward: Floats, scale: float) -> Floats:
+        """Return rewards as they are learnt from: normalised, if they are to be, and times ``scale``."""
+        if (normalizer := self._observations.normalizer) is not None:
+            reward = normalizer.rewards(reward)
+        return reward * np.float32(scale)
 
     def join(self, peers: Peers) -> None:
         """Hold this learner's share of every rollout from now on."""
@@ -178,8 +192,9 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         self.uses_per_sample = float(settings.epochs)
         self._backprop = model.backprop()
         self._loss = self._build_loss(self._distribution(spaces))
+        observations = Observations(spaces, flat.device, model.normalizer)
         self._rollout = self._build_rollout(
-            Observations(spaces, flat.device), is_recurrent=isinstance(model, RecurrentActorCritic)
+            observations, is_recurrent=isinstance(model, RecurrentActorCritic)
         )
         self._latest = np.zeros(len(self.diagnostics), np.float32)
 
@@ -202,6 +217,8 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
 
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Any]:
         """Yield the minibatches of all epochs."""
+        if self.model.normalizer is not None:
+            self.model.normalizer.update(fragments, self._peers)
         self._rollout.gather(fragments)
         for _ in range(self.settings.epochs):
             yield from self._rollout.minibatches(self._rng)

@@ -13,6 +13,7 @@ import torch
 
 from tianji_algos.core import Fields, Spaces
 from tianji_algos.device import Uploads, as_numbers, on_host, torch_type
+from tianji_algos.normalization import Normalizer
 
 Array = npt.NDArray[Any]
 Indices = npt.NDArray[np.intp]
@@ -24,16 +25,23 @@ class Observations:
     Rows are numbered ``(fragment * (T + 1) + t) * N + n``: row T is what the last step led to. All fragments
     of a rollout are alike. Where a policy sees a stack, each observation is held once, and stacks are
     gathered.
+
+    Args:
+        normalizer: of the model; None shows observations as they came.
     """
 
-    def __init__(self, spaces: Spaces, device: torch.device) -> None:
+    def __init__(self, spaces: Spaces, device: torch.device, normalizer: Normalizer | None = None) -> None:
+        self.normalizer = normalizer
         self._stack = spaces.stack
         self._frames: HostFrames | DeviceFrames = HostFrames() if on_host(device) else DeviceFrames(device)
         self._planes: Indices = np.empty(0, np.intp)
 
     def gather(self, fragments: Sequence[Fields]) -> None:
         """Copy the observations of a rollout's fragments in; nothing of them is needed afterwards."""
-        self._frames.hold([fragment["observation"] for fragment in fragments])
+        if self.normalizer is None:
+            self._frames.hold([fragment["observation"] for fragment in fragments])
+        else:
+            self._frames.hold(self.normalizer.recorded(fragments))
         if self._stack > 1:
             mask = np.stack([fragment["mask"] for fragment in fragments]).astype(bool, copy=False)
             self._planes = frame_numbers(mask, self._stack)

@@ -92,9 +92,13 @@ class PolicySettings(AnyOptimizerSettings):
         minibatch_size: samples per gradient update, about: a rollout is cut into equal minibatches.
         epochs: passes over each rollout.
         gamma: discount.
-        reward_scale: rewards are multiplied by it before anything else.
+        reward_scale: rewards are multiplied by it.
         value_coef: weight of the value loss, half the squared error.
         entropy_coef: weight of the entropy bonus.
+        normalize_observations: shift and scale each number of an observation by its running mean and standard
+            deviation, and clip it to 10 of these.
+        normalize_rewards: scale rewards by the running standard deviation of discounted returns, likewise,
+            before ``reward_scale``.
     """
 
     rollout_steps: int = Field(2048, ge=1)
@@ -104,6 +108,8 @@ class PolicySettings(AnyOptimizerSettings):
     reward_scale: float = Field(1.0, gt=0)
     value_coef: float = Field(0.5, ge=0)
     entropy_coef: float = Field(0.0, ge=0)
+    normalize_observations: bool = False
+    normalize_rewards: bool = False
     adam_eps: float = Field(1e-5, gt=0)
     max_grad_norm: float = Field(0.5, gt=0)
 

@@ -207,7 +207,8 @@ class IMPALARollout(PolicyRollout):
                 memory = np.empty((*shape, *fields[0].shape[2:]), fields[0].dtype)
                 self._recorded[name] = memory
             np.concatenate(fields, axis=1, out=memory)
-        self._recorded["reward"] *= np.float32(self._settings.reward_scale)
+        reward = self._recorded["reward"]
+        reward[...] = self.scaled(reward, self._settings.reward_scale)
         self._widths = self._peers.compare(np.array([self._columns.number]))[:, 0]
 
     def minibatches(self, rng: np.random.Generator) -> Iterator[IMPALAMinibatch]:

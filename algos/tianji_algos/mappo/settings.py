@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tianji_algos.models.settings import Widths
 from tianji_algos.ppo.settings import PPOSettings
@@ -26,6 +26,13 @@ class MAPPOSettings(PPOSettings):
     """
 
     rewards: Literal["team", "individual"] = "team"
+
+    @model_validator(mode="after")
+    def _not_of_teams(self) -> Self:
+        for key in ("normalize_observations", "normalize_rewards"):
+            if getattr(self, key):
+                raise ValueError(f"{key} is for a single agent; a team's numbers stay as they are")
+        return self
 
 
 class TeamActorCriticSettings(Settings):

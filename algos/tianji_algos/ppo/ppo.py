@@ -56,6 +56,7 @@ class PPOAgent(PolicyAgent):
 
     def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
         """Write the value of the observation after the last step."""
+        super().finish(fields, observation)
         _, value = self._executor.preview(observation)
         self.record_value(value, {"value": fields["value"][-1]})
 
@@ -247,7 +248,7 @@ class PPORollout(PolicyRollout):
         """Compute what a minibatch has of each step, ``[T * N, ...]``."""
         settings = self._settings
         reward, value, terminated, mask = self._returns_of(fragment)
-        reward = reward * np.float32(settings.reward_scale)
+        reward = self.scaled(reward, settings.reward_scale)
         advantage = estimate_advantages(reward, value, terminated, mask, settings.gamma, settings.gae_lambda)
         columns = {
             "action": fragment["action"],

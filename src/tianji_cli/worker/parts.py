@@ -19,6 +19,7 @@ from tianji_algos.core import Agent, Embryo, Model, Spaces, build_model, complet
 from tianji_algos.device import device_of
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
+from tianji_algos.normalization import Normalization, build_normalizer
 from tianji_cli.config.checks import wrong_agent
 from tianji_cli.config.schema import JobConfig
 from tianji_cli.errors import UsageError, describe
@@ -84,6 +85,8 @@ class Parts:
         shown = self._shown
         common = common_fields(shown.frame, shown.spaces.stack, winnable=shown.winnable)
         fields = common + self.agent_fields + self.model_fields
+        if (normalization := self._normalization) is not None:
+            fields += normalization.fields(self.spaces)
         return FragmentLayout(
             self.config.distribution.actor.send_size, self.config.environment.num_envs, kept_first(fields)
         )
@@ -125,7 +128,14 @@ class Parts:
         """Build the network; initial parameters follow from the seed alone."""
         section = self.config.model
         model_type = algorithms.load("model", section.type)
-        return build_model(model_type, self.spaces, section.settings, self.config.experiment.seed)
+        model = build_model(model_type, self.spaces, section.settings, self.config.experiment.seed)
+        build_normalizer(model, self.spaces, self._normalization)
+        return model
+
+    @property
+    def _normalization(self) -> Normalization | None:
+        """What the update rule asks to have normalised."""
+        return Normalization.of(self.config.training.settings)
 
     def agent(self, model: Model, num_envs: int, seed: int) -> Agent:
         """Build an agent that acts in ``num_envs`` environments."""

@@ -1,0 +1,365 @@
+"""Normalised observations and rewards: running statistics that are a part of the model.
+
+They are buffers of the model, so they are published, saved and averaged with its parameters, and stay as they
+are in an evaluation. A fragment holds raw observations, and the statistics that its policy saw them through:
+the learner shows the network the same numbers, however old the policy is.
+
+- An actor: ``NormalizingExecutor`` between agent and network, ``DiscountedReturns`` beside them.
+- A learner: ``Normalizer.update`` with every rollout, ``Normalizer.recorded`` for its observations.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from tianji_algos.core import Executor, Fields, Model, Peers, Spaces
+from tianji_algos.errors import DivergedError, UnsupportedSpaceError
+from tianji_algos.fields import FieldSpec
+
+Floats = npt.NDArray[np.float32]
+Doubles = npt.NDArray[np.float64]
+
+MOST: Final = np.float32(10.0)
+"""What is normalised is clipped to this many standard deviations."""
+SMALL: Final = 1e-8
+"""Added to a variance, which may be 0."""
+FILTER: Final = "observation_filter"
+"""Field: mean, and one over the standard deviation, of each number of an observation, ``[2, F]``."""
+RETURNS: Final = "discounted_returns"
+"""Field: number, mean and sum of squared deviations of the discounted returns of a fragment, ``[3]``."""
+
+
+@dataclass(frozen=True)
+class Normalization:
+    """What a config asks for.
+
+    Attributes:
+        observations: shift and scale them by their running mean and variance.
+        rewards: scale them by the running variance of discounted returns.
+        gamma: discount of these.
+    """
+
+    observations: bool
+    rewards: bool
+    gamma: float
+
+    @classmethod
+    def of(cls, settings: object) -> Normalization | None:
+        """Read the settings of an update rule; None if they ask for nothing."""
+        observations = bool(getattr(settings, "normalize_observations", False))
+        rewards = bool(getattr(settings, "normalize_rewards", False))
+        if not (observations or rewards):
+            return None
+        return cls(observations, rewards, float(getattr(settings, "gamma", 1.0)))
+
+    def fields(self, spaces: Spaces) -> tuple[FieldSpec, ...]:
+        """Describe what a fragment says once for each environment."""
+        single = np.dtype(np.float32)
+        of_observations = FieldSpec(FILTER, single, (2, count_numbers(spaces.observation)), once=True)
+        of_returns = FieldSpec(RETURNS, single, (3,), once=True)
+        return (of_observations,) * self.observations + (of_returns,) * self.rewards
+
+
+def count_numbers(space: gym.Space[Any]) -> int:
+    """Count the numbers F of an observation that can be normalised.
+
+    Raises:
+        UnsupportedSpaceError: it has no mean (a choice), or is an image, whose scale is known.
+    """
+    if isinstance(space, gym.spaces.Box) and (space.dtype.kind == "f" or len(space.shape) == 1):
+        return math.prod(space.shape)
+    raise UnsupportedSpaceError(
+        f"observations of {space} cannot be normalised: a Box of floats has means and variances; "
+        "training.normalize_observations = false would be right"
+    )
+
+
+class Moments(nn.Module):
+    """Number, mean and variance of what was seen so far, in double precision: buffers of a model."""
+
+    count: torch.Tensor
+    mean: torch.Tensor
+    variance: torch.Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(size, dtype=torch.float64))
+        self.register_buffer("variance", torch.ones(size, dtype=torch.float64))
+
+    def merge(self, count: float, mean: Doubles, squares: Doubles) -> None:
+        """Add what else was seen (Chan et al., 1979, equation 2.1).
+
+        Args:
+            count: of what was seen.
+            mean: of each number, ``[size]``.
+            squares: sum of squared deviations from that mean, ``[size]``.
+        """
+        if not count:
+            return
+        more, of_more = (torch.from_numpy(part).to(self.mean.device) for part in (mean, squares))
+        total = self.count + count
+        distance = more - self.mean
+        own = self.variance * self.count
+        self.mean += distance * (count / total)
+        own += of_more + distance * distance * (self.count * count / total)
+        torch.div(own, total, out=self.variance)
+        self.count.copy_(total)
+
+
+class Normalizer(nn.Module):
+    """The statistics of a model, and how a learner keeps and uses them.
+
+    Attributes:
+        asked: what there is to normalise.
+        observations: of each number of an observation; None where they are left as they are.
+        returns: of discounted returns; None where rewards are left as they are.
+    """
+
+    def __init__(self, spaces: Spaces, asked: Normalization) -> None:
+        super().__init__()
+        self.asked = asked
+        # Before ``returns``: ``NormalizingExecutor`` looks for them where they are then.
+        self.observations = Moments(count_numbers(spaces.observation)) if asked.observations else None
+        self.returns = Moments(1) if asked.rewards else None
+        self._normalized: Floats = np.empty(0, np.float32)
+
+    @property
+    def size(self) -> int:
+        """Number of values in the flat array of a model, of which they are the last."""
+        return sum(buffer.numel() for buffer in self.buffers())
+
+    def update(self, fragments: Sequence[Fields], peers: Peers) -> None:
+        """Take in a rollout, of which other learners may have other fragments: all get the same bits."""
+        if self.observations is not None:
+            self._merge(self.observations, _SumsOfObservations(fragments), peers)
+        if self.returns is not None:
+            self._merge(self.returns, _SumsOfReturns(fragments), peers)
+
+    def _merge(self, into: Moments, sums: _Sums, peers: Peers) -> None:
+        first = np.append(sums.of_values(), sums.count)
+        peers.add_up(torch.from_numpy(first))
+        count = float(first[-1])
+        mean = first[:-1] / max(count, 1.0)
+        squares = sums.of_squares(mean)
+        peers.add_up(torch.from_numpy(squares))
+        if not (np.isfinite(mean).all() and np.isfinite(squares).all()):
+            raise DivergedError(
+                f"the statistics of {sums.what} are not finite: some are too large to be squared; "
+                "an environment with smaller numbers would be right"
+            )
+        into.merge(count, mean, squares)
+
+    def recorded(self, fragments: Sequence[Fields]) -> Sequence[npt.NDArray[Any]]:
+        """Return the observations of fragments as the policies that acted saw them, ``[rows, N, ...]`` each.
+
+        Returns:
+            float32, in memory that the next call reuses; as they are, if they are not to be normalised.
+        """
+        observations = [fragment["observation"] for fragment in fragments]
+        if self.observations is None:
+            return observations
+        shape = (len(observations), *observations[0].shape)
+        if self._normalized.shape != shape:
+            self._normalized = np.empty(shape, np.float32)
+        for fragment, observation, into in zip(fragments, observations, self._normalized, strict=True):
+            normalize(observation, fragment[FILTER][0, 0], into)
+        return list(self._normalized)
+
+    def rewards(self, reward: Floats) -> Floats:
+        """Scale rewards by the standard deviation of discounted returns, and clip them."""
+        if self.returns is None:
+            return reward
+        scale = 1.0 / math.sqrt(float(self.returns.variance) + SMALL)
+        normalized: Floats = reward * np.float32(scale)
+        return np.clip(normalized, -MOST, MOST, out=normalized)
+
+
+def normalize(observation: npt.NDArray[Any], by: Floats, into: Floats) -> None:
+    """Shift, scale and clip observations ``[..., *shape]`` of F numbers each.
+
+    Args:
+        by: mean of each number, and one over its standard deviation, ``[2, F]``.
+        into: ``[..., *shape]``, written.
+    """
+    mean, scale = by
+    flat = into.reshape(-1, len(mean))
+    np.subtract(observation.reshape(flat.shape), mean, out=flat, casting="same_kind")
+    flat *= scale
+    np.clip(flat, -MOST, MOST, out=flat)
+
+
+class _Sums:
+    """Sums over the experience of fragments, from which moments are computed in two passes.
+
+    Attributes:
+        what: is summed, for messages.
+        count: of what is summed.
+    """
+
+    what: str
+    count: int
+
+    def of_values(self) -> Doubles:
+        """Sum each number, ``[size]``."""
+        raise NotImplementedError
+
+    def of_squares(self, mean: Doubles) -> Doubles:
+        """Sum the squared distances from ``mean [size]``."""
+        raise NotImplementedError
+
+
+class _SumsOfObservations(_Sums):
+    """Of the observations that policies acted on."""
+
+    what = "observations"
+
+    def __init__(self, fragments: Sequence[Fields]) -> None:
+        self._rows = list(self._experience(fragments))
+        self.count = sum(len(rows) for rows in self._rows)
+
+    @staticmethod
+    def _experience(fragments: Sequence[Fields]) -> Iterator[npt.NDArray[Any]]:
+        for fragment in fragments:
+            mask = fragment["mask"].astype(bool, copy=False)
+            seen = fragment["observation"][: len(mask)]
+            rows = seen.reshape(mask.size, -1)
+            yield rows if mask.all() else rows[mask.reshape(-1)]
+
+    def of_values(self) -> Doubles:
+        """Sum each number, ``[F]``."""
+        total: Doubles = np.sum([rows.sum(axis=0, dtype=np.float64) for rows in self._rows], axis=0)
+        return total
+
+    def of_squares(self, mean: Doubles) -> Doubles:
+        """Sum the squared distances from ``mean [F]``."""
+        total = np.zeros_like(mean)
+        for rows in self._rows:
+            distance = rows - mean
+            total += np.einsum("ij,ij->j", distance, distance)
+        return total
+
+
+class _SumsOfReturns(_Sums):
+    """Of the discounted returns, as the fragments say."""
+
+    what = "rewards"
+
+    def __init__(self, fragments: Sequence[Fields]) -> None:
+        moments = np.concatenate([fragment[RETURNS][0] for fragment in fragments]).astype(np.float64)
+        self._count, self._mean, self._squares = moments.T
+        self.count = int(self._count.sum())
+
+    def of_values(self) -> Doubles:
+        """Sum the returns, ``[1]``."""
+        return np.array([np.dot(self._count, self._mean)])
+
+    def of_squares(self, mean: Doubles) -> Doubles:
+        """Sum the squared distances from ``mean [1]``."""
+        distance = self._mean - mean
+        return np.array([self._squares.sum() + np.dot(self._count, distance * distance)])
+
+
+class NormalizingExecutor(Executor):
+    """Shows a network normalised observations, and records what they were normalised with.
+
+    Args:
+        executor: of the network.
+        normalizer: the model's, whose statistics are the first to act with.
+    """
+
+    def __init__(self, executor: Executor, normalizer: Normalizer) -> None:
+        assert normalizer.observations is not None, "there is something to normalise"
+        self._executor = executor
+        moments = normalizer.observations
+        self._size, self._numbers = normalizer.size, len(moments.mean)
+        self._filter = np.empty((2, self._numbers), np.float32)
+        self._filter[0] = moments.mean.cpu().numpy()
+        self._filter[1] = 1.0 / np.sqrt(moments.variance.cpu().numpy() + SMALL)
+        self._seen: Floats = np.empty(0, np.float32)
+
+    def adopt(self, parameters: Floats) -> None:
+        """Copy new parameters in, with the statistics that are the last of them."""
+        self._executor.adopt(parameters)
+        count, numbers = 1, self._numbers
+        mean, variance = parameters[-self._size :][count : count + 2 * numbers].reshape(2, numbers)
+        self._filter[0] = mean
+        self._filter[1] = 1.0 / np.sqrt(variance + np.float32(SMALL))
+
+    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
+        """Run the network on normalised ``observation [N, ...]``."""
+        return self._executor(self._normalized(observation))
+
+    def preview(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
+        """Run the network as a call would, without moving on."""
+        return self._executor.preview(self._normalized(observation))
+
+    def record(self, fields: Fields) -> None:
+        """Write what observations are normalised with, and what the network remembers."""
+        if FILTER in fields:
+            fields[FILTER][...] = self._filter
+        self._executor.record(fields)
+
+    def forget(self, where: npt.NDArray[np.bool_]) -> None:
+        """Let the network forget."""
+        self._executor.forget(where)
+
+    def _normalized(self, observation: npt.NDArray[Any]) -> Floats:
+        if self._seen.shape != observation.shape:
+            self._seen = np.empty(observation.shape, np.float32)
+        normalize(observation, self._filter, self._seen)
+        return self._seen
+
+
+class DiscountedReturns:
+    """Follows the discounted return of each environment of an actor, and sums it up for each fragment."""
+
+    def __init__(self, num_envs: int, gamma: float) -> None:
+        self._gamma = np.float32(gamma)
+        self._carried = np.zeros(num_envs, np.float32)
+        self._returns = np.empty((0, num_envs), np.float32)
+
+    def record(self, fields: Fields) -> None:
+        """Write number, mean and sum of squared deviations over the experience of a full fragment."""
+        reward, experience = fields["reward"], fields["mask"].astype(np.float32)
+        goes_on = (1 - (fields["terminated"] | fields["truncated"])).astype(np.float32)
+        goes_on *= self._gamma
+        if len(self._returns) != len(reward):
+            self._returns = np.empty_like(reward)
+        returns, carried = self._returns, self._carried
+        for t in range(len(reward)):
+            np.add(reward[t], carried, out=returns[t])
+            np.multiply(returns[t], goes_on[t], out=carried)
+        count, mean, squares = fields[RETURNS][0].T
+        np.add.reduce(experience, axis=0, out=count)
+        np.einsum("tn,tn->n", returns, experience, out=mean)
+        mean /= np.maximum(count, 1)
+        returns -= mean
+        np.einsum("tn,tn,tn->n", returns, returns, experience, out=squares)
+
+
+def build_normalizer(model: Model, spaces: Spaces, asked: Normalization | None) -> None:
+    """Give a new model the statistics that are asked for, as its last buffers.
+
+    Raises:
+        UnsupportedSpaceError: observations cannot be normalised.
+    """
+    if asked is not None:
+        model.normalizer = Normalizer(spaces, asked)
+
+
+def acting_executor(model: Model, num_envs: int) -> Executor:
+    """Build what an actor runs: the network's executor, behind its normaliser if it has one."""
+    executor = model.executor(num_envs)
+    if model.normalizer is None or model.normalizer.observations is None:
+        return executor
+    return NormalizingExecutor(executor, model.normalizer)
