@@ -222,6 +222,10 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         self._rollout.gather(fragments)
         for _ in range(self.settings.epochs):
             yield from self._rollout.minibatches(self._rng)
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        """Do what is due after each pass over a rollout."""
 
     def update(self, batch: PolicyMinibatch) -> UpdateResult:
         """Make one step of the optimizer."""

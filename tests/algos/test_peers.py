@@ -158,6 +158,17 @@ def test_the_divergence_of_all_learners_decides_when_a_rollout_is_left(
     assert outcomes[0].updates < endless[0].updates
 
 
+def test_the_divergence_of_all_learners_decides_on_an_adaptive_learning_rate(
+    spaces: Spaces, fragments: list[Fragment]
+) -> None:
+    adaptive = {"learning_rate_schedule": "adaptive", "learning_rate": 0.01, "epochs": 4}
+    wanted = np.geomspace(1e-5, 1e-1, 9).tolist()  # With some of these they would not agree by themselves.
+    results = [train_in_step(spaces, fragments, 2, adaptive_kl=kl, **adaptive)[0] for kl in wanted]
+    for outcomes in results:
+        assert_same(outcomes)
+    assert not np.array_equal(results[0][0].parameters, results[-1][0].parameters)
+
+
 def test_advantages_are_normalised_over_all_learners_once_an_epoch(cartpole_spaces: Spaces) -> None:
     fragments = [random_fragment(np.random.default_rng(k), 8, 4, cartpole_spaces) for k in range(2)]
     outcomes, table = train_in_step(cartpole_spaces, fragments, 2, epochs=3)

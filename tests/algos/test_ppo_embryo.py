@@ -169,3 +169,34 @@ def test_updates_stop_beyond_the_target_divergence(cartpole_spaces: Spaces) -> N
     fragment = random_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
     embryo = build(cartpole_spaces, target_kl=1e-6, epochs=50)
     assert train(embryo, [fragment]) < 50 * int(fragment["mask"].sum())
+
+
+@pytest.mark.parametrize(("wanted", "factor"), [(1e-9, 1 / 1.5), (1e9, 1.5)])
+def test_an_adaptive_learning_rate_falls_where_the_policy_moves_too_far_and_rises_where_it_hardly_moves(
+    cartpole_spaces: Spaces, wanted: float, factor: float
+) -> None:
+    fragment = random_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
+    adaptive = {"learning_rate_schedule": "adaptive", "adaptive_kl": wanted, "learning_rate": 1e-3}
+    embryo = build(cartpole_spaces, epochs=3, **adaptive)
+    embryo.schedule(10**6)
+    train(embryo, [fragment])
+    reached = embryo.metrics()["learning_rate"]
+    assert reached == pytest.approx(1e-3 * factor**3), "once an epoch"
+    resumed = build(cartpole_spaces, epochs=3, **adaptive)
+    resumed.load_state(*embryo.state())
+    resumed.schedule(10**6)
+    for _ in range(20):
+        train(resumed, [fragment])
+    bound = 1e-6 if factor < 1 else 1e-2
+    assert resumed.metrics()["learning_rate"] == pytest.approx(bound)
+
+
+def test_an_adaptive_learning_rate_goes_on_from_where_it_was(cartpole_spaces: Spaces) -> None:
+    fragment = random_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
+    whole, resumed = (build(cartpole_spaces, learning_rate_schedule="adaptive") for _ in range(2))
+    train(whole, [fragment])
+    resumed.load_state(*whole.state())
+    for embryo in (whole, resumed):
+        embryo.schedule(64)
+        train(embryo, [fragment])
+    np.testing.assert_array_equal(parameters(whole), parameters(resumed))

@@ -20,6 +20,7 @@ import torch
 from tianji_algos.core import Fields, Spaces
 from tianji_algos.distributions import Distribution
 from tianji_algos.fields import FieldSpec
+from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch, PolicyRollout
 from tianji_algos.optim import remaining
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
@@ -28,6 +29,9 @@ from tianji_algos.rollout_observations import Columns, Indices, Observations, Se
 Floats = npt.NDArray[np.float32]
 
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
+DIVERGENCE: Final = DIAGNOSTICS.index("approx_kl")
+SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5
+"""Bounds of an adaptive learning rate, and how much it changes at a time."""
 SMALL: Final = np.float32(1e-8)
 """Keeps a division by a spread of 0 finite."""
 
@@ -447,6 +451,11 @@ class PPOEmbryo(PolicyEmbryo):
     settings: PPOSettings
     _loss: PPOLoss
 
+    def __init__(self, spaces: Spaces, model: ActorCritic, settings: PPOSettings, seed: int) -> None:
+        super().__init__(spaces, model, settings, seed)
+        self._diverged = np.zeros(2)
+        """Of this epoch: divergence added up over the samples of this learner, and their number."""
+
     def _build_loss(self, distribution: Distribution) -> PPOLoss:
         """Build the clipped surrogate loss."""
         return PPOLoss(
@@ -465,10 +474,39 @@ class PPOEmbryo(PolicyEmbryo):
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[PPOMinibatch]:
         """Yield the minibatches of all epochs; fewer if the policy moves beyond ``target_kl``."""
         limit = self.settings.target_kl
+        self._diverged[:] = 0.0
         for minibatch in super().minibatches(fragments):
             yield minibatch
+            self._diverged += float(self._latest[DIVERGENCE]) * minibatch.samples, minibatch.samples
             if limit is not None and self._divergence(minibatch) > limit:
                 return
+
+    def _end_epoch(self) -> None:
+        """Let an adaptive learning rate follow how far the policy is now from the one that acted."""
+        if self.settings.learning_rate_schedule != "adaptive":
+            return
+        self._peers.add_up(torch.from_numpy(self._diverged))
+        total, samples = self._diverged.tolist()
+        divergence, wanted = total / max(samples, 1.0), self.settings.adaptive_kl
+        optimizer = self._optimizer
+        if divergence > 2.0 * wanted:
+            optimizer.learning_rate = max(optimizer.learning_rate / FACTOR, SLOWEST)
+        elif divergence < 0.5 * wanted:
+            optimizer.learning_rate = min(optimizer.learning_rate * FACTOR, FASTEST)
+        self._diverged[:] = 0.0
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return what every update rule does, and an adaptive learning rate."""
+        tensors, rest = super().state()
+        if self.settings.learning_rate_schedule == "adaptive":
+            rest["learning_rate"] = self._optimizer.learning_rate
+        return tensors, rest
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned, at the learning rate that was reached."""
+        super().load_state(tensors, rest)
+        if self.settings.learning_rate_schedule == "adaptive":
+            self._optimizer.learning_rate = rest.get("learning_rate", self.settings.learning_rate)
 
     def metrics(self) -> dict[str, float]:
         """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
@@ -483,7 +521,7 @@ class PPOEmbryo(PolicyEmbryo):
 
     def _divergence(self, batch: PPOMinibatch) -> float:
         """Estimate how far the policy has moved, over the samples of all learners in the last minibatch."""
-        own = float(self._latest[DIAGNOSTICS.index("approx_kl")])
+        own = float(self._latest[DIVERGENCE])
         if self._peers.number == 1:
             return own
         divergence = torch.tensor([own * batch.samples / batch.total], dtype=torch.float64)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tianji_algos.settings import PolicySettings, Schedule, Settings
+from tianji_algos.settings import LearningRateSchedule, PolicySettings, Schedule, Settings
 
 
 class PPOAgentSettings(Settings):
@@ -24,6 +24,9 @@ class PPOSettings(PolicySettings):
         clip_range_schedule: "linear" lets it fall to 0 at ``schedule_steps``.
         clip_value: clip the value function's change like the policy's.
         normalize_advantage: to mean 0 and standard deviation 1, over each minibatch or rollout.
+        adaptive_kl: what ``learning_rate_schedule = "adaptive"`` keeps the policy's divergence near: after an
+            epoch with more than twice this the learning rate is divided by 1.5, with less than half of it
+            multiplied, between 1e-6 and 1e-2 (as rl_games has it).
         target_kl: skip the rest of a rollout once the policy is this far from the one that acted.
     """
 
@@ -35,9 +38,10 @@ class PPOSettings(PolicySettings):
     clip_range_schedule: Schedule = "constant"
     clip_value: bool = False
     normalize_advantage: Literal["minibatch", "rollout", "none"] = "minibatch"
+    adaptive_kl: float = Field(0.008, gt=0)
     target_kl: float | None = Field(None, gt=0)
 
     @property
-    def schedules(self) -> tuple[Schedule, ...]:
+    def schedules(self) -> tuple[LearningRateSchedule, ...]:
         """How learning rate and clip range change over training."""
         return (*super().schedules, self.clip_range_schedule)
