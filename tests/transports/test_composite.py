@@ -191,7 +191,7 @@ def test_a_message_of_either_side_wakes_and_one_left_alone_lets_sleep() -> None:
         receiver, local, remote = job.open(0), job.start(1), job.start(2)
         for sender in (local, remote):
             sender.tell("push", 0, "f", 0)
-            assert verbs.until(receiver, lambda: receiver.wait(verbs.LONG_S) or None)
+            assert receiver.wait(verbs.PATIENCE_S)
             sender.answer()
             while receiver.wait(0.3):
                 pass

@@ -108,7 +108,7 @@ class ChannelContract:
         with Job(self.engine, channels) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("push", 0, "a", 1)
-            verbs.until(receiver, lambda: receiver.wait(0.2) or None)
+            assert receiver.wait(verbs.PATIENCE_S)
             sender.answer()
             sender.tell("push", 0, "b", 2)
             verbs.receive(receiver, "b", 1, 2)
@@ -494,7 +494,7 @@ class WaitContract:
         with Job(self.engine, (Channel("f", 0, (1,), 100),)) as job:
             receiver, sender = job.open(0), job.start(1)
             sender.tell("push", 0, "f", 0)
-            assert verbs.until(receiver, lambda: receiver.wait(verbs.LONG_S) or None)
+            assert receiver.wait(verbs.PATIENCE_S)
             sender.answer()
             while receiver.wait(0.3):
                 pass

@@ -48,7 +48,7 @@ class CloseContract:
             sender.tell("stream", 0, "f", pushed)
             verbs.receive(receiver, "f", 1, 0)
             sender.answer()
-            verbs.until(receiver, lambda: receiver.wait(0.2) or None)
+            assert receiver.wait(verbs.PATIENCE_S)
             sender.ask("settle", 0, "f", left)
             report = sender.ask("close")
             assert report.unconfirmed == {(0, "f"): left}
@@ -177,7 +177,7 @@ class CloseContract:
             verbs.until(receiver, lambda: sender.answered() or None)
             sender.answer()
             sender.tell("stream", 0, "f", 1)
-            assert verbs.until(receiver, lambda: receiver.wait(0.2) or None)
+            assert receiver.wait(verbs.PATIENCE_S)
             sender.answer()
             assert receiver.close().unclaimed == {(1, "f"): 1}
 
