@@ -116,7 +116,9 @@ class Animation:
 
 
 TRAINED: Final = "trained"
-"""The policy that a run has saved."""
+"""The policy that a run has saved, without exploration."""
+SAMPLED: Final = "sampled"
+"""The same policy as it acts in training."""
 
 INTERVAL_S: Final = 1.0
 IDLE_S: Final = 10.0
@@ -142,7 +144,11 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
         typer.Option(metavar="best|last|STEP", help="Which one to play with; as the config says by default."),
     ] = None,
     policy: Annotated[
-        str, typer.Option(metavar="trained|random|heuristic", help="Who plays: the trained one by default.")
+        str,
+        typer.Option(
+            metavar="trained|sampled|random|heuristic",
+            help="Who plays: the trained one by default, greedily.",
+        ),
     ] = TRAINED,
     max_s: Annotated[
         float | None,
@@ -187,15 +193,19 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     # As the root, which computes on a CPU: a run that used GPUs may be judged where there is none.
     job = JobSpec("", dump_config(config), plan, directory.path, directory.path)
     parts = Parts(job, config, plan.processes[0], 0)
-    build = partial(build_evaluator, parts, episodes, seed, name, policy=untrained, limits=limits)
+    explores = policy == SAMPLED
+    build = partial(
+        build_evaluator, parts, episodes, seed, name, policy=untrained, limits=limits, explores=explores
+    )
     try:
         evaluator = _play(build, limits, animation)
     except TianjiError:
         raise
     except Exception as cause:  # A user's environment or agent may raise anything.
         raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
-    who = f"{directory.path}, {name or f'{untrained} policy'}"
-    _show(evaluator, episodes, who, untrained, animation, json_to)
+    other = None if policy == TRAINED else policy
+    who = ", ".join(filter(None, (str(directory.path), name, other and f"{other} policy")))
+    _show(evaluator, episodes, who, other, animation, json_to)
     return 0
 
 
@@ -205,11 +215,11 @@ def _baseline(policy: str, checkpoint: str | None) -> Baseline | None:
     Raises:
         UsageError: there is no such policy, or none that has checkpoints.
     """
-    if policy == TRAINED:
+    if policy in (TRAINED, SAMPLED):
         return None
     found = next((name for name in BASELINES if name == policy), None)
     if found is None:
-        known = (TRAINED, *BASELINES)
+        known = (TRAINED, SAMPLED, *BASELINES)
         raise UsageError(f"--policy: no policy {policy!r}; {did_you_mean(policy, known, 'policies')}")
     if checkpoint is not None:
         raise UsageError(f"--checkpoint says which trained policy plays, and --policy {policy} is none")
@@ -335,15 +345,19 @@ def _show(
     evaluator: Evaluator,
     wanted: int,
     who: str,
-    untrained: Baseline | None,
+    other: str | None,
     animation: Animation | None,
     json_to: str | None,
 ) -> None:
-    """Print the result, for people or programs; wins and agents only where there are any."""
+    """Print the result, for people or programs; wins and agents only where there are any.
+
+    Args:
+        other: name of the policy that played, if it is not the trained one as it is.
+    """
     returns = evaluator.returns
     evaluation = Evaluation.of(returns, wanted, evaluator.cut_off, evaluator.win_rate, evaluator.agents)
     if json_to is not None:
-        figures = {"policy": untrained, **asdict(evaluation)}
+        figures = {"policy": other, **asdict(evaluation)}
         known = {name: value for name, value in figures.items() if value is not None or name == "cut_off"}
         extremes = {"min": min(returns, default=None), "max": max(returns, default=None)}
         pictures = 0 if animation is None else animation.pictures
@@ -351,7 +365,7 @@ def _show(
         write_json(finite({**known, **extremes, "returns": returns, **drawn}), json_to)
     if json_to == "-":
         return
-    kind = "greedy episodes" if untrained is None else "episodes"
+    kind = "greedy episodes" if other is None else "episodes"
     lines = [f"{who}: {evaluation.described(kind, '--max-s, --max-steps')}"]
     if returns:
         lines[0] += f" (min {number(min(returns))}, max {number(max(returns))})"

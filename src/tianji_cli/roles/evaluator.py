@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, get_args
 
@@ -23,6 +23,8 @@ from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_envs.team import AVAILABLE, REWARD
 
 if TYPE_CHECKING:
+    from tianji_algos.core import Agent
+    from tianji_algos.fields import FieldSpec
     from tianji_envs.core import VectorEnvironment
 
 
@@ -202,6 +204,27 @@ class Evaluator(Role):
 
 
 Array = npt.NDArray[Any]
+
+
+class ExploringPolicy:
+    """Plays as an agent does in training: by samples of its policy, or with its share of random actions.
+
+    Args:
+        fields: that the agent records; nobody reads them here.
+    """
+
+    def __init__(self, agent: Agent, fields: Sequence[FieldSpec], num_envs: int) -> None:
+        self._agent = agent
+        self._row = {field.name: np.zeros((num_envs, *field.shape), field.dtype) for field in fields}
+
+    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
+        """Let the agent forget earlier episodes."""
+        self._agent.begin_episodes(where)
+
+    def act_greedily(self, observation: Array) -> Array:
+        """Choose actions ``[N, ...]`` as in training, which is not greedily."""
+        return self._agent.act(observation, self._row)
+
 
 Baseline = Literal["random", "heuristic"]
 BASELINES: Final[tuple[Baseline, ...]] = get_args(Baseline)

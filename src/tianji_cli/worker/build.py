@@ -16,7 +16,7 @@ from tianji_algos.core import Agent, Embryo, Model, RolloutEmbryo
 from tianji_cli.config.schema import BATCHES_AHEAD
 from tianji_cli.files.checkpoint import CheckpointWriter, load_parameters
 from tianji_cli.files.counters import ProductionFile, ProductionPage
-from tianji_cli.files.saved import checkpoints_of
+from tianji_cli.files.saved import checkpoints_of, saved_progress
 from tianji_cli.plan.graph import (
     ARRIVALS,
     AVERAGE,
@@ -39,7 +39,14 @@ from tianji_cli.roles.buffer.replay.file import ReplayKeeper
 from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_of
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import RolloutStore
-from tianji_cli.roles.evaluator import MAX_PARALLEL, Baseline, EvaluationLimits, Evaluator, baseline
+from tianji_cli.roles.evaluator import (
+    MAX_PARALLEL,
+    Baseline,
+    EvaluationLimits,
+    Evaluator,
+    ExploringPolicy,
+    baseline,
+)
 from tianji_cli.roles.learner.data_source import (
     DataSource,
     LocalReplayClient,
@@ -71,7 +78,7 @@ from tianji_cli.wire.batches import BatchArrays, priorities_layout
 from tianji_cli.wire.fragment import stats_layout
 from tianji_cli.wire.parameters import average_layout, contribution_layout, policy_layout
 from tianji_cli.worker.parts import Parts
-from tianji_envs.core import VectorEnvironment
+from tianji_envs.core import VectorEnvironment, derive_seed
 from tianji_transports.composite import edge_capabilities, open_endpoint
 from tianji_transports.core import Capabilities, EngineOptions, Transport
 from tianji_transports.wiring import Wiring
@@ -343,6 +350,8 @@ def build_evaluator(
     on_step: Callable[[VectorEnvironment], None] | None = None,
     policy: Baseline | None = None,
     limits: EvaluationLimits | None = None,
+    *,
+    explores: bool = False,
 ) -> Evaluator:
     """Build what plays greedy episodes with a checkpoint of the run.
 
@@ -350,6 +359,7 @@ def build_evaluator(
         checkpoint: name of a directory in ``checkpoints/``; what is None here is as the config has it.
         on_step: called after each step; the environments can be rendered then.
         policy: plays in place of the checkpoint.
+        explores: the checkpoint plays as it explored when training ended, and not greedily.
 
     Raises:
         UsageError: the environment knows no such policy.
@@ -359,13 +369,18 @@ def build_evaluator(
     limits = limits or EvaluationLimits(experiment.eval_max_s, experiment.eval_max_steps)
     num_envs = 1 if on_step is not None else min(number, MAX_PARALLEL)
     seed = parts.seed("evaluation") if seed is None else seed
-    trained: Agent | None = None
+    trained: Agent | ExploringPolicy | None = None
     if policy is None:
         model = parts.acting_model()
         place = parts.job.checkpoints / (checkpoint or experiment.eval_checkpoint)
         parameters = load_parameters(place, model)
-        trained = parts.agent(model, num_envs, 0)
-        trained.adopt(parameters)
+        agent = parts.agent(model, num_envs, derive_seed(seed, num_envs) if explores else 0)
+        agent.adopt(parameters)
+        trained = agent
+        if explores:
+            progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
+            agent.schedule(sum(group.env_steps for group in progress))
+            trained = ExploringPolicy(agent, parts.agent_fields, num_envs)
     environment = parts.environment(num_envs, render=on_step is not None, evaluation=True)
     player = baseline(policy, environment, seed) if policy is not None else trained
     assert player is not None

@@ -30,6 +30,12 @@ def test_eval_plays_a_checkpoint_and_says_what_is_wrong(workplace: Any) -> None:
         "--seed", "5", "--checkpoint", "last"
     )
 
+    sampled = figures("--seed", "5", "--policy", "sampled")
+    assert sampled.pop("policy") == "sampled"
+    assert sampled["returns"] != first["returns"], "it explores"
+    assert (
+        figures("--seed", "5", "--policy", "sampled", "--checkpoint", "best")["returns"] == sampled["returns"]
+    )
     wrong = workplace.command("eval", "run/1", *out, "--checkpoint", "3")
     wrong.wait(2)
     assert all(str(step) in wrong.last_words for step in [*steps, "best", "last"])

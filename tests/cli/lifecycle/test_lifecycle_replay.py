@@ -1,5 +1,6 @@
 """Runs that learn from a replay: their books, their balance, and what becomes of the replay when they end."""
 
+import json
 import os
 import signal
 import subprocess
@@ -209,3 +210,23 @@ def test_the_evaluation_after_training_without_any_greed_is_greedy_and_repeats_i
         command.wait(0)
         figures.append(command.stdout)
     assert figures[0] == figures[1]
+
+
+def test_a_sampled_policy_takes_the_share_of_random_actions_that_training_ended_with(workplace: Any) -> None:
+    prioritised = {"distribution": {"buffer": {"sampler": "prioritised"}}}
+    run = workplace.train({"agent": {"epsilon_end": 1.0, "priorities": True}}, prioritised)
+    run.finish()
+
+    def returns(*options: str) -> list[float]:
+        command = workplace.command(
+            "eval", str(run.path), "--episodes", "64", "--seed", "5", "--json", "-", *options
+        )
+        command.wait(0)
+        found: list[float] = json.loads(command.stdout)["returns"]
+        return found
+
+    sampled, greedy = returns("--policy", "sampled"), returns()
+    # All actions are random: 22 steps of CartPole in the mean, and never the same number.
+    assert 15 < sum(sampled) / len(sampled) < 30
+    assert len(set(sampled)) > 10
+    assert sampled != greedy
