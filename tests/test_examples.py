@@ -119,6 +119,24 @@ def test_the_greedy_example_judges_policies_during_training(tianji: Tianji, tmp_
     assert judged[-1][0] > 0
 
 
+def test_the_on_policy_example_learns(tianji: Tianji, tmp_path: Path) -> None:
+    summary = tmp_path / "summary.json"
+    options = ("--quiet", "--out", str(tmp_path), "--json", str(summary), "--set", "experiment.plots=false")
+    tianji("train", str(EXAMPLES / "reinforce.toml"), *options)
+    result = json.loads(summary.read_text())
+    assert "mean return of the last 100 episodes" in result["reason"], "before it runs out of steps"
+    assert result["evaluation"]["mean"] > 200  # Chance gets about 20.
+
+
+def test_what_extending_md_shows_of_reinforce_is_what_the_example_says() -> None:
+    section = (DOCS / "extending.md").read_text().partition("\n### On-policy\n")[2].partition("\n## ")[0]
+    (shown,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    file = (EXAMPLES / "reinforce.py").read_text().replace("  # noqa: ARG002", "")
+    assert shown in file
+    code = [line for line in shown.splitlines() if line.strip() and not line.strip().startswith(('"""', "#"))]
+    assert len(code) <= 40
+
+
 def test_what_extending_md_shows_of_roles_is_what_the_examples_say() -> None:
     text = (DOCS / "extending.md").read_text()
     section = text.partition("\n## A role\n")[2].partition("\n## ")[0]
