@@ -10,6 +10,7 @@ the learner shows the network the same numbers, however old the policy is.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -115,6 +116,15 @@ class Moments(nn.Module):
         torch.div(own, total, out=self.variance)
         self.count.copy_(total)
 
+    def since(self, earlier: Moments) -> tuple[float, Doubles, Doubles]:
+        """Take out what ``earlier``, a copy of these, had seen; returns what ``merge`` takes."""
+        more = self.count - earlier.count
+        mean = (self.mean * self.count - earlier.mean * earlier.count) / more.clamp(min=1.0)
+        distance = mean - earlier.mean
+        squares = self.variance * self.count - earlier.variance * earlier.count
+        squares -= distance * distance * (earlier.count * more / self.count.clamp(min=1.0))
+        return float(more), mean.cpu().numpy(), squares.clamp(min=0.0).cpu().numpy()
+
 
 class Normalizer(nn.Module):
     """The statistics of a model, and how a learner keeps and uses them.
@@ -132,6 +142,7 @@ class Normalizer(nn.Module):
         self.observations = Moments(count_numbers(spaces.observation)) if asked.observations else None
         self.returns = Moments(1) if asked.rewards else None
         self._normalized: Floats = np.empty(0, np.float32)
+        self._contributed: list[nn.Module] = []
 
     @property
     def size(self) -> int:
@@ -158,6 +169,32 @@ class Normalizer(nn.Module):
                 "an environment with smaller numbers would be right"
             )
         into.merge(count, mean, squares)
+
+    def remember(self) -> None:
+        """Remember these statistics: they are contributed to an average over groups."""
+        self._contributed = copy.deepcopy(list(self.children()))
+
+    def adopt(self, average: Floats) -> Floats:
+        """Go on from an average of what groups have contributed, with what was seen here since then.
+
+        Args:
+            average: of all buffers in a row, weighted by uses, ``[size]``. A count stays this group's own.
+
+        Returns:
+            The buffers in a row, as a model's flat array has them.
+        """
+        start = 0
+        for own, earlier in zip(self.children(), self._contributed, strict=True):
+            assert isinstance(own, Moments)
+            assert isinstance(earlier, Moments)
+            seen_since, numbers = own.since(earlier), len(own.mean)
+            part = torch.tensor(average[start : start + 1 + 2 * numbers])
+            own.count.copy_(earlier.count)
+            own.mean.copy_(part[1 : 1 + numbers])
+            own.variance.copy_(part[1 + numbers :])
+            own.merge(*seen_since)
+            start += 1 + 2 * numbers
+        return torch.cat([buffer.reshape(-1) for buffer in self.buffers()]).float().cpu().numpy()
 
     def recorded(self, fragments: Sequence[Fields]) -> Sequence[npt.NDArray[Any]]:
         """Return the observations of fragments as the policies that acted saw them, ``[rows, N, ...]`` each.

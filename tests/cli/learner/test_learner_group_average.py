@@ -14,6 +14,7 @@ from gymnasium import spaces
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Embryo, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
+from tianji_algos.normalization import Normalization, build_normalizer
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.roles.learner.parallel.group_average import AverageError, GroupAverage
 from tianji_cli.root.averaging import Averager
@@ -25,9 +26,10 @@ WAIT_S = 1000.0
 SPACES = Spaces(spaces.Box(-1, 1, (4,), np.float32), spaces.Discrete(2))
 
 
-def embryo(hidden: int = 8) -> Embryo:
+def embryo(hidden: int = 8, asked: Normalization | None = None) -> Embryo:
     settings = MLPActorCriticSettings(hidden=(hidden,))
     model = build_model(algorithms.load("model", "mlp_actor_critic"), SPACES, settings, 1)
+    build_normalizer(model, SPACES, asked)
     made: Embryo = algorithms.load("embryo", "ppo")(SPACES, model, PPOSettings(), 2)
     return made
 
@@ -36,9 +38,9 @@ class Group:
     """The learner of one group: its embryo, its part in averaging, and how far it is."""
 
     def __init__(
-        self, line: AveragingLine, number: int, *, waits: bool = False, moments: bool = False, hidden: int = 8
+        self, line: AveragingLine, number: int, own: Embryo, *, waits: bool = False, moments: bool = False
     ) -> None:
-        self.embryo = embryo(hidden)
+        self.embryo = own
         self.average = GroupAverage(
             line.learners[number],
             self.embryo,
@@ -74,13 +76,22 @@ class Group:
 class Pair:
     """Two groups and the root between them."""
 
-    def __init__(self, *, waits: bool = False, moments: bool = False, hidden: int = 8) -> None:
-        sample = embryo(hidden)
+    def __init__(
+        self,
+        *,
+        waits: bool = False,
+        moments: bool = False,
+        hidden: int = 8,
+        asked: Normalization | None = None,
+    ) -> None:
+        sample = embryo(hidden, asked)
         values = sample.model.parameter_count
         if moments:
             values += sum(moment.numel() for moment in sample.averaged_state())
         self.line = AveragingLine(2, values)
-        self.groups = [Group(self.line, i, waits=waits, moments=moments, hidden=hidden) for i in range(2)]
+        self.groups = [
+            Group(self.line, i, embryo(hidden, asked), waits=waits, moments=moments) for i in range(2)
+        ]
 
     @property
     def root(self) -> Averager:
@@ -131,6 +142,36 @@ def test_what_a_group_learns_while_its_average_is_made_is_kept(pair: Pair) -> No
     pair.root.turn()
     one.settle(1)
     assert one.parameters == pytest.approx(2.0 + learned)
+
+
+def test_statistics_are_averaged_and_what_is_seen_meanwhile_is_merged_by_counts() -> None:
+    asked = Normalization(observations=True, rewards=False, gamma=0.9)
+    pair = Pair(asked=asked)
+    try:
+        moments = [group.embryo.model.normalizer.observations for group in pair.groups]
+        rng = np.random.default_rng(0)
+        first = [rng.normal(center, 10.0, (400, 4)) for center in (-1.0, 1.0)]
+        for group, own, seen in zip(pair.groups, moments, first, strict=True):
+            own.merge(len(seen), seen.mean(axis=0), seen.var(axis=0) * len(seen))
+            group.settle(INTERVAL)
+        # Less spread than before: as a difference it would leave a variance below 0.
+        later = rng.normal(0.0, 0.1, (10**5, 4))
+        moments[0].merge(len(later), later.mean(axis=0), later.var(axis=0) * len(later))
+        pair.root.turn()
+        for group in pair.groups:
+            group.settle(1)
+        mean = (first[0].mean(axis=0) + first[1].mean(axis=0)) / 2
+        variance = (first[0].var(axis=0) + first[1].var(axis=0)) / 2
+        np.testing.assert_allclose(moments[1].mean, mean, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(moments[1].variance, variance, rtol=1e-4)
+        total = 400 + len(later)
+        merged = (400 * mean + later.sum(axis=0)) / total
+        second = (400 * (variance + mean**2) + np.square(later).sum(axis=0)) / total
+        assert int(moments[0].count) == total
+        np.testing.assert_allclose(moments[0].mean, merged, rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(moments[0].variance, second - merged**2, rtol=1e-3)
+    finally:
+        pair.line.close()
 
 
 def test_a_group_contributes_once_in_a_round_however_far_it_gets(pair: Pair) -> None:

@@ -155,6 +155,10 @@ class GroupAverage:
         new[:count] -= self._contribution.values[:count]
         new[:count] += average[:count]
         new[count:] = average[count:]
+        if (normalizer := self._model.normalizer) is not None:
+            # What was added to a variance is not its difference, and that may be below 0.
+            own = slice(count - normalizer.size, count)
+            new[own] = normalizer.adopt(average[own])
         self._model.read_parameters(new[:count])
         for moment, part in zip(self._moments, self._parts(new), strict=True):
             moment.copy_(part)
@@ -168,6 +172,8 @@ class GroupAverage:
         if isinstance(loan, Full):
             return False
         self._model.write_parameters(contribution.values[: self._count])
+        if (normalizer := self._model.normalizer) is not None:
+            normalizer.remember()
         for moment, part in zip(self._moments, self._parts(contribution.values), strict=True):
             part.copy_(moment.detach())
         self._number += 1
