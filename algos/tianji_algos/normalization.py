@@ -23,8 +23,9 @@ import torch
 from torch import nn
 
 from tianji_algos.core import Executor, Fields, Model, Peers, Spaces
-from tianji_algos.errors import DivergedError, UnsupportedSpaceError
+from tianji_algos.errors import AlgorithmError, DivergedError, UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.fields import FieldSpec
+from tianji_algos.settings import PolicySettings
 
 Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
@@ -56,26 +57,29 @@ class Normalization:
     @classmethod
     def of(cls, settings: object) -> Normalization | None:
         """Read the settings of an update rule; None if they ask for nothing."""
-        observations = bool(getattr(settings, "normalize_observations", False))
-        rewards = bool(getattr(settings, "normalize_rewards", False))
-        if not (observations or rewards):
+        if not isinstance(settings, PolicySettings):
             return None
-        return cls(observations, rewards, float(getattr(settings, "gamma", 1.0)))
+        observations, rewards = settings.normalize_observations, settings.normalize_rewards
+        return cls(observations, rewards, settings.gamma) if observations or rewards else None
 
     def fields(self, spaces: Spaces) -> tuple[FieldSpec, ...]:
         """Describe what a fragment says once for each environment."""
         single = np.dtype(np.float32)
-        of_observations = FieldSpec(FILTER, single, (2, count_numbers(spaces.observation)), once=True)
+        of_observations = FieldSpec(FILTER, single, (2, count_numbers(spaces)), once=True)
         of_returns = FieldSpec(RETURNS, single, (3,), once=True)
         return (of_observations,) * self.observations + (of_returns,) * self.rewards
 
 
-def count_numbers(space: gym.Space[Any]) -> int:
+def count_numbers(spaces: Spaces) -> int:
     """Count the numbers F of an observation that can be normalised.
 
     Raises:
-        UnsupportedSpaceError: it has no mean (a choice), or is an image, whose scale is known.
+        UnsupportedSpaceError: it has no mean (a choice), or is an image, whose scale is known, or a stack.
     """
+    space = spaces.observation
+    if spaces.stack > 1:
+        what = f"stacks of {spaces.stack} observations are not normalised"
+        raise UnsupportedSpaceError(f"{what}; training.normalize_observations = false would be right")
     if isinstance(space, gym.spaces.Box) and (space.dtype.kind == "f" or len(space.shape) == 1):
         return math.prod(space.shape)
     raise UnsupportedSpaceError(
@@ -139,7 +143,7 @@ class Normalizer(nn.Module):
         super().__init__()
         self.asked = asked
         # Before ``returns``: ``NormalizingExecutor`` looks for them where they are then.
-        self.observations = Moments(count_numbers(spaces.observation)) if asked.observations else None
+        self.observations = Moments(count_numbers(spaces)) if asked.observations else None
         self.returns = Moments(1) if asked.rewards else None
         self._normalized: Floats = np.empty(0, np.float32)
         self._contributed: list[nn.Module] = []
@@ -209,7 +213,13 @@ class Normalizer(nn.Module):
         if self._normalized.shape != shape:
             self._normalized = np.empty(shape, np.float32)
         for fragment, observation, into in zip(fragments, observations, self._normalized, strict=True):
-            normalize(observation, fragment[FILTER][0, 0], into)
+            seen_through = fragment[FILTER][0, 0]
+            if not seen_through[1].all():
+                raise AlgorithmError(
+                    f"a fragment does not say what its observations were normalised with ({FILTER}): "
+                    "begin() of an agent of your own calls super().begin(), and finish() super().finish()"
+                )
+            normalize(observation, seen_through, into)
         return list(self._normalized)
 
     def rewards(self, reward: Floats) -> Floats:
@@ -391,14 +401,26 @@ def build_normalizer(model: Model, spaces: Spaces, asked: Normalization | None) 
 
     Raises:
         UnsupportedSpaceError: observations cannot be normalised.
+        UnsuitableModelError: the network has something else under that name.
     """
-    if asked is not None:
-        model.normalizer = Normalizer(spaces, asked)
+    if asked is None:
+        return
+    if getattr(model, "normalizer", None) is not None:
+        what = f"{type(model).__name__} has an attribute `normalizer` of its own"
+        raise UnsuitableModelError(f"{what}; another name would be right")
+    model.normalizer = Normalizer(spaces, asked)
+
+
+def normalizer_of(model: Model) -> Normalizer | None:
+    """Return what ``build_normalizer`` gave a model; a network may have something else under that name."""
+    found = getattr(model, "normalizer", None)
+    return found if isinstance(found, Normalizer) else None
 
 
 def acting_executor(model: Model, num_envs: int) -> Executor:
     """Build what an actor runs: the network's executor, behind its normaliser if it has one."""
     executor = model.executor(num_envs)
-    if model.normalizer is None or model.normalizer.observations is None:
+    normalizer = normalizer_of(model)
+    if normalizer is None or normalizer.observations is None:
         return executor
-    return NormalizingExecutor(executor, model.normalizer)
+    return NormalizingExecutor(executor, normalizer)

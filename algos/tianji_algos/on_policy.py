@@ -17,7 +17,7 @@ from tianji_algos.distributions import Distribution, distribution_for
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.through_time import RecurrentActorCritic
-from tianji_algos.normalization import RETURNS, DiscountedReturns, acting_executor
+from tianji_algos.normalization import RETURNS, DiscountedReturns, acting_executor, normalizer_of
 from tianji_algos.optim import Means, OptimizedEmbryo, build_optimizer, flatten_parameters, tensors_of
 from tianji_algos.rollout_observations import Observations
 from tianji_algos.settings import PolicySettings
@@ -45,7 +45,7 @@ class PolicyAgent(Agent):
         self.settings = settings
         self._distribution = self.distribution(spaces)
         self._executor = acting_executor(model, num_envs)
-        normalizer = model.normalizer
+        normalizer = normalizer_of(model)
         self._returns = None if normalizer is None else DiscountedReturns(num_envs, normalizer.asked.gamma)
         self._rng = np.random.default_rng(seed)
         self._action = np.empty((num_envs, *self._distribution.action_shape), self._distribution.action_dtype)
@@ -192,7 +192,8 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         self.uses_per_sample = float(settings.epochs)
         self._backprop = model.backprop()
         self._loss = self._build_loss(self._distribution(spaces))
-        observations = Observations(spaces, flat.device, model.normalizer)
+        self._normalizer = normalizer_of(model)
+        observations = Observations(spaces, flat.device, self._normalizer)
         self._rollout = self._build_rollout(
             observations, is_recurrent=isinstance(model, RecurrentActorCritic)
         )
@@ -217,8 +218,8 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
 
     def minibatches(self, fragments: Sequence[Fields]) -> Iterator[Any]:
         """Yield the minibatches of all epochs."""
-        if self.model.normalizer is not None:
-            self.model.normalizer.update(fragments, self._peers)
+        if self._normalizer is not None:
+            self._normalizer.update(fragments, self._peers)
         self._rollout.gather(fragments)
         for _ in range(self.settings.epochs):
             yield from self._rollout.minibatches(self._rng)

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from algos.fragments import Fragment, random_rollout
 from algos.in_step import in_step
 from algos.tiny_gru import TinyGRU
@@ -17,7 +18,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tianji_algos.core import ALONE, Peers, Spaces, build_model
-from tianji_algos.errors import DivergedError, UnsupportedSpaceError
+from tianji_algos.errors import AlgorithmError, DivergedError, UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.impala.impala import IMPALAAgent, IMPALAEmbryo
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings
 from tianji_algos.mappo.settings import MAPPOSettings
@@ -264,3 +265,36 @@ def test_numbers_too_large_to_be_squared_end_the_training_with_a_reason(cartpole
         pytest.raises(DivergedError, match="statistics of rewards are not finite"),
     ):
         train(ppo(cartpole_spaces), fragments)
+
+
+def test_an_agent_that_does_not_say_what_it_saw_through_is_refused(cartpole_spaces: Spaces) -> None:
+    [fragment] = normalized(random_rollout(cartpole_spaces, 2, fragments=1, steps=STEPS, envs=ENVS))
+    fragment[FILTER][...] = 0.0
+    with pytest.raises(AlgorithmError, match=r"calls super\(\).begin\(\)"):
+        train(ppo(cartpole_spaces), [fragment])
+
+
+def test_stacks_are_refused() -> None:
+    spaces = Spaces(gym.spaces.Box(-1, 1, (3, 4), np.float32), gym.spaces.Discrete(2), stack=3)
+    with pytest.raises(UnsupportedSpaceError, match="stacks of 3 observations"):
+        BOTH.fields(spaces)
+
+
+class OwnNormalizer(MLPActorCritic):
+    """A network with a layer of that name."""
+
+    def __init__(self, spaces: Spaces, settings: MLPActorCriticSettings) -> None:
+        super().__init__(spaces, settings)
+        self.normalizer = torch.nn.LayerNorm(4)  # type: ignore[assignment]
+
+
+def test_a_network_with_a_layer_of_that_name_acts_and_learns_without_and_is_refused_with_it(
+    cartpole_spaces: Spaces,
+) -> None:
+    model = build_model(OwnNormalizer, cartpole_spaces, NETWORK, 0)
+    assert isinstance(model, OwnNormalizer)
+    agent = PPOAgent(cartpole_spaces, model, PPOAgentSettings(), ENVS, 0)
+    assert agent.act_greedily(np.zeros((ENVS, 4), np.float32)).shape == (ENVS,)
+    train(PPOEmbryo(cartpole_spaces, model, PPOSettings(**SMALL), 0), random_rollout(cartpole_spaces, 1))
+    with pytest.raises(UnsuitableModelError, match="another name would be right"):
+        build_normalizer(model, cartpole_spaces, BOTH)

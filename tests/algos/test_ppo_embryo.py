@@ -7,6 +7,7 @@ import pytest
 import torch
 from algos.fragments import Fragment, random_fragment, random_rollout
 from algos.training import parameters, train
+from pydantic import ValidationError
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import StateMismatchError
@@ -200,3 +201,17 @@ def test_an_adaptive_learning_rate_goes_on_from_where_it_was(cartpole_spaces: Sp
         embryo.schedule(64)
         train(embryo, [fragment])
     np.testing.assert_array_equal(parameters(whole), parameters(resumed))
+
+
+def test_a_rollout_that_is_left_early_lets_an_adaptive_learning_rate_fall(cartpole_spaces: Spaces) -> None:
+    fragment = random_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
+    adaptive = {"learning_rate_schedule": "adaptive", "adaptive_kl": 1e-9, "learning_rate": 1e-3}
+    embryo = build(cartpole_spaces, target_kl=1e-6, epochs=50, **adaptive)
+    train(embryo, [fragment])
+    assert embryo.metrics()["learning_rate"] < 1e-3
+
+
+@pytest.mark.parametrize("rate", [1e-7, 0.05])
+def test_an_adaptive_learning_rate_begins_within_its_bounds(rate: float) -> None:
+    with pytest.raises(ValidationError, match="is from 1e-06 to"):
+        PPOSettings(learning_rate_schedule="adaptive", learning_rate=rate)

@@ -23,15 +23,15 @@ from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo, PolicyMinibatch, PolicyRollout
 from tianji_algos.optim import remaining
-from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
+from tianji_algos.ppo.settings import FASTEST, SLOWEST, PPOAgentSettings, PPOSettings
 from tianji_algos.rollout_observations import Columns, Indices, Observations, Sequences
 
 Floats = npt.NDArray[np.float32]
 
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 DIVERGENCE: Final = DIAGNOSTICS.index("approx_kl")
-SLOWEST, FASTEST, FACTOR = 1e-6, 1e-2, 1.5
-"""Bounds of an adaptive learning rate, and how much it changes at a time."""
+FACTOR: Final = 1.5
+"""How much an adaptive learning rate changes at a time."""
 SMALL: Final = np.float32(1e-8)
 """Keeps a division by a spread of 0 finite."""
 
@@ -479,6 +479,7 @@ class PPOEmbryo(PolicyEmbryo):
             yield minibatch
             self._diverged += float(self._latest[DIVERGENCE]) * minibatch.samples, minibatch.samples
             if limit is not None and self._divergence(minibatch) > limit:
+                self._end_epoch()
                 return
 
     def _end_epoch(self) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tianji_algos.settings import LearningRateSchedule, PolicySettings, Schedule, Settings
+
+SLOWEST: Final = 1e-6
+FASTEST: Final = 1e-2
+"""Bounds of an adaptive learning rate."""
 
 
 class PPOAgentSettings(Settings):
@@ -40,6 +44,12 @@ class PPOSettings(PolicySettings):
     normalize_advantage: Literal["minibatch", "rollout", "none"] = "minibatch"
     adaptive_kl: float = Field(0.008, gt=0)
     target_kl: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _within_what_adapts(self) -> Self:
+        if self.learning_rate_schedule == "adaptive" and not SLOWEST <= self.learning_rate <= FASTEST:
+            raise ValueError(f"an adaptive learning_rate is from {SLOWEST:g} to {FASTEST:g}")
+        return self
 
     @property
     def schedules(self) -> tuple[LearningRateSchedule, ...]:

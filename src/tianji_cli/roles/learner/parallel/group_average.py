@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tianji_algos.core import Embryo
+from tianji_algos.normalization import normalizer_of
 from tianji_cli.errors import TianjiError
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import ROOT_RANK
@@ -155,7 +156,7 @@ class GroupAverage:
         new[:count] -= self._contribution.values[:count]
         new[:count] += average[:count]
         new[count:] = average[count:]
-        if (normalizer := self._model.normalizer) is not None:
+        if (normalizer := normalizer_of(self._model)) is not None:
             # What was added to a variance is not its difference, and that may be below 0.
             own = slice(count - normalizer.size, count)
             new[own] = normalizer.adopt(average[own])
@@ -172,7 +173,7 @@ class GroupAverage:
         if isinstance(loan, Full):
             return False
         self._model.write_parameters(contribution.values[: self._count])
-        if (normalizer := self._model.normalizer) is not None:
+        if (normalizer := normalizer_of(self._model)) is not None:
             normalizer.remember()
         for moment, part in zip(self._moments, self._parts(contribution.values), strict=True):
             part.copy_(moment.detach())
