@@ -205,9 +205,10 @@ class Parts:
             model.to(device)
             if device.startswith("cuda"):
                 torch.cuda.set_device(device_of(model))  # Pinned memory and streams are the current one's.
-        except (RuntimeError, AssertionError) as cause:  # What torch raises, depending on what is missing.
+        # What torch raises, depending on what is missing: a device, or double precision for statistics.
+        except (RuntimeError, AssertionError, TypeError) as cause:
             raise UsageError(
-                f"{key}: {device!r} is not there on {socket.gethostname()} ({describe(cause)}); "
+                f"{key}: {device!r} cannot be used on {socket.gethostname()} ({describe(cause)}); "
                 '"cpu" would be right, or a GPU that torch finds'
             ) from cause
         return model

@@ -83,7 +83,7 @@ def test_where_there_is_no_such_gpu_the_role_that_wants_it_names_the_key(
     build: Any = parts.trained_embryo if rank == 1 else parts.acting_model
     with pytest.raises(UsageError) as refused:
         build()
-    assert str(refused.value).startswith(f"{key}: 'cuda:99' is not there on {socket.gethostname()}")
+    assert str(refused.value).startswith(f"{key}: 'cuda:99' cannot be used on {socket.gethostname()}")
 
 
 @pytest.mark.parametrize(("gpus", "found"), [(1, "cuda:0"), (2, "cuda:1"), (8, "cuda:5"), (0, "cuda:5")])
