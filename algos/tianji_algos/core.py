@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import gymnasium as gym
 import numpy as np
@@ -20,9 +20,6 @@ from pydantic import BaseModel
 from tianji_algos.batch import Batch, SequenceBatch
 from tianji_algos.errors import AlgorithmError, UnsuitableModelError
 from tianji_algos.fields import FieldSpec
-
-if TYPE_CHECKING:
-    from tianji_algos.normalization import Normalizer
 
 Fields = Mapping[str, npt.NDArray[Any]]
 """The fields of one fragment by name, ``[rows, N, ...]`` each; ``FieldSpec`` says how many rows."""
@@ -72,20 +69,10 @@ class Model(torch.nn.Module, ABC):
     """A network whose parameters travel as one flat float32 array.
 
     Built as ``ModelType(spaces, settings)``; see ``build_model``.
-
-    Attributes:
-        normalizer: statistics that observations and rewards are normalised with, outside of ``forward``; None
-            if they are not.
     """
 
     settings_type: ClassVar[type[BaseModel]]
     """What the config's ``[model]`` section holds beside ``type``."""
-
-    normalizer: Normalizer | None
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.normalizer = None
 
     @classmethod
     def recorded(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - most: nothing

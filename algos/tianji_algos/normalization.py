@@ -332,8 +332,7 @@ class NormalizingExecutor(Executor):
         moments = normalizer.observations
         self._size, self._numbers = normalizer.size, len(moments.mean)
         self._filter = np.empty((2, self._numbers), np.float32)
-        self._filter[0] = moments.mean.cpu().numpy()
-        self._filter[1] = 1.0 / np.sqrt(moments.variance.cpu().numpy() + SMALL)
+        self._see_through(moments.mean.float().cpu().numpy(), moments.variance.float().cpu().numpy())
         self._seen: Floats = np.empty(0, np.float32)
 
     def adopt(self, parameters: Floats) -> None:
@@ -341,6 +340,9 @@ class NormalizingExecutor(Executor):
         self._executor.adopt(parameters)
         count, numbers = 1, self._numbers
         mean, variance = parameters[-self._size :][count : count + 2 * numbers].reshape(2, numbers)
+        self._see_through(mean, variance)
+
+    def _see_through(self, mean: Floats, variance: Floats) -> None:
         self._filter[0] = mean
         self._filter[1] = 1.0 / np.sqrt(variance + np.float32(SMALL))
 
@@ -354,8 +356,7 @@ class NormalizingExecutor(Executor):
 
     def record(self, fields: Fields) -> None:
         """Write what observations are normalised with, and what the network remembers."""
-        if FILTER in fields:
-            fields[FILTER][...] = self._filter
+        fields[FILTER][...] = self._filter
         self._executor.record(fields)
 
     def forget(self, where: npt.NDArray[np.bool_]) -> None:
@@ -405,7 +406,7 @@ def build_normalizer(model: Model, spaces: Spaces, asked: Normalization | None) 
     """
     if asked is None:
         return
-    if getattr(model, "normalizer", None) is not None:
+    if hasattr(model, "normalizer"):
         what = f"{type(model).__name__} has an attribute `normalizer` of its own"
         raise UnsuitableModelError(f"{what}; another name would be right")
     model.normalizer = Normalizer(spaces, asked)

@@ -17,7 +17,7 @@ from tianji_algos.distributions import Distribution, distribution_for
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.through_time import RecurrentActorCritic
-from tianji_algos.normalization import RETURNS, DiscountedReturns, acting_executor, normalizer_of
+from tianji_algos.normalization import DiscountedReturns, acting_executor, normalizer_of
 from tianji_algos.optim import Means, OptimizedEmbryo, build_optimizer, flatten_parameters, tensors_of
 from tianji_algos.rollout_observations import Observations
 from tianji_algos.settings import PolicySettings
@@ -46,7 +46,9 @@ class PolicyAgent(Agent):
         self._distribution = self.distribution(spaces)
         self._executor = acting_executor(model, num_envs)
         normalizer = normalizer_of(model)
-        self._returns = None if normalizer is None else DiscountedReturns(num_envs, normalizer.asked.gamma)
+        self._returns: DiscountedReturns | None = None
+        if normalizer is not None and normalizer.returns is not None:
+            self._returns = DiscountedReturns(num_envs, normalizer.asked.gamma)
         self._rng = np.random.default_rng(seed)
         self._action = np.empty((num_envs, *self._distribution.action_shape), self._distribution.action_dtype)
 
@@ -81,7 +83,7 @@ class PolicyAgent(Agent):
 
     def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:  # noqa: ARG002 - for subclasses
         """Sum up the discounted returns, where rewards are normalised."""
-        if self._returns is not None and RETURNS in fields:
+        if self._returns is not None:
             self._returns.record(fields)
 
     def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:

@@ -19,12 +19,7 @@ from torch import nn
 
 from tianji_algos.core import ALONE, Embryo, Model, Peers
 from tianji_algos.errors import DivergedError, StateMismatchError
-from tianji_algos.settings import (
-    AnyOptimizerSettings,
-    LearningRateSchedule,
-    OptimizerSettings,
-    TargetSettings,
-)
+from tianji_algos.settings import AnyOptimizerSettings, OptimizerSettings, Schedule, TargetSettings
 
 
 def flatten_parameters(model: nn.Module) -> nn.Parameter:
@@ -187,9 +182,9 @@ def build_optimizer(flat: torch.nn.Parameter, settings: AnyOptimizerSettings) ->
     )
 
 
-def remaining(settings: OptimizerSettings, schedule: LearningRateSchedule, env_steps: int) -> float:
+def remaining(settings: OptimizerSettings, schedule: Schedule, env_steps: int) -> float:
     """Return the share of a hyperparameter that a schedule leaves after so many env steps."""
-    if schedule != "linear" or settings.schedule_steps is None:
+    if schedule == "constant" or settings.schedule_steps is None:
         return 1.0
     return max(0.0, 1.0 - env_steps / settings.schedule_steps)
 
@@ -324,8 +319,6 @@ class OptimizedEmbryo(Embryo):
 
     def schedule(self, env_steps: int) -> None:
         """Set the learning rate for so many env steps seen."""
-        if self.settings.learning_rate_schedule == "adaptive":
-            return
         share = remaining(self.settings, self.settings.learning_rate_schedule, env_steps)
         self._optimizer.learning_rate = self.settings.learning_rate * share
 

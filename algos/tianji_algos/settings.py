@@ -9,9 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Schedule = Literal["constant", "linear"]
 """How a hyperparameter changes over training."""
 
-LearningRateSchedule = Literal["constant", "linear", "adaptive"]
-"""How a learning rate does: "adaptive" follows how far the policy moves, where the update rule knows that."""
-
 
 class Settings(BaseModel):
     """Settings as a section of a TOML file gives them: frozen, no unknown keys, no silent conversions."""
@@ -33,21 +30,20 @@ class OptimizerSettings(Settings):
 
     Attributes:
         learning_rate: of the optimizer.
-        learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``; "adaptive" (PPO and
-            MAPPO) follows ``adaptive_kl``.
+        learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``.
         schedule_steps: env steps after which a linear schedule has reached 0.
         adam_eps: Adam's term against division by zero, added to a root.
         max_grad_norm: gradients are scaled down to this norm; None leaves them as they are.
     """
 
     learning_rate: float = Field(1e-3, gt=0)
-    learning_rate_schedule: LearningRateSchedule = "constant"
+    learning_rate_schedule: Schedule = "constant"
     schedule_steps: int | None = Field(None, ge=1)
     adam_eps: float = Field(1e-8, gt=0)
     max_grad_norm: float | None = Field(10.0, gt=0)
 
     @property
-    def schedules(self) -> tuple[LearningRateSchedule, ...]:
+    def schedules(self) -> tuple[Schedule, ...]:
         """How each hyperparameter that may change over training does."""
         return (self.learning_rate_schedule,)
 
@@ -55,11 +51,6 @@ class OptimizerSettings(Settings):
     def _scheduled(self) -> Self:
         if "linear" in self.schedules and self.schedule_steps is None:
             raise ValueError("a linear schedule needs schedule_steps, the env steps after which it reaches 0")
-        if self.learning_rate_schedule == "adaptive" and not hasattr(self, "adaptive_kl"):
-            raise ValueError(
-                'learning_rate_schedule = "adaptive" is for PPO and MAPPO, which measure how far the policy '
-                'moves; "constant" or "linear" would be right'
-            )
         return self
 
 

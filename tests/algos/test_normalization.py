@@ -25,7 +25,14 @@ from tianji_algos.mappo.settings import MAPPOSettings
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.mlp import MLPActorCritic
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.normalization import FILTER, RETURNS, DiscountedReturns, Normalization, build_normalizer
+from tianji_algos.normalization import (
+    FILTER,
+    RETURNS,
+    DiscountedReturns,
+    Normalization,
+    build_normalizer,
+    normalizer_of,
+)
 from tianji_algos.on_policy import PolicyAgent, PolicyEmbryo
 from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
 from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
@@ -108,7 +115,6 @@ def test_the_learner_shows_the_network_what_the_policy_saw_though_the_statistics
     for seed in range(3):
         agent.adopt(flat_of(learner))
         fragment = play(agent, acting, spaces, seed)
-        assert learner.normalizer is not None
         before = fragment[FILTER].copy()
         embryo.metrics()
         [minibatch] = embryo.minibatches([fragment])
@@ -127,18 +133,19 @@ def test_the_learner_shows_the_network_what_the_policy_saw_though_the_statistics
 def test_moments_of_many_rollouts_are_those_of_all_that_was_seen(seeds: list[int]) -> None:
     spaces = Spaces(gym.spaces.Box(-np.inf, np.inf, (3,), np.float32), gym.spaces.Discrete(2))
     model = build(spaces)
-    assert model.normalizer is not None
+    normalizer = normalizer_of(model)
+    assert normalizer is not None
     seen, returns = [], []
     for seed in seeds:
         fragments = normalized(random_rollout(spaces, seed, steps=STEPS, envs=ENVS))
-        model.normalizer.update(fragments, ALONE)
+        normalizer.update(fragments, ALONE)
         for fragment in fragments:
             mask = fragment["mask"].astype(bool)
             seen.append(fragment["observation"][:STEPS][mask].astype(np.float64))
             returns.append(returns_of(fragment)[mask])
     for moments, rows in (
-        (model.normalizer.observations, np.concatenate(seen)),
-        (model.normalizer.returns, np.concatenate(returns)[:, None]),
+        (normalizer.observations, np.concatenate(seen)),
+        (normalizer.returns, np.concatenate(returns)[:, None]),
     ):
         assert moments is not None
         assert int(moments.count) == len(rows)
@@ -175,7 +182,7 @@ def test_discounted_returns_go_on_from_fragment_to_fragment_and_end_with_their_e
 def test_rewards_are_learnt_in_units_of_the_spread_of_returns_and_clipped(
     cartpole_spaces: Spaces,
 ) -> None:
-    normalizer = build(cartpole_spaces).normalizer
+    normalizer = normalizer_of(build(cartpole_spaces))
     assert normalizer is not None
     normalizer.update(normalized(random_rollout(cartpole_spaces, 5, steps=STEPS, envs=ENVS)), ALONE)
     assert normalizer.returns is not None
@@ -198,8 +205,9 @@ def test_learners_in_step_keep_the_same_statistics_as_one_that_has_all_fragments
         embryo = ppo(spaces)
         embryo.join(peers)
         train(embryo, fragments[peers.index :: peers.number])
-        assert embryo.model.normalizer is not None
-        return [buffer.numpy().copy() for buffer in embryo.model.normalizer.buffers()]
+        normalizer = normalizer_of(embryo.model)
+        assert normalizer is not None
+        return [buffer.numpy().copy() for buffer in normalizer.buffers()]
 
     (first, second), _ = in_step(2, learn)
     alone = learn(ALONE)
@@ -223,7 +231,9 @@ def test_acting_greedily_uses_the_statistics_that_were_learnt(
 ) -> None:
     embryo = ppo(cartpole_spaces)
     train(embryo, normalized(random_rollout(cartpole_spaces, 2, steps=STEPS, envs=ENVS)))
-    moments = embryo.model.normalizer.observations if embryo.model.normalizer else None
+    normalizer = normalizer_of(embryo.model)
+    assert normalizer is not None
+    moments = normalizer.observations
     assert moments is not None
     agent = PPOAgent(cartpole_spaces, build(cartpole_spaces), PPOAgentSettings(), ENVS, 0)
     agent.adopt(flat_of(embryo.model))
@@ -285,7 +295,7 @@ class OwnNormalizer(MLPActorCritic):
 
     def __init__(self, spaces: Spaces, settings: MLPActorCriticSettings) -> None:
         super().__init__(spaces, settings)
-        self.normalizer = torch.nn.LayerNorm(4)  # type: ignore[assignment]
+        self.normalizer = torch.nn.LayerNorm(4)
 
 
 def test_a_network_with_a_layer_of_that_name_acts_and_learns_without_and_is_refused_with_it(

@@ -453,8 +453,9 @@ class PPOEmbryo(PolicyEmbryo):
 
     def __init__(self, spaces: Spaces, model: ActorCritic, settings: PPOSettings, seed: int) -> None:
         super().__init__(spaces, model, settings, seed)
+        self._adapts = settings.learning_rate_schedule == "adaptive"
         self._diverged = np.zeros(2)
-        """Of this epoch: divergence added up over the samples of this learner, and their number."""
+        """Of this epoch, where the learning rate adapts: divergence summed over samples, and their number."""
 
     def _build_loss(self, distribution: Distribution) -> PPOLoss:
         """Build the clipped surrogate loss."""
@@ -477,14 +478,15 @@ class PPOEmbryo(PolicyEmbryo):
         self._diverged[:] = 0.0
         for minibatch in super().minibatches(fragments):
             yield minibatch
-            self._diverged += float(self._latest[DIVERGENCE]) * minibatch.samples, minibatch.samples
+            if self._adapts:
+                self._diverged += float(self._latest[DIVERGENCE]) * minibatch.samples, minibatch.samples
             if limit is not None and self._divergence(minibatch) > limit:
                 self._end_epoch()
                 return
 
     def _end_epoch(self) -> None:
         """Let an adaptive learning rate follow how far the policy is now from the one that acted."""
-        if self.settings.learning_rate_schedule != "adaptive":
+        if not self._adapts:
             return
         self._peers.add_up(torch.from_numpy(self._diverged))
         total, samples = self._diverged.tolist()
@@ -499,14 +501,14 @@ class PPOEmbryo(PolicyEmbryo):
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return what every update rule does, and an adaptive learning rate."""
         tensors, rest = super().state()
-        if self.settings.learning_rate_schedule == "adaptive":
+        if self._adapts:
             rest["learning_rate"] = self._optimizer.learning_rate
         return tensors, rest
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned, at the learning rate that was reached."""
         super().load_state(tensors, rest)
-        if self.settings.learning_rate_schedule == "adaptive":
+        if self._adapts:
             self._optimizer.learning_rate = rest.get("learning_rate", self.settings.learning_rate)
 
     def metrics(self) -> dict[str, float]:
@@ -516,7 +518,8 @@ class PPOEmbryo(PolicyEmbryo):
 
     def schedule(self, env_steps: int) -> None:
         """Set learning rate and clip range for so many env steps seen."""
-        super().schedule(env_steps)
+        if not self._adapts:
+            super().schedule(env_steps)
         share = remaining(self.settings, self.settings.clip_range_schedule, env_steps)
         self._loss.clip_range = self.settings.clip_range * share
 

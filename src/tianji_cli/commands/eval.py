@@ -26,7 +26,7 @@ from tianji_cli.errors import RunFailed, TianjiError, UsageError, cut, describe
 from tianji_cli.files.directories import remove_stale
 from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import finite, number, several
-from tianji_cli.roles.evaluator import BASELINES, Baseline, EvaluationLimits
+from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
 from tianji_cli.root.shutdown import START_S
 from tianji_cli.telemetry.report import of_agents, print_lines, write_json
 from tianji_cli.telemetry.snapshot import Evaluation
@@ -115,11 +115,6 @@ class Animation:
         return UsageError(f"--render: cannot write {self.path}: {cause.strerror}")
 
 
-TRAINED: Final = "trained"
-"""The policy that a run has saved, without exploration."""
-SAMPLED: Final = "sampled"
-"""The same policy as it acts in training."""
-
 INTERVAL_S: Final = 1.0
 IDLE_S: Final = 10.0
 """Between two lines of progress; and where no episode has ended since the last, in a pipe."""
@@ -149,7 +144,7 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
             metavar="trained|sampled|random|heuristic",
             help="Who plays: the trained one by default, greedily.",
         ),
-    ] = TRAINED,
+    ] = "trained",
     max_s: Annotated[
         float | None,
         typer.Option(metavar="S", min=0.001, help="Longest time; the config's eval_max_s by default."),
@@ -177,9 +172,9 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     for warning in directory.check():  # Its config names modules that will run.
         sys.stderr.write(f"tianji: warning: {warning}\n")
     config = load_config(str(directory.config))
-    untrained = _baseline(policy, checkpoint)
+    player = _find_policy(policy, checkpoint)
     wanted = checkpoint or config.experiment.eval_checkpoint
-    name = _find_checkpoint(directory, wanted) if untrained is None else ""
+    name = "" if player in BASELINES else _find_checkpoint(directory, wanted)
     animation = None if render is None else Animation(render)
     experiment = config.experiment
     limits = EvaluationLimits(max_s or experiment.eval_max_s, max_steps or experiment.eval_max_steps)
@@ -193,35 +188,29 @@ def evaluate(  # noqa: PLR0913 - the options of a command are its parameters
     # As the root, which computes on a CPU: a run that used GPUs may be judged where there is none.
     job = JobSpec("", dump_config(config), plan, directory.path, directory.path)
     parts = Parts(job, config, plan.processes[0], 0)
-    explores = policy == SAMPLED
-    build = partial(
-        build_evaluator, parts, episodes, seed, name, policy=untrained, limits=limits, explores=explores
-    )
+    build = partial(build_evaluator, parts, episodes, seed, name, policy=player, limits=limits)
     try:
         evaluator = _play(build, limits, animation)
     except TianjiError:
         raise
     except Exception as cause:  # A user's environment or agent may raise anything.
         raise RunFailed(f"cannot evaluate {directory.path}: {describe(cause)}") from cause
-    other = None if policy == TRAINED else policy
+    other = None if player == "trained" else player
     who = ", ".join(filter(None, (str(directory.path), name, other and f"{other} policy")))
     _show(evaluator, episodes, who, other, animation, json_to)
     return 0
 
 
-def _baseline(policy: str, checkpoint: str | None) -> Baseline | None:
-    """Return which untrained policy is to play; None: the trained one.
+def _find_policy(policy: str, checkpoint: str | None) -> PolicyName:
+    """Check who is to play.
 
     Raises:
         UsageError: there is no such policy, or none that has checkpoints.
     """
-    if policy in (TRAINED, SAMPLED):
-        return None
-    found = next((name for name in BASELINES if name == policy), None)
+    found = next((name for name in POLICIES if name == policy), None)
     if found is None:
-        known = (TRAINED, SAMPLED, *BASELINES)
-        raise UsageError(f"--policy: no policy {policy!r}; {did_you_mean(policy, known, 'policies')}")
-    if checkpoint is not None:
+        raise UsageError(f"--policy: no policy {policy!r}; {did_you_mean(policy, POLICIES, 'policies')}")
+    if found in BASELINES and checkpoint is not None:
         raise UsageError(f"--checkpoint says which trained policy plays, and --policy {policy} is none")
     return found
 

@@ -226,8 +226,10 @@ class ExploringPolicy:
         return self._agent.act(observation, self._row)
 
 
-Baseline = Literal["random", "heuristic"]
-BASELINES: Final[tuple[Baseline, ...]] = get_args(Baseline)
+PolicyName = Literal["trained", "sampled", "random", "heuristic"]
+POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
+BASELINES: Final[tuple[PolicyName, ...]] = ("random", "heuristic")
+"""Those of them that nobody has trained."""
 
 
 class RandomPolicy:
@@ -269,7 +271,7 @@ class HeuristicPolicy:
         return self._heuristic(observation)
 
 
-def baseline(name: Baseline, environment: VectorEnvironment, seed: int) -> RandomPolicy | HeuristicPolicy:
+def baseline(name: PolicyName, environment: VectorEnvironment, seed: int) -> RandomPolicy | HeuristicPolicy:
     """Find a baseline for an environment.
 
     Raises:

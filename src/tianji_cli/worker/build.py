@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, TypeVar, cast
 
 from tianji_algos.core import Agent, Embryo, Model, RolloutEmbryo
@@ -40,11 +41,13 @@ from tianji_cli.roles.buffer.replay.replay import Replay, ReplaySettings, bytes_
 from tianji_cli.roles.buffer.replay.store import ReplayStore
 from tianji_cli.roles.buffer.rollout import RolloutStore
 from tianji_cli.roles.evaluator import (
+    BASELINES,
     MAX_PARALLEL,
-    Baseline,
     EvaluationLimits,
     Evaluator,
     ExploringPolicy,
+    Policy,
+    PolicyName,
     baseline,
 )
 from tianji_cli.roles.learner.data_source import (
@@ -348,18 +351,15 @@ def build_evaluator(
     seed: int | None = None,
     checkpoint: str | None = None,
     on_step: Callable[[VectorEnvironment], None] | None = None,
-    policy: Baseline | None = None,
+    policy: PolicyName = "trained",
     limits: EvaluationLimits | None = None,
-    *,
-    explores: bool = False,
 ) -> Evaluator:
-    """Build what plays greedy episodes with a checkpoint of the run.
+    """Build what plays episodes with a checkpoint of the run, greedily unless ``policy`` says otherwise.
 
     Args:
         checkpoint: name of a directory in ``checkpoints/``; what is None here is as the config has it.
         on_step: called after each step; the environments can be rendered then.
-        policy: plays in place of the checkpoint.
-        explores: the checkpoint plays as it explored when training ended, and not greedily.
+        policy: "sampled" lets the checkpoint explore as when training ended; a baseline plays in its place.
 
     Raises:
         UsageError: the environment knows no such policy.
@@ -369,22 +369,26 @@ def build_evaluator(
     limits = limits or EvaluationLimits(experiment.eval_max_s, experiment.eval_max_steps)
     num_envs = 1 if on_step is not None else min(number, MAX_PARALLEL)
     seed = parts.seed("evaluation") if seed is None else seed
-    trained: Agent | ExploringPolicy | None = None
-    if policy is None:
-        model = parts.acting_model()
+    trained: Policy | None = None
+    if policy not in BASELINES:
         place = parts.job.checkpoints / (checkpoint or experiment.eval_checkpoint)
-        parameters = load_parameters(place, model)
-        agent = parts.agent(model, num_envs, derive_seed(seed, num_envs) if explores else 0)
-        agent.adopt(parameters)
-        trained = agent
-        if explores:
-            progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
-            agent.schedule(sum(group.env_steps for group in progress))
-            trained = ExploringPolicy(agent, parts.agent_fields, num_envs)
+        trained = _trained_policy(parts, place, num_envs, seed, explores=policy == "sampled")
     environment = parts.environment(num_envs, render=on_step is not None, evaluation=True)
-    player = baseline(policy, environment, seed) if policy is not None else trained
-    assert player is not None
+    player = baseline(policy, environment, seed) if trained is None else trained
     return Evaluator(player, environment, number, seed, on_step, limits)
+
+
+def _trained_policy(parts: Parts, place: Path, num_envs: int, seed: int, *, explores: bool) -> Policy:
+    """Load what a checkpoint has learnt."""
+    model = parts.acting_model()
+    parameters = load_parameters(place, model)
+    agent = parts.agent(model, num_envs, derive_seed(seed, num_envs) if explores else 0)
+    agent.adopt(parameters)
+    if not explores:
+        return agent
+    progress = saved_progress(parts.job.checkpoints, parts.config.distribution.groups)
+    agent.schedule(sum(group.env_steps for group in progress))
+    return ExploringPolicy(agent, parts.agent_fields, num_envs)
 
 
 def _fragments_per_version(parts: Parts) -> int | None:

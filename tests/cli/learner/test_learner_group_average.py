@@ -14,7 +14,7 @@ from gymnasium import spaces
 from tianji_algos import registry as algorithms
 from tianji_algos.core import Embryo, Spaces, build_model
 from tianji_algos.models.settings import MLPActorCriticSettings
-from tianji_algos.normalization import Normalization, build_normalizer
+from tianji_algos.normalization import Normalization, build_normalizer, normalizer_of
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_cli.roles.learner.parallel.group_average import AverageError, GroupAverage
 from tianji_cli.root.averaging import Averager
@@ -148,7 +148,7 @@ def test_statistics_are_averaged_and_what_is_seen_meanwhile_is_merged_by_counts(
     asked = Normalization(observations=True, rewards=False, gamma=0.9)
     pair = Pair(asked=asked)
     try:
-        moments = [group.embryo.model.normalizer.observations for group in pair.groups]
+        moments = [normalizer_of(group.embryo.model).observations for group in pair.groups]
         rng = np.random.default_rng(0)
         first = [rng.normal(center, 10.0, (400, 4)) for center in (-1.0, 1.0)]
         for group, own, seen in zip(pair.groups, moments, first, strict=True):
