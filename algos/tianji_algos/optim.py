@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from tianji_algos.core import ALONE, Embryo, Model, Peers
+from tianji_algos.core import ALONE, Embryo, Peers
 from tianji_algos.errors import DivergedError, StateMismatchError
 from tianji_algos.settings import AnyOptimizerSettings, OptimizerSettings, Schedule, TargetSettings
 
@@ -182,6 +182,14 @@ def build_optimizer(flat: torch.nn.Parameter, settings: AnyOptimizerSettings) ->
     )
 
 
+def adam_of(flat: torch.nn.Parameter, which: slice, settings: OptimizerSettings) -> Adam:
+    """Build the optimizer of a part of the parameters ``flat [P]``."""
+    assert flat.grad is not None
+    part = torch.nn.Parameter(flat.detach()[which])
+    part.grad = flat.grad[which]
+    return Adam(part, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
+
+
 def remaining(settings: OptimizerSettings, schedule: Schedule, env_steps: int) -> float:
     """Return the share of a hyperparameter that a schedule leaves after so many env steps."""
     if schedule == "constant" or settings.schedule_steps is None:
@@ -213,11 +221,11 @@ class Means:
         return means
 
 
-AnyModel = TypeVar("AnyModel", bound=Model)
+AnyModel = TypeVar("AnyModel", bound=nn.Module)
 
 
 class TargetNetwork(Generic[AnyModel]):
-    """Follows an online network; is never trained.
+    """Follows an online network, or a part of one; is never trained.
 
     Args:
         flat: its parameters, as ``flatten_parameters`` gave them.

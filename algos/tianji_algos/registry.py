@@ -58,6 +58,8 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
     | _algorithm("mappo", "MAPPO", "TeamActorCritic", "team_actor_critic", plays_in_team=True)
     | _algorithm("ppo", "PPO", "ActorCritic", "mlp_actor_critic")
     | _algorithm("qmix", "QMIX", "TeamQ", "team_q", plays_in_team=True)
+    | _algorithm("sac", "SAC", "GaussianActorQ", "mlp_gaussian_q")
+    | _algorithm("td3", "TD3", "DeterministicActorQ", "mlp_deterministic_q")
     | _model(
         "cnn_actor_critic", "cnn:CNNActorCritic", "models.settings:CNNActorCriticSettings", "ActorCritic"
     )
@@ -65,6 +67,13 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
     | _model(
         "mlp_actor_critic", "mlp:MLPActorCritic", "models.settings:MLPActorCriticSettings", "ActorCritic"
     )
+    | _model(
+        "mlp_deterministic_q",
+        "actor_q:MLPDeterministicQ",
+        "models.settings:MLPActorQSettings",
+        "DeterministicActorQ",
+    )
+    | _model("mlp_gaussian_q", "actor_q:MLPGaussianQ", "models.settings:MLPActorQSettings", "GaussianActorQ")
     | _model("mlp_q", "mlp:MLPQ", "models.settings:MLPQSettings", "QNetwork")
     | _model(
         "recurrent_actor_critic",

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Schedule = Literal["constant", "linear"]
 """How a hyperparameter changes over training."""
 
+Backend = Literal["auto", "torch", "numpy"]
+"""What differentiates the losses of an update."""
+
 
 class Settings(BaseModel):
     """Settings as a section of a TOML file gives them: frozen, no unknown keys, no silent conversions."""
@@ -82,6 +85,48 @@ class TargetSettings(Settings):
     target_update: Literal["hard", "soft"] = "hard"
     target_every: int = Field(200, ge=1)
     target_tau: float = Field(0.005, gt=0, lt=1)
+
+
+class ContinuousAgentSettings(Settings):
+    """How an agent begins that learns continuous actions from a replay.
+
+    Attributes:
+        uniform_warmup: choose actions uniformly between their bounds until the first policy that was trained
+            has come, as the warm-up of the replay.
+    """
+
+    uniform_warmup: bool = True
+
+
+class ActorQSettings(OptimizerSettings):
+    """Hyperparameters of an actor with Q functions that learn from a replay, and of their optimizers, Adam.
+
+    Attributes:
+        actor_learning_rate: of the actor, where ``learning_rate`` is of all else; None: the same.
+        replay_ratio: rho, how often each sample is used, on average; ``batch_size`` makes one update a step.
+        batch_size: samples per gradient update.
+        warmup_steps: env steps in the replay before the first update.
+        n_step: steps until the return is bootstrapped.
+        gamma: discount.
+        target_tau: share of the way that target networks go each time.
+        reward_scale: rewards are multiplied by it.
+        publish_every: updates from one policy that actors get to the next.
+        backend: "torch" differentiates the losses as they are written; "numpy" has the derivatives by hand,
+            for the built-in fully connected networks on a CPU; "auto" is "numpy" where that is possible.
+    """
+
+    learning_rate: float = Field(3e-4, gt=0)
+    actor_learning_rate: float | None = Field(None, gt=0)
+    max_grad_norm: float | None = Field(None, gt=0)
+    replay_ratio: float = Field(256.0, gt=0)
+    batch_size: int = Field(256, ge=1)
+    warmup_steps: int = Field(1000, ge=1)
+    n_step: int = Field(1, ge=1)
+    gamma: float = Field(0.99, ge=0, le=1)
+    target_tau: float = Field(0.005, gt=0, le=1)
+    reward_scale: float = Field(1.0, gt=0)
+    publish_every: int = Field(10, ge=1)
+    backend: Backend = "auto"
 
 
 class PolicySettings(AnyOptimizerSettings):

@@ -17,17 +17,17 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
+from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Agent, Fields, Peers, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange
-from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
 from tianji_algos.optim import (
-    Adam,
     Means,
     OptimizedEmbryo,
     TargetNetwork,
+    adam_of,
     flatten_parameters,
     remaining,
     tensors_of,
@@ -188,9 +188,7 @@ class _BoundedChoice(_Choice):
     def _scaled(self, actions: Floats) -> Floats:
         """Bring what is between -1 and 1, or just outside, between the bounds."""
         np.clip(actions, -1.0, 1.0, out=actions)
-        actions *= self._bounds.half
-        actions += self._bounds.middle
-        return actions
+        return self._bounds.scale(actions, out=actions)
 
 
 class TeamActions(ABC):
@@ -271,31 +269,6 @@ class ContinuousActions(TeamActions):
         return torch.zeros(outputs.shape[:2], device=outputs.device)
 
 
-class ActionBounds:
-    """Middle and half of the distance between the bounds of a team's continuous actions.
-
-    Args:
-        space: of the actions; numbers that an agent's action does not have are bounded by 0 and 0.
-
-    Attributes:
-        middle: ``[M, A]``.
-        half: ``[M, A]``.
-
-    Raises:
-        UnsupportedSpaceError: an action is not bounded.
-    """
-
-    def __init__(self, space: gym.spaces.Box) -> None:
-        if not space.is_bounded():
-            raise UnsupportedSpaceError(
-                f"MADDPG's continuous actions go from bound to bound, and {space} has none; "
-                "a Box with finite low and high would be right"
-            )
-        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
-        self.middle: Floats = np.float32(0.5) * (low + high)
-        self.half: Floats = np.float32(0.5) * (high - low)
-
-
 def team_actions(
     spaces: Spaces, temperature: float, rng: np.random.Generator, device: torch.device
 ) -> TeamActions:
@@ -365,10 +338,10 @@ class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
         flat = flatten_parameters(model)
         actors = model.actor_parameter_count
         means = Means((*DIAGNOSTICS, "critic_gradient_norm", "actor_gradient_norm"))
-        critic_adam = _adam(flat, slice(actors, None), settings)
+        critic_adam = adam_of(flat, slice(actors, None), settings)
         super().__init__(settings, critic_adam, means, np.random.default_rng(seed))
         self.model: TeamDeterministic = model
-        self._actor_adam = _adam(flat, slice(None, actors), settings)
+        self._actor_adam = adam_of(flat, slice(None, actors), settings)
         self._target = TargetNetwork(model, flat)
         assert flat.grad is not None
         self._gradient = flat.grad
@@ -494,11 +467,3 @@ class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
 def _joint(actions: torch.Tensor) -> torch.Tensor:
     """Put what all agents do, ``[M, B, A]``, side by side: ``[B, M * A]``."""
     return actions.transpose(0, 1).flatten(1)
-
-
-def _adam(flat: torch.nn.Parameter, which: slice, settings: MADDPGSettings) -> Adam:
-    """Build the optimizer of a part of the parameters ``flat [P]``."""
-    assert flat.grad is not None
-    part = torch.nn.Parameter(flat.detach()[which])
-    part.grad = flat.grad[which]
-    return Adam(part, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)

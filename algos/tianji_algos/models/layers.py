@@ -164,25 +164,26 @@ class DenseNetwork:
     def backward(
         self,
         d_output: Floats,
-        d_weights: Sequence[Floats],
-        d_biases: Sequence[Floats],
+        d_weights: Sequence[Floats] | None,
+        d_biases: Sequence[Floats] | None,
         d_input: Floats | None = None,
     ) -> None:
         """Write the gradient of the last ``forward``; uses up the activations kept from it.
 
         Args:
             d_output: derivative of the loss by the output, ``[outputs, N]``; used up if that is activated.
-            d_weights: written, ``[out, in]`` per layer.
-            d_biases: written, ``[out]`` per layer.
+            d_weights: written, ``[out, in]`` per layer; None if that by the input is all that is wanted.
+            d_biases: written, ``[out]`` per layer; None as ``d_weights``.
             d_input: written if given: derivative of the loss by the input, ``[inputs, N]``.
         """
         for k in range(len(self._outputs) - 1, -1, -1):
             if k < self._activated:
                 self._through_activation(d_output, self._outputs[k])
-            np.matmul(d_output, self._ones, out=d_biases[k])
             d_below = self._scratch[k - 1] if k > 0 else d_input
-            below = self._outputs[k - 1].T if k > 0 else self._input
-            np.matmul(d_output, below, out=d_weights[k])
+            if d_weights is not None and d_biases is not None:
+                below = self._outputs[k - 1].T if k > 0 else self._input
+                np.matmul(d_output, self._ones, out=d_biases[k])
+                np.matmul(d_output, below, out=d_weights[k])
             if d_below is None:
                 return
             if len(d_output) == 1:  # an outer product, which BLAS is four times slower at
@@ -249,12 +250,12 @@ def flat_views(module: nn.Module, prefix: str = "") -> tuple[Floats, dict[str, F
     return flat, views
 
 
-def value_views(model: Model) -> dict[str, Floats]:
+def value_views(model: nn.Module) -> dict[str, Floats]:
     """View a model's parameters where they are, by their names; they are on a CPU."""
     return {name: parameter.detach().numpy() for name, parameter in model.named_parameters()}
 
 
-def gradient_views(model: Model) -> dict[str, Floats]:
+def gradient_views(model: nn.Module) -> dict[str, Floats]:
     """View the gradients of a model's parameters where they are, by the parameters' names."""
     gradients: dict[str, Floats] = {}
     for name, parameter in model.named_parameters():

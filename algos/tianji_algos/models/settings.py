@@ -49,6 +49,22 @@ class MLPActorCriticSettings(Settings):
     initial_log_std: float = 0.0
 
 
+class MLPActorQSettings(Settings):
+    """A policy over continuous actions and Q functions of them, as fully connected networks.
+
+    Attributes:
+        hidden: widths of the policy's hidden layers.
+        critic_hidden: widths of the hidden layers of each Q function.
+        activation: after each hidden layer.
+        critics: number of Q functions; the smallest of their values counts.
+    """
+
+    hidden: Annotated[Widths, Field(min_length=1)] = (256, 256)
+    critic_hidden: Annotated[Widths, Field(min_length=1)] = (256, 256)
+    activation: Literal["tanh", "relu"] = "relu"
+    critics: int = Field(2, ge=1)
+
+
 class MLPQSettings(Settings):
     """Action values as a fully connected network.
 

@@ -1,0 +1,167 @@
+"""The contract between SAC or TD3 and their networks, an actor and Q functions; and MLPs for it."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from tianji_algos.bounds import ActionBounds
+from tianji_algos.core import Executor, Model, Spaces
+from tianji_algos.device import is_on_host
+from tianji_algos.models.layers import ObservationEncoder, build_layers, dense_network, flat_views
+from tianji_algos.models.settings import MLPActorQSettings
+from tianji_algos.models.torch_backend import TorchExecutor
+
+Floats = npt.NDArray[np.float32]
+
+_ACTOR_GAIN: Final = 0.01
+"""Initial policies are in the middle between the bounds."""
+
+
+class ActorQ(Model):
+    """A policy over A continuous numbers from -1 to 1, and C Q functions of them.
+
+    A user's subclass sets both parts, which have no parameter in common; acting and training then go through
+    torch. It derives from one of the two classes below, which say what the actor gives.
+
+    Attributes:
+        actor: from ``observation [B, ...]`` to outputs ``[B, ...]``.
+        critics: from ``observation [B, ...]`` and ``action [B, A]`` to values ``[C, B]``.
+    """
+
+    actor: nn.Module
+    critics: nn.Module
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Compute what the actor gives, of ``observation [B, ...]`` as it comes."""
+        outputs: torch.Tensor = self.actor(observation)
+        return outputs
+
+    def executor(self, batch_size: int) -> Executor:  # noqa: ARG002 - torch allocates its outputs itself
+        """Act through torch with a copy of this network."""
+        return TorchExecutor(self)
+
+
+class GaussianActorQ(ActorQ):
+    """The actor gives means and logarithms of standard deviations ``[B, 2 A]``; tanh of a draw is the action.
+
+    Attributes:
+        log_temperature: logarithm of what a unit of entropy is worth; SAC learns it with the rest.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_temperature = nn.Parameter(torch.zeros(()))
+
+
+class DeterministicActorQ(ActorQ):
+    """The actor gives numbers ``[B, A]``, whose tanh is the action."""
+
+
+class Actor(nn.Module):
+    """Fully connected layers from an observation to what a policy is made of."""
+
+    def __init__(self, spaces: Spaces, settings: MLPActorQSettings, outputs: int) -> None:
+        super().__init__()
+        self.encoder = ObservationEncoder(spaces.observation)
+        gains = [_ACTOR_GAIN] * outputs
+        self.layers = build_layers(self.encoder.features, settings.hidden, settings.activation, gains)
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Compute ``[B, outputs]`` of ``observation [B, ...]``."""
+        outputs: torch.Tensor = self.layers(self.encoder.in_torch(observation))
+        return outputs
+
+
+class Critics(nn.Module):
+    """Q functions as fully connected networks."""
+
+    def __init__(self, spaces: Spaces, settings: MLPActorQSettings) -> None:
+        super().__init__()
+        self.encoder = ObservationEncoder(spaces.observation)
+        inputs = self.encoder.features + ActionBounds(spaces.action).size
+        self.networks = nn.ModuleList(
+            build_layers(inputs, settings.critic_hidden, settings.activation, [1.0])
+            for _ in range(settings.critics)
+        )
+
+    def forward(self, observation: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
+        """Compute values ``[C, B]`` of ``observation [B, ...]`` and ``action [B, A]``."""
+        rows = torch.cat((self.encoder.in_torch(observation), action), dim=1)
+        return torch.stack([network(rows)[:, 0] for network in self.networks])
+
+
+class MLPActorQ(ActorQ):
+    """Both parts as fully connected layers.
+
+    Args:
+        outputs: of the actor, for each of an action's numbers.
+
+    Raises:
+        UnsupportedSpaceError: an observation that it cannot serve, or actions without bounds.
+    """
+
+    settings_type: ClassVar[type[MLPActorQSettings]] = MLPActorQSettings
+
+    def __init__(self, spaces: Spaces, settings: MLPActorQSettings, outputs: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.actor: Actor = Actor(spaces, settings, outputs * ActionBounds(spaces.action).size)
+        self.critics: Critics = Critics(spaces, settings)
+
+    def executor(self, batch_size: int) -> Executor:
+        """Act in numpy with a copy of the actor alone; in torch where the network is on a device."""
+        return _NumpyActor(self) if is_on_host(self) else super().executor(batch_size)
+
+
+class MLPGaussianQ(MLPActorQ, GaussianActorQ):
+    """SAC's networks, fully connected."""
+
+    def __init__(self, spaces: Spaces, settings: MLPActorQSettings) -> None:
+        super().__init__(spaces, settings, outputs=2)
+
+
+class MLPDeterministicQ(MLPActorQ, DeterministicActorQ):
+    """TD3's networks, fully connected."""
+
+    def __init__(self, spaces: Spaces, settings: MLPActorQSettings) -> None:
+        super().__init__(spaces, settings, outputs=1)
+
+
+class _NumpyActor(Executor):
+    """The actor's forward pass over a flat array of its own."""
+
+    def __init__(self, model: MLPActorQ) -> None:
+        self._encode = model.actor.encoder
+        self._flat, arrays = flat_views(model.actor.layers, "layers")
+        self._layers = dense_network(arrays, "layers", model.settings.activation)
+        self._where = part_of(model, model.actor)
+
+    def adopt(self, parameters: Floats) -> None:
+        """Copy the actor's part of ``parameters [parameter_count]`` in."""
+        np.copyto(self._flat, parameters[self._where])
+
+    def __call__(self, observation: npt.NDArray[np.generic]) -> tuple[Floats, ...]:
+        """Return the actor's outputs of ``observation [N, ...]``; they are reused by the next call."""
+        return (self._layers.forward(self._encode(observation)).T,)
+
+
+def part_of(model: Model, part: nn.Module | nn.Parameter) -> slice:
+    """Find the parameters of a part of a network in the flat array of all of them, where they lie together.
+
+    Raises:
+        ValueError: they do not.
+    """
+    wanted = {id(one) for one in (part.parameters() if isinstance(part, nn.Module) else (part,))}
+    start, places = 0, []
+    for parameter in model.parameters():
+        if id(parameter) in wanted:
+            places.append((start, start + parameter.numel()))
+        start += parameter.numel()
+    if len(places) != len(wanted) or sum(b - a for a, b in places) != places[-1][1] - places[0][0]:
+        raise ValueError(f"the parameters of {type(part).__name__} do not lie together")
+    return slice(places[0][0], places[-1][1])

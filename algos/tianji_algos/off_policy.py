@@ -1,0 +1,274 @@
+"""What SAC and TD3 share: agents with continuous actions, and updates of an actor and its Q functions."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.batch import Batch
+from tianji_algos.bounds import ActionBounds
+from tianji_algos.core import Agent, Fields, Peers, ReplayEmbryo, Spaces, UpdateResult, require_model
+from tianji_algos.device import Exchange, is_on_host
+from tianji_algos.errors import UnsuitableModelError
+from tianji_algos.fields import FieldSpec
+from tianji_algos.models.actor_q import ActorQ, MLPActorQ, part_of
+from tianji_algos.optim import (
+    Adam,
+    Means,
+    OptimizedEmbryo,
+    TargetNetwork,
+    adam_of,
+    flatten_parameters,
+    remaining,
+    tensors_of,
+)
+from tianji_algos.settings import ActorQSettings, ContinuousAgentSettings
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float32]
+
+
+class ContinuousAgent(Agent):
+    """Acts by what an actor gives; records the actions as its critics see them, from -1 to 1.
+
+    Raises:
+        UnsupportedSpaceError: the action space is no Box with bounds.
+        UnsuitableModelError: the model is not of the kind that the algorithm works with.
+    """
+
+    algorithm: ClassVar[str]
+    """Name in error messages."""
+    contract: ClassVar[type[ActorQ]]
+    """Class that its networks derive from."""
+
+    def __init__(
+        self, spaces: Spaces, model: ActorQ, settings: ContinuousAgentSettings, num_envs: int, seed: int
+    ) -> None:
+        require_model(model, self.contract, self.algorithm, self.default_model)
+        self._bounds = ActionBounds(spaces.action)
+        self._executor = model.executor(num_envs)
+        self._rng = np.random.default_rng(seed)
+        self._noise = np.empty((num_envs, self._bounds.size), np.float32)
+        self._chosen = np.empty_like(self._noise)
+        self._scaled = np.empty((num_envs, *self._bounds.shape), np.float32)
+        self._warms_up = settings.uniform_warmup
+
+    @classmethod
+    def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003
+        """Record ``action``, float32 from -1 to 1."""
+        return (FieldSpec("action", np.dtype(np.float32), (ActionBounds(spaces.action).size,)),)
+
+    def act(self, observation: Array, into: Fields) -> Array:
+        """Choose an exploring action; write ``action [N, A]``."""
+        actions = into["action"]
+        if self._warms_up:
+            self._rng.random(dtype=np.float32, out=self._noise)
+            np.multiply(self._noise, 2.0, out=actions)
+            actions -= 1.0
+        else:
+            (outputs,) = self._executor(observation)
+            self._explore(outputs, actions)
+        return self._for_environment(actions)
+
+    @abstractmethod
+    def _explore(self, outputs: Floats, actions: Floats) -> None:
+        """Write actions ``[N, A]``, from -1 to 1, of what the actor gave."""
+
+    def schedule(self, env_steps: int) -> None:
+        """Leave the warm-up with the first policy that has seen env steps."""
+        if env_steps > 0:
+            self._warms_up = False
+
+    def act_greedily(self, observation: Array) -> Array:
+        """Choose the middle of the policy."""
+        (outputs,) = self._executor(observation)
+        return self._for_environment(np.tanh(outputs[:, : self._bounds.size], out=self._chosen))
+
+    def adopt(self, parameters: Floats) -> None:
+        """Act with these parameters from now on."""
+        self._executor.adopt(parameters)
+
+    def reseed(self, seed: int) -> None:
+        """Begin the exploration's random stream anew."""
+        self._rng = np.random.default_rng(seed)
+
+    def _for_environment(self, actions: Floats) -> Floats:
+        """Bring actions ``[N, A]`` between the bounds, in the environment's shape."""
+        return self._bounds.scale(actions.reshape(self._scaled.shape), out=self._scaled)
+
+
+Differentiated = tuple[Sequence[float], Floats]
+"""What an update reports of its losses, and the absolute errors ``[B]``; gradients are in their places."""
+
+
+class Transitions(NamedTuple):
+    """A batch where the networks are.
+
+    Attributes:
+        observation: ``[B, ...]``.
+        action: from -1 to 1, ``[B, A]``.
+        reward: of n steps, scaled, ``[B]``.
+        next_observation: ``[B, ...]``.
+        discount: of what comes after, ``[B]``.
+        weight: ``[B]``.
+    """
+
+    observation: torch.Tensor
+    action: torch.Tensor
+    reward: torch.Tensor
+    next_observation: torch.Tensor
+    discount: torch.Tensor
+    weight: torch.Tensor
+
+
+class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
+    """Trains Q functions towards a target of the next observation, and an actor to please them.
+
+    All gradients of an update are taken at the same parameters.
+
+    Args:
+        model: trained in place, on its final device; its parameters move into one flat tensor.
+        diagnostics: names of what is reported of the losses.
+        seed: of the noise that updates draw.
+
+    Raises:
+        UnsupportedSpaceError: the action space is no Box with bounds.
+        UnsuitableModelError: the model is not of the kind that the algorithm works with.
+    """
+
+    settings: ActorQSettings
+    contract: ClassVar[type[ActorQ]]
+    """Class that its networks derive from."""
+    example: ClassVar[str]
+    """Name of a model that would be right."""
+    _rng: np.random.Generator
+
+    def __init__(
+        self, spaces: Spaces, model: ActorQ, settings: ActorQSettings, diagnostics: tuple[str, ...], seed: int
+    ) -> None:
+        require_model(model, self.contract, self.algorithm, self.example)
+        self._bounds = ActionBounds(spaces.action)
+        flat = flatten_parameters(model)
+        assert flat.grad is not None
+        try:
+            actor, critics = part_of(model, model.actor), part_of(model, model.critics)
+        except ValueError as cause:
+            what = f"{type(model).__name__} has no actor and critics apart: {cause}"
+            raise UnsuitableModelError(f"{what}; the model {self.example!r} would be right") from cause
+        means = Means((*diagnostics, "actor_gradient_norm", "critic_gradient_norm"))
+        critics_adam = adam_of(flat, critics, settings)
+        super().__init__(settings, critics_adam, means, np.random.default_rng(seed))
+        self.model: ActorQ = model
+        self._flat, self._gradient = flat, flat.grad
+        self._actor_adam = adam_of(flat, actor, settings)
+        self._actor_parameters = list(model.actor.parameters())
+        self._critics_parameters = list(model.critics.parameters())
+        self._target_critics = TargetNetwork(model.critics, flat[critics])
+        self._exchange = Exchange(flat.device)
+        self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
+
+    def join(self, peers: Peers) -> None:
+        """Learn from equal shares of one batch together: the update is the one that all of it would give.
+
+        Learners that begin with the same state, as those of a resumed run do, draw different noise all the
+        same.
+        """
+        super().join(peers)
+        if peers.index:
+            stream: Any = self._rng.bit_generator
+            stream.state = stream.jumped(peers.index).state
+
+    def update(self, batch: Batch) -> UpdateResult:
+        """Take all gradients, and make a step of each optimizer; priorities are means over critics."""
+        diagnostics, errors = self._differentiate(batch)
+        if self._peers.number > 1:
+            self._peers.add_up(self._gradient.mul_(1.0 / self._peers.number))
+        critic_norm = self._optimizer.step()
+        self._means.add((*diagnostics, self._improve()), critic_norm)
+        return UpdateResult(len(errors) * self._peers.number, errors)
+
+    def _in_torch(self, batch: Batch) -> Differentiated:
+        """Differentiate the losses as they are written."""
+        self._gradient.zero_()
+        *diagnostics, errors = self._exchange.to_host(self._losses(self._seen(batch)))
+        return [float(mean) for mean in diagnostics], errors
+
+    @abstractmethod
+    def _losses(self, seen: Transitions) -> Sequence[torch.Tensor]:
+        """Add all losses' gradients to those of the parameters, which are 0.
+
+        Returns:
+            What is reported, a number each, and last the absolute errors ``[B]``.
+        """
+
+    @abstractmethod
+    def _improve(self) -> float:
+        """Let all but the critics follow their gradients, then the targets; return the actor's norm."""
+
+    def schedule(self, env_steps: int) -> None:
+        """Set the learning rates for so many env steps seen."""
+        super().schedule(env_steps)
+        share = remaining(self.settings, self.settings.learning_rate_schedule, env_steps)
+        rate = self.settings.actor_learning_rate or self.settings.learning_rate
+        self._actor_adam.learning_rate = share * rate
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Return all networks, what the optimizers remember, their counts and the random stream."""
+        tensors, rest = super().state()
+        return tensors, rest | {"actor_steps": self._actor_adam.steps}
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned; see ``OptimizedEmbryo``."""
+        super().load_state(tensors, rest)
+        self._actor_adam.steps = rest["actor_steps"]
+
+    def _seen(self, batch: Batch) -> Transitions:
+        to_device = self._exchange.to_device
+        return Transitions(
+            observation=to_device(batch.observation),
+            action=to_device(batch.fields["action"]),
+            reward=to_device(batch.reward) * self.settings.reward_scale,
+            next_observation=to_device(batch.next_observation),
+            discount=to_device(batch.discount),
+            weight=to_device(batch.weight),
+        )
+
+    def _draw(self, size: int) -> torch.Tensor:
+        """Draw ``[B, A]`` from a standard normal distribution, alike on every device."""
+        shape = (size, self._bounds.size)
+        return self._exchange.to_device(self._rng.standard_normal(shape, dtype=np.float32))
+
+    def _has_derivatives(self) -> bool:
+        """Whether the derivatives that were found by hand are to be used.
+
+        Raises:
+            UnsuitableModelError: they are asked for, and not for this network where it is.
+        """
+        fits = isinstance(self.model, MLPActorQ) and is_on_host(self.model)
+        if self.settings.backend == "numpy" and not fits:
+            what = f'backend = "numpy" is for the model {self.example!r} on a CPU'
+            where = f"this is {type(self.model).__name__} on {self._flat.device}"
+            raise UnsuitableModelError(f'{what}, and {where}; backend = "auto" would be right')
+        return fits and self.settings.backend != "torch"
+
+    def _networks(self) -> dict[str, torch.Tensor]:
+        """Name every tensor of all networks, in place."""
+        return tensors_of("model", self.model) | tensors_of("target_critics", self._target_critics.model)
+
+    def _moments(self) -> dict[str, torch.Tensor]:
+        """Name the moments of all optimizers, in place."""
+        return {
+            f"{name}.{moment}": tensor
+            for name, adam in self._optimizers().items()
+            for moment, tensor in adam.tensors().items()
+        }
+
+    def _optimizers(self) -> dict[str, Adam]:
+        """Name the optimizers."""
+        assert isinstance(self._optimizer, Adam)
+        return {"actor": self._actor_adam, "critics": self._optimizer}

@@ -1,0 +1,146 @@
+"""SAC (Haarnoja et al., 2018b, algorithm 1): a policy that is paid for its entropy, and twin Q functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.core import Spaces
+from tianji_algos.fast_cpu.off_policy import SACByHand
+from tianji_algos.models.actor_q import Critics, GaussianActorQ, MLPGaussianQ, part_of
+from tianji_algos.off_policy import ActorQEmbryo, ContinuousAgent, Transitions
+from tianji_algos.optim import Adam, adam_of
+from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSettings, SACSettings
+
+Floats = npt.NDArray[np.float32]
+
+DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error", "entropy", "temperature")
+
+
+class SACAgent(ContinuousAgent):
+    """Draws actions from the policy."""
+
+    algorithm: ClassVar[str] = "SAC"
+    contract: ClassVar[type[GaussianActorQ]] = GaussianActorQ
+    settings_type: ClassVar[type[SACAgentSettings]] = SACAgentSettings
+    default_model: ClassVar[str] = "mlp_gaussian_q"
+    default_embryo: ClassVar[str] = "sac"
+
+    def _explore(self, outputs: Floats, actions: Floats) -> None:
+        size = self._bounds.size
+        self._rng.standard_normal(dtype=np.float32, out=self._noise)
+        np.clip(outputs[:, size:], LEAST_LOG_STD, MOST_LOG_STD, out=actions)
+        np.exp(actions, out=actions)
+        actions *= self._noise
+        actions += outputs[:, :size]
+        np.tanh(actions, out=actions)
+
+
+def squashed_draw(outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return actions ``[B, A]`` and their log-probabilities ``[B]``, differentiably.
+
+    Args:
+        outputs: means and logarithms of standard deviations ``[B, 2 A]``.
+        noise: standard normal, ``[B, A]``.
+    """
+    mean, log_std = outputs.chunk(2, dim=1)
+    log_std = log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)
+    drawn = torch.addcmul(mean, log_std.exp(), noise)
+    normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
+    # log(1 - tanh(u)^2), which is that of tanh's derivative, without the square that rounds to 1.
+    slope = 2.0 * (math.log(2.0) - drawn - torch.nn.functional.softplus(-2.0 * drawn))
+    return drawn.tanh(), (normal - slope).sum(dim=1)
+
+
+class SACEmbryo(ActorQEmbryo):
+    """Trains by the losses of SAC: of the Q functions, of the policy, and of the temperature."""
+
+    algorithm: ClassVar[str] = "SAC"
+    contract: ClassVar[type[GaussianActorQ]] = GaussianActorQ
+    example: ClassVar[str] = "mlp_gaussian_q"
+    settings_type: ClassVar[type[SACSettings]] = SACSettings
+    settings: SACSettings
+    model: GaussianActorQ
+
+    def __init__(self, spaces: Spaces, model: GaussianActorQ, settings: SACSettings, seed: int) -> None:
+        super().__init__(spaces, model, settings, DIAGNOSTICS, seed)
+        self._temperature_adam = adam_of(self._flat, part_of(model, model.log_temperature), settings)
+        aim = settings.target_entropy
+        self._target_entropy = -float(self._bounds.size) if aim is None else aim
+        self._set_temperature(settings.temperature or settings.initial_temperature)
+        if self._has_derivatives():
+            critics = self._target_critics.model
+            assert isinstance(model, MLPGaussianQ)
+            assert isinstance(critics, Critics)
+            self._differentiate = SACByHand(model, critics, settings, self._target_entropy, self._rng)
+        self.schedule(0)
+
+    def critic_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the loss of the Q functions (equation 5), their mean value and absolute errors ``[B]``.
+
+        With n-step returns the entropy of the steps in between counts for nothing.
+        """
+        with torch.no_grad():
+            outputs = self.model.actor(seen.next_observation)
+            action, log_prob = squashed_draw(outputs, self._draw(len(outputs)))
+            value = self._target_critics.model(seen.next_observation, action).amin(dim=0)
+            value = value - self.model.log_temperature.exp() * log_prob
+            target = seen.reward + seen.discount * value
+        values = self.model.critics(seen.observation, seen.action)
+        errors = values - target
+        loss = 0.5 * (errors.square() * seen.weight).sum(dim=0).mean()
+        return loss, values.detach().mean(), errors.detach().abs().mean(dim=0)
+
+    def policy_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of the policy (equation 9) and the log-probabilities ``[B]`` of what it chose."""
+        outputs = self.model.actor(seen.observation)
+        action, log_prob = squashed_draw(outputs, self._draw(len(outputs)))
+        value = self.model.critics(seen.observation, action).amin(dim=0)
+        loss = ((self.model.log_temperature.detach().exp() * log_prob - value) * seen.weight).mean()
+        return loss, log_prob.detach()
+
+    def temperature_loss(self, log_prob: torch.Tensor) -> torch.Tensor:
+        """Return the loss of the temperature (equation 18), by its logarithm as in the authors' code."""
+        return -self.model.log_temperature * (log_prob.mean() + self._target_entropy)
+
+    def _losses(self, seen: Transitions) -> Sequence[torch.Tensor]:
+        critic_loss, mean_q, errors = self.critic_loss(seen)
+        critic_loss.backward(inputs=self._critics_parameters)  # type: ignore[no-untyped-call]
+        policy_loss, log_prob = self.policy_loss(seen)
+        policy_loss.backward(inputs=self._actor_parameters)  # type: ignore[no-untyped-call]
+        log_temperature = self.model.log_temperature
+        if self.settings.temperature is None:
+            self.temperature_loss(log_prob).backward(inputs=[log_temperature])  # type: ignore[no-untyped-call]
+        entropy, temperature = -log_prob.mean(), log_temperature.detach().exp()
+        return critic_loss, policy_loss, mean_q, errors.mean(), entropy, temperature, errors
+
+    def _improve(self) -> float:
+        norm = self._actor_adam.step()
+        self._temperature_adam.step()
+        self._target_critics.follow(self.settings.target_tau)
+        return norm
+
+    def schedule(self, env_steps: int) -> None:
+        """Set the learning rates for so many env steps seen."""
+        super().schedule(env_steps)
+        self._temperature_adam.learning_rate = self._optimizer.learning_rate
+
+    def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
+        """Continue from what ``state`` returned; a temperature that is set is the settings' business."""
+        super().load_state(tensors, rest)
+        self._temperature_adam.steps = self._actor_adam.steps
+        if self.settings.temperature is not None:
+            self._set_temperature(self.settings.temperature)
+
+    def _set_temperature(self, value: float) -> None:
+        with torch.no_grad():
+            self.model.log_temperature.fill_(math.log(value))
+
+    def _optimizers(self) -> dict[str, Adam]:
+        """Name the optimizers."""
+        return super()._optimizers() | {"temperature": self._temperature_adam}

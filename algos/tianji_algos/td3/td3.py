@@ -1,0 +1,145 @@
+"""TD3 (Fujimoto et al., 2018, algorithm 1): twin Q functions, smoothed targets, and a policy that lags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.batch import Batch
+from tianji_algos.core import Spaces
+from tianji_algos.fast_cpu.off_policy import TD3ByHand
+from tianji_algos.models.actor_q import Actor, Critics, DeterministicActorQ, MLPDeterministicQ, part_of
+from tianji_algos.off_policy import ActorQEmbryo, ContinuousAgent, Differentiated, Transitions
+from tianji_algos.optim import TargetNetwork, tensors_of
+from tianji_algos.settings import falling
+from tianji_algos.td3.settings import TD3AgentSettings, TD3Settings
+
+Floats = npt.NDArray[np.float32]
+
+DIAGNOSTICS: Final = ("critic_loss", "policy_loss", "mean_q", "td_error")
+
+
+class TD3Agent(ContinuousAgent):
+    """Adds noise to what the policy says."""
+
+    algorithm: ClassVar[str] = "TD3"
+    contract: ClassVar[type[DeterministicActorQ]] = DeterministicActorQ
+    settings_type: ClassVar[type[TD3AgentSettings]] = TD3AgentSettings
+    default_model: ClassVar[str] = "mlp_deterministic_q"
+    default_embryo: ClassVar[str] = "td3"
+
+    def __init__(
+        self,
+        spaces: Spaces,
+        model: DeterministicActorQ,
+        settings: TD3AgentSettings,
+        num_envs: int,
+        seed: int,
+    ) -> None:
+        super().__init__(spaces, model, settings, num_envs, seed)
+        self._settings = settings
+        self._deviation: Floats = np.full((num_envs, 1), settings.noise_start, np.float32)
+
+    def schedule(self, env_steps: int) -> None:
+        """Set the deviation of the noise, where it changes over training."""
+        super().schedule(env_steps)
+        settings = self._settings
+        if settings.noise_schedule == "linear":
+            self._deviation[:] = falling(
+                settings.noise_start, settings.noise_end, settings.noise_steps, env_steps
+            )
+
+    def explore_as(self, first: int, of: int) -> None:
+        """Spread the deviations over the environments of the job, where each has its own."""
+        settings = self._settings
+        if settings.noise_schedule == "per_actor":
+            share = (first + np.arange(len(self._deviation))) / max(1, of - 1)
+            ratio = settings.noise_end / settings.noise_start
+            self._deviation[:, 0] = settings.noise_start * ratio**share
+
+    def _explore(self, outputs: Floats, actions: Floats) -> None:
+        self._rng.standard_normal(dtype=np.float32, out=self._noise)
+        self._noise *= self._deviation
+        np.tanh(outputs, out=actions)
+        actions += self._noise
+        np.clip(actions, -1.0, 1.0, out=actions)
+
+
+class TD3Embryo(ActorQEmbryo):
+    """Trains by the losses of TD3: of the Q functions and, every few updates, of the policy."""
+
+    algorithm: ClassVar[str] = "TD3"
+    contract: ClassVar[type[DeterministicActorQ]] = DeterministicActorQ
+    example: ClassVar[str] = "mlp_deterministic_q"
+    settings_type: ClassVar[type[TD3Settings]] = TD3Settings
+    settings: TD3Settings
+    model: DeterministicActorQ
+
+    def __init__(self, spaces: Spaces, model: DeterministicActorQ, settings: TD3Settings, seed: int) -> None:
+        super().__init__(spaces, model, settings, DIAGNOSTICS, seed)
+        self._target_actor = TargetNetwork(model.actor, self._flat[part_of(model, model.actor)])
+        if self._has_derivatives():
+            actor, critics = self._target_actor.model, self._target_critics.model
+            assert isinstance(model, MLPDeterministicQ)
+            assert isinstance(actor, Actor)
+            assert isinstance(critics, Critics)
+            self._hand = TD3ByHand(model, critics, actor, settings, self._rng)
+            self._differentiate = self._by_hand
+        self._policy_loss, self._actor_norm = torch.zeros((), device=self._flat.device), 0.0
+        self.schedule(0)
+
+    def critic_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the loss of the Q functions, their mean value and absolute errors ``[B]``."""
+        settings = self.settings
+        with torch.no_grad():
+            action = self._target_actor.model(seen.next_observation).tanh()
+            noise = self._draw(len(action)) * settings.target_noise
+            noise.clamp_(-settings.target_noise_clip, settings.target_noise_clip)
+            action = (action + noise).clamp(-1.0, 1.0)
+            value = self._target_critics.model(seen.next_observation, action).amin(dim=0)
+            target = seen.reward + seen.discount * value
+        values = self.model.critics(seen.observation, seen.action)
+        errors = values - target
+        loss = 0.5 * (errors.square() * seen.weight).sum(dim=0).mean()
+        return loss, values.detach().mean(), errors.detach().abs().mean(dim=0)
+
+    def policy_loss(self, seen: Transitions) -> torch.Tensor:
+        """Return minus the mean of what the first Q function makes of the policy's actions."""
+        action = self.model.actor(seen.observation).tanh()
+        loss: torch.Tensor = -(self.model.critics(seen.observation, action)[0] * seen.weight).mean()
+        return loss
+
+    def _by_hand(self, batch: Batch) -> Differentiated:
+        """Differentiate the losses as they were found by hand."""
+        loss, mean_q, error, errors = self._hand.fit_critics(batch)
+        if self._moves_policy(self._optimizer.steps + 1):
+            self._policy_loss.fill_(self._hand.fit_actor(batch))
+        return (loss, float(self._policy_loss), mean_q, error), errors
+
+    def _losses(self, seen: Transitions) -> Sequence[torch.Tensor]:
+        critic_loss, mean_q, errors = self.critic_loss(seen)
+        critic_loss.backward(inputs=self._critics_parameters)  # type: ignore[no-untyped-call]
+        if self._moves_policy(self._optimizer.steps + 1):
+            policy_loss = self.policy_loss(seen)
+            policy_loss.backward(inputs=self._actor_parameters)  # type: ignore[no-untyped-call]
+            self._policy_loss = policy_loss.detach()
+        return critic_loss, self._policy_loss, mean_q, errors.mean(), errors
+
+    def _improve(self) -> float:
+        if self._moves_policy(self._optimizer.steps):
+            self._actor_norm = self._actor_adam.step()
+            self._target_actor.follow(self.settings.target_tau)
+            self._target_critics.follow(self.settings.target_tau)
+        return self._actor_norm
+
+    def _moves_policy(self, update: int) -> bool:
+        """Whether the policy and the targets move with that update, counted from 1."""
+        return update % self.settings.policy_delay == 0
+
+    def _networks(self) -> dict[str, torch.Tensor]:
+        """Name every tensor of all networks, in place."""
+        return super()._networks() | tensors_of("target_actor", self._target_actor.model)
