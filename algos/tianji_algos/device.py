@@ -42,6 +42,14 @@ def as_numbers(array: Array) -> Array:
     return np.ascontiguousarray(array)[..., None].view(np.uint8)
 
 
+def part_of_records(records: torch.Tensor, dtype: np.dtype[Any], name: str) -> torch.Tensor:
+    """Copy one part ``[N, *shape]`` out of the bytes of records ``[N, size]``, where they are."""
+    assert dtype.fields is not None
+    part, start = dtype.fields[name][:2]
+    flat = records[:, start : start + part.itemsize].contiguous()
+    return flat.view(torch_type(part.base)).view(len(records), *part.shape)
+
+
 def own_stream(device: torch.device) -> torch.cuda.Stream | None:
     """Make a stream for copies; None where the device is a CPU, which copies while one waits."""
     if device.type != "cuda":

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_envs.errors import BrokenEnvironmentError, UnsupportedSpaceError
-from tianji_envs.team import TeamSpace
 
 Array = npt.NDArray[Any]
 
@@ -102,6 +101,7 @@ class VectorEnvironment(ABC):
             their own, their sum.
         won: whether the step ended an episode that the team won, ``[N]`` bool, written with every step;
             None: nothing is won here.
+        left_out: names of parts of an observation that are text, which no network takes.
         heuristic: a policy made by hand, from observations ``[N]`` to actions, that a learned one can be
             compared with; None: there is none.
     """
@@ -114,6 +114,7 @@ class VectorEnvironment(ABC):
     games: Games | None = None
     agents: tuple[str, ...] = ()
     won: npt.NDArray[np.bool_] | None = None
+    left_out: tuple[str, ...] = ()
     heuristic: Callable[[Array], Array] | None = None
 
     @abstractmethod
@@ -217,10 +218,25 @@ def derive_seed(seed: int, index: int) -> int:
 
 
 def check_spaces(name: str, observation: object, action: object) -> None:
-    """Refuse spaces whose values are not one array of fixed dtype and shape.
+    """Refuse spaces whose values are neither one array of fixed dtype and shape nor one record.
 
     Raises:
         UnsupportedSpaceError: says which space of which environment.
+    """
+    dtype = observation.dtype if isinstance(observation, gymnasium.Space) else None
+    if dtype is None or not dtype.names:  # Else its values are records.
+        check_part(f"{name}: observation_space", observation)
+    check_part(f"{name}: action_space", action)
+
+
+def check_part(called: str, space: object) -> None:
+    """Refuse a space whose values are not one array of fixed dtype and shape.
+
+    Args:
+        called: what it is called in the message: whose space, and which.
+
+    Raises:
+        UnsupportedSpaceError: says what would be right.
     """
     supported = (
         gymnasium.spaces.Box,
@@ -228,13 +244,9 @@ def check_spaces(name: str, observation: object, action: object) -> None:
         gymnasium.spaces.MultiBinary,
         gymnasium.spaces.MultiDiscrete,
     )
-    for role, space in (("observation", observation), ("action", action)):
-        if role == "observation" and isinstance(space, TeamSpace):
-            continue
-        if not isinstance(space, supported):
-            raise UnsupportedSpaceError(
-                f"{name}: {role}_space is {space}; "
-                "Box, Discrete, MultiBinary and MultiDiscrete are supported. "
-                f"A gymnasium.{role.title()}Wrapper of your own can show one of these: name its class as "
-                "environment.type = 'my_module:MyEnv' (docs/extending.md)"
-            )
+    if not isinstance(space, supported):
+        raise UnsupportedSpaceError(
+            f"{called} is {space}; Box, Discrete, MultiBinary and MultiDiscrete are supported, and of "
+            "observations Dicts and Tuples of these. A gymnasium wrapper of your own can show one of them: "
+            "environment.type = 'my_module:MyEnv' (docs/extending.md)"
+        )

@@ -14,13 +14,13 @@ import copy
 import importlib.util
 import re
 from collections.abc import Iterator, Mapping
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution, distributions, entry_points
 from typing import Any, ClassVar, Final
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec, load_env_creator, namespace
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from tianji_envs.atari.games import find_game
@@ -47,11 +47,36 @@ def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
             how = how_to_install(module) if isinstance(cause, ModuleNotFoundError) else ""
             raise UnknownEnvironmentError(f"{id!r}: cannot import {module!r}: {cause}{how}") from cause
     spec = gymnasium.registry.get(name)
+    if spec is None and _register_namespace(name):
+        spec = gymnasium.registry.get(name)
     if spec is None:
         elsewhere = "" if module else well_known(name) or registered_elsewhere(name)
         hint = elsewhere or _nearest(name, f"{module}:" if module else "")
         raise UnknownEnvironmentError(f"gymnasium has no environment {name!r}{hint}")
     return spec
+
+
+def _register_namespace(name: str) -> bool:
+    """Let installed packages register the namespace of an id, such as ``MinAtar/Breakout-v1``.
+
+    They declare how in the entry-point group that gymnasium read by itself before its version 1.0.
+
+    Returns:
+        There is such a package.
+
+    Raises:
+        UnknownEnvironmentError: it cannot be imported.
+    """
+    wanted, slash, _ = name.partition("/")
+    found = [entry for entry in entry_points(group="gymnasium.envs") if slash and entry.name == wanted]
+    for entry in found:
+        try:
+            register = entry.load()
+        except ImportError as cause:
+            raise UnknownEnvironmentError(f"{name!r}: cannot import {entry.value!r}: {cause}") from cause
+        with namespace(wanted):
+            register()
+    return bool(found)
 
 
 def _nearest(name: str, prefix: str) -> str:
@@ -117,7 +142,8 @@ def _own_vector(
     if max_episode_steps is not None:
         keywords = keywords | {"max_episode_steps": max_episode_steps}
     vector = gymnasium.make_vec(spec, num_envs, vectorization_mode="vector_entry_point", **keywords)
-    if vector.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP:
+    is_record = isinstance(vector.single_observation_space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple)
+    if vector.metadata.get("autoreset_mode") is AutoresetMode.NEXT_STEP and not is_record:
         return OwnVectorEnvironment(spec.id, vector)
     vector.close()
     return None

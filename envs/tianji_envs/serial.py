@@ -17,6 +17,7 @@ from tianji_envs.errors import (
     MissingExtraError,
     UnknownEnvironmentError,
 )
+from tianji_envs.records import RecordSpace, as_records
 from tianji_envs.team import AVAILABLE, TeamSpace
 
 MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
@@ -65,12 +66,15 @@ class SerialVectorEnvironment(VectorEnvironment):
     ) -> None:
         self.num_envs = num_envs
         self._name = name
-        self._envs = [create() for _ in range(num_envs)]
+        envs = [create() for _ in range(num_envs)]
         for space in ("observation_space", "action_space"):
-            if not hasattr(self._envs[0], space):
+            if not hasattr(envs[0], space):
                 raise BrokenEnvironmentError(f"{name} has no {space}; set it in its constructor")
+        self._envs = [as_records(name, env) for env in envs]
         self.observation_space = self._envs[0].observation_space
         self.action_space = self._envs[0].action_space
+        if isinstance(self.observation_space, RecordSpace):
+            self.left_out = self.observation_space.left_out
         if isinstance(self.observation_space, TeamSpace):
             self.agents = self._envs[0].agents
         check_spaces(name, self.observation_space, self.action_space)

@@ -11,8 +11,8 @@ import torch
 
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.models.layers import ObservationEncoder
 from tianji_algos.models.mlp import MLPActorCritic, MLPBackprop
+from tianji_algos.models.observations import observation_encoder
 from tianji_algos.models.settings import MLPActorCriticSettings
 from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor
 from tianji_algos.optim import flatten_parameters
@@ -148,7 +148,7 @@ def test_observations_become_rows_of_numbers(
 ) -> None:
     space.seed(0)
     observation = np.array([space.sample() for _ in range(20)])
-    encoder = ObservationEncoder(space)
+    encoder = observation_encoder(space)
     encoded = encoder(observation)
     assert encoded.dtype == np.float32
     assert encoded.shape == (20, encoder.features)
@@ -159,4 +159,4 @@ def test_observations_become_rows_of_numbers(
 
 def test_an_observation_space_that_the_network_cannot_take_is_named() -> None:
     with pytest.raises(UnsupportedSpaceError, match=r"not Text"):
-        ObservationEncoder(gym.spaces.Text(5))
+        observation_encoder(gym.spaces.Text(5))

@@ -12,7 +12,8 @@ from torch import nn
 from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Executor, Model, Spaces
 from tianji_algos.device import is_on_host
-from tianji_algos.models.layers import ObservationEncoder, build_layers, dense_network, flat_views
+from tianji_algos.models.layers import build_layers, dense_network, flat_views
+from tianji_algos.models.observations import observation_encoder
 from tianji_algos.models.settings import MLPActorQSettings
 from tianji_algos.models.torch_backend import TorchExecutor
 
@@ -67,7 +68,7 @@ class Actor(nn.Module):
 
     def __init__(self, spaces: Spaces, settings: MLPActorQSettings, outputs: int) -> None:
         super().__init__()
-        self.encoder = ObservationEncoder(spaces.observation)
+        self.encoder = observation_encoder(spaces.observation)
         gains = [_ACTOR_GAIN] * outputs
         self.layers = build_layers(self.encoder.features, settings.hidden, settings.activation, gains)
 
@@ -82,7 +83,7 @@ class Critics(nn.Module):
 
     def __init__(self, spaces: Spaces, settings: MLPActorQSettings) -> None:
         super().__init__()
-        self.encoder = ObservationEncoder(spaces.observation)
+        self.encoder = observation_encoder(spaces.observation)
         inputs = self.encoder.features + ActionBounds(spaces.action).size
         self.networks = nn.ModuleList(
             build_layers(inputs, settings.critic_hidden, settings.activation, [1.0])

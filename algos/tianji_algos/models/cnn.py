@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import gymnasium as gym
 import torch
@@ -12,10 +12,19 @@ from torch import nn
 from torch.nn import functional
 
 from tianji_algos.core import Spaces
+from tianji_algos.device import part_of_records
 from tianji_algos.distributions import Gaussian, distribution_for
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.actor_critic import ActorCritic
-from tianji_algos.models.layers import ImageShape, ObservationEncoder, build_layers, image_shape
+from tianji_algos.models.layers import build_layers
+from tianji_algos.models.observations import (
+    ImageShape,
+    RecordEncoder,
+    image_shape,
+    is_picture,
+    observation_encoder,
+    shown,
+)
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.models.settings import (
     CNNActorCriticSettings,
@@ -24,6 +33,9 @@ from tianji_algos.models.settings import (
     RecurrentActorCriticSettings,
 )
 from tianji_algos.models.torch_backend import MixedPrecision
+
+_REST_WIDTH: Final = 64
+"""Width of the layer over what is no image in a record."""
 
 
 class ImageEncoder(MixedPrecision):
@@ -74,6 +86,61 @@ class ImageEncoder(MixedPrecision):
         return features.float()
 
 
+class JoinedEncoder(nn.Module):
+    """Records with images: convolutions over each, layers over all else, and one layer that joins them.
+
+    Raises:
+        UnsupportedSpaceError: no part is an image, or one is too small for the convolutions.
+    """
+
+    def __init__(self, space: gym.spaces.Dict, settings: EncoderSettings, widths: Sequence[int]) -> None:
+        super().__init__()
+        assert space.dtype is not None
+        self._dtype = space.dtype
+        parts = shown(space)
+        self._pictures = [name for name, part in parts.items() if is_picture(part)]
+        if not self._pictures:
+            raise UnsupportedSpaceError(
+                f"a convolutional network ({settings.encoder!r}) takes images; no part of {space} is one; "
+                "a fully connected one would be right: the model 'mlp_actor_critic' or 'mlp_q', or for "
+                "'recurrent_actor_critic' encoder = 'mlp'"
+            )
+        self.images = nn.ModuleList(
+            ImageEncoder(parts[name], settings, settings.widths) for name in self._pictures
+        )
+        self._rest = RecordEncoder(space, {n: part for n, part in parts.items() if n not in self._pictures})
+        inputs = len(self._pictures) * settings.widths[-1]
+        if self._rest.features:
+            self.rest = build_layers(self._rest.features, (_REST_WIDTH,), "relu", ())
+            inputs += _REST_WIDTH
+        self.joined = build_layers(inputs, widths[-1:], "relu", ())
+        self.features = widths[-1]
+
+    def forward(self, observation: torch.Tensor) -> torch.Tensor:
+        """Compute features ``[N, features]`` of the bytes of records ``[N, size]``."""
+        features = [
+            image(part_of_records(observation, self._dtype, name))
+            for name, image in zip(self._pictures, self.images, strict=True)
+        ]
+        if self._rest.features:
+            features.append(self.rest(self._rest.in_torch(observation)))
+        joined: torch.Tensor = self.joined(torch.cat(features, dim=1))
+        return joined
+
+
+def image_encoder(
+    space: gym.Space[Any], settings: EncoderSettings, widths: Sequence[int]
+) -> ImageEncoder | JoinedEncoder:
+    """Choose the convolutional network for images, or for records with images.
+
+    Raises:
+        UnsupportedSpaceError: there are none, or they are too small.
+    """
+    if isinstance(space, gym.spaces.Dict):
+        return JoinedEncoder(space, settings, widths)
+    return ImageEncoder(space, settings, widths)
+
+
 class RowEncoder(MixedPrecision):
     """Fully connected layers over observations that are no images.
 
@@ -83,7 +150,7 @@ class RowEncoder(MixedPrecision):
 
     def __init__(self, space: gym.Space[Any], settings: RecurrentActorCriticSettings) -> None:
         super().__init__(settings.precision)
-        self._rows = ObservationEncoder(space)
+        self._rows = observation_encoder(space)
         self.dense = build_layers(self._rows.features, settings.widths, settings.activation, ())
         self.features = settings.widths[-1]
 
@@ -186,7 +253,7 @@ class CNNActorCritic(ActorCritic):
     def __init__(self, spaces: Spaces, settings: CNNActorCriticSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.encoder = ImageEncoder(spaces.observation, settings, settings.widths)
+        self.encoder = image_encoder(spaces.observation, settings, settings.widths)
         self.head = PolicyValueHead(
             self.encoder.features, spaces.action, settings.policy_gain, settings.initial_log_std
         )
@@ -213,7 +280,7 @@ class CNNQ(QNetwork):
         widths = settings.widths
         if settings.dueling:  # the last layers of both streams, which see the same, are one
             widths = (*widths[:-1], 2 * widths[-1])
-        self.encoder = ImageEncoder(spaces.observation, settings, widths)
+        self.encoder = image_encoder(spaces.observation, settings, widths)
         self.value = build_layers(settings.widths[-1], (), "relu", [1.0]) if settings.dueling else None
         self.actions = build_layers(settings.widths[-1], (), "relu", [1.0] * actions)
 

@@ -21,13 +21,13 @@ from tianji_algos.models import q_network
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, LossGradient
 from tianji_algos.models.layers import (
     NumpyExecutor,
-    ObservationEncoder,
     build_layers,
     dense_network,
     gradient_views,
     select_layers,
     value_views,
 )
+from tianji_algos.models.observations import observation_encoder
 from tianji_algos.models.q_network import Forward, QNetwork, count_actions
 from tianji_algos.models.settings import MLPActorCriticSettings, MLPQSettings
 
@@ -48,7 +48,7 @@ class MLPActorCritic(ActorCritic):
     def __init__(self, spaces: Spaces, settings: MLPActorCriticSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.encoder = ObservationEncoder(spaces.observation)
+        self.encoder = observation_encoder(spaces.observation)
         distribution = distribution_for(spaces.action)
         gaussian = isinstance(distribution, Gaussian)
         self.policy_outputs = distribution.outputs // 2 if gaussian else distribution.outputs
@@ -160,7 +160,7 @@ class MLPQ(QNetwork):
     def __init__(self, spaces: Spaces, settings: MLPQSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.encoder = ObservationEncoder(spaces.observation)
+        self.encoder = observation_encoder(spaces.observation)
         self.actions = count_actions(spaces.action)
         outputs = self.actions + settings.dueling
         trunk_outputs = 0 if settings.stream_hidden else outputs

@@ -17,7 +17,7 @@ from tianji_algos.core import Executor, Fields, Spaces
 from tianji_algos.device import Exchange, device_of
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic, Backprop
-from tianji_algos.models.cnn import ImageEncoder, PolicyValueHead, RowEncoder
+from tianji_algos.models.cnn import ImageEncoder, JoinedEncoder, PolicyValueHead, RowEncoder, image_encoder
 from tianji_algos.models.settings import RecurrentActorCriticSettings
 from tianji_algos.models.torch_backend import TorchBackprop, acting_copy
 from tianji_algos.rollout_observations import Sequences
@@ -209,11 +209,11 @@ class GatedActorCritic(RecurrentActorCritic):
     def __init__(self, spaces: Spaces, settings: RecurrentActorCriticSettings) -> None:
         super().__init__()
         self.settings = settings
-        self.encoder: ImageEncoder | RowEncoder
+        self.encoder: ImageEncoder | JoinedEncoder | RowEncoder
         if settings.encoder == "mlp":
             self.encoder = RowEncoder(spaces.observation, settings)
         else:
-            self.encoder = ImageEncoder(spaces.observation, settings, settings.widths)
+            self.encoder = image_encoder(spaces.observation, settings, settings.widths)
         self.core = RecurrentCore(self.encoder.features, settings.width, settings.core)
         self.state_size = self.core.state_size
         self.head = PolicyValueHead(

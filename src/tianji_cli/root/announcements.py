@@ -33,6 +33,7 @@ class Announcements:
         self._waited_for: set[Receiver] = set()
         self._suspended_servers: set[str] = set()
         self._without_output: set[int] = set()
+        self._left_out: set[str] = set()
         self._done = (-1, -1, -1)
         self._done_s = 0.0
         self._stalled = False
@@ -90,6 +91,15 @@ class Announcements:
         if waits_for is not None and waits_for not in self._waited_for:
             self._waited_for.add(waits_for)
             self._event(f"actors wait for {waits_for}, which claims its fragments too slowly or not at all")
+
+    def check_observations(self, left_out: Iterable[str]) -> None:
+        """Name the parts of observations that policies are not shown."""
+        new = sorted(set(left_out) - self._left_out)
+        if new:
+            self._left_out.update(new)
+            self._event(
+                f"of the observations {', '.join(new)} is text, which no network takes: it is left out"
+            )
 
     def lose_output(self, rank: int, cause: OSError) -> None:
         """Say that what a worker on another host writes cannot be kept."""

@@ -186,6 +186,11 @@ class Overview:
         """The user role that held actors back at the last snapshot."""
         return self._work.waits_for
 
+    @property
+    def left_out(self) -> set[str]:
+        """Parts of observations that policies are not shown."""
+        return {part for _, said in self._reports(ActorReport) for part in said.left_out}
+
     def snapshot(self) -> Snapshot:
         """Describe the present moment; rates are over the time since the last snapshot."""
         learner, made = self._learner(), self.produced

@@ -58,6 +58,7 @@ KINDS = {
     "qmix_two_step": "inproc",
     "maddpg_adversary": "shm",
     "mappo_spread": "shm",
+    "sac_pendulum": "shm",
 }
 
 
@@ -69,6 +70,8 @@ def test_each_kind_of_algorithm_trains_and_its_policy_plays(
     settings |= {"experiment.plots": "false", "distribution.transport": f"'{transport}'"}
     if config in {"dqn_cartpole", "maddpg_adversary"}:
         settings["training.warmup_steps"] = "1024"
+    if config == "sac_pendulum":
+        settings |= {"training.replay_ratio": "16.0", "experiment.stop": "{env_steps=4_000}"}
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     command = workplace.command("train", config, "--out", "out", "--quiet", *words, "--json", "-")
     command.wait(0)

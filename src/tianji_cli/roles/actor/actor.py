@@ -234,6 +234,7 @@ class Actor(Role):
             rejected={"endpoint": rejected_by(self._outbox.transport)},
             waited_s=self._copies.waited_s,
             frames_per_step=self._environment.frames_per_step,
+            left_out=self._environment.left_out,
         )
 
     def stop(self) -> None:

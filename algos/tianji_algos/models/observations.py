@@ -1,0 +1,185 @@
+"""Observations as networks take them: rows of numbers, images, and records of such parts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.device import part_of_records
+from tianji_algos.errors import UnsupportedSpaceError
+
+Floats = npt.NDArray[np.float32]
+
+ACTION_MASK: Final = "action_mask"
+"""Part of a record that says which actions there are; networks are not shown it."""
+
+_MOST_COLOURS: Final = 4
+_SMALLEST_SIDE: Final = 16
+
+
+@dataclass(frozen=True)
+class ImageShape:
+    """How the bytes of one observation are laid out.
+
+    Attributes:
+        planes: frames of a stack, or colours.
+        colours_last: ``[H, W, C]``, as cameras give it, not ``[planes, H, W]``.
+    """
+
+    planes: int
+    height: int
+    width: int
+    colours_last: bool = False
+
+    def to_planes(self, observation: torch.Tensor) -> torch.Tensor:
+        """Return ``observation [N, ...]`` as ``[N, planes, H, W]``."""
+        if self.colours_last:
+            return observation.permute(0, 3, 1, 2)
+        return observation.reshape(-1, self.planes, self.height, self.width)
+
+
+def image_shape(space: gym.Space[Any]) -> ImageShape | None:
+    """Read a space of images of bytes: ``[S, H, W]``, ``[H, W]`` or ``[H, W, C]``; None if it is another."""
+    if not isinstance(space, gym.spaces.Box) or space.dtype != np.uint8:
+        return None
+    if len(space.shape) == 2:
+        return ImageShape(1, *space.shape)
+    if len(space.shape) != 3:
+        return None
+    if space.shape[2] <= _MOST_COLOURS < space.shape[0]:
+        height, width, colours = space.shape
+        return ImageShape(colours, height, width, colours_last=True)
+    return ImageShape(*space.shape)
+
+
+def is_picture(space: gym.Space[Any]) -> bool:
+    """Whether an image is so large that it takes convolutions: small ones may be boards or maps."""
+    image = image_shape(space)
+    return image is not None and min(image.height, image.width) >= _SMALLEST_SIDE
+
+
+class ObservationEncoder(Protocol):
+    """Makes rows of numbers of observations.
+
+    Attributes:
+        features: numbers in a row.
+    """
+
+    features: int
+
+    def __call__(self, observation: npt.NDArray[Any]) -> Floats:
+        """Encode ``observation [N, ...]`` as ``[N, features]``; may be reused by the next call."""
+
+    def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
+        """Encode ``observation [N, ...]``, records as bytes, as ``[N, features]`` where it is."""
+
+
+def observation_encoder(space: gym.Space[Any]) -> ObservationEncoder:
+    """Choose how observations become rows of numbers.
+
+    Raises:
+        UnsupportedSpaceError: they cannot, or are images.
+    """
+    return RecordEncoder(space, shown(space)) if isinstance(space, gym.spaces.Dict) else ArrayEncoder(space)
+
+
+def shown(space: gym.spaces.Dict) -> dict[str, gym.Space[Any]]:
+    """Return the parts of records that a network sees."""
+    return {name: part for name, part in space.spaces.items() if name != ACTION_MASK}
+
+
+class ArrayEncoder:
+    """Flattens Box and MultiBinary observations; makes discrete ones one-hot.
+
+    Raises:
+        UnsupportedSpaceError: it is of another kind, or of images.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        if is_picture(space):
+            raise UnsupportedSpaceError(
+                f"a fully connected network learns next to nothing from images, {space}; a convolutional one "
+                "would be right: the model 'cnn_actor_critic' or 'cnn_q', or for 'recurrent_actor_critic' "
+                "encoder = 'nature'"
+            )
+        if isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary):
+            self.features = math.prod(space.shape)
+            first: npt.NDArray[np.int64] | None = None
+        elif isinstance(space, gym.spaces.Discrete):
+            self.features = int(space.n)
+            first = np.array([-space.start], np.int64)
+        elif isinstance(space, gym.spaces.MultiDiscrete):
+            sizes = space.nvec.reshape(-1)
+            self.features = int(sizes.sum())
+            first = np.cumsum(sizes, dtype=np.int64) - sizes - space.start.reshape(-1)
+        else:
+            raise UnsupportedSpaceError(
+                f"a fully connected network takes Box, Discrete, MultiDiscrete and MultiBinary "
+                f"observations, and Dicts and Tuples of these, not {space}"
+            )
+        self._first = first
+        self._first_in_torch = None if first is None else torch.from_numpy(first)
+
+    def __call__(self, observation: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Encode ``observation [N, ...]`` as ``[N, features]``; float32 Box observations are not copied."""
+        rows = observation.reshape(len(observation), -1)
+        if self._first is None:
+            return rows.astype(np.float32, copy=False)
+        encoded = np.zeros((len(rows), self.features), np.float32)
+        np.put_along_axis(encoded, rows + self._first, np.float32(1.0), axis=1)
+        return encoded
+
+    def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
+        """Encode ``observation [N, ...]`` as ``[N, features]`` where it is."""
+        rows = observation.reshape(len(observation), -1)
+        if self._first_in_torch is None:
+            return rows.to(torch.float32)
+        self._first_in_torch = self._first_in_torch.to(rows.device)  # which copies once, or never
+        places = rows.to(torch.int64) + self._first_in_torch
+        return torch.zeros(len(rows), self.features, device=rows.device).scatter_(1, places, 1.0)
+
+
+class RecordEncoder:
+    """Puts rows of the parts of a record side by side.
+
+    Args:
+        space: whose dtype is that of the records.
+        parts: those that are encoded, by their names.
+
+    Raises:
+        UnsupportedSpaceError: a part cannot be a row, or is an image.
+    """
+
+    def __init__(self, space: gym.Space[Any], parts: Mapping[str, gym.Space[Any]]) -> None:
+        assert space.dtype is not None
+        self._dtype = space.dtype
+        self._parts: dict[str, tuple[ArrayEncoder, slice]] = {}
+        self.features = 0
+        for name, part in parts.items():
+            encoder = ArrayEncoder(part)
+            self._parts[name] = encoder, slice(self.features, self.features + encoder.features)
+            self.features += encoder.features
+        self._rows = np.empty((0, self.features), np.float32)
+
+    def __call__(self, observation: npt.NDArray[Any]) -> Floats:
+        """Encode records ``[N]`` as ``[N, features]``; reused by the next call."""
+        if len(self._rows) != len(observation):
+            self._rows = np.empty((len(observation), self.features), np.float32)
+        for name, (encoder, where) in self._parts.items():
+            self._rows[:, where] = encoder(observation[name])
+        return self._rows
+
+    def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
+        """Encode the bytes of records, ``[N, size]``, as ``[N, features]`` where they are."""
+        rows = [
+            encoder.in_torch(part_of_records(observation, self._dtype, name))
+            for name, (encoder, _) in self._parts.items()
+        ]
+        return torch.cat(rows, dim=1)
