@@ -65,9 +65,12 @@ class Normalization:
     def fields(self, spaces: Spaces) -> tuple[FieldSpec, ...]:
         """Describe what a fragment says once for each environment."""
         single = np.dtype(np.float32)
-        of_observations = FieldSpec(FILTER, single, (2, count_numbers(spaces)), once=True)
-        of_returns = FieldSpec(RETURNS, single, (3,), once=True)
-        return (of_observations,) * self.observations + (of_returns,) * self.rewards
+        described: tuple[FieldSpec, ...] = ()
+        if self.observations:  # Others, such as images, have no numbers to be counted.
+            described += (FieldSpec(FILTER, single, (2, count_numbers(spaces)), once=True),)
+        if self.rewards:
+            described += (FieldSpec(RETURNS, single, (3,), once=True),)
+        return described
 
 
 def count_numbers(spaces: Spaces) -> int:

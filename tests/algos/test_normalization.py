@@ -260,6 +260,14 @@ def test_what_has_no_scale_to_be_found_is_refused_with_the_way_out(space: gym.Sp
         BOTH.fields(Spaces(space, gym.spaces.Discrete(2)))
 
 
+@pytest.mark.parametrize("space", [gym.spaces.Discrete(5), gym.spaces.Box(0, 255, (84, 84), np.uint8)])
+@pytest.mark.parametrize("stack", [1, 4])
+def test_rewards_alone_are_normalised_whatever_is_seen(space: gym.Space[Any], stack: int) -> None:
+    rewards = Normalization(observations=False, rewards=True, gamma=GAMMA)
+    spaces = Spaces(space, gym.spaces.Discrete(2), stack=stack)
+    assert [field.name for field in rewards.fields(spaces)] == [RETURNS]
+
+
 @pytest.mark.parametrize("key", ["normalize_observations", "normalize_rewards"])
 def test_a_team_s_numbers_stay_as_they_are(key: str) -> None:
     with pytest.raises(ValidationError, match=f"{key} is for a single agent"):
