@@ -16,15 +16,9 @@ from tianji_algos.device import part_of_records
 from tianji_algos.distributions import Gaussian, distribution_for
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.actor_critic import ActorCritic
+from tianji_algos.models.images import ImageShape, image_shape, is_picture
 from tianji_algos.models.layers import build_layers
-from tianji_algos.models.observations import (
-    ImageShape,
-    RecordEncoder,
-    image_shape,
-    is_picture,
-    observation_encoder,
-    shown,
-)
+from tianji_algos.models.observations import RecordEncoder, observation_encoder, shown
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.models.settings import (
     CNNActorCriticSettings,
