@@ -189,6 +189,7 @@ def test_winding_down_with_batches_in_flight_leaks_nothing(line: Callable[..., L
     assert one.store.limiter.consumed == consumed, "no more batches are assembled"
     one.buffer.stop()
     one.learner.arrivals()
-    for end in one.ends:  # What was claimed is still to be heard of.
-        assert not any(end.close(drain_s=10.0).unconfirmed.values())
+    for end in one.ends:
+        report = end.close(drain_s=10.0)  # What was claimed is still to be heard of.
+        assert not any(report.unconfirmed.values())
         assert not any(report.unclaimed.values())
