@@ -13,10 +13,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 from cli.warm import Tianji
 
-from tianji_algos.models.settings import CNNActorCriticSettings, RecurrentActorCriticSettings
+from tianji_algos import registry
+from tianji_algos.core import Spaces, build_model
+from tianji_algos.models.settings import (
+    CNNActorCriticSettings,
+    MLPActorQSettings,
+    RecurrentActorCriticSettings,
+)
+from tianji_algos.sac.sac import SACEmbryo
+from tianji_algos.sac.settings import SACAgentSettings, SACSettings
 from tianji_envs.atari.games import AtariOptions, read_options
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -163,3 +173,24 @@ def test_what_atari_md_shows_of_settings_is_what_there_is() -> None:
         settings = RecurrentActorCriticSettings(encoder=name)
         assert json.loads(hidden) == list(settings.widths)
         assert not channels or json.loads(channels) == list(settings.section_channels)
+
+
+def test_what_control_md_shows_is_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (DOCS / "control.md").read_text()
+    shown, own = map(tomllib.loads, re.findall(r"```toml\n(.*?)```", text, re.DOTALL))
+    for section, settings in (
+        ("agent", SACAgentSettings()),
+        ("model", MLPActorQSettings()),
+        ("training", SACSettings()),
+    ):
+        shown[section].pop("type", None)
+        settled = settings.model_dump(mode="json")
+        assert shown[section] == {name: settled[name] for name in shown[section]}
+    (code,) = re.findall(r"```python\n# my_networks.py\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "my_networks.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    network = registry.load("model", own["model"]["type"])
+    spaces = Spaces(gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Box(-2.0, 2.0, (1,)))
+    model = build_model(network, spaces, network.settings_type(), 0)
+    SACEmbryo(spaces, model, SACSettings(), 0)
+    assert model.executor(2)(np.zeros((2, 3), np.float32))[0].shape == (2, 2)
