@@ -129,7 +129,7 @@ def test_no_source_file_unpickles_swallows_everything_or_exits_at_once(path: Pat
 
 
 DOCUMENTS = [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
-WRITTEN_BY_READERS = {"my_grid.py", "plain_q.py"}
+WRITTEN_BY_READERS = {"my_grid.py", "my_networks.py", "plain_q.py"}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -158,10 +158,13 @@ class EnvironmentFactory(ABC):
     Attributes:
         wants_fresh_process: its library must not be forked: processes that use it are started anew.
         makes_teams: all its environments are teams, or none is; None: only an environment says so.
+        takes_wrappers: ``make`` takes ``wrappers``, functions from one ``gymnasium.Env`` to another, and puts
+            them around each environment, the first innermost. They are given only where the config has some.
     """
 
     wants_fresh_process: ClassVar[bool] = False
     makes_teams: ClassVar[bool | None] = None
+    takes_wrappers: bool = False
 
     @abstractmethod
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
@@ -248,5 +251,5 @@ def check_part(called: str, space: object) -> None:
         raise UnsupportedSpaceError(
             f"{called} is {space}; Box, Discrete, MultiBinary and MultiDiscrete are supported, and of "
             "observations Dicts and Tuples of these. A gymnasium wrapper of your own can show one of them: "
-            "environment.type = 'my_module:MyEnv' (docs/extending.md)"
+            "name it in environment.wrappers (docs/extending.md)"
         )

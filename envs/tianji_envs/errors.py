@@ -1,7 +1,7 @@
 """All errors of this package, in one tree; imports no gymnasium, so that naming a type stays cheap.
 
     EnvironmentFailure
-    ├── UnknownEnvironmentError    no such type or id; names the nearest one
+    ├── UnknownEnvironmentError    no such type, id or wrapper; names the nearest one
     ├── MissingExtraError          the environment's library is not installed; the message is the pip command
     ├── UnsupportedSpaceError      a space whose values are not one array of fixed size
     └── BrokenEnvironmentError     found, and cannot be imported, built or stepped as the contract says
@@ -16,7 +16,7 @@ class EnvironmentFailure(Exception):  # noqa: N818 - builtins.EnvironmentError i
 
 
 class UnknownEnvironmentError(EnvironmentFailure):
-    """No environment has that type or id."""
+    """No environment has that type or id, or no wrapper that name."""
 
 
 class MissingExtraError(EnvironmentFailure):

@@ -13,7 +13,7 @@ import contextlib
 import copy
 import importlib.util
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import Distribution, distributions, entry_points
 from typing import Any, ClassVar, Final
 
@@ -27,7 +27,15 @@ from tianji_envs.atari.games import find_game
 from tianji_envs.core import Array, EnvironmentFactory, VectorEnvironment, check_spaces, derive_seed
 from tianji_envs.errors import BrokenEnvironmentError, EnvironmentFailure, UnknownEnvironmentError
 from tianji_envs.options import nearest
-from tianji_envs.serial import MISSING, GymnasiumEnv, SerialVectorEnvironment, missing, not_five
+from tianji_envs.serial import (
+    MISSING,
+    GymnasiumEnv,
+    SerialVectorEnvironment,
+    Wrap,
+    missing,
+    not_five,
+    wrapped,
+)
 
 
 def find_spec(id: str) -> EnvSpec:  # noqa: A002 - the config's word for it
@@ -94,6 +102,7 @@ class GymFactory(EnvironmentFactory):
     """Makes environments from gymnasium's registry."""
 
     makes_teams: ClassVar[bool | None] = False
+    takes_wrappers = True
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Look the id up in gymnasium's registry, and import what it leads to."""
@@ -114,13 +123,17 @@ class GymFactory(EnvironmentFactory):
         *,
         evaluation: bool = False,  # noqa: ARG002 - episodes are whole, and rewards the environment's own
         threads: int = 1,  # noqa: ARG002 - all are stepped by the caller's thread
+        wrappers: Sequence[Wrap] = (),
     ) -> VectorEnvironment:
-        """Build the environment's own vector where it has a fitting one, else N single ones."""
+        """Build the environment's own vector where it has a fitting one, else N single ones.
+
+        Wrappers go around single ones.
+        """
         spec = find_spec(id)
         keywords = dict(options or {}) | ({"render_mode": "rgb_array"} if render else {})
         try:
-            own = _own_vector(spec, num_envs, max_episode_steps, keywords)
-            return own or _serial(spec, num_envs, max_episode_steps, keywords)
+            own = None if wrappers else _own_vector(spec, num_envs, max_episode_steps, keywords)
+            return own or _serial(spec, num_envs, max_episode_steps, keywords, wrappers)
         except EnvironmentFailure:
             raise
         except MISSING as cause:
@@ -150,7 +163,11 @@ def _own_vector(
 
 
 def _serial(
-    spec: EnvSpec, num_envs: int, max_episode_steps: int | None, keywords: dict[str, Any]
+    spec: EnvSpec,
+    num_envs: int,
+    max_episode_steps: int | None,
+    keywords: dict[str, Any],
+    wrappers: Sequence[Wrap],
 ) -> VectorEnvironment:
     # Each of gymnasium's wrappers costs a call per step; the vector counts the steps of all itself.
     bare = copy.deepcopy(spec)
@@ -158,9 +175,11 @@ def _serial(
     bare.order_enforce = False
     bare.max_episode_steps = None
     limit = spec.max_episode_steps if max_episode_steps is None else max_episode_steps
-    return SerialVectorEnvironment(
-        spec.id, lambda: GymnasiumEnv(gymnasium.make(bare, **keywords)), num_envs, limit
-    )
+
+    def create() -> GymnasiumEnv:
+        return GymnasiumEnv(wrapped(gymnasium.make(bare, **keywords), wrappers, limit))
+
+    return SerialVectorEnvironment(spec.id, create, num_envs, None if wrappers else limit)
 
 
 class OwnVectorEnvironment(VectorEnvironment):

@@ -1,20 +1,22 @@
 """Finds environments by the type that a config names; imports gymnasium only when one is asked for.
 
 A type is a built-in's name, a name in the entry-point group ``tianji.environments``, or
-``"my_module:MyEnv"``. The last two lead to an ``EnvironmentFactory`` subclass, or to a ``BaseEnv`` or
-``gymnasium.Env`` subclass.
+``"my_module:MyEnv"``. The last two lead to an ``EnvironmentFactory`` subclass, to a ``BaseEnv`` or
+``gymnasium.Env`` subclass, or to a function that makes one of these.
 """
 
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError
 from tianji_plugins import Plugins
 
 if TYPE_CHECKING:
     from tianji_envs.core import EnvironmentFactory
+    from tianji_envs.wrappers import Wrapper
 
 TYPES: Final = Plugins(
     kind="environment type",
@@ -42,13 +44,21 @@ def find(type: str) -> EnvironmentFactory:  # noqa: A002 - the config's word for
     """Find what checks ids and makes environments of a type.
 
     Args:
-        type: ``"gym"``, ``"atari"``, the name of an entry point, or ``"my_module:MyEnv"``.
+        type: ``"gym"``, ``"atari"``, the name of an entry point, ``"my_module:MyEnv"`` or
+            ``"my_module:make"``.
 
     Raises:
         UnknownEnvironmentError: nothing is called that; names the nearest type or class.
         BrokenEnvironmentError: it is there, and does not import or is no environment.
     """
     return _as_factory(type, TYPES.load(type))
+
+
+def find_wrapper(index: int, name: str, keywords: Mapping[str, Any]) -> Wrapper:
+    """Find the wrapper that an entry of ``environment.wrappers`` names; see ``wrappers.find``."""
+    from tianji_envs import wrappers  # noqa: PLC0415 - it imports gymnasium
+
+    return wrappers.find(index, name, keywords)
 
 
 def _as_factory(type: str, found: object) -> EnvironmentFactory:  # noqa: A002 - the config's word for it
@@ -64,8 +74,11 @@ def _as_factory(type: str, found: object) -> EnvironmentFactory:  # noqa: A002 -
             return found()
         if issubclass(found, BaseEnv | gymnasium.Env):
             return UserFactory(type, found)
+    elif callable(found):
+        return UserFactory(type, found)
     raise BrokenEnvironmentError(
-        f"{type} is {found!r}; a subclass of BaseEnv, gymnasium.Env or EnvironmentFactory is wanted"
+        f"{type} is {found!r}; a subclass of BaseEnv, gymnasium.Env or EnvironmentFactory is wanted, "
+        "or a function that makes a BaseEnv or gymnasium.Env"
     )
 
 
@@ -74,7 +87,8 @@ def _check_make(type: str, factory: type[EnvironmentFactory]) -> None:  # noqa: 
     parameters = inspect.signature(factory.make).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    lacking = [f"{name}=" for name in ("evaluation", "threads") if name not in parameters]
+    wanted = ["evaluation", "threads", *(["wrappers"] if factory.takes_wrappers else [])]
+    lacking = [f"{name}=" for name in wanted if name not in parameters]
     if lacking:
         raise BrokenEnvironmentError(f"{type}: {factory.__name__}.make() should take {' and '.join(lacking)}")
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.wrappers import TimeLimit
 
 from tianji_envs.core import Array, BaseEnv, EnvironmentFactory, VectorEnvironment, check_spaces, derive_seed
 from tianji_envs.errors import (
@@ -25,6 +27,24 @@ MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
 
 _OWN_EXTRAS: Final = frozenset({"box2d", "mujoco"})
 """Extras of gymnasium that tianji passes on under the same name."""
+
+Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
+"""What ``environment.wrappers`` names, with its keywords."""
+
+
+def wrapped(
+    env: gymnasium.Env[Any, Any], wrappers: Sequence[Wrap], max_episode_steps: int | None
+) -> gymnasium.Env[Any, Any]:
+    """Put wrappers around an environment, the first innermost, and its time limit inside them.
+
+    There wrappers look for the limit, and it counts the environment's own steps, whatever wrappers make of
+    them. Without wrappers nothing is changed: the vector keeps the limit, which costs less.
+    """
+    if wrappers and max_episode_steps is not None:
+        env = TimeLimit(env, max_episode_steps)
+    for wrapper in wrappers:
+        env = wrapper(env)
+    return env
 
 
 def missing(what: str, cause: Exception) -> MissingExtraError:
@@ -89,16 +109,26 @@ class SerialVectorEnvironment(VectorEnvironment):
         """Begin an episode in every environment."""
         for i, env in enumerate(self._envs):
             first = env.reset(derive_seed(seed, i))
-            if np.shape(first) != self.observation_space.shape:
-                raise BrokenEnvironmentError(
-                    f"{self._name}: reset() gave an observation of shape {np.shape(first)}, "
-                    f"observation_space says {self.observation_space.shape}"
-                )
+            self._check_observation("reset()", first)
             if isinstance(self.observation_space, TeamSpace):
                 self._check_record(self.observation_space, first)
             observation[i] = first
             self._ended[i] = False
             self._steps[i] = 0
+
+    def _check_observation(self, call: str, seen: Any) -> None:
+        """Refuse what numpy would broadcast or cut to the space's shape and dtype without a word."""
+        space = self.observation_space
+        said = f"{self._name}: {call} gave an observation of"
+        if np.shape(seen) != space.shape:
+            raise BrokenEnvironmentError(
+                f"{said} shape {np.shape(seen)}, observation_space says {space.shape}"
+            )
+        if not isinstance(space, TeamSpace) and not _fits(np.asarray(seen), np.dtype(space.dtype)):
+            raise BrokenEnvironmentError(
+                f"{said} {np.asarray(seen).dtype}, which observation_space's {space.dtype} does not hold; "
+                "what changes observations, as a wrapper does, has to change the space, too"
+            )
 
     def _check_record(self, space: TeamSpace, first: Any) -> None:
         # numpy would copy another record part by part in their order, without regard to their names.
@@ -134,8 +164,10 @@ class SerialVectorEnvironment(VectorEnvironment):
                 observation[i], reward[i], over, cut = result
             except (TypeError, ValueError) as cause:
                 raise BrokenEnvironmentError(self._not_a_step(result)) from cause
-            if unproven and isinstance(cut, dict):  # Of gym's old (observation, reward, done, info).
-                raise BrokenEnvironmentError(self._not_a_step(result))
+            if unproven:
+                if isinstance(cut, dict):  # Of gym's old (observation, reward, done, info).
+                    raise BrokenEnvironmentError(self._not_a_step(result))
+                self._check_observation("step()", result[0])
             steps[i] += 1
             cut = cut or steps[i] >= limit
             terminated[i] = over
@@ -162,6 +194,14 @@ class SerialVectorEnvironment(VectorEnvironment):
         envs, self._envs = self._envs, []
         for env in envs:
             env.close()
+
+
+def _fits(seen: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether an array stays what it is in another dtype, up to rounding."""
+    if np.can_cast(seen.dtype, dtype, "same_kind"):
+        return True
+    # Signed whole numbers in an unsigned space: a list of Python's is such.
+    return seen.dtype.kind == "i" and dtype.kind == "u" and np.array_equal(seen.astype(dtype), seen)
 
 
 class GymnasiumEnv(BaseEnv):
@@ -207,12 +247,18 @@ class GymnasiumEnv(BaseEnv):
         self._env.close()
 
 
-class UserFactory(EnvironmentFactory):
-    """Makes environments of one class."""
+Maker = type[BaseEnv] | type[gymnasium.Env[Any, Any]] | Callable[..., object]
+"""A class of environments, or a function that makes one."""
 
-    def __init__(self, name: str, environment: type[BaseEnv] | type[gymnasium.Env[Any, Any]]) -> None:
+
+class UserFactory(EnvironmentFactory):
+    """Makes environments of one class, or with one function."""
+
+    def __init__(self, name: str, maker: Maker) -> None:
         self._name = name
-        self._environment = environment
+        self._maker = maker
+        # Of a function it shows only when it has made one.
+        self.takes_wrappers = not (inspect.isclass(maker) and issubclass(maker, BaseEnv))
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Refuse all ids."""
@@ -229,13 +275,28 @@ class UserFactory(EnvironmentFactory):
         *,
         evaluation: bool = False,  # noqa: ARG002 - episodes are whole, and rewards the environment's own
         threads: int = 1,  # noqa: ARG002 - all are stepped by the caller's thread
+        wrappers: Sequence[Wrap] = (),
     ) -> VectorEnvironment:
-        """Build N of the class."""
+        """Build N of the class, or call the function N times."""
         self.check_id(id)
         keywords = dict(options or {})
+        if render and self._draws_if_asked():
+            keywords |= {"render_mode": "rgb_array"}
+        previous: object = None
+
+        def create() -> BaseEnv:
+            nonlocal previous
+            made = self._maker(**keywords)
+            if previous is not None and made is previous:
+                raise BrokenEnvironmentError(
+                    f"{self._name} returned the same environment twice; each call should make a new one"
+                )
+            previous = made
+            return self._as_base(made, wrappers, max_episode_steps)
+
         try:
             return SerialVectorEnvironment(
-                self._name, lambda: self._create(keywords, render), num_envs, max_episode_steps
+                self._name, create, num_envs, None if wrappers else max_episode_steps
             )
         except EnvironmentFailure:
             raise
@@ -244,9 +305,30 @@ class UserFactory(EnvironmentFactory):
                 f"{self._name} cannot be built with options {keywords}: {type(cause).__name__}: {cause}"
             ) from cause
 
-    def _create(self, keywords: dict[str, Any], render: bool) -> BaseEnv:
-        if issubclass(self._environment, BaseEnv):
-            return self._environment(**keywords)
-        if render:
-            keywords = keywords | {"render_mode": "rgb_array"}
-        return GymnasiumEnv(self._environment(**keywords))
+    def _draws_if_asked(self) -> bool:
+        """Whether ``render_mode`` is a keyword: of gymnasium's classes, and of a function that says so."""
+        if inspect.isclass(self._maker):
+            return issubclass(self._maker, gymnasium.Env)
+        try:
+            parameters = inspect.signature(self._maker).parameters.values()
+        except (TypeError, ValueError):
+            return False  # What is written in C may not say what it takes.
+        return any(
+            parameter.kind is parameter.VAR_KEYWORD
+            or (parameter.name == "render_mode" and parameter.kind is not parameter.POSITIONAL_ONLY)
+            for parameter in parameters
+        )
+
+    def _as_base(self, made: object, wrappers: Sequence[Wrap], max_episode_steps: int | None) -> BaseEnv:
+        if isinstance(made, gymnasium.Env):
+            return GymnasiumEnv(wrapped(made, wrappers, max_episode_steps))
+        if not isinstance(made, BaseEnv):
+            raise BrokenEnvironmentError(
+                f"{self._name} returned {type(made).__name__}; a BaseEnv or a gymnasium.Env is wanted"
+            )
+        if wrappers:
+            raise BrokenEnvironmentError(
+                f"environment.wrappers: {self._name} returned the BaseEnv {type(made).__name__}; "
+                "wrappers go around a gymnasium.Env"
+            )
+        return made

@@ -67,10 +67,10 @@ class NoStep(BaseEnv):
         return 0
 
 
-class DictObservation(Walk):
+class SequenceObservation(Walk):
     def __init__(self):
         super().__init__()
-        self.observation_space = gymnasium.spaces.Dict(a=self.observation_space)
+        self.observation_space = gymnasium.spaces.Sequence(self.observation_space)
 
 
 class WrongShape(Walk):
@@ -134,6 +134,15 @@ class FactoryWithoutThreads(Factory):
         raise AssertionError("called with what it does not take")
 
 
+class FactoryWithoutWrappers(Factory):
+    takes_wrappers = True
+
+    def make(
+        self, id, num_envs, max_episode_steps=None, options=None, render=False, *, evaluation=False, threads=1
+    ):
+        raise AssertionError("called with what it does not take")
+
+
 class FactoryWithoutIds(Factory):
     def make(self, *arguments, **keywords):
         raise AssertionError("refused before")
@@ -148,6 +157,51 @@ class FactoryOfAll(Factory):
 
 
 not_an_environment = 3
+ONE = Walk()
+
+
+def walk_to(goal=3):
+    return Walk(goal)
+
+
+def gymnasium_walk():
+    return GymnasiumWalk()
+
+
+def same():
+    return ONE
+
+
+def nothing():
+    Walk()
+
+
+def of_gymnasium(length, /, **options):
+    raise AssertionError("called with too little")
+
+
+def vector():
+    return gymnasium.make_vec("CartPole-v1", 2)
+
+
+class Drawn(GymnasiumWalk):
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def render(self):
+        return np.full((4, 4, 3), 9, np.uint8) if self.render_mode == "rgb_array" else None
+
+
+def drawn(render_mode=None):
+    return Drawn(render_mode)
+
+
+def drawn_with_anything(**options):
+    return Drawn(**options)
+
+
+def drawn_anyhow():
+    return Drawn("rgb_array")
 """
 
 
@@ -200,6 +254,7 @@ def test_an_entry_point_leads_to_a_factory_and_is_listed(mine: str, monkeypatch:
             "mine_envs:FactoryOfBefore: FactoryOfBefore.make() should take evaluation= and threads=",
         ),
         ("mine_envs:FactoryWithoutThreads", BrokenEnvironmentError, "make() should take threads="),
+        ("mine_envs:FactoryWithoutWrappers", BrokenEnvironmentError, "make() should take wrappers="),
         (
             "mine_envs:FactoryWithoutIds",
             BrokenEnvironmentError,
@@ -221,12 +276,48 @@ def test_a_factory_of_ones_own_may_take_whatever_it_is_given_and_have_no_options
     assert factory.make("", 1, evaluation=True) == {"evaluation": True}  # type: ignore[comparison-overlap]
 
 
+@pytest.mark.parametrize("name", ["walk_to", "Walk"])
+def test_a_function_makes_environments_as_a_class_does(
+    mine: str, name: str, roll: Callable[..., Any]
+) -> None:
+    vector = registry.find(f"{mine}:{name}").make("", 2, options={"goal": 2})
+    rollout = roll(vector, 5, act=lambda observation: (observation[:, 0] >= 0).astype(int))
+    assert rollout.observation[:, 1, 0].tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_function_may_make_gymnasium_s(mine: str, roll: Callable[..., Any]) -> None:
+    rollout = roll(registry.find(f"{mine}:gymnasium_walk").make("", 2), 4)
+    assert rollout.terminated[:, 0].tolist() == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("nothing", "mine_envs:nothing returned NoneType; a BaseEnv or a gymnasium.Env is wanted"),
+        ("vector", "mine_envs:vector returned CartPoleVectorEnv; a BaseEnv or a gymnasium.Env is wanted"),
+        ("same", "mine_envs:same returned the same environment twice; each call should make a new one"),
+        ("of_gymnasium", "mine_envs:of_gymnasium cannot be built with options {}: TypeError: of_gymnasium()"),
+    ],
+)
+def test_what_a_function_makes_is_checked(mine: str, name: str, words: str) -> None:
+    with pytest.raises(BrokenEnvironmentError) as caught:
+        registry.find(f"{mine}:{name}").make("", 2)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Drawn", "drawn", "drawn_with_anything", "drawn_anyhow"])
+def test_render_mode_is_given_to_what_takes_it(mine: str, name: str, roll: Callable[..., Any]) -> None:
+    vector = registry.find(f"{mine}:{name}").make("", 1, render=True)
+    roll(vector, 1)
+    assert vector.render()[0, 0, 0] == 9
+
+
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
         ("NoSpaces", BrokenEnvironmentError, "has no observation_space"),
         ("NoStep", BrokenEnvironmentError, "abstract method"),
-        ("DictObservation", UnsupportedSpaceError, "Box, Discrete, MultiBinary and MultiDiscrete"),
+        ("SequenceObservation", UnsupportedSpaceError, "Box, Discrete, MultiBinary and MultiDiscrete"),
     ],
 )
 def test_an_environment_that_does_not_fit_is_refused_when_built(

@@ -33,7 +33,7 @@ from tianji_cli.config.schema import (
     replay_settings_of,
     sequence_steps_of,
 )
-from tianji_cli.config.source import Tree
+from tianji_cli.config.source import Tree, path_part
 from tianji_cli.errors import UsageError
 from tianji_envs import registry as environments
 from tianji_envs.errors import EnvironmentFailure
@@ -65,8 +65,8 @@ def check_together(tree: Tree, sections: Mapping[str, Any]) -> None:
     if distribution is not None:
         _check_hosts(tree, distribution)
         _check_processes(tree, distribution)
-    if agent is not None and environment is not None:
-        _check_agent(tree, agent.type, environment)
+    if environment is not None:
+        _check_environment(tree, environment, agent)
     if training is None:
         return
     settings = training.settings
@@ -116,18 +116,40 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     return [f"{who} ask for {actors + others} cores and there are {cores}: they will take turns"]
 
 
-def _check_agent(tree: Tree, agent: str, environment: Environment) -> None:
+def _check_environment(tree: Tree, environment: Environment, agent: Component | None) -> None:
+    """Refuse an agent and wrappers that do not go with the type of environment."""
+    try:
+        factory = environments.find(environment.type)
+    except EnvironmentFailure:
+        return  # Noted as a problem of its own.
+    if agent is not None:
+        _check_agent(tree, agent.type, environment, factory.makes_teams)
+    if environment.wrappers:
+        _check_wrappers(tree, environment, taken=factory.takes_wrappers)
+
+
+def _check_agent(tree: Tree, agent: str, environment: Environment, team: bool | None) -> None:
     """Refuse a built-in agent that acts for a team where the type of environment has none, or the reverse.
 
     Of users' own agents and environments it shows only when they are built.
     """
-    try:
-        team = environments.find(environment.type).makes_teams
-    except EnvironmentFailure:
-        return  # Noted as a problem of its own.
     plays = algorithms.plays_in_team(agent)
     if team is not None and plays is not None and plays != team:
         tree.problem("agent.type", *wrong_agent(agent, environment.id or environment.type, team=team))
+
+
+def _check_wrappers(tree: Tree, environment: Environment, *, taken: bool) -> None:
+    """Refuse wrappers that do not exist or do not take their keywords, and all where none is ``taken``."""
+    if not taken:
+        what = f"type {environment.type!r} makes no gymnasium environments that could be wrapped"
+        remedy = 'leave them out; they are for type = "gym" and for gymnasium environments of your own'
+        tree.problem("environment.wrappers", what, remedy)
+        return
+    for index, wrapper in enumerate(environment.wrappers):
+        try:
+            environments.find_wrapper(index, wrapper.type, wrapper.keywords)
+        except EnvironmentFailure as error:
+            tree.problem(("environment", "wrappers", path_part(index)), str(error))
 
 
 def wrong_agent(name: str, environment: str, *, team: bool) -> tuple[str, str]:

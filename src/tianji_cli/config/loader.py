@@ -31,7 +31,7 @@ from tianji_cli.config.schema import (
     OnPolicySettings,
     UserRoleSection,
 )
-from tianji_cli.config.source import COMPONENTS, KeyPath, Tree, is_role, read
+from tianji_cli.config.source import COMPONENTS, KeyPath, Tree, is_role, path_part, read
 from tianji_cli.errors import ConfigError, Problem, UsageError
 from tianji_envs import registry as environments
 from tianji_envs.errors import EnvironmentFailure, WrongOptionError
@@ -224,7 +224,7 @@ def _with_integers(
 
 
 def _report(tree: Tree, at: KeyPath, model: type[BaseModel], error: ErrorDetails, listed: set[str]) -> None:
-    path = (*at, *map(str, error["loc"]))
+    path = (*at, *map(path_part, error["loc"]))
     kind = error["type"]
     if kind == "extra_forbidden":
         tree.problem(path, "unknown key", _known_key(path, _model_at(model, error["loc"][:-1]), listed))
@@ -386,8 +386,14 @@ def _names_a_module(values: Mapping[str, Any]) -> bool:
     roles = (role for role in tables.get("roles", {}).values() if isinstance(role, dict))
     typed = (environment, *(tables.get(section, {}) for section in _KINDS), *roles)
     named = [environment.get("id"), *(table.get("type") for table in typed)]
+    named += _wrappers_named(environment.get("wrappers"))
     named += transport.values() if isinstance(transport, dict) else [transport]
     return any(isinstance(name, str) and ":" in name for name in named)
+
+
+def _wrappers_named(entries: object) -> list[object]:
+    entries = entries if isinstance(entries, list) else []
+    return [entry.get("type") if isinstance(entry, dict) else entry for entry in entries]
 
 
 def find_components(tree: Tree) -> dict[str, Component]:

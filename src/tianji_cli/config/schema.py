@@ -217,6 +217,32 @@ class Experiment(Section):
         return name
 
 
+class Wrapper(Section):
+    """One entry of ``environment.wrappers``; a single name in TOML stands for one without keywords.
+
+    Attributes:
+        type: of ``gymnasium.wrappers``, an entry point's name or ``"my_module:MyWrapper"``.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_one_name(cls, value: object) -> object:
+        if isinstance(value, str):
+            return {"type": value}
+        if not isinstance(value, dict):
+            raise ValueError(f'{value!r} is no wrapper; a name is, or {{ type = "ClipReward", ... }}')
+        return value
+
+    @property
+    def keywords(self) -> Mapping[str, Any]:
+        """What the entry says beside its type: keyword arguments of the wrapper."""
+        return self.model_extra or {}
+
+
 class Environment(Section):
     """Where the experience comes from.
 
@@ -226,6 +252,7 @@ class Environment(Section):
         num_envs: vectorised copies in each actor.
         max_episode_steps: truncates episodes; None for what the environment says.
         options: keyword arguments of the environment's constructor.
+        wrappers: put around each gymnasium environment, the first innermost.
     """
 
     type: str
@@ -233,6 +260,7 @@ class Environment(Section):
     num_envs: Environments = 32
     max_episode_steps: Count | None = None
     options: dict[str, Any] = Field(default_factory=dict)
+    wrappers: tuple[Wrapper, ...] = ()
 
 
 class Component(Section):

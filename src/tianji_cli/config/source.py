@@ -59,6 +59,20 @@ def is_role(path: KeyPath) -> bool:
     return len(path) == 2 and path[0] == "roles"
 
 
+def path_part(key: str | int) -> str:
+    """Write one part of a path: a key, or a place in a list as ``[0]``."""
+    return f"[{key}]" if isinstance(key, int) else key
+
+
+def dotted(path: KeyPath) -> str:
+    """Write a path as messages do.
+
+    >>> dotted(("environment", "wrappers", "[0]", "type"))
+    'environment.wrappers[0].type'
+    """
+    return ".".join(path).replace(".[", "[")
+
+
 @dataclass
 class Tree:
     """The merged TOML of a config.
@@ -93,7 +107,7 @@ class Tree:
     def problem(self, path: str | KeyPath, what: str, remedy: str = "") -> None:
         """Note that a value is wrong, by its path, or by its dotted path."""
         path = tuple(path.split(".")) if isinstance(path, str) else path
-        self.problems.append(Problem(self.origin(path), ".".join(path), what, remedy))
+        self.problems.append(Problem(self.origin(path), dotted(path), what, remedy))
 
     def conflict(self, keys: Sequence[str], what: str, remedy: str = "") -> None:
         """Note that values do not fit one another, at the one of them that was set last.
@@ -188,9 +202,11 @@ def _check_values(tree: Tree) -> None:
             wrong = f"is nested more than {MAX_DEPTH} deep", "make it flatter"
         else:
             inner = value.items() if isinstance(value, dict) else enumerate(value)
-            below += [((*path, str(key)), item) for key, item in inner if isinstance(item, dict | list | int)]
+            below += [
+                ((*path, path_part(key)), item) for key, item in inner if isinstance(item, dict | list | int)
+            ]
         if wrong is not None:
-            raise ConfigError([Problem(tree.origin(path), ".".join(path), *wrong)])
+            raise ConfigError([Problem(tree.origin(path), dotted(path), *wrong)])
 
 
 def _chain(path: Path, files: list[Path]) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -147,6 +147,7 @@ def _modules_named(config: JobConfig) -> Iterator[str]:
     transport = config.distribution.transport
     types = [
         config.environment.type,
+        *(wrapper.type for wrapper in config.environment.wrappers),
         config.agent.type,
         config.model.type,
         config.training.type,

@@ -64,6 +64,13 @@ class Parts:
     ) -> VectorEnvironment:
         """Make ``num_envs`` of the config's environments; for an evaluation whole games as they are."""
         section = self.config.environment
+        # Given only where the config asks: a factory says whether it takes them.
+        asked: dict[str, Any] = {}
+        if section.wrappers:
+            asked["wrappers"] = [
+                environments.find_wrapper(index, wrapper.type, wrapper.keywords)
+                for index, wrapper in enumerate(section.wrappers)
+            ]
         return environments.find(section.type).make(
             section.id or "",
             num_envs,
@@ -72,6 +79,7 @@ class Parts:
             render,
             evaluation=evaluation,
             threads=self._env_threads,
+            **asked,
         )
 
     @cached_property

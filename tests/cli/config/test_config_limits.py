@@ -80,7 +80,7 @@ NINES = "9" * 5000
         ),
         (
             f"[environment.options]\nx = [1, -{2**63 + 1}]",
-            "job.toml: environment.options.x.1: a whole number of 65 bits with its sign; whole",
+            "job.toml: environment.options.x[1]: a whole number of 65 bits with its sign; whole",
         ),
         (f"[{'.'.join(['a'] * 500)}]\n", f"job.toml: {'.'.join(['a'] * 33)}: is nested more than 32 deep"),
     ],

@@ -152,7 +152,7 @@ def test_a_config_without_roles_says_nothing_of_them(place: Path) -> None:
             "the keys here are: cores, max_mb, names, reads, receives, type",
         ),
         (TAPE + 'max_mb = "5"', "roles.tape.max_mb", r"it should be a whole number \(without quotes\)"),
-        (TAPE + 'reads = ["polici"]', "roles.tape.reads.0", "did you mean 'policy'"),
+        (TAPE + 'reads = ["polici"]', "roles.tape.reads[0]", "did you mean 'policy'"),
         (TAPE + "cores = -1", "roles.tape.cores", "-1 does not fit"),
         ('[roles.lax]\ntype = "tape_roles:Lax"\nspeet = 2.0', "roles.lax.speet", "did you mean 'speed'"),
         ('[roles.x]\ntype = "tape_roles:Tap"', "roles.x.type", "did you mean tape_roles:Tape"),

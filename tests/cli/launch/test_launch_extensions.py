@@ -20,14 +20,18 @@ from tianji_cli.wire.messages import Welcome, decode_from_root, encode
 
 
 def config(
-    *directories: Path, environment: str = "gym", env_id: str | None = None, files: tuple[Path, ...] = ()
+    *directories: Path,
+    environment: str = "gym",
+    env_id: str | None = None,
+    wrappers: tuple[Any, ...] = (),
+    files: tuple[Path, ...] = (),
 ) -> JobConfig:
     experiment: dict[str, Any] = {"name": "x", "stop": {"env_steps": 10}}
     experiment["extensions"] = [str(directory) for directory in directories]
     experiment["files"] = [str(file) for file in files]
     return JobConfig(
         experiment=experiment,
-        environment={"type": environment, "id": env_id},
+        environment={"type": environment, "id": env_id, "wrappers": wrappers},
         agent=Component(type="ppo", settings=PPOAgentSettings()),
         model=Component(type="mlp_actor_critic", settings=MLPActorCriticSettings()),
         training=Component(type="ppo", settings=PPOSettings()),
@@ -67,6 +71,12 @@ def test_a_module_goes_with_what_it_imports_from_the_same_directory(tmp_path: Pa
         "shapes/round.py",
     ]
     assert found["rules.py"] == b"from shapes.round import circle\n"
+
+
+def test_modules_of_wrappers_go_too(tmp_path: Path) -> None:
+    sources(tmp_path, lamps="", lenses="import glass", glass="", unrelated="")
+    wrappers = ("lamps:Dim", {"type": "lenses:Zoom", "by": 2}, "ClipReward")
+    assert sorted(collect_files(config(tmp_path, wrappers=wrappers))) == ["glass.py", "lamps.py", "lenses.py"]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,101 @@
+"""What ``environment.wrappers`` names: a wrapper of gymnasium's, or a user's own ``"module:Class"``.
+
+A name is looked up, and its keywords compared with what it takes, before anything is built; whether it
+can be put around an environment shows when one is made.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import gymnasium
+import gymnasium.wrappers
+
+from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError
+from tianji_envs.options import nearest_or_all
+from tianji_envs.serial import MISSING, missing
+from tianji_plugins import Plugins
+
+WRAPPERS: Final = Plugins(
+    kind="wrapper",
+    group="tianji.wrappers",
+    unknown=UnknownEnvironmentError,
+    broken=BrokenEnvironmentError,
+    built_in={name: f"gymnasium.wrappers:{name}" for name in gymnasium.wrappers.__all__ if name[0].isupper()},
+)
+
+
+@dataclass(frozen=True)
+class Wrapper:
+    """One entry of ``environment.wrappers``.
+
+    Attributes:
+        called: what messages call it: its place in the list, and its name.
+        create: makes a wrapped environment of one, and of the keywords.
+    """
+
+    called: str
+    create: Callable[..., object]
+    keywords: Mapping[str, Any]
+
+    def __call__(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        """Wrap an environment.
+
+        Raises:
+            MissingExtraError: the wrapper needs a library.
+            BrokenEnvironmentError: it raises something, or gives what is no gymnasium environment.
+        """
+        try:
+            wrapped = self.create(env, **self.keywords)
+        except MISSING as cause:
+            raise missing(self.called, cause) from cause
+        except Exception as cause:
+            given = f" with {dict(self.keywords)}" if self.keywords else ""
+            raise BrokenEnvironmentError(
+                f"{self.called} cannot wrap {env}{given}: {type(cause).__name__}: {cause}"
+            ) from cause
+        if not isinstance(wrapped, gymnasium.Env):
+            raise BrokenEnvironmentError(
+                f"{self.called} gave {type(wrapped).__name__}; a gymnasium.Env is wanted"
+            )
+        return wrapped
+
+
+def find(index: int, name: str, keywords: Mapping[str, Any]) -> Wrapper:
+    """Find the wrapper that an entry names.
+
+    Args:
+        index: of the entry.
+
+    Raises:
+        UnknownEnvironmentError: nothing is called that; names the nearest.
+        MissingExtraError: it needs a library; the message is the pip command.
+        BrokenEnvironmentError: it does not import, is no callable, or does not take these keywords.
+    """
+    try:
+        found = WRAPPERS.load(name)
+    except MISSING as cause:  # gymnasium imports some of its wrappers when they are asked for.
+        raise missing(f"wrapper {name!r}", cause) from cause
+    if not callable(found):
+        raise BrokenEnvironmentError(
+            f"wrapper {name!r} is {found!r}; a class or function that takes an environment is wanted"
+        )
+    _check_keywords(name, found, keywords)
+    return Wrapper(f"environment.wrappers[{index}] ({name})", found, keywords)
+
+
+def _check_keywords(name: str, create: Callable[..., object], keywords: Mapping[str, Any]) -> None:
+    try:
+        signature = inspect.signature(create)
+    except (TypeError, ValueError):
+        return  # What is written in C may not say what it takes.
+    try:
+        signature.bind(None, **keywords)
+    except TypeError as cause:
+        taken = list(signature.parameters)[1:]  # The first is the environment.
+        unknown = next((keyword for keyword in keywords if keyword not in signature.parameters), None)
+        hint = nearest_or_all(unknown, taken) if unknown and taken else ""
+        raise BrokenEnvironmentError(f"wrapper {name!r}: {cause}{hint}") from cause
