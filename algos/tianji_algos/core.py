@@ -149,6 +149,9 @@ class Embryo(ABC):
 
     model: Model
 
+    prioritised: bool = True
+    """Priorities of what an update used are asked for; where they are not, it need not bring them here."""
+
     def join(self, peers: Peers) -> None:  # noqa: ARG002 - for those who can
         """Make every update from now on together with other learners, each on its own share of the batch.
 
@@ -242,12 +245,15 @@ class SequenceEmbryo(Embryo):
 
 
 def complete_results(embryo: Embryo, *, prioritised: bool) -> Embryo:
-    """Let an update rule that returns the number of uses alone return an ``UpdateResult``, too.
+    """Tell an update rule whether priorities are asked for, and complete what it returns.
+
+    One that returns the number of uses alone returns an ``UpdateResult``, too.
 
     Args:
         embryo: any update rule. One that returns a number has the last priorities in an attribute.
         prioritised: its samples have priorities; the attribute is read only then.
     """
+    embryo.prioritised = prioritised
     update: Callable[[Any], UpdateResult | int] = embryo.update
 
     def complete(batch: Any) -> UpdateResult:

@@ -160,11 +160,6 @@ class Uploads:
         return staging, host
 
 
-def uploads_to(device: torch.device) -> Callable[[Array], Callable[[], Any]]:
-    """Return what sends arrays to a network on a device: ``Uploads.begin``, or on a CPU a no-op."""
-    return _as_it_is if on_host(device) else Uploads(device).begin
-
-
 class Downloads:
     """Copies tensors from a device into memory that is kept, with one wait for all of them."""
 
@@ -193,18 +188,27 @@ class Exchange:
 
     def __init__(self, device: torch.device) -> None:
         in_place = on_host(device)
-        self._upload: Callable[[Array], torch.Tensor] = _view if in_place else Uploads(device)
+        self.begin: Callable[[Array], Callable[[], torch.Tensor]] = (
+            partial(partial, _view) if in_place else Uploads(device).begin
+        )
+        """Begins to copy an array; returns what gives the tensor, as ``Uploads.begin`` does."""
         self._download: Callable[[Sequence[torch.Tensor]], tuple[Floats, ...]] = (
             _views if in_place else Downloads(device)
         )
 
     def to_device(self, values: Array | torch.Tensor) -> torch.Tensor:
         """Return an array as a tensor on the device, records as bytes; a tensor is taken to be there."""
-        return values if isinstance(values, torch.Tensor) else self._upload(values)
+        return values if isinstance(values, torch.Tensor) else self.begin(values)()
 
     def to_host(self, tensors: Sequence[torch.Tensor]) -> tuple[Floats, ...]:
         """Return float32 tensors as arrays, which the next call may reuse."""
         return self._download(tensors)
+
+    def to_host_if(self, values: Floats | torch.Tensor, *, asked: bool) -> Floats | None:
+        """Return float32 values as an array; None if they are in a tensor, and nobody has asked for them."""
+        if not isinstance(values, torch.Tensor):
+            return values
+        return self.to_host((values,))[0] if asked else None
 
 
 class Snapshot:
@@ -260,10 +264,6 @@ def is_on_host(model: torch.nn.Module) -> bool:
 def device_of(model: torch.nn.Module) -> torch.device:
     """Return where a network is."""
     return next(model.parameters()).device
-
-
-def _as_it_is(array: Array) -> Callable[[], Array]:
-    return lambda: array
 
 
 def _view(array: Array) -> torch.Tensor:

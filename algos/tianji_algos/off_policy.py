@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -15,11 +15,14 @@ from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Agent, Fields, Peers, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
 from tianji_algos.errors import UnsuitableModelError
+from tianji_algos.fast_cpu.choice import is_by_hand
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_q import ActorQ, MLPActorQ, part_of
 from tianji_algos.optim import (
     Adam,
+    Diagnostics,
     Means,
+    Norm,
     OptimizedEmbryo,
     TargetNetwork,
     adam_of,
@@ -102,7 +105,7 @@ class ContinuousAgent(Agent):
         return self._bounds.scale(actions.reshape(self._scaled.shape), out=self._scaled)
 
 
-Differentiated = tuple[Sequence[float], Floats]
+Differentiated = tuple[Diagnostics, Floats | torch.Tensor]
 """What an update reports of its losses, and the absolute errors ``[B]``; gradients are in their places."""
 
 
@@ -170,6 +173,12 @@ class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
         self._critics_parameters = list(model.critics.parameters())
         self._target_critics = TargetNetwork(model.critics, flat[critics])
         self._exchange = Exchange(flat.device)
+        self._by_hand = is_by_hand(
+            settings.backend,
+            model,
+            fits=isinstance(model, MLPActorQ) and is_on_host(model),
+            what_fits=f"the model {self.example!r} on a CPU",
+        )
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
 
     def join(self, peers: Peers) -> None:
@@ -188,26 +197,26 @@ class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
         diagnostics, errors = self._differentiate(batch)
         if self._peers.number > 1:
             self._peers.add_up(self._gradient.mul_(1.0 / self._peers.number))
-        critic_norm = self._optimizer.step()
-        self._means.add((*diagnostics, self._improve()), critic_norm)
-        return UpdateResult(len(errors) * self._peers.number, errors)
+        critic_norm = self._step(self._optimizer)
+        self._means.add(diagnostics, self._improve(), critic_norm)
+        priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
+        return UpdateResult(len(errors) * self._peers.number, priorities)
 
     def _in_torch(self, batch: Batch) -> Differentiated:
         """Differentiate the losses as they are written."""
         self._gradient.zero_()
-        *diagnostics, errors = self._exchange.to_host(self._losses(self._seen(batch)))
-        return [float(mean) for mean in diagnostics], errors
+        return self._losses(self._seen(batch))
 
     @abstractmethod
-    def _losses(self, seen: Transitions) -> Sequence[torch.Tensor]:
+    def _losses(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
         """Add all losses' gradients to those of the parameters, which are 0.
 
         Returns:
-            What is reported, a number each, and last the absolute errors ``[B]``.
+            What is reported, and the absolute errors ``[B]``.
         """
 
     @abstractmethod
-    def _improve(self) -> float:
+    def _improve(self) -> Norm:
         """Let all but the critics follow their gradients, then the targets; return the actor's norm."""
 
     def schedule(self, env_steps: int) -> None:
@@ -242,19 +251,6 @@ class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
         """Draw ``[B, A]`` from a standard normal distribution, alike on every device."""
         shape = (size, self._bounds.size)
         return self._exchange.to_device(self._rng.standard_normal(shape, dtype=np.float32))
-
-    def _has_derivatives(self) -> bool:
-        """Whether the derivatives that were found by hand are to be used.
-
-        Raises:
-            UnsuitableModelError: they are asked for, and not for this network where it is.
-        """
-        fits = isinstance(self.model, MLPActorQ) and is_on_host(self.model)
-        if self.settings.backend == "numpy" and not fits:
-            what = f'backend = "numpy" is for the model {self.example!r} on a CPU'
-            where = f"this is {type(self.model).__name__} on {self._flat.device}"
-            raise UnsuitableModelError(f'{what}, and {where}; backend = "auto" would be right')
-        return fits and self.settings.backend != "torch"
 
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of all networks, in place."""

@@ -66,6 +66,11 @@ class Optimizer(ABC):
         self._max_grad_norm = math.inf if max_grad_norm is None else max_grad_norm
         self._parameters = flat.detach()
         self._denominator = torch.empty_like(flat.grad)
+        self._unread = 0
+        """Steps since the last ``check`` whose gradients were not read."""
+        self._is_sound = torch.ones((), dtype=torch.bool, device=flat.device)
+        self._sound_steps = torch.zeros((), dtype=torch.int64, device=flat.device)
+        """Of these, those before the first whose gradient was not finite."""
 
     def step(self) -> float:
         """Update the parameters; returns the norm that the gradient had.
@@ -75,15 +80,46 @@ class Optimizer(ABC):
         """
         norm = float(torch.linalg.vector_norm(self.gradient))
         if not math.isfinite(norm):
-            raise DivergedError(
-                f"the gradient is not finite after {self.steps} updates: the loss has diverged; "
-                "a smaller learning_rate, or a smaller reward_scale, would be right"
-            )
+            raise _diverged(self.steps)
         if norm > self._max_grad_norm:
             self.gradient.mul_(self._max_grad_norm / norm)
         self.steps += 1
         self._descend()
         return norm
+
+    def step_unread(self) -> torch.Tensor:
+        """Update the parameters where they are, and read nothing to the host.
+
+        From the first gradient on that is not finite all count as 0, so that parameters and moments stay
+        finite until ``check`` finds out.
+
+        Returns:
+            The norm that the gradient had, ``[]``.
+        """
+        norm: torch.Tensor = torch.linalg.vector_norm(self.gradient)
+        self._is_sound.logical_and_(norm.isfinite())
+        self._sound_steps.add_(self._is_sound)
+        if math.isfinite(self._max_grad_norm):
+            self.gradient.mul_((self._max_grad_norm / norm).clamp_(max=1.0))
+        self.gradient.masked_fill_(~self._is_sound, 0.0)
+        self._unread += 1
+        self.steps += 1
+        self._descend()
+        return norm
+
+    def check(self) -> None:
+        """Read whether all gradients of ``step_unread`` since the last call were finite.
+
+        Raises:
+            DivergedError: one was not; the parameters have learnt nothing from it, nor since then.
+        """
+        if not self._unread:
+            return
+        unsound = self._unread - int(self._sound_steps)
+        if unsound:
+            raise _diverged(self.steps - unsound)
+        self._sound_steps.zero_()
+        self._unread = 0
 
     @abstractmethod
     def _descend(self) -> None:
@@ -92,6 +128,13 @@ class Optimizer(ABC):
     @abstractmethod
     def tensors(self) -> dict[str, torch.Tensor]:
         """Name what is remembered of gradients, in place: for a checkpoint, and for averages."""
+
+
+def _diverged(updates: int) -> DivergedError:
+    return DivergedError(
+        f"the gradient is not finite after {updates} updates: the loss has diverged; "
+        "a smaller learning_rate, or a smaller reward_scale, would be right"
+    )
 
 
 _BETA_1: Final = 0.9
@@ -197,24 +240,39 @@ def remaining(settings: OptimizerSettings, schedule: Schedule, env_steps: int) -
     return max(0.0, 1.0 - env_steps / settings.schedule_steps)
 
 
+Norm = float | torch.Tensor
+"""Of a gradient: a number, or where it has not been read a tensor ``[]``."""
+
+Diagnostics = npt.NDArray[np.float32] | Sequence[float] | torch.Tensor
+"""What an update says of its losses, ``[K]``: numbers, or where they have not been read a tensor."""
+
+
 class Means:
-    """Adds up a few numbers with every update."""
+    """Adds up a few numbers with every update, and those of a device on the device."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
         self._sums = np.zeros(len(names), np.float64)
+        self._unread: torch.Tensor | None = None
         self._updates = 0
 
-    def add(self, values: npt.NDArray[np.float32] | Sequence[float], last: float) -> None:
-        """Add the numbers of an update: all but the last, and the last."""
-        self._sums[:-1] += values
-        self._sums[-1] += last
+    def add(self, diagnostics: Diagnostics, *norms: Norm) -> None:
+        """Add the numbers of an update; where the first are a tensor, so are the norms."""
         self._updates += 1
+        if isinstance(diagnostics, torch.Tensor):
+            row = torch.cat((diagnostics, torch.stack([torch.as_tensor(norm) for norm in norms])))
+            self._unread = row if self._unread is None else self._unread.add_(row)
+            return
+        self._sums[: len(diagnostics)] += diagnostics
+        self._sums[len(diagnostics) :] += [float(norm) for norm in norms]
 
     def take(self) -> dict[str, float]:
         """Return the means since the last call, and begin anew; empty if there was no update."""
         if self._updates == 0:
             return {}
+        if self._unread is not None:
+            self._sums += self._unread.cpu().numpy()
+            self._unread = None
         means = dict(zip(self._names, (self._sums / self._updates).tolist(), strict=True))
         self._sums[:] = 0.0
         self._updates = 0
@@ -299,6 +357,9 @@ class OptimizedEmbryo(Embryo):
 
     settings: OptimizerSettings
 
+    _by_hand: bool = True
+    """Derivatives are found by hand, on a CPU; else by torch, and an update reads nothing to the host."""
+
     def __init__(
         self,
         settings: OptimizerSettings,
@@ -321,7 +382,12 @@ class OptimizedEmbryo(Embryo):
         return tuple(self._moments().values())
 
     def metrics(self) -> dict[str, float]:
-        """Mean losses and diagnostics over the updates since the last call; empty if there were none."""
+        """Mean losses and diagnostics over the updates since the last call; empty if there were none.
+
+        Raises:
+            DivergedError: a gradient was not finite, in an update that did not look.
+        """
+        self._check()
         means = self._means.take()
         return means and {**means, "learning_rate": self._optimizer.learning_rate}
 
@@ -331,7 +397,12 @@ class OptimizedEmbryo(Embryo):
         self._optimizer.learning_rate = self.settings.learning_rate * share
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return the parameters of all networks, what the optimizer remembers, count and random stream."""
+        """Return the parameters of all networks, what the optimizer remembers, count and random stream.
+
+        Raises:
+            DivergedError: as ``metrics`` does.
+        """
+        self._check()
         rest: dict[str, Any] = {"algorithm": self.algorithm.lower(), self._steps_key: self._optimizer.steps}
         if self._rng is not None:
             rest["rng"] = self._rng.bit_generator.state
@@ -352,6 +423,19 @@ class OptimizedEmbryo(Embryo):
         self._optimizer.steps = rest[self._steps_key]
         if self._rng is not None:
             self._rng.bit_generator.state = rest["rng"]
+
+    def _step(self, optimizer: Optimizer) -> Norm:
+        """Let an optimizer follow its gradient; returns the norm."""
+        return optimizer.step() if self._by_hand else optimizer.step_unread()
+
+    def _check(self) -> None:
+        """Find out whether a gradient was not finite."""
+        for optimizer in self._optimizers().values():
+            optimizer.check()
+
+    def _optimizers(self) -> Mapping[str, Optimizer]:
+        """Name the optimizers."""
+        return {self._optimizer.name: self._optimizer}
 
     @property
     def _steps_key(self) -> str:

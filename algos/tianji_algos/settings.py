@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Schedule = Literal["constant", "linear"]
 """How a hyperparameter changes over training."""
 
 Backend = Literal["auto", "torch", "numpy"]
-"""What differentiates the losses of an update."""
+"""What differentiates the losses of an update: see ``OptimizerSettings``."""
+
+
+def _in_torch(backend: Backend) -> Backend:
+    if backend == "numpy":
+        raise ValueError('these losses have no derivatives by hand; "auto" or "torch" would be right')
+    return backend
+
+
+TorchAlone = Annotated[Backend, AfterValidator(_in_torch)]
+"""For losses that nobody has differentiated by hand."""
 
 
 class Settings(BaseModel):
@@ -37,6 +47,8 @@ class OptimizerSettings(Settings):
         schedule_steps: env steps after which a linear schedule has reached 0.
         adam_eps: Adam's term against division by zero, added to a root.
         max_grad_norm: gradients are scaled down to this norm; None leaves them as they are.
+        backend: "torch" differentiates the loss as it is written, where the network is; "numpy" has the
+            derivatives by hand, on a CPU; "auto" is "numpy" where that is possible.
     """
 
     learning_rate: float = Field(1e-3, gt=0)
@@ -44,6 +56,7 @@ class OptimizerSettings(Settings):
     schedule_steps: int | None = Field(None, ge=1)
     adam_eps: float = Field(1e-8, gt=0)
     max_grad_norm: float | None = Field(10.0, gt=0)
+    backend: Backend = "auto"
 
     @property
     def schedules(self) -> tuple[Schedule, ...]:
@@ -111,8 +124,7 @@ class ActorQSettings(OptimizerSettings):
         target_tau: share of the way that target networks go each time.
         reward_scale: rewards are multiplied by it.
         publish_every: updates from one policy that actors get to the next.
-        backend: "torch" differentiates the losses as they are written; "numpy" has the derivatives by hand,
-            for the built-in fully connected networks on a CPU; "auto" is "numpy" where that is possible.
+        backend: "numpy" is for the built-in fully connected networks alone.
     """
 
     learning_rate: float = Field(3e-4, gt=0)
@@ -126,7 +138,6 @@ class ActorQSettings(OptimizerSettings):
     target_tau: float = Field(0.005, gt=0, le=1)
     reward_scale: float = Field(1.0, gt=0)
     publish_every: int = Field(10, ge=1)
-    backend: Backend = "auto"
 
 
 class PolicySettings(AnyOptimizerSettings):

@@ -81,3 +81,35 @@ def test_a_gradient_that_is_not_finite_is_an_error_and_leaves_everything_as_it_w
     assert torch.equal(flat, parameter())
     assert optimizer.steps == 0
     assert all(torch.equal(tensor, before[key]) for key, tensor in optimizer.tensors().items())
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_steps_that_read_nothing_are_the_same_steps(name: str) -> None:
+    (flat, optimizer), (other, unread) = build(name, max_grad_norm=0.5), build(name, max_grad_norm=0.5)
+    for gradient in (*gradients(), 1e-3 * gradients()[0]):
+        optimizer.gradient.copy_(gradient)
+        unread.gradient.copy_(gradient)
+        assert float(unread.step_unread()) == pytest.approx(optimizer.step())
+        torch.testing.assert_close(other.detach(), flat.detach())
+    unread.check()
+    assert unread.steps == optimizer.steps
+
+
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
+def test_a_gradient_that_nobody_read_and_is_not_finite_teaches_nothing_until_it_is_found(name: str) -> None:
+    flat, optimizer = build(name, learning_rate=0.1)
+    for _ in range(3):
+        optimizer.gradient.copy_(gradients()[0])
+        optimizer.step_unread()
+    optimizer.check()
+    for last in (1.0, float("inf"), 1.0):
+        optimizer.gradient.copy_(gradients()[0])
+        optimizer.gradient[0] = last
+        optimizer.step_unread()
+        assert not optimizer.gradient.any() or last == 1.0
+    assert not optimizer.gradient.any(), "what follows counts as 0, too"
+    assert flat.isfinite().all()
+    assert all(tensor.isfinite().all() for tensor in optimizer.tensors().values())
+    for _ in range(2):
+        with pytest.raises(DivergedError, match="not finite after 4 updates"):
+            optimizer.check()

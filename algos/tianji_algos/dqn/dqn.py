@@ -1,13 +1,9 @@
-"""DQN (Mnih et al., 2015) with double, n-step and weighted updates: agent, loss and update rule.
-
-The loss works on transposed Q, ``[A, B]``: that is how the built-in network lays it out in memory, and numpy
-is fast on rows of B numbers.
-"""
+"""DQN (Mnih et al., 2015, algorithm 1) with double, n-step and weighted updates: loss, agent, update rule."""
 
 from __future__ import annotations
 
-import math
-from typing import Any, ClassVar, Final, cast
+from collections.abc import Callable
+from typing import Any, ClassVar, Final
 
 import gymnasium as gym
 import numpy as np
@@ -16,11 +12,21 @@ import torch
 
 from tianji_algos.batch import Batch
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
-from tianji_algos.device import uploads_to
+from tianji_algos.device import Exchange, is_on_host
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
+from tianji_algos.fast_cpu.choice import is_by_hand
+from tianji_algos.fast_cpu.dqn import DQNByHand, pick
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
-from tianji_algos.optim import Adam, Means, OptimizedEmbryo, TargetNetwork, flatten_parameters, tensors_of
+from tianji_algos.optim import (
+    Diagnostics,
+    Means,
+    OptimizedEmbryo,
+    TargetNetwork,
+    adam_of,
+    flatten_parameters,
+    tensors_of,
+)
 from tianji_algos.settings import falling
 
 Floats = npt.NDArray[np.float32]
@@ -28,75 +34,38 @@ Floats = npt.NDArray[np.float32]
 DIAGNOSTICS: Final = ("loss", "mean_q", "td_error")
 
 
-def pick(q: Floats, action: npt.NDArray[Any]) -> tuple[Floats, npt.NDArray[np.intp]]:
-    """Take ``q[i, action[i]]`` of each row i of ``q [B, A]``.
-
-    Returns:
-        What was taken, ``[B]``, and where it is in the flat ``q.T``.
-    """
-    where = action.astype(np.intp)
-    where *= len(q)
-    where += np.arange(len(q))
-    return q.T.reshape(-1).take(where, mode="clip"), where
-
-
-def bootstrap(next_q: Floats, chooser: Floats) -> Floats:
+def bootstrap(next_q: torch.Tensor, chooser: torch.Tensor) -> torch.Tensor:
     """Value the states that ``next_q [B, A]`` belongs to at the action that is best by ``chooser [B, A]``.
 
     With the online network as chooser this is double Q-learning (van Hasselt et al., 2016, equation 4);
     with ``next_q`` itself it is the maximum (Mnih et al., 2015).
     """
-    if chooser is next_q:
-        return cast("Floats", np.maximum.reduce(next_q.T))
-    return pick(next_q, chooser.T.argmax(axis=0))[0]
+    return next_q.gather(1, chooser.argmax(dim=1, keepdim=True))[:, 0]
 
 
-class DQNLoss:
-    """Mean, over a batch, of the weighted Huber or half squared TD error.
+def td_loss(
+    q: torch.Tensor, action: torch.Tensor, target: torch.Tensor, weight: torch.Tensor, delta: float | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the mean, over a batch, of the weighted Huber or half squared TD error.
 
     Args:
+        q: ``[B, A]``.
+        action: those taken, ``[B]``.
+        target: what their values should have been, ``[B]``.
+        weight: importance of each sample, ``[B]``.
         delta: TD error from which the loss is linear; None for half the squared error everywhere.
 
-    Attributes:
-        errors: absolute TD error of each sample of the last batch, ``[B]``.
+    Returns:
+        Loss, ``DIAGNOSTICS`` in order, and the absolute TD errors ``[B]``.
     """
-
-    def __init__(self, delta: float | None) -> None:
-        self._delta = np.float32(math.inf if delta is None else delta)
-        self._d_q = np.empty((0, 0), np.float32)
-        self.errors: Floats = np.empty(0, np.float32)
-
-    def gradient(
-        self, q: Floats, action: npt.NDArray[Any], target: Floats, weight: Floats
-    ) -> tuple[Floats, tuple[float, float, float]]:
-        """Differentiate by ``q [B, A]``.
-
-        Args:
-            action: those taken, ``[B]``.
-            target: what their values should have been, ``[B]``.
-            weight: importance of each sample, ``[B]``.
-
-        Returns:
-            The derivative ``[B, A]``, reused by the next call, and the ``DIAGNOSTICS`` in order.
-        """
-        size = len(q)
-        taken, where = pick(q, action)
-        td_error = taken - target
-        slope = np.clip(td_error, -self._delta, self._delta)
-        chord = td_error - np.float32(0.5) * slope  # both losses are slope * (error - slope / 2)
-        slope *= weight
-        self.errors = np.abs(td_error)
-        diagnostics = (
-            float(np.dot(slope, chord)) / size,
-            float(taken.mean()),
-            float(self.errors.mean()),
-        )
-        slope /= np.float32(size)
-        if self._d_q.shape != q.T.shape:
-            self._d_q = np.empty(q.T.shape, np.float32)
-        self._d_q.fill(0.0)
-        self._d_q.reshape(-1)[where] = slope
-        return self._d_q.T, diagnostics
+    taken = q.gather(1, action.long()[:, None])[:, 0]
+    if delta is None:
+        each = 0.5 * torch.nn.functional.mse_loss(taken, target, reduction="none")
+    else:
+        each = torch.nn.functional.huber_loss(taken, target, reduction="none", delta=delta)
+    loss = (weight * each).mean()
+    errors = (taken - target).detach().abs()
+    return loss, torch.stack((loss, taken.mean(), errors.mean())).detach(), errors
 
 
 class DQNAgent(Agent):
@@ -238,6 +207,10 @@ class _SeenValues:
         return error
 
 
+Differentiated = tuple[Diagnostics, Floats | torch.Tensor]
+"""``DIAGNOSTICS``, and the absolute TD errors ``[B]``; the gradient is in its place."""
+
+
 class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
     """Trains a Q network towards what a target network makes of the next observation.
 
@@ -263,42 +236,45 @@ class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
         count_actions(spaces.action)
         require_model(model, QNetwork, "DQN", "mlp_q")
         flat = flatten_parameters(model)
-        adam = Adam(flat, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
+        adam = adam_of(flat, slice(None), settings)
         super().__init__(settings, adam, Means((*DIAGNOSTICS, "gradient_norm")))
         self.model: QNetwork = model
-        self._upload = uploads_to(flat.device)
-        self._backprop = model.backprop()
-        self._online = model.evaluation()
+        self._delta = settings.huber_delta if settings.loss == "huber" else None
         self._target = TargetNetwork(model, flat)
-        self._bootstrapped = self._target.model.evaluation()
-        self._loss = DQNLoss(settings.huber_delta if settings.loss == "huber" else None)
-        self._latest = (0.0, 0.0, 0.0)
+        self._exchange = Exchange(flat.device)
+        self._by_hand = is_by_hand(
+            settings.backend, model, fits=is_on_host(model), what_fits="a network on a CPU"
+        )
+        self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
+        if self._by_hand:
+            self._differentiate = DQNByHand(model, self._target.model, settings, self._delta)
 
     def update(self, batch: Batch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""
-        next_observation = self._upload(batch.next_observation)
-        observation = self._upload(batch.observation)  # Is on its way while the networks see the other.
-        target = self._targets(batch, next_observation())
-
-        def loss_gradient(q: Floats) -> tuple[Floats]:
-            d_q, self._latest = self._loss.gradient(q, batch.fields["action"], target, batch.weight)
-            return (d_q,)
-
-        self._backprop(observation(), loss_gradient)
+        diagnostics, errors = self._differentiate(batch)
         if self._peers.number > 1:
             self._peers.add_up(self._optimizer.gradient.mul_(1.0 / self._peers.number))
-        self._means.add(self._latest, self._optimizer.step())
+        self._means.add(diagnostics, self._step(self._optimizer))
         self._target.keep_up(self.settings, self._optimizer.steps)
-        return UpdateResult(len(target) * self._peers.number, self._loss.errors)
+        priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
+        return UpdateResult(len(errors) * self._peers.number, priorities)
 
-    def _targets(self, batch: Batch, next_observation: Any) -> Floats:
-        """Compute ``reward + discount * Q(next observation)``, ``[B]``."""
-        (next_q,) = self._bootstrapped(next_observation)
-        chooser = self._online(next_observation)[0] if self.settings.double else next_q
-        target = bootstrap(next_q, chooser)
-        target *= batch.discount
-        target += batch.reward * np.float32(self.settings.reward_scale)
-        return target
+    def _in_torch(self, batch: Batch) -> Differentiated:
+        """Differentiate the loss as it is written."""
+        to_device, settings = self._exchange.to_device, self.settings
+        action, weight = to_device(batch.fields["action"]), to_device(batch.weight)
+        reward, discount = to_device(batch.reward) * settings.reward_scale, to_device(batch.discount)
+        next_observation = self._exchange.begin(batch.next_observation)
+        observation = self._exchange.begin(batch.observation)  # On its way while networks see the other.
+        with torch.no_grad():
+            seen = next_observation()
+            next_q = self._target.model(seen)
+            chooser = self.model(seen) if settings.double else next_q
+            target = reward + discount * bootstrap(next_q, chooser)
+        self._optimizer.gradient.zero_()
+        loss, diagnostics, errors = td_loss(self.model(observation()), action, target, weight, self._delta)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return diagnostics, errors
 
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of both networks, in place."""

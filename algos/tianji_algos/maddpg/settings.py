@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tianji_algos.models.settings import Widths
-from tianji_algos.settings import OptimizerSettings, Settings
+from tianji_algos.settings import OptimizerSettings, Settings, TorchAlone
 
 
 class MADDPGAgentSettings(Settings):
@@ -82,3 +82,4 @@ class MADDPGSettings(OptimizerSettings):
     logits_penalty: float = Field(1e-3, ge=0)
     reward_scale: float = Field(1.0, gt=0)
     publish_every: int = Field(10, ge=1)
+    backend: TorchAlone = "auto"

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tianji_algos.settings import AnyOptimizerSettings, Settings, TargetSettings
+from tianji_algos.settings import AnyOptimizerSettings, Settings, TargetSettings, TorchAlone
 
 
 class QMIXAgentSettings(Settings):
@@ -81,3 +81,4 @@ class QMIXSettings(AnyOptimizerSettings, TargetSettings):
     reward_scale: float = Field(1.0, gt=0)
     learning_rate: float = Field(5e-4, gt=0)
     publish_every: int = Field(10, ge=1)
+    backend: TorchAlone = "auto"

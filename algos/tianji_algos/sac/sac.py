@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -14,7 +14,7 @@ from tianji_algos.core import Spaces
 from tianji_algos.fast_cpu.off_policy import SACByHand
 from tianji_algos.models.actor_q import Critics, GaussianActorQ, MLPGaussianQ, part_of
 from tianji_algos.off_policy import ActorQEmbryo, ContinuousAgent, Transitions
-from tianji_algos.optim import Adam, adam_of
+from tianji_algos.optim import Adam, Norm, adam_of
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSettings, SACSettings
 
 Floats = npt.NDArray[np.float32]
@@ -73,7 +73,7 @@ class SACEmbryo(ActorQEmbryo):
         aim = settings.target_entropy
         self._target_entropy = -float(self._bounds.size) if aim is None else aim
         self._set_temperature(settings.temperature or settings.initial_temperature)
-        if self._has_derivatives():
+        if self._by_hand:
             critics = self._target_critics.model
             assert isinstance(model, MLPGaussianQ)
             assert isinstance(critics, Critics)
@@ -108,7 +108,7 @@ class SACEmbryo(ActorQEmbryo):
         """Return the loss of the temperature (equation 18), by its logarithm as in the authors' code."""
         return -self.model.log_temperature * (log_prob.mean() + self._target_entropy)
 
-    def _losses(self, seen: Transitions) -> Sequence[torch.Tensor]:
+    def _losses(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
         critic_loss, mean_q, errors = self.critic_loss(seen)
         critic_loss.backward(inputs=self._critics_parameters)  # type: ignore[no-untyped-call]
         policy_loss, log_prob = self.policy_loss(seen)
@@ -117,11 +117,12 @@ class SACEmbryo(ActorQEmbryo):
         if self.settings.temperature is None:
             self.temperature_loss(log_prob).backward(inputs=[log_temperature])  # type: ignore[no-untyped-call]
         entropy, temperature = -log_prob.mean(), log_temperature.detach().exp()
-        return critic_loss, policy_loss, mean_q, errors.mean(), entropy, temperature, errors
+        diagnostics = critic_loss, policy_loss, mean_q, errors.mean(), entropy, temperature
+        return torch.stack(diagnostics).detach(), errors
 
-    def _improve(self) -> float:
-        norm = self._actor_adam.step()
-        self._temperature_adam.step()
+    def _improve(self) -> Norm:
+        norm = self._step(self._actor_adam)
+        self._step(self._temperature_adam)
         self._target_critics.follow(self.settings.target_tau)
         return norm
 

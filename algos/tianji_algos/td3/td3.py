@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import numpy as np
@@ -14,7 +13,7 @@ from tianji_algos.core import Spaces
 from tianji_algos.fast_cpu.off_policy import TD3ByHand
 from tianji_algos.models.actor_q import Actor, Critics, DeterministicActorQ, MLPDeterministicQ, part_of
 from tianji_algos.off_policy import ActorQEmbryo, ContinuousAgent, Differentiated, Transitions
-from tianji_algos.optim import TargetNetwork, tensors_of
+from tianji_algos.optim import Norm, TargetNetwork, tensors_of
 from tianji_algos.settings import falling
 from tianji_algos.td3.settings import TD3AgentSettings, TD3Settings
 
@@ -82,14 +81,15 @@ class TD3Embryo(ActorQEmbryo):
     def __init__(self, spaces: Spaces, model: DeterministicActorQ, settings: TD3Settings, seed: int) -> None:
         super().__init__(spaces, model, settings, DIAGNOSTICS, seed)
         self._target_actor = TargetNetwork(model.actor, self._flat[part_of(model, model.actor)])
-        if self._has_derivatives():
+        if self._by_hand:
             actor, critics = self._target_actor.model, self._target_critics.model
             assert isinstance(model, MLPDeterministicQ)
             assert isinstance(actor, Actor)
             assert isinstance(critics, Critics)
             self._hand = TD3ByHand(model, critics, actor, settings, self._rng)
-            self._differentiate = self._by_hand
-        self._policy_loss, self._actor_norm = torch.zeros((), device=self._flat.device), 0.0
+            self._differentiate = self._from_hand
+        self._policy_loss = torch.zeros((), device=self._flat.device)
+        self._actor_norm: Norm = 0.0 if self._by_hand else self._policy_loss
         self.schedule(0)
 
     def critic_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -113,25 +113,26 @@ class TD3Embryo(ActorQEmbryo):
         loss: torch.Tensor = -(self.model.critics(seen.observation, action)[0] * seen.weight).mean()
         return loss
 
-    def _by_hand(self, batch: Batch) -> Differentiated:
+    def _from_hand(self, batch: Batch) -> Differentiated:
         """Differentiate the losses as they were found by hand."""
         loss, mean_q, error, errors = self._hand.fit_critics(batch)
         if self._moves_policy(self._optimizer.steps + 1):
             self._policy_loss.fill_(self._hand.fit_actor(batch))
         return (loss, float(self._policy_loss), mean_q, error), errors
 
-    def _losses(self, seen: Transitions) -> Sequence[torch.Tensor]:
+    def _losses(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
         critic_loss, mean_q, errors = self.critic_loss(seen)
         critic_loss.backward(inputs=self._critics_parameters)  # type: ignore[no-untyped-call]
         if self._moves_policy(self._optimizer.steps + 1):
             policy_loss = self.policy_loss(seen)
             policy_loss.backward(inputs=self._actor_parameters)  # type: ignore[no-untyped-call]
             self._policy_loss = policy_loss.detach()
-        return critic_loss, self._policy_loss, mean_q, errors.mean(), errors
+        diagnostics = critic_loss.detach(), self._policy_loss, mean_q, errors.mean()
+        return torch.stack(diagnostics), errors
 
-    def _improve(self) -> float:
+    def _improve(self) -> Norm:
         if self._moves_policy(self._optimizer.steps):
-            self._actor_norm = self._actor_adam.step()
+            self._actor_norm = self._step(self._actor_adam)
             self._target_actor.follow(self.settings.target_tau)
             self._target_critics.follow(self.settings.target_tau)
         return self._actor_norm

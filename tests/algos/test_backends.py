@@ -1,0 +1,118 @@
+"""Losses in torch, where the network is: nothing is read to the host inside an update.
+
+A device without a memory stands in for a GPU: torch computes shapes there, and refuses to read a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from algos import dqn_batches, off_policy
+from algos.training import parameters
+from pydantic import ValidationError
+
+from tianji_algos import registry
+from tianji_algos.core import Embryo, Model, Spaces, build_model, complete_results
+from tianji_algos.errors import DivergedError, UnsuitableModelError
+
+NOWHERE = torch.device("meta")
+
+Case = tuple[Callable[..., Embryo], Callable[[Any], Iterable[Any]]]
+"""Builds an update rule, and gives batches of one."""
+
+
+def embryo_of(
+    rule: str, spaces: Spaces, model: str | None = None, settings: dict[str, Any] | None = None
+) -> Callable[..., Embryo]:
+    def build(device: torch.device | str = "cpu", **training: Any) -> Embryo:
+        name = model or registry.agent_defaults(rule).model
+        model_type = registry.load("model", name)
+        network: Model = build_model(model_type, spaces, model_type.settings_type(**(settings or {})), 3)
+        chosen = registry.settings_type("embryo", rule)(**training)
+        embryo: Embryo = registry.load("embryo", rule)(spaces, network.to(device), chosen, 5)
+        return embryo
+
+    return build
+
+
+CASES: dict[str, Case] = {
+    "dqn": (
+        embryo_of("dqn", dqn_batches.SPACES),
+        lambda _: (dqn_batches.make_batch(seed) for seed in range(3)),
+    ),
+    "sac": (
+        embryo_of("sac", off_policy.SPACES),
+        lambda _: (off_policy.make_batch(seed) for seed in range(3)),
+    ),
+    "td3": (
+        embryo_of("td3", off_policy.SPACES),
+        lambda _: (off_policy.make_batch(seed) for seed in range(3)),
+    ),
+}
+EVERY = pytest.mark.parametrize(("build", "batches"), CASES.values(), ids=CASES)
+
+
+@EVERY
+def test_nothing_is_read_to_the_host_inside_an_update(build: Any, batches: Any) -> None:
+    embryo = build(NOWHERE)
+    complete_results(embryo, prioritised=False)
+    updates = 0
+    for batch in batches(embryo):
+        result = embryo.update(batch)
+        assert result.uses > 0
+        assert result.priorities is None
+        updates += 1
+    assert updates > 1
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        embryo.metrics()
+
+
+@EVERY
+def test_derivatives_by_hand_are_refused_to_a_device(build: Any, batches: Any) -> None:
+    with pytest.raises(UnsuitableModelError, match=r"on a CPU, and this is \w+ on meta; backend = \"auto\""):
+        build(NOWHERE, backend="numpy")
+
+
+@EVERY
+def test_updates_are_the_same_by_hand_and_in_torch(build: Any, batches: Any) -> None:
+    found, said = [], []
+    for backend in ("auto", "numpy", "torch"):
+        embryo = build(backend=backend)
+        begun = parameters(embryo)
+        for batch in batches(embryo):
+            embryo.update(batch)
+        found.append(parameters(embryo))
+        said.append(embryo.metrics())
+    assert not np.allclose(found[0], begun, atol=1e-4)
+    np.testing.assert_array_equal(found[1], found[0])
+    assert (found[2] != found[0]).any(), "they are two ways"
+    np.testing.assert_allclose(found[2], found[0], rtol=1e-3, atol=2e-5)
+    assert said[1] == said[0]
+    assert said[2] == pytest.approx(said[0], rel=1e-3, abs=1e-4)
+
+
+@EVERY
+@pytest.mark.parametrize("read", ["metrics", "state"])
+def test_a_loss_that_diverged_is_found_when_it_is_read(build: Any, batches: Any, read: str) -> None:
+    embryo = build(backend="torch")
+    for batch in batches(embryo):
+        embryo.update(batch)
+    embryo.metrics()
+    with torch.no_grad():
+        next(iter(embryo.model.parameters())).fill_(torch.inf)
+    for batch in batches(embryo):
+        embryo.update(batch)
+    with pytest.raises(DivergedError, match=r"not finite after \d+ updates: the loss has diverged"):
+        getattr(embryo, read)()
+
+
+@pytest.mark.parametrize("rule", ["qmix", "maddpg"])
+def test_losses_without_derivatives_by_hand_say_so(rule: str) -> None:
+    settings = registry.settings_type("embryo", rule)
+    assert settings(backend="torch").backend == "torch"
+    with pytest.raises(ValidationError, match='no derivatives by hand; "auto" or "torch" would be right'):
+        settings(backend="numpy")
