@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+
+ACTION_MASK: Final = "action_mask"
+"""Part of an observation that says which actions there are; networks are not shown it."""
 
 
 @dataclass(frozen=True)

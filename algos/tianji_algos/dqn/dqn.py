@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tianji_algos.action_mask import ActionMask, masked
 from tianji_algos.batch import Batch
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
@@ -88,7 +89,8 @@ class DQNAgent(Agent):
         assert isinstance(spaces.action, gym.spaces.Discrete)
         require_model(model, QNetwork, "DQN", "mlp_q")
         self._first = int(spaces.action.start)
-        self._executor = model.executor(num_envs)
+        self._executor = masked(model.executor(num_envs), spaces)
+        self._mask = ActionMask.of(spaces)
         self._rng = np.random.default_rng(seed)
         self._draws = np.empty((2, num_envs), np.float32)
         self._is_random = np.empty(num_envs, np.bool_)
@@ -110,7 +112,7 @@ class DQNAgent(Agent):
         """Choose the best action, or with probability epsilon any; write ``action [N]``."""
         (q,) = self._executor(observation)
         np.argmax(q.T, axis=0, out=self._action)
-        self._explore(self._action, self._epsilon)
+        self._explore(self._action, self._epsilon, observation)
         into["action"][...] = self._action
         if self._seen is not None:
             self._seen.append(q, self._action)
@@ -148,7 +150,7 @@ class DQNAgent(Agent):
         (q,) = self._executor(observation)
         best: npt.NDArray[np.int64] = q.T.argmax(axis=0)
         if self.settings.eval_epsilon:
-            self._explore(best, self.settings.eval_epsilon)
+            self._explore(best, self.settings.eval_epsilon, observation)
         best += self._first
         return best
 
@@ -160,13 +162,31 @@ class DQNAgent(Agent):
         """Begin the exploration's random stream anew."""
         self._rng = np.random.default_rng(seed)
 
-    def _explore(self, actions: npt.NDArray[np.int64], epsilon: Floats | float) -> None:
-        """Replace actions ``[N]`` by random ones, each with probability epsilon."""
+    def _explore(
+        self, actions: npt.NDArray[np.int64], epsilon: Floats | float, observation: npt.NDArray[Any]
+    ) -> None:
+        """Replace actions ``[N]`` by random ones of those that there are, each with probability epsilon."""
         self._rng.random(dtype=np.float32, out=self._draws)
         luck, choice = self._draws
         np.less(luck, epsilon, out=self._is_random)
-        choice *= self._actions
+        if self._mask is None:
+            choice *= self._actions
+        else:
+            choice[:] = draw_available(self._mask(observation), choice)
         np.copyto(actions, choice, where=self._is_random, casting="unsafe")
+
+
+def draw_available(available: npt.NDArray[np.bool_], luck: Floats) -> npt.NDArray[np.intp]:
+    """Draw one of the actions that there are for each row.
+
+    Args:
+        available: ``[N, A]``.
+        luck: uniform from 0 to 1, ``[N]``.
+    """
+    so_far = available.cumsum(axis=1)
+    wanted = (luck * so_far[:, -1]).astype(np.intp)
+    drawn: npt.NDArray[np.intp] = (so_far <= wanted[:, None]).sum(axis=1)
+    return drawn
 
 
 class _SeenValues:
@@ -242,12 +262,13 @@ class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
         self._delta = settings.huber_delta if settings.loss == "huber" else None
         self._target = TargetNetwork(model, flat)
         self._exchange = Exchange(flat.device)
+        self._mask = ActionMask.of(spaces)
         self._by_hand = is_by_hand(
             settings.backend, model, fits=is_on_host(model), what_fits="a network on a CPU"
         )
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
         if self._by_hand:
-            self._differentiate = DQNByHand(model, self._target.model, settings, self._delta)
+            self._differentiate = DQNByHand(model, self._target.model, settings, self._delta, self._mask)
 
     def update(self, batch: Batch) -> UpdateResult:
         """Make one step of Adam, and let the target network follow when it is time."""
@@ -270,6 +291,8 @@ class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
             seen = next_observation()
             next_q = self._target.model(seen)
             chooser = self.model(seen) if settings.double else next_q
+            if self._mask is not None:
+                chooser = self._mask.forbidding(chooser, seen)
             target = reward + discount * bootstrap(next_q, chooser)
         self._optimizer.gradient.zero_()
         loss, diagnostics, errors = td_loss(self.model(observation()), action, target, weight, self._delta)

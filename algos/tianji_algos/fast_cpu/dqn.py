@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from tianji_algos.action_mask import ActionMask
 from tianji_algos.batch import Batch
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.models.q_network import QNetwork
@@ -93,9 +94,18 @@ class DQNByHand:
         model: in its final memory, with the memory of its gradients.
         target: that follows.
         delta: of the loss.
+        mask: of observations that say which actions there are.
     """
 
-    def __init__(self, model: QNetwork, target: QNetwork, settings: DQNSettings, delta: float | None) -> None:
+    def __init__(
+        self,
+        model: QNetwork,
+        target: QNetwork,
+        settings: DQNSettings,
+        delta: float | None,
+        mask: ActionMask | None,
+    ) -> None:
+        self._mask = mask
         self._settings = settings
         self._backprop = model.backprop()
         self._online = model.evaluation()
@@ -118,6 +128,8 @@ class DQNByHand:
         """Compute ``reward + discount * Q(next observation)``, ``[B]``."""
         (next_q,) = self._bootstrapped(batch.next_observation)
         chooser = self._online(batch.next_observation)[0] if self._settings.double else next_q
+        if self._mask is not None:
+            self._mask.forbid(chooser, batch.next_observation)
         target = bootstrap(next_q, chooser)
         target *= batch.discount
         target += batch.reward * np.float32(self._settings.reward_scale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
@@ -13,12 +13,10 @@ import torch
 
 from tianji_algos.device import part_of_records
 from tianji_algos.errors import UnsupportedSpaceError
+from tianji_algos.fields import ACTION_MASK
 from tianji_algos.models.images import is_picture
 
 Floats = npt.NDArray[np.float32]
-
-ACTION_MASK: Final = "action_mask"
-"""Part of a record that says which actions there are; networks are not shown it."""
 
 
 class ObservationEncoder(Protocol):

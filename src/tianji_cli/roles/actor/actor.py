@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from tianji_algos.fields import ACTION_MASK
 from tianji_cli.files.counters import ProductionPage
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
@@ -181,6 +182,24 @@ class Actor(Role):
                 f"{name}{place or ''} {when}: finite numbers would be right"
             ) from cause
 
+    def _check_choices(self, fields: Fields) -> None:
+        """Refuse observations that leave no action to choose; those that end an episode may.
+
+        Raises:
+            BrokenEnvironmentError: names the first of them.
+        """
+        shown = fields["observation"]
+        if ACTION_MASK not in (shown.dtype.names or ()):
+            return
+        without = fields["mask"] & ~shown[ACTION_MASK][: self._step].any(axis=-1)
+        if without.any():
+            row, number = np.argwhere(without)[0].tolist()
+            step = self._sequence * self._layout.steps + row + 1
+            raise BrokenEnvironmentError(
+                f"environment {number} of actor {self._number} gave an {ACTION_MASK} that forbids every action of "
+                f"its step {step}; one at least would be right"
+            )
+
     def fragment_is_full(self) -> bool:
         """``send_size`` steps of every environment are written."""
         return self._step == self._layout.steps
@@ -191,6 +210,7 @@ class Actor(Role):
         assert self._loan is not None
         self._check_finite()
         fields = self._fragment.fields
+        self._check_choices(fields)
         self._agent.finish(fields, self._stack.seen)
         samples = int(np.count_nonzero(fields["mask"]))
         self._fragment.header["samples"] = samples

@@ -1,0 +1,122 @@
+"""Which actions of a single agent there are: the part ``action_mask`` of its observations.
+
+A policy's logits, or action values, of those that there are not become so low that none of them is chosen and
+that no gradient goes through them. (Records of teams have ``available`` for this, see ``team.py``.)
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tianji_algos.core import Executor, Fields, Spaces
+from tianji_algos.device import part_of_records
+from tianji_algos.errors import UnsupportedSpaceError
+from tianji_algos.fields import ACTION_MASK
+
+Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+
+FORBIDDEN: Final = -1e9
+"""Finite, so that its product with a probability of 0 is 0."""
+
+
+class ActionMask:
+    """Reads masks ``[N, A]`` of observations; A counts the actions of all sets of a MultiDiscrete.
+
+    Args:
+        space: of the observations, whose dtype has the mask.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        assert space.dtype is not None
+        self._dtype = space.dtype
+
+    @classmethod
+    def of(cls, spaces: Spaces) -> ActionMask | None:
+        """Read masks where observations have them; None where they have none.
+
+        Raises:
+            UnsupportedSpaceError: the mask does not say as many things as there are actions.
+        """
+        space = spaces.observation
+        if not isinstance(space, gym.spaces.Dict) or ACTION_MASK not in space.spaces:
+            return None
+        found, action = space.spaces[ACTION_MASK], spaces.action
+        if isinstance(action, gym.spaces.Discrete):
+            wanted = int(action.n)
+        elif isinstance(action, gym.spaces.MultiDiscrete):
+            wanted = int(action.nvec.sum())
+        else:
+            raise UnsupportedSpaceError(
+                f"{ACTION_MASK!r} says which of single actions there are, and {action} has none; "
+                "another name for that part of the observations would be right"
+            )
+        if found.shape != (wanted,):
+            raise UnsupportedSpaceError(
+                f"{ACTION_MASK!r} is {found}, and {action} has {wanted} actions: "
+                f"a MultiBinary({wanted}) would be right"
+            )
+        return cls(space)
+
+    def __call__(self, observation: npt.NDArray[Any]) -> Flags:
+        """Read the mask of records ``[...]``: ``[..., A]``."""
+        return cast("Flags", observation[ACTION_MASK] != 0)
+
+    def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
+        """Read the mask of the bytes of records, ``[N, size]``, where they are: ``[N, A]``."""
+        return part_of_records(observation, self._dtype, ACTION_MASK) != 0
+
+    def forbid(self, outputs: Floats, observation: npt.NDArray[Any]) -> None:
+        """Make logits or values ``[N, A]`` of actions that there are not the lowest, in place."""
+        np.copyto(outputs, np.float32(FORBIDDEN), where=observation[ACTION_MASK] == 0)
+
+    def forbidding(self, outputs: torch.Tensor, observation: torch.Tensor) -> torch.Tensor:
+        """Return logits or values ``[N, A]`` with those of actions that there are not as the lowest."""
+        return outputs.masked_fill(~self.in_torch(observation), FORBIDDEN)
+
+
+class MaskingExecutor(Executor):
+    """Lets a network, whose first output is of actions, choose among those that there are."""
+
+    def __init__(self, executor: Executor, mask: ActionMask) -> None:
+        self._executor = executor
+        self._mask = mask
+
+    def adopt(self, parameters: Floats) -> None:
+        """Copy new parameters in."""
+        self._executor.adopt(parameters)
+
+    def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
+        """Run the network on records ``[N]``."""
+        return self._masked(self._executor(observation), observation)
+
+    def preview(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
+        """Run the network as a call would, without moving on."""
+        return self._masked(self._executor.preview(observation), observation)
+
+    def record(self, fields: Fields) -> None:
+        """Write what the network remembers."""
+        self._executor.record(fields)
+
+    def forget(self, where: Flags) -> None:
+        """Let the network forget."""
+        self._executor.forget(where)
+
+    def _masked(self, outputs: tuple[Floats, ...], observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
+        self._mask.forbid(outputs[0], observation)
+        return outputs
+
+
+def masked(executor: Executor, spaces: Spaces) -> Executor:
+    """Put an executor behind the mask of its observations, if they have one.
+
+    Raises:
+        UnsupportedSpaceError: the mask does not say as many things as there are actions.
+    """
+    mask = ActionMask.of(spaces)
+    return executor if mask is None else MaskingExecutor(executor, mask)
