@@ -1,9 +1,13 @@
-"""What PPO, IMPALA and MAPPO share: agents that sample from a policy, rollouts, and updates from them."""
+"""What PPO, IMPALA and MAPPO share: agents that sample from a policy, rollouts, and updates from them.
+
+A loss is written in torch, where the network is; minibatches are tensors there then, and an update reads
+nothing to the host. On a CPU its derivatives by the network's outputs are found by hand, from arrays.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -13,13 +17,22 @@ import torch
 from pydantic import BaseModel
 
 from tianji_algos.core import ALONE, Agent, Fields, Peers, RolloutEmbryo, Spaces, UpdateResult, require_model
+from tianji_algos.device import Uploads, is_on_host
 from tianji_algos.distributions import Distribution, distribution_for
+from tianji_algos.fast_cpu.choice import is_by_hand
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.through_time import RecurrentActorCritic
 from tianji_algos.normalization import DiscountedReturns, acting_executor, normalizer_of
-from tianji_algos.optim import Means, OptimizedEmbryo, build_optimizer, flatten_parameters, tensors_of
-from tianji_algos.rollout_observations import Observations
+from tianji_algos.optim import (
+    Diagnostics,
+    Means,
+    OptimizedEmbryo,
+    build_optimizer,
+    flatten_parameters,
+    tensors_of,
+)
+from tianji_algos.rollout_observations import Indices, Observations
 from tianji_algos.settings import PolicySettings
 
 Floats = npt.NDArray[np.float32]
@@ -108,6 +121,8 @@ class PolicyAgent(Agent):
 class PolicyMinibatch:
     """Samples for one gradient update: steps that are experience.
 
+    All are arrays for derivatives by hand, and tensors where the network is for a loss in torch.
+
     Attributes:
         observation: what the network takes: an array, or a tensor where it computes; for one that remembers
             ``Sequences``, with steps that are no samples.
@@ -117,8 +132,8 @@ class PolicyMinibatch:
     """
 
     observation: Any
-    action: npt.NDArray[Any]
-    log_prob: npt.NDArray[np.float32]
+    action: Any
+    log_prob: Any
     total: int
 
     @property
@@ -127,11 +142,43 @@ class PolicyMinibatch:
         return len(self.log_prob)
 
 
-class PolicyRollout(ABC):
-    """The fragments of one round of updates, in memory that is kept."""
+class Arrays:
+    """Where minibatches are arrays, for derivatives by hand."""
 
-    def __init__(self, observations: Observations) -> None:
+    def put(self, array: npt.NDArray[Any]) -> Any:
+        """Return the array itself."""
+        return array
+
+    def take(self, rows: Any, numbers: Indices, axis: int = 0) -> Any:
+        """Take what has those ``numbers [K]`` along an axis."""
+        return np.take(rows, numbers, axis=axis)
+
+
+class Tensors(Arrays):
+    """Where minibatches are tensors on a device, for a loss in torch."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._upload = Uploads(device)
+
+    def put(self, array: npt.NDArray[Any]) -> Any:
+        """Return a copy of an array, which may change as soon as this returns, on the device."""
+        return self._upload(array)
+
+    def take(self, rows: Any, numbers: Indices, axis: int = 0) -> Any:
+        """Take what has those ``numbers [K]`` along an axis, on the device."""
+        return rows.index_select(axis, self.put(numbers))
+
+
+class PolicyRollout(ABC):
+    """The fragments of one round of updates, in memory that is kept.
+
+    Args:
+        memory: where minibatches are to be.
+    """
+
+    def __init__(self, observations: Observations, memory: Arrays) -> None:
         self._observations = observations
+        self._memory = memory
         self._peers: Peers = ALONE
 
     def scaled(self, reward: Floats, scale: float) -> Floats:
@@ -157,6 +204,18 @@ class PolicyRollout(ABC):
 
 
 class PolicyLoss(Protocol):
+    """A loss in torch."""
+
+    def __call__(
+        self, policy: torch.Tensor, value: torch.Tensor, batch: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the loss of the network's outputs for a minibatch, and the diagnostics ``[K]``.
+
+        With other learners this is their part of one loss on all their samples.
+        """
+
+
+class PolicyLossByHand(Protocol):
     """A loss that is differentiated by hand."""
 
     def gradient(self, policy: Floats, value: Floats, batch: Any) -> tuple[Floats, Floats, Floats]:
@@ -192,25 +251,66 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         super().__init__(settings, build_optimizer(flat, settings), means, np.random.default_rng(seed))
         self.model: ActorCritic = model
         self.uses_per_sample = float(settings.epochs)
-        self._backprop = model.backprop()
-        self._loss = self._build_loss(self._distribution(spaces))
-        self._normalizer = normalizer_of(model)
-        observations = Observations(spaces, flat.device, self._normalizer)
-        self._rollout = self._build_rollout(
-            observations, is_recurrent=isinstance(model, RecurrentActorCritic)
+        self._by_hand = is_by_hand(
+            settings.backend, model, fits=is_on_host(model), what_fits="a network on a CPU"
         )
-        self._latest = np.zeros(len(self.diagnostics), np.float32)
+        self._differentiate = self._build_derivatives(self._distribution(spaces))
+        self._normalizer = normalizer_of(model)
+        self._rollout = self._build_rollout(
+            Observations(spaces, flat.device, self._normalizer),
+            Arrays() if self._by_hand else Tensors(flat.device),
+            is_recurrent=isinstance(model, RecurrentActorCritic),
+        )
+        nothing = np.zeros(len(self.diagnostics), np.float32)
+        self._nothing: Diagnostics = nothing if self._by_hand else torch.from_numpy(nothing).to(flat.device)
+        self._latest: Diagnostics = self._nothing
 
     def _distribution(self, spaces: Spaces) -> Distribution:
         """Return the distribution of the actions."""
         return distribution_for(spaces.action)
 
     @abstractmethod
-    def _build_loss(self, distribution: Distribution) -> PolicyLoss:
-        """Build the loss, of a policy that chooses from ``distribution``."""
+    def _build_derivatives(self, distribution: Distribution) -> Callable[[Any], Diagnostics]:
+        """Build what differentiates the loss: ``_in_torch``, or ``_from_hand``.
+
+        Args:
+            distribution: that the policy chooses from.
+        """
+
+    def _in_torch(self, loss: PolicyLoss) -> Callable[[Any], Diagnostics]:
+        """Differentiate a loss as it is written."""
+        run, gradient = self.model.training_pass(), self._optimizer.gradient
+
+        def differentiate(batch: Any) -> torch.Tensor:
+            policy, value = run(batch.observation)
+            found, diagnostics = loss(policy, value, batch)
+            gradient.zero_()
+            found.backward()  # type: ignore[no-untyped-call]
+            return diagnostics
+
+        return differentiate
+
+    def _from_hand(self, loss: PolicyLossByHand) -> Callable[[Any], Diagnostics]:
+        """Take the derivatives that were found by hand."""
+        backprop = self.model.backprop()
+
+        def differentiate(batch: Any) -> Floats:
+            found = []
+
+            def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
+                d_policy, d_value, diagnostics = loss.gradient(policy, value, batch)
+                found.append(diagnostics)
+                return d_policy, d_value
+
+            backprop(batch.observation, loss_gradient)
+            return found[0]
+
+        return differentiate
 
     @abstractmethod
-    def _build_rollout(self, observations: Observations, *, is_recurrent: bool) -> PolicyRollout:
+    def _build_rollout(
+        self, observations: Observations, memory: Arrays, *, is_recurrent: bool
+    ) -> PolicyRollout:
         """Build what holds a rollout; a network that ``is_recurrent`` takes ``Sequences``."""
 
     def join(self, peers: Peers) -> None:
@@ -232,19 +332,14 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
 
     def update(self, batch: PolicyMinibatch) -> UpdateResult:
         """Make one step of the optimizer."""
-
-        def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
-            d_policy, d_value, self._latest = self._loss.gradient(policy, value, batch)
-            return d_policy, d_value
-
         if batch.samples:
-            self._backprop(batch.observation, loss_gradient)
+            self._latest = self._differentiate(batch)
         else:
             self._optimizer.gradient.zero_()
-            self._latest = np.zeros(len(self.diagnostics), np.float32)
+            self._latest = self._nothing
         if self._peers.number > 1:
             self._peers.add_up(self._optimizer.gradient)
-        self._means.add(self._latest, self._optimizer.step())
+        self._means.add(self._latest, self._step(self._optimizer))
         return UpdateResult(batch.total)
 
     def _networks(self) -> dict[str, torch.Tensor]:

@@ -5,13 +5,17 @@ A device without a memory stands in for a GPU: torch computes shapes there, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 from algos import dqn_batches, off_policy
+from algos.fragments import Fragment, random_rollout
+from algos.teams import random_team_rollout, team_spaces
 from algos.training import parameters
 from pydantic import ValidationError
 
@@ -39,7 +43,62 @@ def embryo_of(
     return build
 
 
+def of_rollouts(
+    rule: str,
+    spaces: Spaces,
+    fragments: Sequence[Fragment],
+    model: str | None = None,
+    settings: dict[str, Any] | None = None,
+) -> Case:
+    """Minibatches of a few hundred samples, which are not in proportion."""
+    build = embryo_of(rule, spaces, model, settings)
+    small = {"rollout_steps": 128, "minibatch_size": 32, "epochs": 2, "learning_rate": 1e-3}
+    return partial(build, **small), lambda embryo: embryo.minibatches(fragments)
+
+
+ACTIONS: dict[str, gym.Space[Any]] = {
+    "discrete": gym.spaces.Discrete(2),
+    "several": gym.spaces.MultiDiscrete([3, 2]),
+    "continuous": gym.spaces.Box(-2.0, 2.0, (2,), np.float32),
+}
+ROWS = gym.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+IMAGES = Spaces(gym.spaces.Box(0, 255, (2, 36, 36), np.uint8), ACTIONS["discrete"])
+SINGLE = {name: Spaces(ROWS, space) for name, space in ACTIONS.items()}
+TEAMS = {"team": team_spaces(), "continuous team": team_spaces((2, 1, 2), continuous=True)}
+GATED = {"encoder": "mlp", "hidden": (8,), "width": 8}
+
+
+def images(fragments: list[Fragment]) -> list[Fragment]:
+    rng = np.random.default_rng(1)
+    for fragment in fragments:
+        shape = *fragment["observation"].shape[:2], *IMAGES.observation.shape
+        fragment["observation"] = rng.integers(0, 256, shape).astype(np.uint8)
+    return fragments
+
+
 CASES: dict[str, Case] = {
+    **{
+        f"{rule}, {name}": of_rollouts(rule, spaces, random_rollout(spaces, 1, steps=16))
+        for rule in ("ppo", "impala")
+        for name, spaces in SINGLE.items()
+    },
+    **{
+        f"{rule}, {model}": of_rollouts(rule, spaces, fragments, model, settings)
+        for rule in ("ppo", "impala")
+        for model, spaces, fragments, settings in (
+            (
+                "recurrent_actor_critic",
+                SINGLE["discrete"],
+                random_rollout(SINGLE["discrete"], 2, steps=16, state_size=16),
+                GATED,
+            ),
+            ("cnn_actor_critic", IMAGES, images(random_rollout(IMAGES, 3, steps=16)), {"hidden": 16}),
+        )
+    },
+    **{
+        f"mappo, {name}": of_rollouts("mappo", spaces, random_team_rollout(spaces, 4, steps=16))
+        for name, spaces in TEAMS.items()
+    },
     "dqn": (
         embryo_of("dqn", dqn_batches.SPACES),
         lambda _: (dqn_batches.make_batch(seed) for seed in range(3)),
@@ -103,7 +162,7 @@ def test_a_loss_that_diverged_is_found_when_it_is_read(build: Any, batches: Any,
         embryo.update(batch)
     embryo.metrics()
     with torch.no_grad():
-        next(iter(embryo.model.parameters())).fill_(torch.inf)
+        next(iter(embryo.model.parameters())).fill_(torch.nan)
     for batch in batches(embryo):
         embryo.update(batch)
     with pytest.raises(DivergedError, match=r"not finite after \d+ updates: the loss has diverged"):

@@ -1,27 +1,96 @@
+"""IMPALA's loss in torch, and what was derived by hand from it."""
+
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
 from algos.fragments import Fragment, random_fragment
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import distribution_for
-from tianji_algos.impala.impala import DIAGNOSTICS, IMPALALoss, IMPALAMinibatch, VTrace
+from tianji_algos.fast_cpu.impala import IMPALALossByHand, v_trace
+from tianji_algos.impala.impala import DIAGNOSTICS, IMPALALoss
+from tianji_algos.impala.rollout import IMPALAMinibatch
+from tianji_algos.impala.settings import IMPALASettings
 
 Floats = npt.NDArray[np.float32]
 
 STEPS, WIDTH, VALUE_COEF, ENTROPY_COEF = 20, 6, 0.7, 0.03
-VTRACE = VTrace(gamma=0.9, rho_bar=1.2, c_bar=0.9, pg_rho_bar=1.1, decay=0.95)
+SETTINGS: dict[str, Any] = {
+    "gamma": 0.9,
+    "rho_bar": 1.2,
+    "c_bar": 0.9,
+    "pg_rho_bar": 1.1,
+    "vtrace_lambda": 0.95,
+    "value_coef": VALUE_COEF,
+    "entropy_coef": ENTROPY_COEF,
+}
+VTRACE = IMPALASettings(**SETTINGS).vtrace
+ACTIONS: list[gym.Space[Any]] = [
+    gym.spaces.Discrete(3),
+    gym.spaces.MultiDiscrete([3, 2]),
+    gym.spaces.Box(-1.0, 1.0, (2,), np.float32),
+]
+CASES = st.fixed_dictionaries(
+    {
+        "space": st.sampled_from(ACTIONS),
+        "seed": st.integers(0, 2**20),
+        "steps": st.integers(1, 12),
+        "width": st.integers(1, 5),
+        "others": st.integers(0, 30),
+        "correction": st.sampled_from(["vtrace", "none"]),
+        "reduction": st.sampled_from(["sum", "mean"]),
+    }
+)
 
 
-def loss_for(spaces: Spaces, *, is_corrected: bool = True, is_mean: bool = False) -> IMPALALoss:
-    return IMPALALoss(
-        distribution_for(spaces.action), VTRACE, is_corrected, VALUE_COEF, ENTROPY_COEF, is_mean
+def loss_for(spaces: Spaces, *, is_corrected: bool = True, is_mean: bool = False) -> IMPALALossByHand:
+    chosen = {"correction": "vtrace" if is_corrected else "none", "reduction": "mean" if is_mean else "sum"}
+    return IMPALALossByHand(distribution_for(spaces.action), IMPALASettings(**SETTINGS, **chosen))
+
+
+def tensors_of(batch: IMPALAMinibatch) -> IMPALAMinibatch:
+    """The same minibatch for the loss in torch."""
+    fields = {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return IMPALAMinibatch(
+        **{
+            name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+            for name, value in fields.items()
+        }
     )
+
+
+@given(CASES)
+def test_derivatives_by_hand_are_those_of_the_loss(case: dict[str, Any]) -> None:
+    rng = np.random.default_rng(case["seed"])
+    spaces = Spaces(gym.spaces.Box(-1.0, 1.0, (4,), np.float32), case["space"])
+    made = random_fragment(rng, case["steps"], case["width"], spaces)
+    samples = int(made["mask"].sum())
+    if not samples:
+        return
+    batch = minibatch(made, total=samples + case["others"])
+    distribution = distribution_for(case["space"])
+    rows = (case["steps"] + 1) * case["width"]
+    policy = rng.normal(0.0, 0.5, (rows, distribution.outputs)).astype(np.float32)
+    value = rng.standard_normal(rows, np.float32)
+    settings = IMPALASettings(**SETTINGS, **{name: case[name] for name in ("correction", "reduction")})
+    variables = [torch.from_numpy(array.copy()).requires_grad_() for array in (policy, value)]
+    loss, expected = IMPALALoss(distribution, settings)(variables[0], variables[1], tensors_of(batch))
+    loss.backward()  # type: ignore[no-untyped-call]
+    *found, diagnostics = IMPALALossByHand(distribution, settings).gradient(policy, value, batch)
+    for own, variable in zip(found, variables, strict=True):
+        assert variable.grad is not None
+        size = 1.0 + float(variable.grad.abs().max())
+        np.testing.assert_allclose(own, variable.grad, rtol=1e-3, atol=1e-5 * size)
+    np.testing.assert_allclose(diagnostics, expected, rtol=1e-3, atol=1e-4)
 
 
 def minibatch(fragment: Fragment, total: int | None = None) -> IMPALAMinibatch:
@@ -70,7 +139,7 @@ def reference(
     ratio = np.zeros(batch.mask.shape, np.float32)
     ratio.reshape(-1)[batch.experience] = log_ratio.exp() if is_corrected else 1.0
     values = value.detach().numpy().reshape(STEPS + 1, WIDTH)
-    error, advantage = VTRACE(ratio, batch.reward, values, batch.terminated, batch.mask)
+    error, advantage = v_trace(VTRACE, ratio, batch.reward, values, batch.terminated, batch.mask)
     target = torch.from_numpy((values[:-1] + error).reshape(-1))[where]
     gain = torch.from_numpy(advantage.reshape(-1))[where]
     policy_loss = -(gain * log_prob).sum()

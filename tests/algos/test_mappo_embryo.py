@@ -14,6 +14,7 @@ from algos.teams import bury, random_team_fragment, random_team_rollout, team_sp
 from algos.training import parameters, train
 
 from tianji_algos.core import Peers, Spaces, build_model
+from tianji_algos.fast_cpu.ppo import PPOLossByHand
 from tianji_algos.mappo.mappo import MAPPOAgent, MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import IMPOSSIBLE, TeamActorCritic
@@ -198,6 +199,7 @@ def test_what_could_not_be_chosen_gets_no_gradient() -> None:
     embryo, (fragment,) = build(spaces, entropy_coef=0.1), random_team_rollout(spaces, seed=4, fragments=1)
     for batch in embryo.minibatches([fragment]):
         policy, value = embryo.model.executor(1)(batch.observation)
+        assert isinstance(embryo._loss, PPOLossByHand)
         d_policy, d_value, _ = embryo._loss.gradient(policy, value, batch)
         assert (d_policy[policy == IMPOSSIBLE] == 0).all()
         assert (d_policy[policy != IMPOSSIBLE] != 0).any()

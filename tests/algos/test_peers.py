@@ -111,22 +111,29 @@ def test_learners_on_shares_of_a_rollout_make_the_update_of_one_on_all_of_it(
         {"optimizer": "rmsprop"},
         {"model_type": TinyGRU},
         {"model_type": TinyGRU, "normalize_advantage": "rollout", "minibatch_size": 8},
+        {"backend": "torch"},
+        {"model_type": TinyGRU, "backend": "torch"},
+        {"build": impala, "backend": "torch"},
     ],
 )
 def test_learners_with_unequal_shares_make_the_same_updates_with_the_same_bits(
     spaces: Spaces, fragments: list[Fragment], settings: dict[str, Any]
 ) -> None:
-    alone = train(ppo(spaces, **settings), fragments, rounds=2)
-    outcomes, _ = train_in_step(spaces, fragments, 3, rounds=2, **settings)
+    build, settings = settings.get("build", ppo), {k: v for k, v in settings.items() if k != "build"}
+    alone = train(build(spaces, **settings), fragments, rounds=2)
+    outcomes, _ = train_in_step(spaces, fragments, 3, rounds=2, build=build, **settings)
     assert_same(outcomes)
     assert outcomes[0].uses == alone.uses
     assert outcomes[0].updates <= alone.updates
 
 
-def test_a_learner_whose_share_has_no_sample_keeps_step(spaces: Spaces, fragments: list[Fragment]) -> None:
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_a_learner_whose_share_has_no_sample_keeps_step(
+    spaces: Spaces, fragments: list[Fragment], backend: str
+) -> None:
     fragments[1]["mask"][:] = 0
-    alone = train(ppo(spaces), fragments[:1])
-    outcomes, _ = train_in_step(spaces, fragments[:2], 2)
+    alone = train(ppo(spaces, backend=backend), fragments[:1])
+    outcomes, _ = train_in_step(spaces, fragments[:2], 2, backend=backend)
     assert_same(outcomes)
     assert (outcomes[0].uses, outcomes[0].updates) == (alone.uses, alone.updates)
     assert np.isfinite(outcomes[0].parameters).all()

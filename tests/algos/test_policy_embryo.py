@@ -32,6 +32,7 @@ SMALL: dict[str, Any] = {
 }
 
 Build = Callable[..., PolicyEmbryo]
+BACKENDS = pytest.mark.parametrize("backend", ["numpy", "torch"])
 
 
 class TorchActorCritic(ActorCritic):
@@ -63,10 +64,11 @@ def fragments(spaces: Spaces) -> list[Fragment]:
     return random_rollout(spaces, seed=5)
 
 
+@BACKENDS
 def test_fragments_may_be_released_once_the_first_minibatch_is_there(
-    build: Build, fragments: list[Fragment]
+    build: Build, fragments: list[Fragment], backend: str
 ) -> None:
-    kept, released = build(), build()
+    kept, released = build(backend=backend), build(backend=backend)
     train(kept, [{name: field.copy() for name, field in f.items()} for f in fragments])
     for k, minibatch in enumerate(released.minibatches(fragments)):
         if k == 0:
@@ -76,11 +78,12 @@ def test_fragments_may_be_released_once_the_first_minibatch_is_there(
     np.testing.assert_array_equal(parameters(kept), parameters(released))
 
 
+@BACKENDS
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_the_same_seed_gives_the_same_parameters_bit_for_bit(
-    build: Build, fragments: list[Fragment], optimizer: str
+    build: Build, fragments: list[Fragment], optimizer: str, backend: str
 ) -> None:
-    first, second, other = (build(optimizer=optimizer) for _ in range(3))
+    first, second, other = (build(optimizer=optimizer, backend=backend) for _ in range(3))
     other._rng = np.random.default_rng(1)
     for embryo in (first, second, other):
         train(embryo, fragments)
@@ -97,11 +100,13 @@ def test_a_users_torch_model_trains_like_the_built_in_one(build: Build, fragment
     np.testing.assert_allclose(parameters(ours), parameters(theirs), rtol=1e-3, atol=1e-4)
 
 
+@BACKENDS
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
 def test_a_state_that_went_through_files_continues_bit_for_bit(
-    build: Build, fragments: list[Fragment], optimizer: str
+    build: Build, fragments: list[Fragment], optimizer: str, backend: str
 ) -> None:
-    settings = {"learning_rate_schedule": "linear", "schedule_steps": 1000, "optimizer": optimizer}
+    settings = {"learning_rate_schedule": "linear", "schedule_steps": 1000}
+    settings |= {"optimizer": optimizer, "backend": backend}
     straight = build(**settings)
     straight.schedule(100)
     train(straight, fragments)

@@ -211,6 +211,32 @@ def test_a_rollout_that_is_left_early_lets_an_adaptive_learning_rate_fall(cartpo
     assert embryo.metrics()["learning_rate"] < 1e-3
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"learning_rate_schedule": "adaptive", "learning_rate": 1e-3},
+        {"learning_rate_schedule": "adaptive", "adaptive_kl": 1e-6, "learning_rate": 1e-3},
+        {"target_kl": 1e-4, "epochs": 20},
+        {"clip_range_schedule": "linear", "schedule_steps": 100, "clip_value": True},
+        {"normalize_advantage": "rollout"},
+        {"normalize_advantage": "none"},
+    ],
+)
+def test_what_depends_on_the_updates_is_the_same_by_hand_and_in_torch(
+    cartpole_spaces: Spaces, settings: dict[str, Any]
+) -> None:
+    fragment = random_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
+    found = []
+    for backend in ("numpy", "torch"):
+        embryo = build(cartpole_spaces, backend=backend, **settings)
+        embryo.schedule(50)
+        used = [train(embryo, [fragment]) for _ in range(3)]
+        found.append((used, embryo.metrics(), parameters(embryo)))
+    assert found[1][0] == found[0][0]
+    assert found[1][1] == pytest.approx(found[0][1], rel=1e-3, abs=1e-4)
+    np.testing.assert_allclose(found[1][2], found[0][2], rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("rate", [1e-7, 0.05])
 def test_an_adaptive_learning_rate_begins_within_its_bounds(rate: float) -> None:
     with pytest.raises(ValidationError, match="is from 1e-06 to"):

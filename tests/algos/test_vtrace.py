@@ -6,13 +6,16 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 from algos.fragments import Array, trajectories
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tianji_algos.impala.impala import VTrace
-from tianji_algos.ppo.ppo import estimate_advantages
+from tianji_algos.fast_cpu import impala as fast_cpu_impala
+from tianji_algos.impala import impala
+from tianji_algos.impala.settings import VTrace
+from tianji_algos.ppo.rollout import estimate_advantages
 
 Doubles = npt.NDArray[np.float64]
 RATIOS = st.floats(0, 4, width=32)
@@ -28,7 +31,17 @@ def acted_otherwise(draw: st.DrawFn) -> dict[str, Array]:
 
 
 def compute(vtrace: VTrace, trajectory: dict[str, Array]) -> tuple[Array, Array]:
-    return vtrace(**{name: array for name, array in trajectory.items() if name != "truncated"})
+    """What is computed in numpy, after a look at what torch computes."""
+    arrays = {name: array for name, array in trajectory.items() if name != "truncated"}
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    for name in ("terminated", "mask"):
+        tensors[name] = tensors[name].bool()
+    found = fast_cpu_impala.v_trace(vtrace, **arrays)
+    for ours, theirs in zip(found, impala.v_trace(vtrace, **tensors), strict=True):
+        scale = 1e-5 * (1.0 + np.abs(ours).max())
+        np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=scale)
+        assert not theirs[~tensors["mask"]].any()
+    return found
 
 
 def by_definition(vtrace: VTrace, trajectory: dict[str, Array]) -> tuple[Doubles, Doubles]:

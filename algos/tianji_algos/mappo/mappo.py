@@ -20,8 +20,9 @@ from tianji_algos.core import Fields, Spaces, UpdateResult
 from tianji_algos.distributions import Actions, Categorical, Distribution, Gaussian
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
-from tianji_algos.on_policy import PolicyMinibatch
-from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo, PPOMinibatch, SampleRollout
+from tianji_algos.on_policy import Arrays, PolicyMinibatch
+from tianji_algos.ppo.ppo import PPOAgent, PPOEmbryo
+from tianji_algos.ppo.rollout import PPOMinibatch, SampleRollout
 from tianji_algos.rollout_observations import Indices, Observations
 from tianji_algos.team import Team
 
@@ -34,6 +35,9 @@ class TeamDistribution(Distribution):
     A policy's output has M rows for each of N environments, ``[N * M, outputs]``. Actions that an agent has
     not, or may not choose, are the network's business: it makes them impossible, or constant.
 
+    Attributes:
+        of_agent: the distribution of one agent's actions.
+
     Raises:
         UnsupportedSpaceError: the environment shows no team.
     """
@@ -44,11 +48,11 @@ class TeamDistribution(Distribution):
         recorded = team.action_field()
         self._space = spaces.action
         if team.discrete:
-            self._agent: Distribution = Categorical((most,), (0,), scalar=True, dtype=recorded.dtype)
+            self.of_agent: Distribution = Categorical((most,), (0,), scalar=True, dtype=recorded.dtype)
         else:
-            self._agent = Gaussian(gym.spaces.Box(-np.inf, np.inf, (most,), np.float32))
+            self.of_agent = Gaussian(gym.spaces.Box(-np.inf, np.inf, (most,), np.float32))
         self.agents = (team.agents,)
-        self.outputs = self._agent.outputs
+        self.outputs = self.of_agent.outputs
         self.action_shape = recorded.shape
         self.action_dtype = recorded.dtype
         self._log_prob = np.empty(0, np.float32)
@@ -58,12 +62,12 @@ class TeamDistribution(Distribution):
         """Draw ``action [N, M, ...]`` and write its ``log_prob [N, M]``; ``action`` is contiguous."""
         if len(self._log_prob) != len(policy):
             self._log_prob = np.empty(len(policy), np.float32)
-        self._agent.sample(policy, rng, _of_agents(action), self._log_prob)
+        self.of_agent.sample(policy, rng, _of_agents(action), self._log_prob)
         log_prob[...] = self._log_prob.reshape(log_prob.shape)
 
     def mode(self, policy: Floats) -> Actions:
         """Return the likeliest actions ``[N, M, ...]``."""
-        return self._agent.mode(policy).reshape(-1, *self.action_shape)
+        return self.of_agent.mode(policy).reshape(-1, *self.action_shape)
 
     def for_environment(self, action: Actions) -> Actions:
         """Return actions as the space's type, within each agent's own bounds; reused by the next call."""
@@ -75,13 +79,9 @@ class TeamDistribution(Distribution):
             np.copyto(self._given, action)
         return self._given
 
-    def evaluate(self, policy: Floats, action: Actions) -> tuple[Floats, Floats]:
+    def evaluate(self, policy: torch.Tensor, action: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return log-probabilities and entropies of actions of any agents, ``[rows]``."""
-        return self._agent.evaluate(policy, action)
-
-    def gradient(self, d_log_prob: Floats, d_entropy: float) -> Floats:
-        """Derive by the policy of the last ``evaluate``, ``[rows, outputs]``."""
-        return self._agent.gradient(d_log_prob, d_entropy)
+        return self.of_agent.evaluate(policy, action)
 
 
 class MAPPOAgent(PPOAgent):
@@ -138,11 +138,12 @@ class TeamRollout(SampleRollout):
     def _minibatch(self, number: int, samples: slice, total: int) -> TeamMinibatch:
         """Put together what living agents did; the network sees the others with them."""
         observation, _ = self._input(number, samples)
-        parts = {name: _of_agents(rows[samples]) for name, rows in self._ordered.items()}
-        is_alive, outputs = parts.pop("alive"), None
+        parts = {name: _of_agents(rows[samples]) for name, rows in self._epoch.items() if name != "alive"}
+        is_alive, outputs = _of_agents(self._ordered["alive"][samples]), None
         if not is_alive.all():
-            outputs = np.flatnonzero(is_alive)
-            parts = {name: rows[outputs] for name, rows in parts.items()}
+            living = np.flatnonzero(is_alive)
+            parts = {name: self._memory.take(rows, living) for name, rows in parts.items()}
+            outputs = self._memory.put(living)
         env_steps = self._env_steps[number]
         return TeamMinibatch(
             observation=observation, total=total, outputs=outputs, env_steps=env_steps, **parts
@@ -178,8 +179,8 @@ class TeamRollout(SampleRollout):
         return fragment["observation"]["reward"][1:], value, is_end | ~alive[1:], mask & alive[:-1]
 
 
-def _of_agents(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """View ``[B, M, ...]`` as ``[B * M, ...]``."""
+def _of_agents(rows: Any) -> Any:
+    """View ``[B, M, ...]``, an array or a tensor, as ``[B * M, ...]``."""
     return rows.reshape(-1, *rows.shape[2:])
 
 
@@ -201,10 +202,16 @@ class MAPPOEmbryo(PPOEmbryo):
         super().update(batch)
         return UpdateResult(batch.env_steps)
 
-    def _distribution(self, spaces: Spaces) -> TeamDistribution:
-        """Return the distribution of each agent's actions."""
-        return TeamDistribution(spaces)
+    def _distribution(self, spaces: Spaces) -> Distribution:
+        """Return the distribution of one agent's actions: samples are those of agents."""
+        return TeamDistribution(spaces).of_agent
 
-    def _build_rollout(self, observations: Observations, *, is_recurrent: bool) -> TeamRollout:  # noqa: ARG002 - none is
+    def _build_rollout(
+        self,
+        observations: Observations,
+        memory: Arrays,
+        *,
+        is_recurrent: bool,  # noqa: ARG002 - none is
+    ) -> TeamRollout:
         """Build what shuffles env steps."""
-        return TeamRollout(self.settings, observations)
+        return TeamRollout(self.settings, observations, memory)

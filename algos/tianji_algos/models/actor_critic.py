@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Executor, Model
-from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor
+from tianji_algos.models.torch_backend import TorchBackprop, TorchExecutor, TorchPass
 
 Floats = npt.NDArray[np.float32]
 
@@ -24,6 +24,9 @@ Backprop = Callable[[Any, LossGradient], None]
 Observations are an array, or a tensor on the network's device. A network that remembers takes ``Sequences``;
 its outputs are flat then, ``[T * B, outputs]`` and ``[T * B]``, time first.
 """
+
+TrainingPass = Callable[[Any], tuple[torch.Tensor, ...]]
+"""From observations, as ``Backprop`` takes them, to policy and value, differentiably."""
 
 
 class ActorCritic(Model):
@@ -45,3 +48,7 @@ class ActorCritic(Model):
     def backprop(self) -> Backprop:
         """Train through torch's autograd. Built once parameters and gradients are in their final memory."""
         return TorchBackprop(self)
+
+    def training_pass(self) -> TrainingPass:
+        """Run in torch, for a loss that is written in torch."""
+        return TorchPass(self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
@@ -16,10 +15,10 @@ from torch import nn
 from tianji_algos.core import Executor, Fields, Spaces
 from tianji_algos.device import Exchange, device_of
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.actor_critic import ActorCritic, Backprop
+from tianji_algos.models.actor_critic import ActorCritic, Backprop, TrainingPass
 from tianji_algos.models.cnn import ImageEncoder, JoinedEncoder, PolicyValueHead, RowEncoder, image_encoder
 from tianji_algos.models.settings import RecurrentActorCriticSettings
-from tianji_algos.models.torch_backend import TorchBackprop, acting_copy
+from tianji_algos.models.torch_backend import TorchBackprop, TorchPass, acting_copy
 from tianji_algos.rollout_observations import Sequences
 
 Floats = npt.NDArray[np.float32]
@@ -66,7 +65,11 @@ class RecurrentActorCritic(ActorCritic):
 
     def backprop(self) -> Backprop:
         """Train through time with torch's autograd, on ``Sequences``."""
-        return RecurrentBackprop(self)
+        return TorchBackprop(self, RecurrentPass(self))
+
+    def training_pass(self) -> TrainingPass:
+        """Run in torch, on ``Sequences``."""
+        return RecurrentPass(self)
 
 
 class RecurrentExecutor(Executor):
@@ -108,24 +111,20 @@ class RecurrentExecutor(Executor):
             return self._exchange.to_host((policy, value))
 
 
-class RecurrentBackprop(TorchBackprop):
-    """Differentiates a network through time with autograd.
-
-    Args:
-        model: its parameters' ``grad`` is written; it stays where it is now.
-    """
+class RecurrentPass(TorchPass):
+    """Runs a network through time differentiably, on the device where it is now."""
 
     _model: RecurrentActorCritic
 
-    def __call__(self, observation: Sequences, loss_gradient: Callable[..., tuple[Floats, ...]]) -> None:
-        """Write the gradient of a loss on sequences, given its derivatives by the outputs, time first."""
+    def __call__(self, observation: Sequences) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return policy and value of sequences, time first."""
         sequences = observation
         to_device = self._exchange.to_device
         first = torch.tensor(sequences.first)  # a copy, since torch knows no read-only memory
         policy, value, _ = self._model.unroll(
             to_device(sequences.observation), first, to_device(sequences.state)
         )
-        self.propagate((policy, value), loss_gradient)
+        return policy, value
 
 
 class RecurrentCore(nn.Module):

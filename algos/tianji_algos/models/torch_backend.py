@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
@@ -77,25 +77,34 @@ class TorchExecutor(TorchForward, Executor):
         self._model.read_parameters(parameters)
 
 
-class TorchBackprop:
-    """Differentiates a network with autograd.
-
-    Args:
-        model: its parameters' ``grad`` is written; it stays where it is now.
-    """
+class TorchPass:
+    """Runs a network differentiably, on the device where it is now."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
         self._exchange = Exchange(device_of(model))
 
-    def __call__(self, observation: Any, loss_gradient: Callable[..., tuple[Floats, ...]]) -> None:
-        """Write the gradient of a loss on ``observation [B, ...]``, given its derivatives by the outputs."""
-        self.propagate(_as_tuple(self._model(self._exchange.to_device(observation))), loss_gradient)
+    def __call__(self, observation: Any) -> tuple[torch.Tensor, ...]:
+        """Return each output of ``observation [B, ...]``: an array, or a tensor on the device."""
+        return _as_tuple(self._model(self._exchange.to_device(observation)))
 
-    def propagate(
-        self, outputs: Sequence[torch.Tensor], loss_gradient: Callable[..., tuple[Floats, ...]]
-    ) -> None:
-        """Write the gradient of a loss, given the network's outputs and its derivatives by them."""
+
+class TorchBackprop:
+    """Differentiates a network with autograd, given a loss's derivatives by its outputs.
+
+    Args:
+        model: its parameters' ``grad`` is written; it stays where it is now.
+        outputs: runs it; None for one whose ``forward`` takes observations.
+    """
+
+    def __init__(self, model: Model, outputs: TorchPass | None = None) -> None:
+        self._model = model
+        self._exchange = Exchange(device_of(model))
+        self._outputs = TorchPass(model) if outputs is None else outputs
+
+    def __call__(self, observation: Any, loss_gradient: Callable[..., tuple[Floats, ...]]) -> None:
+        """Write the gradient of a loss on ``observation``, which is what the network's pass takes."""
+        outputs = self._outputs(observation)
         found = [parameter.grad for parameter in self._model.parameters() if parameter.grad is not None]
         if found:  # there are none before the first call, unless they are views of one tensor
             torch._foreach_zero_(found)

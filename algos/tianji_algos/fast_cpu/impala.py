@@ -1,0 +1,107 @@
+"""V-trace in numpy, and IMPALA's loss differentiated by hand by the outputs of a network on a CPU.
+
+What is computed, and why, stands in ``impala/impala.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_algos.distributions import Distribution
+from tianji_algos.fast_cpu.distributions import by_hand
+from tianji_algos.impala.rollout import IMPALAMinibatch
+from tianji_algos.impala.settings import IMPALASettings, VTrace
+
+Floats = npt.NDArray[np.float32]
+
+
+def v_trace(
+    how: VTrace,
+    ratio: Floats,
+    reward: Floats,
+    value: Floats,
+    terminated: npt.NDArray[Any],
+    mask: npt.NDArray[Any],
+) -> tuple[Floats, Floats]:
+    """Compute targets and advantages, ``[T, N]`` each, as the function of this name in torch does.
+
+    Args:
+        terminated: ``[T, N]``, bool or uint8.
+        mask: likewise.
+    """
+    experience = mask.astype(bool)
+    weight = np.where(experience, ratio, np.float32(0.0))
+    discount = np.where(experience & ~terminated.astype(bool), np.float32(how.gamma), np.float32(0.0))
+    gain = discount * value[1:]
+    gain += reward
+    gain -= value[:-1]  # r_t + gamma V(x_{t+1}) - V(x_t)
+    trace = np.minimum(weight, np.float32(how.c_bar))
+    trace *= np.float32(how.decay)
+    trace *= discount  # gamma c_t
+    error = np.minimum(weight, np.float32(how.rho_bar))
+    error *= gain  # delta_t V
+    carried = np.empty_like(error[0])
+    for t in range(len(error) - 2, -1, -1):  # remark 1
+        np.multiply(trace[t], error[t + 1], out=carried)
+        error[t] += carried
+    gain[:-1] += discount[:-1] * error[1:]  # v_{t+1} in the place of V(x_{t+1})
+    gain *= np.minimum(weight, np.float32(how.pg_rho_bar))
+    return error, gain
+
+
+class IMPALALossByHand:
+    """The loss on one minibatch."""
+
+    def __init__(self, distribution: Distribution, settings: IMPALASettings) -> None:
+        self._distribution = by_hand(distribution)
+        self._how = settings.vtrace
+        self._is_corrected = settings.correction == "vtrace"
+        self._is_mean = settings.reduction == "mean"
+        self._value_coef = settings.value_coef
+        self._entropy_coef = settings.entropy_coef
+
+    def gradient(
+        self, policy: Floats, value: Floats, batch: IMPALAMinibatch
+    ) -> tuple[Floats, Floats, Floats]:
+        """Differentiate by the network's outputs.
+
+        Args:
+            policy: ``[(T + 1) * B, outputs]``, time first.
+            value: ``[(T + 1) * B]``.
+            batch: what the outputs are for; it has at least one sample.
+
+        Returns:
+            Derivatives by ``policy`` and by ``value``, 0 where there is no experience, and the
+            ``DIAGNOSTICS`` in order.
+        """
+        where, count = batch.experience, np.float32(batch.samples)
+        log_prob, entropy = self._distribution.evaluate(np.take(policy.T, where, axis=1).T, batch.action)
+        log_ratio = log_prob - batch.log_prob
+        ratio = np.exp(log_ratio)
+        rows = np.zeros_like(batch.reward)
+        rows.reshape(-1)[where] = ratio if self._is_corrected else np.float32(1.0)
+        error, advantage = v_trace(
+            self._how, rows, batch.reward, value.reshape(-1, rows.shape[1]), batch.terminated, batch.mask
+        )
+        gain = advantage.reshape(-1)[where]
+        scale = 1.0 / batch.total if self._is_mean else 1.0
+        d_log_prob = gain * np.float32(-scale)
+        d_policy = np.zeros((policy.shape[1], len(policy)), np.float32)
+        d_policy[:, where] = self._distribution.gradient(d_log_prob, -self._entropy_coef * scale).T
+        d_value = np.zeros(len(value), np.float32)
+        np.multiply(error.reshape(-1), np.float32(-self._value_coef * scale), out=d_value[: error.size])
+        diagnostics = np.array(
+            (
+                -np.dot(gain, log_prob) / count,
+                0.5 * np.square(error).sum() / count,
+                entropy.mean(),
+                (ratio - 1.0 - log_ratio).mean(),  # Schulman's low-variance estimate of the divergence
+                np.minimum(ratio, np.float32(self._how.rho_bar)).mean(),
+                np.count_nonzero(ratio > self._how.rho_bar) / count,
+            ),
+            np.float32,
+        )
+        return d_policy.T, d_value, diagnostics
