@@ -5,7 +5,10 @@ from __future__ import annotations
 import importlib.util
 import runpy
 import sys
+from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -61,3 +64,38 @@ def test_a_training_without_100_episodes_has_no_figures(
     monkeypatch.setattr(program, "read_summary", lambda _run: summary)
     with pytest.raises(RunFailed, match="PPO ended before 100 episodes or one update: --env-steps 4096"):
         program.train(program.Trial("PPO", 1, 1e-3, 1), 4096, tmp_path)
+
+
+@pytest.fixture
+def sac_update(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.setenv(variable, "1")  # as it does itself; what comes after has them as before
+    yield importlib.import_module("sac_update")
+    for name in ("sac_update", "actor", "replay"):
+        sys.modules.pop(name)
+
+
+def _multiplications(*widths: int, batch: int = 256) -> tuple[int, int]:
+    """Multiply-adds of a pass from the input to the outputs, and those of its first layer."""
+    layers = [batch * below * above for below, above in pairwise(widths)]
+    return sum(layers), layers[0]
+
+
+def test_bare_products_are_those_of_one_update(sac_update: Any) -> None:
+    critic, first_of_critic = _multiplications(14, 256, 256, 1)
+    # Q functions of the next observation; of the batch, there and back twice but for the input.
+    fit = 2 * critic + 2 * (3 * critic - first_of_critic)
+    for algorithm, outputs, judges, updates in (("sac", 6, 2, 1), ("td3", 3, 1, 2)):
+        actor, first = _multiplications(11, 256, 256, outputs)
+        improve = 3 * actor - first + judges * 2 * critic
+        assert sac_update.multiplications(algorithm) == actor + fit + improve / updates
+
+
+def test_sac_update_holds_ratios_of_rounds_against_the_target(sac_update: Any) -> None:
+    rates = {"numpy": [79.0, 90.0, 60.0], "bare": [100.0, 100.0, 80.0], "torch": [10.0, 10.0, 10.0]}
+    to_bare, to_torch = sac_update.ratios("sac", rates)
+    assert (to_bare["median"], to_bare["q1"], to_bare["target"]) == (0.79, 0.77, 0.8)
+    assert sac_update.verdict(to_bare).endswith("NO")
+    assert sac_update.verdict(to_bare | {"median": 0.8}).endswith("yes")
+    assert sac_update.verdict(to_torch) == ""
