@@ -168,6 +168,12 @@ def peers_sb3(session: nox.Session) -> None:
     train_peer(session, "requirements-sb3.txt", "sb3.py")
 
 
+@nox.session(name="peers-sbx", python="3.11", reuse_venv=True)
+def peers_sbx(session: nox.Session) -> None:
+    """Train CartPole with SBX, in an environment of its own."""
+    train_peer(session, "requirements-sbx.txt", "sbx_peer.py")
+
+
 @nox.session(name="peers-rllib", python="3.11", reuse_venv=True)
 def peers_rllib(session: nox.Session) -> None:
     """Train CartPole with RLlib, in an environment of its own."""
@@ -192,7 +198,8 @@ def peers_compare(session: nox.Session) -> None:
     environments = Path(session.virtualenv.location).parent
     command = ["python", str(PEERS / "compare.py"), "--tianji", f"{session.bin}/tianji"]
     command += ["--serial", f"{session.bin}/python"]
-    for peer in ("sb3", "rllib", "sample-factory"):
+    by_ours = "ours" in session.posargs  # --recipe ours, which the other two do not take
+    for peer in ("sb3", "sbx") if by_ours else ("sb3", "sbx", "rllib", "sample-factory"):
         python = environments / f"peers-{peer}" / "bin" / "python"
         if not python.exists():
             session.error(f"first: nox --install-only -s peers-{peer}")

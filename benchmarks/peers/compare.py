@@ -4,8 +4,13 @@ return of the last 100 training episodes is 475; or on Pong, until it is 18.
 All run in turn, seed by seed, on the same cores, each in a Python environment of its own:
 
     python benchmarks/peers/compare.py --tianji .venv/bin/tianji --sb3 ENV/bin/python --seeds 1 2 3
+    python benchmarks/peers/compare.py --recipe ours --tianji .venv/bin/tianji --sb3 ENV/bin/python
     python benchmarks/peers/compare.py --algorithm dqn --tianji .venv/bin/tianji --rllib ENV/bin/python
     python benchmarks/peers/compare.py --algorithm pong --cores 16 --tianji TIANJI --envpool ENV/bin/python
+
+With ``--recipe theirs``, the default, each peer trains as its own project recommends. With ``--recipe ours``
+it trains with the hyperparameters and networks of tianji's config, as far as it can; what differs all the
+same is printed and recorded. That takes a Python which has tianji.
 
 A run that fails ends the comparison; a run that does not reach the return counts as infinitely long.
 """
@@ -13,6 +18,7 @@ A run that fails ends the comparison; a run that does not reach the return count
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
 import os
@@ -24,13 +30,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from recipe import Recipe
 
 HERE = Path(__file__).resolve().parent
 PEERS = {
     "sb3": ("sb3.py", "Stable-Baselines3"),
+    "sbx": ("sbx_peer.py", "SBX"),
     "rllib": ("rllib.py", "RLlib"),
     "sample-factory": ("sample_factory_peer.py", "Sample Factory"),
     "serial": ("serial.py", "the plain serial loop"),
@@ -42,7 +51,14 @@ CONFIGS = {
     "pong": "configs/ppo_pong_gpu.toml",
 }
 THRESHOLDS = {"ppo": "475", "dqn": "475", "pong": "18"}
-TAKE_PART = {"ppo": ("sb3", "rllib", "sample-factory", "serial"), "dqn": ("rllib",), "pong": ("envpool",)}
+TAKE_PART = {
+    "ppo": ("sb3", "sbx", "rllib", "sample-factory", "serial"),
+    "dqn": ("rllib",),
+    "pong": ("envpool",),
+}
+TAKES_RECIPE = ("sb3", "sbx", "serial")
+"""Peers that train PPO by a recipe that is not their own."""
+RECIPE = "recipe.json"
 HAS_ALGORITHM = ("rllib",)
 """Peers that are told which algorithm to train."""
 TIMEOUT_S = 2400.0
@@ -104,7 +120,7 @@ def execute(command: Sequence[str], log: Path) -> float:
     return time.perf_counter() - started_s
 
 
-def run_tianji(tianji: str, config: str, threshold: str, seed: int, directory: Path) -> Run:
+def run_tianji(tianji: str, config: str, threshold: str, directory: Path, seed: int) -> Run:
     result = directory / f"tianji-{seed}.json"
     command = [tianji, "train", config, "--set", f"experiment.seed={seed}", "--json", str(result), "--quiet"]
     busy = others_busy_cores()
@@ -127,16 +143,39 @@ def run_tianji(tianji: str, config: str, threshold: str, seed: int, directory: P
     )
 
 
-def run_peer(peer: str, python: str, algorithm: str, seed: int, directory: Path) -> Run:
+def run_peer(peer: str, python: str, more: Sequence[str], directory: Path, seed: int) -> Run:
     result = directory / f"{peer}-{seed}.json"
-    command = [python, str(HERE / PEERS[peer][0]), "--seed", str(seed), "--json", str(result)]
-    if peer in HAS_ALGORITHM:
-        command += ["--algorithm", algorithm]
+    command = [python, str(HERE / PEERS[peer][0]), "--seed", str(seed), "--json", str(result), *more]
     busy = others_busy_cores()
     wall_s = execute(command, directory / f"{peer}-{seed}.log")
     report = json.loads(result.read_text())
     rates = report["produced_per_s"], report["consumed_per_s"]
     return Run(peer, seed, report["seconds"], report["env_steps"], *rates, wall_s, busy, None, report)
+
+
+def recipe_of(config: str) -> Recipe:
+    """Read a config of PPO with fully connected layers; its defaults are those of tianji."""
+    from tianji_cli.config.loader import load_config  # noqa: PLC0415 - peers' own recipes need no tianji
+
+    job = load_config(config, ())
+    training, model = job.training.settings, job.model.settings
+    learners = job.distribution.groups * job.distribution.learner.num
+    if (job.agent.type, job.model.type, learners) != ("ppo", "mlp_actor_critic", 1):
+        sys.exit(f"{config}: --recipe ours takes PPO with mlp_actor_critic and one learner")
+    if job.experiment.stop.env_steps is None:
+        sys.exit(f"{config}: --recipe ours takes an experiment.stop with env_steps, for peers to end at")
+    told = {**training.model_dump(), **model.model_dump()}
+    defaults = {**type(training)().model_dump(), **type(model)().model_dump()}
+    known = {field.name for field in fields(Recipe)}
+    left_out = sorted(
+        f"without {name} = {told[name]!r}" for name in told.keys() - known if told[name] != defaults[name]
+    )
+    return Recipe(
+        env_steps=job.experiment.stop.env_steps,
+        num_envs=job.environment.num_envs * job.distribution.actor.num,
+        left_out=tuple(left_out),
+        **{name: value for name, value in told.items() if name in known},
+    )
 
 
 def _seconds(run: Run) -> float:
@@ -165,6 +204,7 @@ def summarise(runs: Sequence[Run]) -> list[dict[str, Any]]:
             "env_steps": statistics.median(run.env_steps for run in own),
             "produced_per_s": statistics.median(run.produced_per_s for run in own),
             "consumed_per_s": _median_of_known(run.consumed_per_s for run in own),
+            "compile_s": _median_of_known(run.details.get("compile_s") for run in own),
             "wall_s": statistics.median(run.wall_s for run in own),
             "worst_evaluation": min(evaluations, default=None),
         }
@@ -200,6 +240,7 @@ def print_table(rows: Sequence[dict[str, Any]]) -> None:
         "env_steps": 11,
         "produced_per_s": 15,
         "consumed_per_s": 15,
+        "compile_s": 11,
         "wall_s": 9,
         "worst_evaluation": 17,
     }
@@ -233,16 +274,18 @@ def _contenders(options: argparse.Namespace, directory: Path) -> list[Callable[[
     contenders: list[Callable[[int], Run]] = []
     algorithm = options.algorithm
     config = options.config or CONFIGS[algorithm]
+    if options.recipe == "ours":
+        recipe_of(config).write(directory / RECIPE)
     if options.tianji:
-        contenders.append(
-            lambda seed: run_tianji(options.tianji, config, THRESHOLDS[algorithm], seed, directory)
-        )
+        threshold = THRESHOLDS[algorithm]
+        contenders.append(functools.partial(run_tianji, options.tianji, config, threshold, directory))
     for peer in TAKE_PART[algorithm]:
         python = getattr(options, peer.replace("-", "_"))
         if python:
-            contenders.append(
-                lambda seed, peer=peer, python=python: run_peer(peer, python, algorithm, seed, directory)  # type: ignore[misc]
-            )
+            more = ["--algorithm", algorithm] if peer in HAS_ALGORITHM else []
+            if options.recipe == "ours":
+                more += ["--recipe", str(directory / RECIPE)]
+            contenders.append(functools.partial(run_peer, peer, python, more, directory))
     return contenders
 
 
@@ -252,6 +295,7 @@ def main() -> None:
     )
     parser.add_argument("--tianji", metavar="COMMAND", help="the tianji command; left out: not run")
     parser.add_argument("--algorithm", choices=CONFIGS, default="ppo")
+    parser.add_argument("--recipe", choices=("ours", "theirs"), default="theirs", help="how peers train PPO")
     parser.add_argument("--config", help="what tianji trains (default: that algorithm's)")
     for peer, (script, title) in PEERS.items():
         parser.add_argument(f"--{peer}", metavar="PYTHON", help=f"runs {title} ({script}); left out: not run")
@@ -260,8 +304,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="keeps logs and results here (default: a temporary folder)")
     parser.add_argument("--json", metavar="PATH", help="also writes all runs and the table to this file")
     options = parser.parse_args()
+    if options.recipe == "ours" and options.algorithm != "ppo":
+        parser.error(f"--recipe ours is for --algorithm ppo, not {options.algorithm}")
     for peer in PEERS:
-        if getattr(options, peer.replace("-", "_")) and peer not in TAKE_PART[options.algorithm]:
+        if not getattr(options, peer.replace("-", "_")):
+            continue
+        if options.recipe == "ours" and peer not in TAKES_RECIPE:
+            parser.error(f"--{peer} trains by its own recipe alone; by ours do {', '.join(TAKES_RECIPE)}")
+        if peer not in TAKE_PART[options.algorithm]:
             own = [algorithm for algorithm, peers in TAKE_PART.items() if peer in peers]
             parser.error(
                 f"--{peer} takes no part in --algorithm {options.algorithm}; it does in {' and '.join(own)}"
@@ -282,8 +332,13 @@ def main() -> None:
             print_progress(runs[-1])
     rows = summarise(runs)
     print_table(rows)
+    differs = {run.contender: run.details.get("differs", []) for run in runs}
+    for contender, words in differs.items():
+        for word in words:
+            print(f"# {contender} is not by the recipe: {word}")
     if options.json:
-        document = {"environment": environment, "rows": rows, "runs": [asdict(run) for run in runs]}
+        document = {"environment": environment, "recipe": options.recipe, "differs": differs, "rows": rows}
+        document["runs"] = [asdict(run) for run in runs]
         Path(options.json).write_text(json.dumps(document, indent=2) + "\n")
 
 

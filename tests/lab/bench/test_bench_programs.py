@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import runpy
 import sys
+import tomllib
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +28,24 @@ ROOT = Path(__file__).parents[3]
             ["peers/compare.py", "--tianji", "tianji", "--envpool", "python"],
             2,
             "--envpool takes no part in --algorithm ppo; it does in pong",
+        ),
+        (
+            ["peers/compare.py", "--recipe", "ours", "--rllib", "python"],
+            2,
+            "--rllib trains by its own recipe alone; by ours do sb3, sbx, serial",
+        ),
+        (
+            [
+                "peers/compare.py",
+                "--recipe",
+                "ours",
+                "--tianji",
+                "tianji",
+                "--config",
+                "configs/dqn_cartpole.toml",
+            ],
+            1,
+            "configs/dqn_cartpole.toml: --recipe ours takes PPO with mlp_actor_critic and one learner",
         ),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
@@ -64,6 +83,32 @@ def test_a_training_without_100_episodes_has_no_figures(
     monkeypatch.setattr(program, "read_summary", lambda _run: summary)
     with pytest.raises(RunFailed, match="PPO ended before 100 episodes or one update: --env-steps 4096"):
         program.train(program.Trial("PPO", 1, 1e-3, 1), 4096, tmp_path)
+
+
+@pytest.fixture
+def compare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "peers"))
+    yield importlib.import_module("compare")
+    for name in ("compare", "recipe"):
+        sys.modules.pop(name)
+
+
+def test_peers_are_handed_the_config_and_told_what_they_cannot_be(compare: Any, tmp_path: Path) -> None:
+    shipped = (ROOT / "configs" / "ppo_cartpole.toml").read_text()
+    config, handed = tmp_path / "config.toml", tmp_path / "recipe.json"
+    config.write_text(shipped.replace("[training]", "[training]\ntarget_kl = 0.02\nentropy_coef = 0.003"))
+    recipe = compare.recipe_of(str(config))
+    recipe.write(handed)
+    told = compare.Recipe.read(str(handed))
+    assert told == recipe
+    sections = tomllib.loads(config.read_text())
+    for section in (sections["training"], sections["model"]):
+        for name, value in section.items():
+            if name not in {"target_kl", "type"}:
+                assert getattr(told, name) == (tuple(value) if isinstance(value, list) else value)
+    assert (told.num_envs, told.steps, told.env_steps) == (64, 64, 500_000)
+    assert told.left_out == ("without target_kl = 0.02",)
+    assert [told.remaining(steps) for steps in (0, 125_000, 600_000)] == [1.0, 0.75, 0.0]
 
 
 @pytest.fixture
