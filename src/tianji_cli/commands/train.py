@@ -53,6 +53,13 @@ MOST_RANGES: Final = 4
 ConfigToTrain = Annotated[
     str | None, typer.Argument(metavar="[CONFIG]", help="A TOML file, or a shipped one's name.")
 ]
+Env = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="Train here by defaults, without a file."),
+]
+Agent = Annotated[
+    str | None, typer.Option(metavar="NAME", help="With --env: ppo (the default), dqn, sac or td3.")
+]
 Resume = Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a run from its last checkpoint.")]
 RunIn = Annotated[
     Path | None, typer.Option("--run", metavar="DIR", help="Use the directory that `tianji launch` made.")
@@ -71,6 +78,8 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Print who would run whe
 def train(  # noqa: PLR0913 - the options of a command are its parameters
     config: ConfigToTrain = None,
     *,
+    env: Env = None,
+    agent: Agent = None,
     overrides: Override = None,
     name: Name = None,
     out: Runs = None,
@@ -83,7 +92,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
     quiet: Quiet = False,
     json_to: Json = None,
 ) -> int:
-    """Run a job from a config, or go on with an earlier run.
+    """Run a job from a config or by defaults for an environment, or go on with an earlier run.
 
     Started by mpiexec or srun with several tasks, all ranks come here: the first is the root, the others
     serve it.
@@ -97,8 +106,7 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         return serve(launch)
     with ExitStack() as stack:
         world = stack.enter_context(World(launch)) if launch is not None and launch.size > 1 else None
-        if (config is None) == (resume is None):
-            raise UsageError("name a config to train, or a run to go on with (--resume RUN), and not both")
+        _check_one_job(config, env, agent, resume)
         remove_stale()
         overrides = list(overrides or ())
         keys = {"distribution.transport": transport, "distribution.device": device, "experiment.name": name}
@@ -107,7 +115,10 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         earlier = RunDirectory.find(resume, place) if resume is not None else None
         if earlier is not None:
             earlier.check()  # Its config names modules that will run.
-        job = load_config(str(earlier.config) if earlier else str(config), overrides)
+        if env is None:
+            job = load_config(str(earlier.config) if earlier else str(config), overrides)
+        else:
+            job = _by_defaults(env, agent, overrides)
         if earlier is not None and not dry_run:
             _check_earlier(earlier)
             if _is_at_its_goal(job, earlier, json_to):
@@ -139,6 +150,28 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         result = run_session(request)
         print_result(result.summary, run, json_to, goes_on=_goes_on(result.summary, job, run))
         return _exit_status(result, world)
+
+
+def _check_one_job(config: str | None, env: str | None, agent: str | None, resume: str | None) -> None:
+    """Refuse a command line that says no job, or several.
+
+    Raises:
+        UsageError: says what would be right.
+    """
+    if (config, env, resume).count(None) != 2:
+        raise UsageError(
+            "name a config to train, an environment (--env ID) or a run to go on with (--resume RUN), "
+            "and not several of them"
+        )
+    if agent is not None and env is None:
+        raise UsageError("--agent goes with --env; a config says it itself, as agent.type")
+
+
+def _by_defaults(env: str, agent: str | None, overrides: Sequence[str]) -> JobConfig:
+    # It imports gymnasium, which a config that is wrong is refused without.
+    from tianji_cli.config.without_file import config_without_file  # noqa: PLC0415
+
+    return config_without_file(env, agent or "ppo", overrides)
 
 
 def _exit_status(result: Result, world: World | None) -> int:

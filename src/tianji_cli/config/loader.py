@@ -61,7 +61,18 @@ def load_config(path: str, overrides: Sequence[str] = (), cores: int | None = No
     Raises:
         ConfigError: with every problem that was found.
     """
-    tree = read(path, overrides)
+    return resolve(read(path, overrides), cores)
+
+
+def resolve(tree: Tree, cores: int | None = None) -> JobConfig:
+    """Make a config of what files and options say, and make sure that it can be run.
+
+    Args:
+        cores: of each host, for what they leave to the machine; those this process may use by default.
+
+    Raises:
+        ConfigError: with every problem that was found.
+    """
     tree.values.setdefault("experiment", {})
     if isinstance(tree.values["experiment"], dict):
         tree.values["experiment"].setdefault("name", tree.files[0].stem.strip())

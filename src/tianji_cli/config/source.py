@@ -179,6 +179,25 @@ def read(name: str, overrides: Sequence[str] = ()) -> Tree:
     layers = list(_chain(found, tree.files))
     for path, table in reversed(layers):
         tree.merge(table, shown(path))
+    return _overridden(tree, overrides)
+
+
+def lay_over(tables: Sequence[Mapping[str, Any]], origin: str, overrides: Sequence[str] = ()) -> Tree:
+    """Merge tables that no file says, later ones over earlier ones, and lay ``--set`` over them.
+
+    Args:
+        origin: what messages name in place of a file, such as an option of the command.
+
+    Raises:
+        ConfigError: ``--set`` has a value that is too large or lies too deep.
+    """
+    tree = Tree(files=[Path(origin)])
+    for table in tables:
+        tree.merge(table, origin)
+    return _overridden(tree, overrides)
+
+
+def _overridden(tree: Tree, overrides: Sequence[str]) -> Tree:
     for override in overrides:
         apply_override(tree, override)
     _check_values(tree)

@@ -59,7 +59,13 @@ def test_without_arguments_the_help_is_shown() -> None:
         (("lst",), "Did you mean 'list'?"),
         (("train", "--dry"), "--dry"),
         (("train",), "name a config to train"),
-        (("train", "configs/ppo_cartpole.toml", "--resume", "x"), "not both"),
+        (("train", "configs/ppo_cartpole.toml", "--resume", "x"), "and not several of them"),
+        (("train", "configs/ppo_cartpole.toml", "--env", "CartPole-v1"), "and not several of them"),
+        (("train", "--resume", "x", "--env", "CartPole-v1"), "and not several of them"),
+        (("train", "configs/ppo_cartpole.toml", "--agent", "ppo"), "--agent goes with --env"),
+        (("train", "--resume", "x", "--agent", "ppo"), "--agent goes with --env"),
+        (("train", "--env", "CartPol-v1"), "did you mean CartPole-v1"),
+        (("train", "--env", "CartPole-v1", "--agent", "sac"), "ppo or dqn would be right"),
         (("train", "configs/ppo_cartpol.toml"), "did you mean 'configs/ppo_cartpole.toml'?"),
         (
             ("train", "configs/ppo_cartpole.toml", "--set", "training.gama=1"),
@@ -121,6 +127,16 @@ def test_an_unforeseen_exception_is_a_failure_told_in_two_lines(
 def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     done = tianji("train", "configs/ppo_cartpole.toml", "--dry-run", cwd=tmp_path)
     assert done.returncode == 0
+    assert "buffer + learner" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("agent", [(), ("--agent", "dqn")])
+def test_a_dry_run_without_a_file_builds_what_the_defaults_say(
+    tmp_path: Path, agent: tuple[str, ...]
+) -> None:
+    done = tianji("train", "--env", "CartPole-v1", *agent, "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     assert "buffer + learner" in done.stdout
     assert list(tmp_path.iterdir()) == []
 

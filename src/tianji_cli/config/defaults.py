@@ -1,0 +1,250 @@
+"""What `tianji train --env ID` trains with: settings that have to learn before anyone has tuned them.
+
+They follow from what an environment shows and takes, from the agent and from the number of cores, and never
+from the environment's id. ``docs/defaults.md`` has them in a table with their reasons; a key that is not
+here is as the schema has it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+
+from tianji_algos import registry as algorithms
+from tianji_algos.models.images import image_shape, is_picture
+from tianji_cli.errors import UsageError
+from tianji_plugins import did_you_mean
+
+Table = dict[str, Any]
+
+STEPS: Final = 1_000_000
+STEPS_OF_IMAGES: Final = 10_000_000
+"""Env steps after which a run ends."""
+
+REPLAY_BYTES: Final = 2**30
+"""What the observations of a replay may take; the rest of a sample is small beside them."""
+SMALLEST_REPLAY: Final = 10_000
+"""Env steps, of observations however large."""
+
+_FRAGMENTS: Final = 4
+"""Of a rollout: 1, 2 or 4 actors share them evenly."""
+
+_NATURE_SIDE: Final = 36
+"""Height and width, in pixels, from which the plain convolutions have something left to see at the end."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an environment shows and takes, of one copy of it.
+
+    Attributes:
+        stack: observations in a row that a policy sees as one.
+    """
+
+    observation: gym.Space[Any]
+    action: gym.Space[Any]
+    stack: int = 1
+
+    @property
+    def has_pictures(self) -> bool:
+        """Observations are images so large that they take convolutions."""
+        return is_picture(self.observation)
+
+    @property
+    def has_measurements(self) -> bool:
+        """Observations are numbers without a scale of their own."""
+        space = self.observation
+        return isinstance(space, gym.spaces.Box) and space.dtype.kind == "f" and self.stack == 1
+
+    @property
+    def is_steered(self) -> bool:
+        """Actions are real numbers."""
+        return isinstance(self.action, gym.spaces.Box) and np.issubdtype(self.action.dtype, np.floating)
+
+
+def usual_steps(seen: Seen) -> int:
+    """Count the env steps after which a run ends that nobody gave an end."""
+    return STEPS_OF_IMAGES if seen.has_pictures else STEPS
+
+
+def defaults(agent: str, seen: Seen, cores: int, env_steps: int | None) -> Table:
+    """Choose the sections of a config other than ``[environment]``'s type and id.
+
+    Args:
+        agent: one of ``AGENTS``.
+        seen: what the environment shows and takes.
+        cores: that this job may use.
+        env_steps: after which the run ends; None if something else ends it.
+
+    Raises:
+        UsageError: there are no defaults for this agent, or it cannot act in this environment.
+    """
+    check_agent(agent)
+    if why := _refusal(agent, seen):
+        raise UsageError(f"--agent {agent}: {why}")
+    table = AGENTS[agent](seen, cores, env_steps)
+    table["experiment"] = {"stop": {"env_steps": usual_steps(seen)}}
+    if seen.has_pictures:
+        table["experiment"]["eval_episodes"] = 10  # They are long.
+    table["agent"] = {"type": agent} | table.get("agent", {})
+    table["training"]["type"] = agent
+    return table
+
+
+def check_agent(agent: str) -> None:
+    """Refuse an agent that has no defaults.
+
+    Raises:
+        UsageError: names those that have.
+    """
+    if agent in AGENTS:
+        return
+    *most, last = AGENTS
+    known = f"{', '.join(most)} or {last}"
+    if agent in algorithms.names("agent"):
+        raise UsageError(f"--agent {agent}: it has no defaults; {known} has, and others take a config")
+    raise UsageError(f"--agent {agent}: no such agent; {did_you_mean(agent, AGENTS, 'agents with defaults')}")
+
+
+def _refusal(agent: str, seen: Seen) -> str:
+    """Say why an agent cannot act here; empty if it can, as far as spaces tell."""
+    if agent == "dqn" and not isinstance(seen.action, gym.spaces.Discrete):
+        return f"it compares single actions, and these are {seen.action}; ppo would be right" + (
+            ", or sac or td3" if seen.is_steered else ""
+        )
+    if agent in {"sac", "td3"}:
+        if not seen.is_steered:
+            single = isinstance(seen.action, gym.spaces.Discrete)
+            right = "ppo or dqn" if single else "ppo"
+            return f"it chooses real numbers, and actions are {seen.action}; {right} would be right"
+        if seen.has_pictures:
+            return f"it has no network for images, {seen.observation}; ppo would be right"
+    return ""
+
+
+def _ppo(seen: Seen, cores: int, env_steps: int | None) -> Table:
+    del env_steps  # The adaptive rate needs no end to fall towards.
+    training: Table = {
+        "rollout_steps": 2048,
+        "minibatch_size": 64 if seen.is_steered else 256,
+        "epochs": 10,
+        "learning_rate": 3e-4 if seen.is_steered else 1e-3,
+        "learning_rate_schedule": "adaptive",
+        "gamma": 0.99,
+        "gae_lambda": 0.95,
+        "clip_range": 0.2,
+        "entropy_coef": 0.0 if seen.is_steered else 0.01,
+        "normalize_observations": seen.has_measurements,
+        "normalize_rewards": True,
+    }
+    if seen.has_pictures:
+        training |= {"epochs": 3, "learning_rate": 3e-4, "clip_range": 0.1, "minibatch_size": 256}
+    num_envs = 16
+    send_size = training["rollout_steps"] // (_FRAGMENTS * num_envs)
+    actors = max(actors for actors in (1, 2, 4) if actors <= max(1, cores - 1))
+    return {
+        "environment": {"num_envs": num_envs},
+        "model": _image_model("cnn_actor_critic", seen) or {"type": "mlp_actor_critic"},
+        "training": training,
+        "distribution": {"actor": {"num": actors, "send_size": send_size}},
+    }
+
+
+def _dqn(seen: Seen, cores: int, env_steps: int | None) -> Table:
+    del cores  # The learner is the slower side: one actor is enough.
+    training: Table = {
+        "replay_ratio": 16.0,
+        "batch_size": 128,
+        "warmup_steps": 2000,
+        "n_step": 3,
+        "gamma": 0.99,
+        "double": True,
+        "target_every": 200,
+        "learning_rate": 1e-3,
+        "publish_every": 10,
+        **_falling_rate(env_steps),
+    }
+    if seen.has_pictures:
+        training |= {
+            "replay_ratio": 2.0,
+            "batch_size": 32,
+            "warmup_steps": SMALLEST_REPLAY,
+            "target_every": 500,
+            "learning_rate": 2.5e-4,
+            "publish_every": 20,
+        }
+    return {
+        "environment": {"num_envs": 8},
+        "agent": {
+            "epsilon_schedule": "linear",
+            "epsilon_start": 1.0,
+            "epsilon_end": 0.02,
+            "epsilon_steps": max(1, (env_steps or usual_steps(seen)) // 10),
+        },
+        "model": _image_model("cnn_q", seen) or {"type": "mlp_q"},
+        "training": training,
+        "distribution": _replay(seen, 200_000, send_size=16),
+    }
+
+
+def _sac(seen: Seen, cores: int, env_steps: int | None) -> Table:
+    return _actor_q("mlp_gaussian_q", seen, cores, env_steps)
+
+
+def _td3(seen: Seen, cores: int, env_steps: int | None) -> Table:
+    return _actor_q("mlp_deterministic_q", seen, cores, env_steps)
+
+
+def _actor_q(model: str, seen: Seen, cores: int, env_steps: int | None) -> Table:
+    del cores, env_steps  # One actor is enough, and the papers' rates are constant.
+    return {
+        "environment": {"num_envs": 4},
+        "model": {"type": model},
+        "training": {
+            "replay_ratio": 256.0,
+            "batch_size": 256,
+            "warmup_steps": 1000,
+            "n_step": 1,
+            "gamma": 0.99,
+            "learning_rate": 3e-4,
+            "target_tau": 0.005,
+            "publish_every": 10,
+        },
+        "distribution": _replay(seen, 1_000_000, send_size=4),
+    }
+
+
+AGENTS: Final[Mapping[str, Callable[[Seen, int, int | None], Table]]] = MappingProxyType(
+    {"ppo": _ppo, "dqn": _dqn, "sac": _sac, "td3": _td3}
+)
+"""What has defaults, by the agent's name."""
+
+
+def _image_model(name: str, seen: Seen) -> Table | None:
+    """Choose the convolutions for images; None if there are none."""
+    image = image_shape(seen.observation) if seen.has_pictures else None
+    if image is None:
+        return None
+    large = min(image.height, image.width) >= _NATURE_SIDE
+    return {"type": name, "encoder": "impala_small" if large else "impala_large"}
+
+
+def _falling_rate(env_steps: int | None) -> Table:
+    """Let the learning rate fall to 0 by the end of the run, if it is known when that is."""
+    if env_steps is None:
+        return {}
+    return {"learning_rate_schedule": "linear", "schedule_steps": env_steps}
+
+
+def _replay(seen: Seen, most: int, send_size: int) -> Table:
+    """Have one actor, and a replay of so many env steps at most, fewer if observations are large."""
+    space = seen.observation
+    bytes_of_one = math.prod(space.shape or ()) * np.dtype(space.dtype).itemsize
+    capacity = max(SMALLEST_REPLAY, min(most, REPLAY_BYTES // max(1, bytes_of_one)))
+    return {"actor": {"num": 1, "send_size": send_size}, "buffer": {"capacity": capacity}}

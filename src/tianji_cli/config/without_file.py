@@ -1,0 +1,141 @@
+"""Makes the config of `tianji train --env ID`: looks at the environment, and lays ``--set`` over defaults.
+
+The environment is built once, in this process, to see its spaces. That imports gymnasium, so this module is
+imported only for a job that has no file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tianji_cli.config.checks import wrong_agent
+from tianji_cli.config.defaults import Seen, check_agent, defaults, usual_steps
+from tianji_cli.config.loader import check_environment, find_extensions, known_sections, resolve, validated
+from tianji_cli.config.schema import Environment, JobConfig
+from tianji_cli.config.source import KeyPath, Tree, lay_over
+from tianji_cli.errors import ConfigError, UsageError, describe
+from tianji_envs import registry as environments
+from tianji_envs.errors import EnvironmentFailure, UnknownEnvironmentError
+
+ORIGIN: Final = "--env"
+"""What messages name in place of a file."""
+
+_SAID_BEFORE: Final[dict[KeyPath, str]] = {
+    ("environment", "type"): "--env",
+    ("environment", "id"): "--env",
+    ("agent", "type"): "--agent",
+}
+"""Keys that the defaults depend on, and the options that say them."""
+
+
+def config_without_file(
+    env: str, agent: str, overrides: Sequence[str] = (), cores: int | None = None
+) -> JobConfig:
+    """Choose a config for an environment, and make sure that it can be run.
+
+    Args:
+        env: an id of gymnasium, a game of Atari, or ``"my_module:MyEnv"``.
+        overrides: the values of ``--set``, which win.
+        cores: that the job may use; those this process may use by default.
+
+    Raises:
+        UsageError: the agent has no defaults, or cannot act in this environment.
+        ConfigError: with every problem that was found.
+    """
+    check_agent(agent)
+    cores = cores or len(os.sched_getaffinity(0))
+    environment = _find_environment(env, overrides)
+    seen = _look(env, agent, environment)
+    own: dict[str, Any] = {"environment": _named(environment), "experiment": {"name": _run_name(env, agent)}}
+
+    def tree_for(env_steps: int | None) -> Tree:
+        return lay_over([defaults(agent, seen, cores, env_steps), own], ORIGIN, overrides)
+
+    usual = usual_steps(seen)
+    tree = tree_for(usual)
+    wanted = _steps_of(tree)
+    return resolve(tree if wanted == usual else tree_for(wanted), cores)
+
+
+def _find_environment(env: str, overrides: Sequence[str]) -> Environment:
+    """Find what is to be built; the modules that it lies in are importable then.
+
+    Raises:
+        ConfigError: there is no such environment, or ``--set`` does not fit it or the command line.
+    """
+    find_extensions(lay_over([{"environment": {"type": "gym", "id": env}}], ORIGIN, overrides))
+    tree = lay_over([{"environment": _kind_of(env)}], ORIGIN, overrides)
+    known_sections(tree, list(JobConfig.model_fields))
+    table = tree.values["environment"]
+    environment = None
+    if isinstance(table, dict):
+        for path, option in _SAID_BEFORE.items():
+            if tree.origin(path) == "--set":
+                tree.problem(path, f"{option} says it", "leave one of them out")
+        environment = validated(tree, ("environment",), Environment, table)
+        check_environment(tree)
+    if tree.problems or environment is None:
+        raise ConfigError(tree.problems)
+    return environment
+
+
+def _kind_of(env: str) -> dict[str, str]:
+    """Say which type of environment has an id; gymnasium's if none has, whose message names the nearest."""
+    try:
+        environments.find("gym").check_id(env)
+    except UnknownEnvironmentError:
+        other = {"type": env} if ":" in env else {"type": "atari", "id": env}
+        if _exists(other):
+            return other
+    except Exception:  # noqa: BLE001, S110 - a module of the user's may raise anything; it is checked again
+        pass
+    return {"type": "gym", "id": env}
+
+
+def _exists(kind: dict[str, str]) -> bool:
+    try:
+        environments.find(kind["type"]).check_id(kind.get("id", ""))
+    except EnvironmentFailure:
+        return False
+    return True
+
+
+def _look(env: str, agent: str, environment: Environment) -> Seen:
+    """Build one copy, and note what it shows and takes.
+
+    Raises:
+        UsageError: it cannot be built, or is a team's.
+    """
+    factory = environments.find(environment.type)
+    try:
+        vector = factory.make(environment.id or "", 1, environment.max_episode_steps, environment.options)
+    except EnvironmentFailure as error:
+        raise UsageError(f"--env {env}: {error}") from error
+    except Exception as error:
+        raise UsageError(f"--env {env} cannot be built: {describe(error)}") from error
+    try:
+        if vector.agents:
+            what, right = wrong_agent(agent, env, team=True)
+            raise UsageError(f"{what}; a config with {right}")
+        return Seen(vector.observation_space, vector.action_space, vector.stack)
+    finally:
+        vector.close()
+
+
+def _named(environment: Environment) -> dict[str, str]:
+    return {"type": environment.type} | ({} if environment.id is None else {"id": environment.id})
+
+
+def _run_name(env: str, agent: str) -> str:
+    """Name the run after what trains where, as a directory can be called."""
+    return f"{agent}_{re.sub(r'[^A-Za-z0-9.-]+', '_', env.rpartition(':')[2])}"
+
+
+def _steps_of(tree: Tree) -> int | None:
+    """Read after how many env steps the run ends; None if something else ends it, or it is no number."""
+    stop = tree.values["experiment"].get("stop")
+    steps = stop.get("env_steps") if isinstance(stop, dict) else None
+    return int(steps) if isinstance(steps, int | float) and 1 <= steps < 2**63 else None

@@ -1,0 +1,60 @@
+"""An environment of whatever spaces a test asks for, by their name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import gymnasium as gym
+import numpy as np
+
+from tianji_envs.core import BaseEnv
+from tianji_envs.team import TeamSpace
+
+OBSERVATIONS: Final[Mapping[str, gym.Space[Any]]] = {
+    "numbers": gym.spaces.Box(-1.0, 1.0, (4,), np.float32),
+    "board": gym.spaces.Box(0, 1, (10, 10, 4), np.bool_),
+    "map": gym.spaces.Box(0, 255, (7, 7, 3), np.uint8),
+    "choice": gym.spaces.Discrete(16),
+    "choices": gym.spaces.MultiDiscrete([3, 4]),
+    "small picture": gym.spaces.Box(0, 255, (16, 16, 3), np.uint8),
+    "picture": gym.spaces.Box(0, 255, (84, 84), np.uint8),
+    "large picture": gym.spaces.Box(0, 255, (210, 160, 3), np.uint8),
+}
+ACTIONS: Final[Mapping[str, gym.Space[Any]]] = {
+    "one of": gym.spaces.Discrete(3),
+    "several of": gym.spaces.MultiDiscrete([2, 3]),
+    "numbers": gym.spaces.Box(-2.0, 2.0, (2,), np.float32),
+}
+
+
+class Shown(BaseEnv):
+    """Shows zeros, and pays nothing."""
+
+    def __init__(self, observation: str = "numbers", action: str = "one of") -> None:
+        self.observation_space = OBSERVATIONS[observation]
+        self.action_space = ACTIONS[action]
+
+    def reset(self, seed: int | None = None) -> Any:  # noqa: ARG002 - the contract's
+        return self._zeros()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool]:  # noqa: ARG002 - the contract's
+        return self._zeros(), 0.0, False, False
+
+    def _zeros(self) -> Any:
+        space = self.observation_space
+        return np.zeros(space.shape or (), space.dtype)
+
+
+class Other(Shown):
+    """The same under another name."""
+
+
+class Team(Shown):
+    """Two agents."""
+
+    agents = ("a", "b")
+
+    def __init__(self) -> None:
+        self.observation_space = TeamSpace(2, 3, 4)
+        self.action_space = gym.spaces.MultiDiscrete([4, 4])

@@ -1,0 +1,205 @@
+"""`tianji train --env ID`: every environment that an agent can act in gets a config that can be trained."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli.config.shown_spaces import ACTIONS, OBSERVATIONS
+
+from tianji_algos import registry as algorithms
+from tianji_cli.config.defaults import AGENTS, REPLAY_BYTES, SMALLEST_REPLAY, Seen, defaults
+from tianji_cli.config.loader import dump_config, load_config
+from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.without_file import config_without_file
+from tianji_cli.errors import ConfigError, UsageError
+from tianji_cli.plan.plan import make_plan
+from tianji_cli.plan.spec import JobSpec
+from tianji_cli.worker.parts import Parts
+
+SHOWN = "cli.config.shown_spaces:Shown"
+STEERED = {"ppo", "sac", "td3"}
+"""Agents that choose real numbers."""
+PICTURES = [name for name in OBSERVATIONS if "picture" in name]
+
+
+@pytest.fixture(autouse=True)
+def path_is_restored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.chdir(tmp_path)
+
+
+def fits(agent: str, observation: str, action: str) -> bool:
+    acts = {"ppo": set(ACTIONS), "dqn": {"one of"}, "sac": {"numbers"}, "td3": {"numbers"}}[agent]
+    return action in acts and (agent in {"ppo", "dqn"} or observation not in PICTURES)
+
+
+def chosen(agent: str, observation: str, action: str, *overrides: str, cores: int = 2) -> JobConfig:
+    spaces = [f"environment.options.observation={observation}", f"environment.options.action={action}"]
+    return config_without_file(SHOWN, agent, [*spaces, *overrides], cores)
+
+
+FITTING = [
+    (agent, observation, action)
+    for agent in AGENTS
+    for observation in OBSERVATIONS
+    for action in ACTIONS
+    if fits(agent, observation, action)
+]
+
+
+@pytest.mark.parametrize(("agent", "observation", "action"), FITTING)
+def test_what_is_chosen_can_be_built(agent: str, observation: str, action: str, tmp_path: Path) -> None:
+    config = chosen(agent, observation, action)
+    plan = make_plan(config)
+    parts = Parts(JobSpec("", dump_config(config), plan, tmp_path, tmp_path), config, plan.processes[1], 0)
+    model = parts.model()
+    parts.agent(model, config.environment.num_envs, 0)
+    assert parts.layout.nbytes > 0
+    assert algorithms.load("embryo", agent)(parts.spaces, model, config.training.settings, 0)
+
+
+@pytest.mark.parametrize(
+    ("agent", "observation", "action"),
+    [
+        (agent, observation, action)
+        for agent in AGENTS
+        for observation in ("numbers", "picture")
+        for action in ACTIONS
+        if not fits(agent, observation, action)
+    ],
+)
+def test_an_agent_that_cannot_act_there_is_refused_in_a_sentence_with_those_that_can(
+    agent: str, observation: str, action: str
+) -> None:
+    with pytest.raises(UsageError, match=rf"^--agent {agent}: [^\n]+ would be right[^\n]*$"):
+        chosen(agent, observation, action)
+
+
+def settings_of(config: JobConfig) -> dict[str, Any]:
+    """All that a config says, but for the names of run and environment."""
+    said = config.model_dump(mode="json")
+    del said["experiment"]["name"], said["environment"]["type"]
+    return said
+
+
+@pytest.mark.parametrize("agent", AGENTS)
+def test_environments_that_show_and_take_the_same_get_the_same_settings(agent: str) -> None:
+    action = "numbers" if agent in STEERED else "one of"
+    options = [f"environment.options.action={action}"]
+    one = config_without_file(SHOWN, agent, options, 2)
+    other = config_without_file(SHOWN.replace("Shown", "Other"), agent, options, 2)
+    assert settings_of(one) == settings_of(other)
+    assert (one.experiment.name, other.experiment.name) == (f"{agent}_Shown", f"{agent}_Other")
+
+
+@pytest.mark.parametrize(("agent", "observation", "action"), FITTING)
+@pytest.mark.parametrize("cores", [1, 2, 3, 5, 64])
+def test_more_cores_get_more_actors_and_nothing_else(
+    agent: str, observation: str, action: str, cores: int
+) -> None:
+    seen = Seen(OBSERVATIONS[observation], ACTIONS[action])
+    few, many = (defaults(agent, seen, number, 10**6) for number in (1, cores))
+    actors = {1: 1, 2: 1, 3: 2, 5: 4, 64: 4}[cores] if agent == "ppo" else 1
+    assert many["distribution"]["actor"].pop("num") == actors
+    assert few["distribution"]["actor"].pop("num") == 1
+    assert few == many
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3, 4, 8, 64])
+def test_actors_in_step_share_a_rollout_evenly(cores: int) -> None:
+    config = chosen("ppo", "numbers", "one of", "distribution.mode=sync", cores=cores)
+    assert config.fragments_per_rollout % config.distribution.actor.num == 0
+
+
+def test_networks_and_normalisation_follow_what_is_seen() -> None:
+    models = {name: chosen("ppo", name, "one of").model for name in OBSERVATIONS}
+    assert {name for name, model in models.items() if model.type == "cnn_actor_critic"} == set(PICTURES)
+    encoders = {name: models[name].settings.model_dump()["encoder"] for name in PICTURES}
+    assert encoders["small picture"] == "impala_large"
+    assert encoders["picture"] == encoders["large picture"] == "impala_small"
+    filtered = {
+        name
+        for name in OBSERVATIONS
+        if chosen("ppo", name, "one of").training.settings.model_dump()["normalize_observations"]
+    }
+    assert filtered == {"numbers"}
+
+
+def test_a_replay_is_as_large_as_memory_for_its_observations_allows() -> None:
+    capacity = {name: chosen("dqn", name, "one of").distribution.buffer.capacity for name in OBSERVATIONS}
+    assert capacity["numbers"] == 200_000
+    assert capacity["picture"] == REPLAY_BYTES // (84 * 84)
+    assert capacity["large picture"] == REPLAY_BYTES // (210 * 160 * 3) >= SMALLEST_REPLAY
+    assert chosen("sac", "numbers", "numbers").distribution.buffer.capacity == 1_000_000
+
+
+def test_schedules_end_with_the_run_and_stay_where_its_end_is_not_known() -> None:
+    usual = chosen("dqn", "numbers", "one of")
+    assert usual.experiment.stop.targets == {"env_steps": 1_000_000.0}
+    assert usual.training.settings.model_dump()["schedule_steps"] == 1_000_000
+    short = chosen("dqn", "numbers", "one of", "experiment.stop.env_steps=5e4")
+    assert short.training.settings.model_dump()["schedule_steps"] == 50_000
+    assert short.agent.settings.model_dump()["epsilon_steps"] == 5_000
+    endless = chosen("dqn", "numbers", "one of", "experiment.stop={ wall_s = 9 }")
+    assert endless.training.settings.model_dump()["learning_rate_schedule"] == "constant"
+    both = chosen("dqn", "numbers", "one of", "experiment.stop.wall_s=9")
+    assert both.experiment.stop.targets == {"env_steps": 1_000_000.0, "wall_s": 9.0}
+
+
+def test_set_wins_over_defaults_and_the_config_loads_again_as_it_is(tmp_path: Path) -> None:
+    config = chosen("ppo", "numbers", "numbers", "training.gamma=0.9", "experiment.name=mine")
+    assert config.training.settings.model_dump()["gamma"] == 0.9
+    assert config.experiment.name == "mine"
+    (tmp_path / "config.toml").write_text(dump_config(config))
+    assert load_config(str(tmp_path / "config.toml")) == config
+
+
+def test_ids_of_gymnasium_come_first_and_games_of_atari_after_them() -> None:
+    cartpole = config_without_file("CartPole-v1", "ppo", (), 2)
+    assert (cartpole.environment.type, cartpole.environment.id) == ("gym", "CartPole-v1")
+    pytest.importorskip("ale_py")
+    pong = config_without_file("Pong", "dqn", (), 2)
+    assert (pong.environment.type, pong.environment.id) == ("atari", "Pong")
+    assert pong.model.type == "cnn_q"
+    assert pong.experiment.stop.env_steps == 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("env", "override", "said"),
+    [
+        ("CartPol-v1", "", "--env: environment.id: gymnasium has no environment 'CartPol-v1'; did you mean"),
+        ("no_such_module:X", "", "--env: environment.id: 'no_such_module:X': cannot import"),
+        ("CartPole-v1", "environment.id=Acrobot-v1", "--set: environment.id: --env says it; leave one"),
+        ("CartPole-v1", "agent.type=dqn", "--set: agent.type: --agent says it; leave one of them out"),
+        ("CartPole-v1", 'agent={ type = "dqn" }', "--set: agent.type: --agent says it; leave one"),
+        ("CartPole-v1", "environment=3", "--set: environment: 3 is no section; write [environment]"),
+        ("CartPole-v1", "environment.num_env=3", "--set: environment.num_env: unknown key; did you mean"),
+        ("CartPole-v1", "training.gama=3", "--set: training.gama: unknown key; did you mean 'gamma'?"),
+        ("CartPole-v1", "training.rollout_steps=1000", "--set: training.rollout_steps: a rollout of 1000"),
+        ("CartPole-v1", "experiment.stop.env_steps=2", "--set: experiment.stop.env_steps: 2 steps end"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_that_names_the_option(env: str, override: str, said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        config_without_file(env, "ppo", [override] if override else [], 2)
+    [line] = str(refused.value).splitlines()
+    assert line.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("env", "agent", "said"),
+    [
+        ("CartPole-v1", "pppo", "--agent pppo: no such agent; did you mean 'ppo'?"),
+        ("CartPole-v1", "impala", "--agent impala: it has no defaults; ppo, dqn, sac or td3 has"),
+        (SHOWN.replace("Shown", "Team"), "ppo", "'ppo' acts for a single agent, and cli.config.shown_spaces"),
+        ("Blackjack-v1", "ppo", "--env Blackjack-v1: Blackjack-v1: observation_space is Tuple"),
+    ],
+)
+def test_where_no_defaults_are_possible_a_sentence_says_why(env: str, agent: str, said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        config_without_file(env, agent, (), 2)
+    assert str(refused.value).startswith(said)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,32 @@
+"""A training without a config file, from its first step to going on with it."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+from cli.lifecycle.conftest import Run
+
+
+def test_defaults_train_save_their_whole_config_and_are_resumed(workplace: Any) -> None:
+    small = (
+        *("--set", "training.rollout_steps=512", "--set", "distribution.actor.send_size=16"),
+        *("--set", "training.epochs=2", "--set", "environment.num_envs=8"),
+        *("--set", "experiment.plots=false", "--set", "experiment.eval_episodes=2", "--quiet"),
+    )
+    ends = ("--set", "experiment.stop.env_steps=1_200")
+    command = workplace.command("train", "--env", "CartPole-v1", "--out", "out", *small, *ends)
+    run = Run(workplace.place / "out/ppo_CartPole-v1/1", command)
+
+    summary = run.finish()
+
+    assert summary["status"] == "finished"
+    assert summary["env_steps"] >= 1200
+    assert summary["updates"] > 0
+    config = tomllib.loads((run.path / "config.toml").read_text())
+    assert config["environment"]["id"] == "CartPole-v1"
+    assert config["training"]["rollout_steps"] == 512
+    assert config["training"]["normalize_observations"] is True
+
+    resumed = workplace.resume(run, "--set", "experiment.stop.env_steps=1_900").finish()
+    assert resumed["env_steps"] >= 1900
