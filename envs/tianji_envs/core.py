@@ -102,6 +102,8 @@ class VectorEnvironment(ABC):
         won: whether the step ended an episode that the team won, ``[N]`` bool, written with every step;
             None: nothing is won here.
         left_out: names of parts of an observation that are text, which no network takes.
+        metrics: the numbers that were asked for, of each episode (or game) that ended with the step,
+            ``[N, K]`` float32; of others anything. None: none were asked for.
         heuristic: a policy made by hand, from observations ``[N]`` to actions, that a learned one can be
             compared with; None: there is none.
     """
@@ -115,6 +117,7 @@ class VectorEnvironment(ABC):
     agents: tuple[str, ...] = ()
     won: npt.NDArray[np.bool_] | None = None
     left_out: tuple[str, ...] = ()
+    metrics: npt.NDArray[np.float32] | None = None
     heuristic: Callable[[Array], Array] | None = None
 
     @abstractmethod
@@ -160,11 +163,14 @@ class EnvironmentFactory(ABC):
         makes_teams: all its environments are teams, or none is; None: only an environment says so.
         takes_wrappers: ``make`` takes ``wrappers``, functions from one ``gymnasium.Env`` to another, and puts
             them around each environment, the first innermost. They are given only where the config has some.
+        takes_metrics: ``make`` takes ``metrics``, names of numbers in an environment's ``info``, and its
+            ``VectorEnvironment`` has them as ``metrics``. They are given only where the config has some.
     """
 
     wants_fresh_process: ClassVar[bool] = False
     makes_teams: ClassVar[bool | None] = None
     takes_wrappers: bool = False
+    takes_metrics: bool = False
 
     @abstractmethod
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it

@@ -103,6 +103,7 @@ class GymFactory(EnvironmentFactory):
 
     makes_teams: ClassVar[bool | None] = False
     takes_wrappers = True
+    takes_metrics = True
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Look the id up in gymnasium's registry, and import what it leads to."""
@@ -113,7 +114,7 @@ class GymFactory(EnvironmentFactory):
         except MISSING as cause:
             raise missing(id, cause) from cause
 
-    def make(
+    def make(  # noqa: PLR0913 - what every factory is asked for, and what only this one takes
         self,
         id: str,  # noqa: A002 - the config's word for it
         num_envs: int,
@@ -124,16 +125,18 @@ class GymFactory(EnvironmentFactory):
         evaluation: bool = False,  # noqa: ARG002 - episodes are whole, and rewards the environment's own
         threads: int = 1,  # noqa: ARG002 - all are stepped by the caller's thread
         wrappers: Sequence[Wrap] = (),
+        metrics: Sequence[str] = (),
     ) -> VectorEnvironment:
         """Build the environment's own vector where it has a fitting one, else N single ones.
 
-        Wrappers go around single ones.
+        Wrappers go around single ones, and metrics are read from their infos.
         """
         spec = find_spec(id)
         keywords = dict(options or {}) | ({"render_mode": "rgb_array"} if render else {})
         try:
-            own = None if wrappers else _own_vector(spec, num_envs, max_episode_steps, keywords)
-            return own or _serial(spec, num_envs, max_episode_steps, keywords, wrappers)
+            singly = wrappers or metrics
+            own = None if singly else _own_vector(spec, num_envs, max_episode_steps, keywords)
+            return own or _serial(spec, num_envs, max_episode_steps, keywords, wrappers, metrics)
         except EnvironmentFailure:
             raise
         except MISSING as cause:
@@ -168,6 +171,7 @@ def _serial(
     max_episode_steps: int | None,
     keywords: dict[str, Any],
     wrappers: Sequence[Wrap],
+    metrics: Sequence[str],
 ) -> VectorEnvironment:
     # Each of gymnasium's wrappers costs a call per step; the vector counts the steps of all itself.
     bare = copy.deepcopy(spec)
@@ -179,7 +183,7 @@ def _serial(
     def create() -> GymnasiumEnv:
         return GymnasiumEnv(wrapped(gymnasium.make(bare, **keywords), wrappers, limit))
 
-    return SerialVectorEnvironment(spec.id, create, num_envs, None if wrappers else limit)
+    return SerialVectorEnvironment(spec.id, create, num_envs, None if wrappers else limit, metrics)
 
 
 class OwnVectorEnvironment(VectorEnvironment):

@@ -87,7 +87,8 @@ def _check_make(type: str, factory: type[EnvironmentFactory]) -> None:  # noqa: 
     parameters = inspect.signature(factory.make).parameters
     if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values()):
         return
-    wanted = ["evaluation", "threads", *(["wrappers"] if factory.takes_wrappers else [])]
+    wanted = ["evaluation", "threads"]
+    wanted += ["wrappers"] * factory.takes_wrappers + ["metrics"] * factory.takes_metrics
     lacking = [f"{name}=" for name in wanted if name not in parameters]
     if lacking:
         raise BrokenEnvironmentError(f"{type}: {factory.__name__}.make() should take {' and '.join(lacking)}")

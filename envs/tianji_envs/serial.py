@@ -28,6 +28,9 @@ MISSING: Final = (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)
 _OWN_EXTRAS: Final = frozenset({"box2d", "mujoco"})
 """Extras of gymnasium that tianji passes on under the same name."""
 
+_MOST: Final = float(np.finfo(np.float32).max)
+"""The largest number that a fragment has room for."""
+
 Wrap = Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]]
 """What ``environment.wrappers`` names, with its keywords."""
 
@@ -79,10 +82,16 @@ class SerialVectorEnvironment(VectorEnvironment):
 
     Args:
         max_episode_steps: truncate episodes after so many steps; None leaves it to the environment.
+        metrics: keys of the info of ``GymnasiumEnv``, which all are then.
     """
 
     def __init__(
-        self, name: str, create: Callable[[], BaseEnv], num_envs: int, max_episode_steps: int | None = None
+        self,
+        name: str,
+        create: Callable[[], BaseEnv],
+        num_envs: int,
+        max_episode_steps: int | None = None,
+        metrics: Sequence[str] = (),
     ) -> None:
         self.num_envs = num_envs
         self._name = name
@@ -103,6 +112,9 @@ class SerialVectorEnvironment(VectorEnvironment):
         # Lists, because reading and writing single elements of an array costs several times as much.
         self._ended = [False] * num_envs
         self._steps = [0] * num_envs
+        self._measured = [env for env in self._envs if isinstance(env, GymnasiumEnv)] if metrics else []
+        self._asked = metrics
+        self.metrics = np.zeros((num_envs, len(metrics)), np.float32) if metrics else None
         self._unproven = True  # No step was looked at yet: what gives an info for a flag gives it always.
 
     def reset(self, seed: int, observation: Array) -> None:
@@ -150,7 +162,7 @@ class SerialVectorEnvironment(VectorEnvironment):
         """Act in, or begin anew, one environment after the other."""
         # An environment may keep its action; the caller's array is written again before the next step.
         chosen = actions.tolist() if self._acts_are_ints else actions.copy()
-        ended, steps, limit = self._ended, self._steps, self._limit
+        ended, steps, limit, metrics = self._ended, self._steps, self._limit, self.metrics
         unproven, self._unproven = self._unproven, False
         for i, env in enumerate(self._envs):
             if ended[i]:
@@ -173,6 +185,8 @@ class SerialVectorEnvironment(VectorEnvironment):
             terminated[i] = over
             truncated[i] = cut
             ended[i] = over or cut
+            if metrics is not None and ended[i]:
+                metrics[i] = measure(self._name, self._asked, self._measured[i].info)
 
     def _not_a_step(self, result: Any) -> str:
         found = (
@@ -204,12 +218,44 @@ def _fits(seen: Array, dtype: np.dtype[Any]) -> bool:
     return seen.dtype.kind == "i" and dtype.kind == "u" and np.array_equal(seen.astype(dtype), seen)
 
 
+def measure(name: str, wanted: Sequence[str], info: Mapping[str, Any]) -> list[float]:
+    """Read ``environment.metrics`` from the info of an episode's last step.
+
+    Raises:
+        BrokenEnvironmentError: one of them is not there, or no finite number; names those that are.
+    """
+    found = [_number(info.get(key)) for key in wanted]
+    for key, value in zip(wanted, found, strict=True):
+        if value is None:
+            given = f"{key!r} is {info[key]!r}" if key in info else f"there is no {key!r}"
+            numbers = [repr(other) for other, said in info.items() if _number(said) is not None]
+            raise BrokenEnvironmentError(
+                f"{name}: environment.metrics: {given} in the info of an episode's last step, and a finite "
+                f"number or a bool is wanted; such are: {', '.join(numbers) or 'none'}"
+            )
+    return [value for value in found if value is not None]
+
+
+def _number(value: object) -> float | None:
+    """Read a number or bool, of numpy too; None of anything else, and of what float32 has no number for."""
+    if isinstance(value, np.ndarray | np.generic) and value.ndim == 0:
+        value = value.item()
+    if isinstance(value, bool | int | float) and abs(value) <= _MOST:
+        return float(value)
+    return None
+
+
 class GymnasiumEnv(BaseEnv):
-    """A single gymnasium environment, seen as a ``BaseEnv``."""
+    """A single gymnasium environment, seen as a ``BaseEnv``.
+
+    Attributes:
+        info: gymnasium's, of the last step.
+    """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         self._env = env
         self._step = env.step
+        self.info: dict[str, Any] = {}
         self.observation_space = env.observation_space
         self.action_space = env.action_space
 
@@ -224,10 +270,10 @@ class GymnasiumEnv(BaseEnv):
         return result[0]
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool]:
-        """Act once; drops gymnasium's info."""
+        """Act once; gymnasium's info is kept aside."""
         result = self._step(action)
         try:
-            observation, reward, terminated, truncated, _info = result
+            observation, reward, terminated, truncated, self.info = result
         except (TypeError, ValueError) as cause:
             raise BrokenEnvironmentError(not_five(str(self._env), result)) from cause
         return observation, reward, terminated, truncated  # type: ignore[return-value]  # SupportsFloat
@@ -258,14 +304,14 @@ class UserFactory(EnvironmentFactory):
         self._name = name
         self._maker = maker
         # Of a function it shows only when it has made one.
-        self.takes_wrappers = not (inspect.isclass(maker) and issubclass(maker, BaseEnv))
+        self.takes_wrappers = self.takes_metrics = not (inspect.isclass(maker) and issubclass(maker, BaseEnv))
 
     def check_id(self, id: str) -> None:  # noqa: A002 - the config's word for it
         """Refuse all ids."""
         if id:
             raise UnknownEnvironmentError(f"type {self._name!r} is one environment and has no id {id!r}")
 
-    def make(
+    def make(  # noqa: PLR0913 - what every factory is asked for, and what only this one takes
         self,
         id: str,  # noqa: A002 - the config's word for it
         num_envs: int,
@@ -276,6 +322,7 @@ class UserFactory(EnvironmentFactory):
         evaluation: bool = False,  # noqa: ARG002 - episodes are whole, and rewards the environment's own
         threads: int = 1,  # noqa: ARG002 - all are stepped by the caller's thread
         wrappers: Sequence[Wrap] = (),
+        metrics: Sequence[str] = (),
     ) -> VectorEnvironment:
         """Build N of the class, or call the function N times."""
         self.check_id(id)
@@ -292,11 +339,17 @@ class UserFactory(EnvironmentFactory):
                     f"{self._name} returned the same environment twice; each call should make a new one"
                 )
             previous = made
-            return self._as_base(made, wrappers, max_episode_steps)
+            env = self._as_base(made, wrappers, max_episode_steps)
+            if metrics and not isinstance(env, GymnasiumEnv):
+                raise BrokenEnvironmentError(
+                    f"environment.metrics: {self._name} returned the BaseEnv {type(made).__name__}; "
+                    "metrics are read from the info of a gymnasium.Env"
+                )
+            return env
 
         try:
             return SerialVectorEnvironment(
-                self._name, create, num_envs, None if wrappers else max_episode_steps
+                self._name, create, num_envs, None if wrappers else max_episode_steps, metrics
             )
         except EnvironmentFailure:
             raise

@@ -28,8 +28,8 @@ from tianji_cli.files.rundir import DEFAULT_OUT, RunDirectory
 from tianji_cli.quantities import finite, number, several
 from tianji_cli.roles.evaluator import BASELINES, POLICIES, EvaluationLimits, PolicyName
 from tianji_cli.root.shutdown import START_S
-from tianji_cli.telemetry.report import of_agents, print_lines, write_json
-from tianji_cli.telemetry.snapshot import Evaluation
+from tianji_cli.telemetry.report import print_lines, write_json
+from tianji_cli.telemetry.snapshot import Evaluation, of_names
 from tianji_cli.wire.reports import Evaluating
 from tianji_plugins import did_you_mean
 
@@ -338,13 +338,14 @@ def _show(
     animation: Animation | None,
     json_to: str | None,
 ) -> None:
-    """Print the result, for people or programs; wins and agents only where there are any.
+    """Print the result, for people or programs; wins, agents and metrics only where there are any.
 
     Args:
         other: name of the policy that played, if it is not the trained one as it is.
     """
     returns = evaluator.returns
-    evaluation = Evaluation.of(returns, wanted, evaluator.cut_off, evaluator.win_rate, evaluator.agents)
+    means = evaluator.win_rate, evaluator.agents, evaluator.metrics
+    evaluation = Evaluation.of(returns, wanted, evaluator.cut_off, *means)
     if json_to is not None:
         figures = {"policy": other, **asdict(evaluation)}
         known = {name: value for name, value in figures.items() if value is not None or name == "cut_off"}
@@ -359,7 +360,9 @@ def _show(
     if returns:
         lines[0] += f" (min {number(min(returns))}, max {number(max(returns))})"
     if evaluation.agents is not None:
-        lines.append(f"mean of each agent: {of_agents(evaluation.agents)}")
+        lines.append(f"mean of each agent: {of_names(evaluation.agents)}")
+    if evaluation.metrics is not None:
+        lines.append(f"means of metrics: {of_names(evaluation.metrics)}")
     if animation is not None and not animation.pictures:
         lines.append(f"{animation.path}: nothing was drawn")
     elif animation is not None:

@@ -54,6 +54,9 @@ _SHARED: Final = (("priority_gamma", "gamma"), ("priority_reward_scale", "reward
 """Settings of an agent that computes priorities, and those of the update rule that they stand for."""
 
 
+_FOR_GYMNASIUM: Final = 'leave them out; they are for type = "gym" and gymnasium environments of your own'
+
+
 def check_together(tree: Tree, sections: Mapping[str, Any]) -> None:
     """Refuse every pair of settings that excludes the other."""
     agent: Component | None = sections.get("agent")
@@ -117,7 +120,7 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
 
 
 def _check_environment(tree: Tree, environment: Environment, agent: Component | None) -> None:
-    """Refuse an agent and wrappers that do not go with the type of environment."""
+    """Refuse an agent, wrappers and metrics that do not go with the type of environment."""
     try:
         factory = environments.find(environment.type)
     except EnvironmentFailure:
@@ -126,6 +129,9 @@ def _check_environment(tree: Tree, environment: Environment, agent: Component | 
         _check_agent(tree, agent.type, environment, factory.makes_teams)
     if environment.wrappers:
         _check_wrappers(tree, environment, taken=factory.takes_wrappers)
+    if environment.metrics and not factory.takes_metrics:
+        what = f"type {environment.type!r} makes no gymnasium environments, whose info metrics are read from"
+        tree.problem("environment.metrics", what, _FOR_GYMNASIUM)
 
 
 def _check_agent(tree: Tree, agent: str, environment: Environment, team: bool | None) -> None:
@@ -142,8 +148,7 @@ def _check_wrappers(tree: Tree, environment: Environment, *, taken: bool) -> Non
     """Refuse wrappers that do not exist or do not take their keywords, and all where none is ``taken``."""
     if not taken:
         what = f"type {environment.type!r} makes no gymnasium environments that could be wrapped"
-        remedy = 'leave them out; they are for type = "gym" and for gymnasium environments of your own'
-        tree.problem("environment.wrappers", what, remedy)
+        tree.problem("environment.wrappers", what, _FOR_GYMNASIUM)
         return
     for index, wrapper in enumerate(environment.wrappers):
         try:

@@ -217,6 +217,10 @@ class Experiment(Section):
         return name
 
 
+MAX_METRICS: Final = 32
+"""Metrics of an environment: every fragment and report has room for all of them."""
+
+
 class Wrapper(Section):
     """One entry of ``environment.wrappers``; a single name in TOML stands for one without keywords.
 
@@ -253,6 +257,7 @@ class Environment(Section):
         max_episode_steps: truncates episodes; None for what the environment says.
         options: keyword arguments of the environment's constructor.
         wrappers: put around each gymnasium environment, the first innermost.
+        metrics: keys of gymnasium's info, whose values at the ends of episodes are reported.
     """
 
     type: str
@@ -261,6 +266,17 @@ class Environment(Section):
     max_episode_steps: Count | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     wrappers: tuple[Wrapper, ...] = ()
+    metrics: tuple[str, ...] = ()
+
+    @field_validator("metrics")
+    @classmethod
+    def _check_metrics(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{twice!r} is there twice; once is enough")
+        if len(names) > MAX_METRICS:
+            raise ValueError(f"{len(names)} are more than {MAX_METRICS}: each is in every report")
+        return names
 
 
 class Component(Section):

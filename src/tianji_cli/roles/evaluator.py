@@ -64,6 +64,7 @@ class Evaluator(Role):
 
     Args:
         on_step: called after each step, to render for instance.
+        metrics: names of those that the environment has.
 
     Attributes:
         returns: of the episodes that have ended.
@@ -80,6 +81,7 @@ class Evaluator(Role):
         seed: int,
         on_step: Callable[[VectorEnvironment], None] | None = None,
         limits: EvaluationLimits = EvaluationLimits(),
+        metrics: Sequence[str] = (),
     ) -> None:
         num_envs = environment.num_envs
         self._wanted = episodes
@@ -102,6 +104,8 @@ class Evaluator(Role):
         self._of_agents = np.zeros((num_envs, len(environment.agents)), np.float64)
         self._all_of_agents = np.zeros(len(environment.agents), np.float64)
         self._wins = 0
+        self._metrics = np.zeros(len(metrics), np.float64)
+        self._names = metrics
         self.returns: list[float] = []
         self.cut_off: str | None = None
         policy.begin_episodes(np.ones(num_envs, np.bool_))  # It may have played before.
@@ -167,6 +171,8 @@ class Evaluator(Role):
         self._all_of_agents += self._of_agents[i]
         if self._environment.won is not None:
             self._wins += bool(self._environment.won[i])
+        if self._environment.metrics is not None:
+            self._metrics += self._environment.metrics[i]
 
     def _games(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[Any]]:
         """Environments whose game or episode ended with this step, and its score, ``[N]`` each."""
@@ -188,14 +194,22 @@ class Evaluator(Role):
         means = self._all_of_agents / len(self.returns)
         return dict(zip(self._environment.agents, means.tolist(), strict=True))
 
+    @property
+    def metrics(self) -> dict[str, float] | None:
+        """Mean so far of each metric, by name; None where there are none."""
+        if not self._names or not self.returns:
+            return None
+        return dict(zip(self._names, (self._metrics / len(self.returns)).tolist(), strict=True))
+
     def report(self) -> EvaluatorReport:
-        """The returns so far, the progress, and what is known of a limit, of wins and of each agent."""
+        """The returns so far, the progress, and what is known of a limit, wins, each agent and metrics."""
         return EvaluatorReport(
             returns=tuple(self.returns),
             progress=self.progress,
             cut_off=self.cut_off,
             win_rate=self.win_rate,
             agents=self.agents,
+            metrics=self.metrics,
         )
 
     def close(self) -> None:

@@ -157,10 +157,12 @@ def _earliest(said: Sequence[Mapping[float, float | None]]) -> dict[float, float
     }
 
 
-def _means(said: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
-    """Return the mean of each loss over the groups that have it; what is not finite in one of them shows."""
-    names = dict.fromkeys(name for of_group in said for name in of_group)
-    return {name: _mean(of_group[name] for of_group in said if name in of_group) for name in names}
+def _means(said: Sequence[Mapping[str, float] | None]) -> dict[str, float | None] | None:
+    """Return the mean of each number over the groups that have it; what is not finite in one shows."""
+    known = [of_group for of_group in said if of_group is not None]
+    names = dict.fromkeys(name for of_group in known for name in of_group)
+    means = {name: _mean(of_group[name] for of_group in known if name in of_group) for name in names}
+    return means if known else None
 
 
 RULES: Final[Mapping[Rule, Callable[[Sequence[Any], Sequence[float]], Any]]] = {

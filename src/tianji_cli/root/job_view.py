@@ -144,7 +144,8 @@ class Overview:
         """Take in how the greedy evaluation went, and why the root has ended it, if it has."""
         said = next((said for _, said in self._reports(EvaluatorReport)), EvaluatorReport())
         wanted, cut_off = self._config.experiment.eval_episodes, said.cut_off or ended_by
-        self.evaluation = Evaluation.of(said.returns, wanted, cut_off, said.win_rate, said.agents)
+        means = said.win_rate, said.agents, said.metrics
+        self.evaluation = Evaluation.of(said.returns, wanted, cut_off, *means)
 
     @property
     def evaluating(self) -> Evaluating | None:

@@ -26,6 +26,7 @@ from tianji_cli.telemetry.snapshot import (
     RoleSummary,
     Summary,
     lines,
+    of_names,
 )
 
 STATUS_STYLES: Final = {"finished": "bold green", "stopped": "bold yellow", "failed": "bold red"}
@@ -116,7 +117,9 @@ def _facts(summary: Summary) -> Iterator[tuple[str, Text]]:
         said = summary.evaluation.described("greedy episodes", "experiment.eval_max_s, eval_max_steps")
         yield "evaluation", Text(said, style="yellow" if summary.evaluation.left_out else "")
         if summary.evaluation.agents is not None:
-            yield "of each agent", Text(of_agents(summary.evaluation.agents))
+            yield "of each agent", Text(of_names(summary.evaluation.agents))
+        if summary.evaluation.metrics is not None:
+            yield "its metrics", Text(of_names(summary.evaluation.metrics))
     for threshold, seconds in learner.time_to.items():
         yield f"time to {threshold:g}", Text("not reached" if seconds is None else duration(seconds))
     yield from _lines(summary, OF_PACE)
@@ -138,11 +141,6 @@ def _lines(summary: Summary, metrics: Iterable[Metric]) -> Iterator[tuple[str, T
     lost = summary.averaging is not None and summary.averaging.lost
     for label, text in lines(summary, metrics, attrgetter("result")):
         yield label, Text(text, style="yellow" if label == "averaging" and lost else "")
-
-
-def of_agents(means: Mapping[str, float]) -> str:
-    """Write the mean return of each agent of a team."""
-    return ", ".join(f"{name} {number(mean)}" for name, mean in means.items())
 
 
 def _busy(roles: tuple[RoleSummary, ...]) -> str:

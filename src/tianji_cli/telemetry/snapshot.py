@@ -119,8 +119,8 @@ class JobState:
     """What is known of a job: at one moment of it, or of a whole session.
 
     Of several groups, counts are sums, ``version``, ``train_s`` and ``best_mean_100`` the largest, and
-    ``mean_100``, ``win_rate`` and ``losses`` means over groups; means of ``lag``, ``age`` and ``uses`` are
-    weighted, their percentiles and maxima those of the group where they are largest.
+    ``mean_100``, ``win_rate``, ``metrics`` and ``losses`` means over groups; means of ``lag``, ``age`` and
+    ``uses`` are weighted, their percentiles and maxima those of the group where they are largest.
 
     Attributes:
         elapsed_s: seconds since the command was started.
@@ -214,6 +214,7 @@ class Evaluation:
         std: of their returns; likewise.
         win_rate: share of them that were won; None where nothing is won.
         agents: mean return of each agent of a team, by name; None of a single agent.
+        metrics: mean of each of ``environment.metrics``; None where none are asked for.
         left_out: episodes that were wanted, and had not ended at the limit.
         cut_off: the limit that was reached, in words; None if all episodes were played.
     """
@@ -225,6 +226,7 @@ class Evaluation:
     agents: Mapping[str, Number] | None = None
     left_out: int = 0
     cut_off: str | None = None
+    metrics: Mapping[str, Number] | None = None
 
     @classmethod
     def of(
@@ -234,12 +236,14 @@ class Evaluation:
         cut_off: str | None = None,
         win_rate: float | None = None,
         agents: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> Evaluation:
         """Evaluate the episodes that have ended by their returns."""
         mean = statistics.fmean(returns) if returns else math.nan
         std = statistics.pstdev(returns) if returns else math.nan
         left_out = wanted - len(returns)
-        return cls(len(returns), mean, std, win_rate, agents, left_out, cut_off if left_out else None)
+        cut_off = cut_off if left_out else None
+        return cls(len(returns), mean, std, win_rate, agents, left_out, cut_off, metrics)
 
     def described(self, kind: str, limits: str) -> str:
         """Describe what came of episodes of a kind, what was left out, and which settings move the limits."""
@@ -310,7 +314,11 @@ class Summary(JobState):
         of_any_state = {one.name for one in fields(JobState)}
         document: dict[str, Any] = {"schema": SUMMARY_SCHEMA}
         document |= {name: _for_json(value) for name, value in vars(self).items() if name not in of_any_state}
-        for optional in ("win_rate", "agents"):  # What an environment does not know of is not mentioned.
+        for optional in (
+            "win_rate",
+            "agents",
+            "metrics",
+        ):  # What an environment does not know of is not mentioned.
             if self.evaluation is not None and getattr(self.evaluation, optional) is None:
                 del document["evaluation"][optional]
         for place, value in _known(self, attrgetter("summary")):
@@ -399,6 +407,20 @@ def _win_rate(state: JobState) -> str:
     return f"{share(state.learner.win_rate or 0.0)} of the last {judged}"
 
 
+def of_names(means: Mapping[str, float]) -> str:
+    """Write numbers with their names.
+
+    >>> of_names({"scout": 4.0, "tank": 8.25})
+    'scout 4.00, tank 8.25'
+    """
+    return ", ".join(f"{name} {number(mean)}" for name, mean in means.items())
+
+
+def _metrics(state: JobState) -> str:
+    judged = several(state.learner.episodes_in_mean, "episode")
+    return f"{of_names(state.learner.metrics or {})}, means of the last {judged}"
+
+
 def _frames(state: JobState) -> str:
     frames = state.frames or 0
     return f", {count(frames)} frames" if frames > state.learner.env_steps else ""
@@ -480,7 +502,7 @@ def _group(group: GroupStanding) -> str:
 
 
 def _losses(state: JobState) -> str | None:
-    return ", ".join(f"{name} {number(loss)}" for name, loss in state.learner.losses.items()) or None
+    return of_names(state.learner.losses) or None
 
 
 AGE: Final[Line] = ("sample age", lambda state: f"{spread(state.learner.age)} env steps")
@@ -501,6 +523,8 @@ OF_EPISODES: Final = (
     Metric(of="learner.win_rate", row="win_rate", summary="returns.win_rate", tag="episodes/win_rate",
            plain="win_rate={:.6g}", live=("win rate", _win_rate), result=("win rate", _win_rate),
            if_known=True),
+    Metric(of="learner.metrics", row="metrics", summary="returns.metrics", tag="episodes",
+           live=("metrics", _metrics), result=("metrics", _metrics), if_known=True),
     Metric(of="learner.episodes_in_mean", row="episodes_in_mean", summary="returns.episodes_in_mean"),
     Metric(of="evaluating", row="evaluating", plain="evaluating={}"),
 )

@@ -8,7 +8,7 @@ the learner reads numpy views over what it claimed.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -41,13 +41,14 @@ MOST_AGE_NS: Final = 1 << 60
 
 
 def common_fields(
-    observation: gym.Space[Any], stack: int = 1, *, winnable: bool = False
+    observation: gym.Space[Any], stack: int = 1, *, winnable: bool = False, metrics: int = 0
 ) -> tuple[FieldSpec, ...]:
     """Fields of every fragment, whatever the agent: those of the environments, and returns of episodes.
 
     Args:
         stack: how many observations in a row an agent sees as one; each is stored once.
         winnable: episodes of the environments are won or lost.
+        metrics: how many numbers are recorded of each episode's end.
     """
     if observation.shape is None or observation.dtype is None:
         raise ValueError(f"observations of {observation} have no fixed shape and dtype")
@@ -67,6 +68,7 @@ def common_fields(
         FieldSpec("mask", flag),
         FieldSpec("episode_return", number),
         *((FieldSpec("won", flag),) if winnable else ()),
+        *((FieldSpec("metrics", number, (metrics,)),) if metrics else ()),
     )
 
 
@@ -170,12 +172,17 @@ class Fragment(Record):
         return None
 
 
-def stats_layout(steps: int) -> RecordLayout:
-    """Lay out the stats of a fragment of so many steps, each of which may end an episode."""
+def stats_layout(steps: int, metrics: int = 0) -> RecordLayout:
+    """Lay out the stats of a fragment of so many steps, each of which may end an episode.
+
+    Args:
+        metrics: how many there are of each episode.
+    """
+    measured = (Array("metrics", np.float32, (steps, metrics)),) if metrics else ()
     return RecordLayout(
         0x544A4653,  # "TJFS"
         (("samples", "<u8"), ("age_ns", "<i8"), ("returns", "<u8"), ("wins", "<u8")),
-        (Array("returns", np.float32, (steps,)), Array("wins", np.bool_, (steps,))),
+        (Array("returns", np.float32, (steps,)), Array("wins", np.bool_, (steps,)), *measured),
     )
 
 
@@ -188,20 +195,24 @@ class FragmentStats:
         started_ns: when its first step began, ``time.monotonic_ns`` of this host.
         returns: of the episodes that ended in it, in that order.
         wins: which of these were won; empty where nothing is won.
+        metrics: numbers of each of these; empty where none are asked for.
     """
 
     samples: int
     started_ns: int
     returns: Sequence[float]
     wins: Sequence[bool] = ()
+    metrics: Sequence[Sequence[float]] = ()
 
     @classmethod
     def of(cls, fragment: Fragment, started_ns: int | None = None) -> FragmentStats:
         """Count a fragment, which has just been received if no time is given."""
         if started_ns is None:
             started_ns = time.monotonic_ns() - int(fragment.header["age_ns"])
-        returns, wins = ended(fragment.fields["episode_return"], fragment.fields.get("won"))
-        return cls(int(fragment.header["samples"]), started_ns, returns, wins)
+        returns, wins, metrics = (
+            ended(fragment.fields, name) for name in ("episode_return", "won", "metrics")
+        )
+        return cls(int(fragment.header["samples"]), started_ns, returns, wins, metrics)
 
     def write(self, layout: RecordLayout, memory: memoryview, job: int) -> None:
         """Write them as a record; hosts share no clock, so the time becomes an age."""
@@ -210,6 +221,8 @@ class FragmentStats:
         record.stamp(job, self.samples, time.monotonic_ns() - self.started_ns, returns, wins)
         record.arrays["returns"][:returns] = self.returns
         record.arrays["wins"][:wins] = self.wins
+        if self.metrics:
+            record.arrays["metrics"][:returns] = self.metrics
 
     @classmethod
     def read(cls, layout: RecordLayout, memory: memoryview, job: int) -> FragmentStats | str:
@@ -227,17 +240,14 @@ class FragmentStats:
         # A byte of any value: it is no bool before it was compared.
         won = record.arrays["wins"][:wins].view(np.uint8) != 0
         made_ns = time.monotonic_ns() - age_ns
-        return cls(samples, made_ns, record.arrays["returns"][:returns].tolist(), won.tolist())
+        metrics = record.arrays["metrics"][:returns].tolist() if "metrics" in record.arrays else []
+        return cls(samples, made_ns, record.arrays["returns"][:returns].tolist(), won.tolist(), metrics)
 
 
-def ended(
-    episode_return: npt.NDArray[np.float32], won: npt.NDArray[np.bool_] | None = None
-) -> tuple[list[float], list[bool]]:
-    """Returns of the episodes that ended in a fragment, in the order they ended, and which were won.
+def ended(fields: Mapping[str, npt.NDArray[Any]], name: str) -> list[Any]:
+    """Values of a field where episodes ended in a fragment, in the order they ended; none without the field.
 
     Args:
-        episode_return: ``[T, N]``; NaN where no episode ended.
-        won: ``[T, N]``; None where nothing is won.
+        fields: ``[T, N, ...]`` by name; ``episode_return`` is NaN where no episode ended.
     """
-    where = ~np.isnan(episode_return)
-    return episode_return[where].tolist(), [] if won is None else won[where].tolist()
+    return fields[name][~np.isnan(fields["episode_return"])].tolist() if name in fields else []

@@ -282,11 +282,14 @@ class LearnerReport(RoleReport):
         lag: policy lag of the samples used, in versions; None before the first update.
         age: env steps received between a sample and its use; None without a replay or before the first use.
         episodes: episodes ended so far.
-        episodes_in_mean: how many are behind ``mean_100`` and ``win_rate``: of each group at most 100.
+        episodes_in_mean: how many are behind ``mean_100``, ``win_rate`` and ``metrics``; of each group 100 at
+            most.
         mean_100: mean return of the last 100 episodes; None before any has ended.
         best_mean_100: highest ``mean_100`` so far over 100 episodes; None before so many have ended.
         win_rate: share of the last 100 episodes that were won; None before any has ended, or where nothing
             is won.
+        metrics: mean of each of ``environment.metrics`` over the last 100 episodes; None before any has
+            ended, or where none are asked for.
         time_to: return threshold -> seconds from the first environment step until ``mean_100`` reached it.
         losses: means of losses and diagnostics, by name.
     """
@@ -307,6 +310,7 @@ class LearnerReport(RoleReport):
     mean_100: Annotated[float | None, "mean"] = None
     best_mean_100: Annotated[float | None, "largest"] = None
     win_rate: Annotated[float | None, "mean"] = None
+    metrics: Annotated[Mapping[str, Number] | None, "means"] = None
     time_to: Annotated[Mapping[float, float | None], "earliest"] = field(default_factory=dict)
     losses: Annotated[Mapping[str, Number], "means"] = field(default_factory=dict)
 
@@ -330,6 +334,7 @@ class EvaluatorReport(RoleReport):
         cut_off: the limit that was reached, in words; None if there was none.
         win_rate: share of the episodes that were won; None where nothing is won.
         agents: mean return of each agent of a team, by name; None of a single agent.
+        metrics: mean of each of ``environment.metrics``; None where none are asked for.
     """
 
     role: Literal["evaluator"] = "evaluator"
@@ -338,6 +343,7 @@ class EvaluatorReport(RoleReport):
     cut_off: str | None = None
     win_rate: float | None = None
     agents: Mapping[str, Number] | None = None
+    metrics: Mapping[str, Number] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

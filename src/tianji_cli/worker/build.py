@@ -241,6 +241,7 @@ def replay_buffer(parts: Parts, transport: Transport) -> Buffer:
         batches=parts.batches(),
         keeper=keeper,
         in_step=section.priority_updates == "sync",
+        metrics=len(config.environment.metrics),
     )
 
 
@@ -254,7 +255,8 @@ def replay_source(
     rounds: Rounds | None = None
     if not section.colocate:
         (process,) = parts.carrying("buffer")
-        client = RemoteReplayClient(transport, process.rank, parts.number, batches, config.fragment_steps)
+        stats = config.fragment_steps, len(config.environment.metrics)
+        client = RemoteReplayClient(transport, process.rank, parts.number, batches, *stats)
     else:
         assert buffer is not None
         assert isinstance(buffer.store, ReplayStore)
@@ -375,7 +377,8 @@ def build_evaluator(
         trained = _trained_policy(parts, place, num_envs, seed, explores=policy == "sampled")
     environment = parts.environment(num_envs, render=on_step is not None, evaluation=True)
     player = baseline(policy, environment, seed) if trained is None else trained
-    return Evaluator(player, environment, number, seed, on_step, limits)
+    metrics = parts.config.environment.metrics
+    return Evaluator(player, environment, number, seed, on_step, limits, metrics)
 
 
 def _trained_policy(parts: Parts, place: Path, num_envs: int, seed: int, *, explores: bool) -> Policy:
@@ -410,7 +413,7 @@ def _copies(parts: Parts) -> list[Destination]:
 
 def _episodes(parts: Parts) -> Episodes:
     """Begin to count episodes, or go on from where the last session ended."""
-    episodes = Episodes(parts.config.experiment.thresholds)
+    episodes = Episodes(parts.config.experiment.thresholds, parts.config.environment.metrics)
     if parts.saved is not None:
         parts.saved.restore_episodes(episodes)
     return episodes
@@ -521,9 +524,10 @@ def _replay_channels(parts: Parts) -> dict[str, ChannelSize]:
         channels |= {HEADERS: ChannelSize(HEADERS_LAYOUT.nbytes), SHARDS: ChannelSize(shard.nbytes)}
         channels[PRIORITIES] = ChannelSize(priorities_layout(shard.size).nbytes)
     if not distribution.buffer.colocate:
+        arrivals = stats_layout(parts.config.fragment_steps, len(parts.config.environment.metrics))
         channels |= {
             BATCHES: ChannelSize(batches.nbytes, BATCHES_AHEAD),
-            ARRIVALS: ChannelSize(stats_layout(parts.config.fragment_steps).nbytes, ARRIVALS_AHEAD),
+            ARRIVALS: ChannelSize(arrivals.nbytes, ARRIVALS_AHEAD),
             PRIORITIES: ChannelSize(priorities_layout(batches.size).nbytes, BATCHES_AHEAD + 1),
         }
     return channels

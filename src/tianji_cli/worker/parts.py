@@ -21,7 +21,7 @@ from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.normalization import Normalization, build_normalizer
 from tianji_cli.config.checks import wrong_agent
-from tianji_cli.config.schema import JobConfig
+from tianji_cli.config.schema import Environment, JobConfig
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import load_parameters, load_training
 from tianji_cli.files.saved import LAST, Progress, checkpoints_of
@@ -71,7 +71,9 @@ class Parts:
                 environments.find_wrapper(index, wrapper.type, wrapper.keywords)
                 for index, wrapper in enumerate(section.wrappers)
             ]
-        return environments.find(section.type).make(
+        if section.metrics:
+            asked["metrics"] = section.metrics
+        made = environments.find(section.type).make(
             section.id or "",
             num_envs,
             section.max_episode_steps,
@@ -81,6 +83,8 @@ class Parts:
             threads=self._env_threads,
             **asked,
         )
+        _check_metrics(section, made)
+        return made
 
     @cached_property
     def spaces(self) -> Spaces:
@@ -91,7 +95,8 @@ class Parts:
     def layout(self) -> FragmentLayout:
         """How a fragment is divided: the same in every process, since all derive it from the same things."""
         shown = self._shown
-        common = common_fields(shown.frame, shown.spaces.stack, winnable=shown.winnable)
+        metrics = len(self.config.environment.metrics)
+        common = common_fields(shown.frame, shown.spaces.stack, winnable=shown.winnable, metrics=metrics)
         fields = common + self.agent_fields + self.model_fields
         if (normalization := self._normalization) is not None:
             fields += normalization.fields(self.spaces)
@@ -298,6 +303,18 @@ def check_agent(name: str, environment: str, team: Sequence[str]) -> None:
     if algorithms.load("agent", name).plays_in_team != bool(team):
         what, right = wrong_agent(name, environment, team=bool(team))
         raise UsageError(f"agent.type: {what}; {right}")
+
+
+def _check_metrics(section: Environment, made: VectorEnvironment) -> None:
+    """Refuse environments, which may be of a user's own factory, that do not have the metrics asked for."""
+    found = None if made.metrics is None else made.metrics.shape
+    wanted = (made.num_envs, len(section.metrics)) if section.metrics else None
+    if found != wanted:
+        made.close()
+        raise UsageError(
+            f"environment.metrics: {section.type} made environments with metrics of shape {found}, and for "
+            f"{len(section.metrics)} in each of {made.num_envs} environments {wanted} is right"
+        )
 
 
 def spaces_of(environment: VectorEnvironment) -> Spaces:

@@ -1,4 +1,4 @@
-"""Claims about ``environment.wrappers``: what a config may say there, and what is refused at once."""
+"""Claims about ``environment.wrappers`` and ``metrics``: what a config may say, and what is refused."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Many(EnvironmentFactory):
 
 
 class ManyWrapped(Many):
-    takes_wrappers = True
+    takes_wrappers = takes_metrics = True
 """
 
 
@@ -112,16 +112,34 @@ def test_a_wrong_entry_is_refused_by_its_place(job: str, wrappers: str, key: str
         ({"type": "matrix_game", "id": "climbing"}, False),
     ],
 )
-def test_wrappers_are_for_gymnasium_environments(job: str, environment: dict[str, str], taken: bool) -> None:
+def test_wrappers_and_metrics_are_for_gymnasium_environments(
+    job: str, environment: dict[str, str], taken: bool
+) -> None:
     overrides = [f'environment.{key}="{value}"' for key, value in ({"id": ""} | environment).items()]
-    overrides += ['environment.wrappers=["dim_lights:dim"]']
+    overrides += ['environment.wrappers=["dim_lights:dim"]', 'environment.metrics=["success"]']
     if environment["type"] == "matrix_game":
         overrides += ["agent.type=mappo"]
     if taken:
-        assert load_config(job, overrides).environment.wrappers
+        section = load_config(job, overrides).environment
+        assert (len(section.wrappers), section.metrics) == (1, ("success",))
         return
     with pytest.raises(ConfigError) as refused:
         load_config(job, overrides)
-    (problem,) = refused.value.problems
-    assert problem.key == "environment.wrappers"
+    keys = [problem.key for problem in refused.value.problems]
+    assert keys == ["environment.wrappers", "environment.metrics"]
     assert f"type '{environment['type']}' makes no gymnasium environments that could" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "words"),
+    [
+        ('["success", "n", "success"]', "'success' is there twice; once is enough"),
+        (str([f"m{i}" for i in range(33)]), "33 are more than 32: each is in every report"),
+        ('"success"', "it should be a list"),
+        ("[1]", "it should be a string"),
+    ],
+)
+def test_metrics_are_a_few_names(job: str, metrics: str, words: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(job, [f"environment.metrics={metrics}"])
+    assert words in str(refused.value)

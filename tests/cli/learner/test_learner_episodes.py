@@ -1,4 +1,5 @@
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -87,9 +88,13 @@ def test_the_best_win_rate_is_over_a_hundred_and_is_kept_by_a_resumed_run() -> N
 
 def test_returns_are_those_of_ended_episodes_in_the_order_they_ended() -> None:
     episode_return = np.array([[np.nan, 5], [2, np.nan], [np.nan, 7]], np.float32)
-    assert ended(episode_return) == ([5.0, 2.0, 7.0], [])
     won = np.array([[True, False], [True, False], [False, True]])
-    assert ended(episode_return, won) == ([5.0, 2.0, 7.0], [False, True, True])
+    metrics = np.arange(12.0).reshape(3, 2, 2)
+    fields: dict[str, np.ndarray[Any, Any]] = {"episode_return": episode_return, "metrics": metrics}
+    assert ended(fields, "episode_return") == [5.0, 2.0, 7.0]
+    assert ended(fields, "won") == []
+    assert ended(fields | {"won": won}, "won") == [False, True, True]
+    assert ended(fields, "metrics") == [[2.0, 3.0], [4.0, 5.0], [10.0, 11.0]]
 
 
 @given(st.lists(st.lists(st.booleans(), max_size=60), max_size=8))
@@ -101,10 +106,21 @@ def test_a_win_rate_is_that_of_the_last_hundred(batches: list[list[bool]]) -> No
         assert episodes.win_rate == (pytest.approx(np.mean(seen[-WINDOW:])) if seen else None)
 
 
-def test_where_nothing_is_won_there_is_no_win_rate() -> None:
+@given(st.lists(st.lists(st.tuples(st.booleans(), st.integers(-9, 9)), max_size=60), max_size=8))
+def test_metrics_are_means_of_the_last_hundred(batches: list[list[tuple[bool, int]]]) -> None:
+    episodes, seen = Episodes(metrics=("success", "score")), list[tuple[bool, int]]()
+    for batch in batches:
+        episodes.record([0.0] * len(batch), 0.0, metrics=batch)
+        seen += batch
+        means = np.mean(seen[-WINDOW:], axis=0).tolist() if seen else None
+        found = episodes.metrics
+        assert (found and [found["success"], found["score"]]) == (means and pytest.approx(means))
+
+
+def test_where_nothing_is_won_or_measured_there_is_no_win_rate_and_there_are_no_metrics() -> None:
     episodes = Episodes()
     episodes.record([1.0] * 200, 0.0)
-    assert episodes.win_rate is None
+    assert (episodes.win_rate, episodes.metrics) == (None, None)
 
 
 def reached(rule: Stop, env_steps: int, returns: list[float], wins: list[bool] | None = None) -> str | None:

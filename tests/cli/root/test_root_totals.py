@@ -90,6 +90,13 @@ def test_learners_of_several_groups_are_put_together() -> None:
     )
 
 
+def test_metrics_are_means_over_the_groups_that_have_them() -> None:
+    half, whole = learner(metrics={"won": 0.5}), learner(metrics={"won": 1.0})
+    assert of_learners([half, whole]).metrics == {"won": 0.75}
+    assert of_learners([learner(), whole]).metrics == {"won": 1.0}
+    assert of_learners([learner(), learner()]).metrics is None
+
+
 def test_a_win_rate_is_the_mean_over_groups_and_the_nearest_is_the_goals() -> None:
     assert of_learners([learner(win_rate=0.5), learner(win_rate=0.75, **AHEAD)]).win_rate == 0.625
     assert of_learners([learner(), learner(win_rate=0.75, **AHEAD)]).win_rate == 0.75

@@ -79,6 +79,23 @@ def test_every_step_of_a_fragment_may_end_an_episode() -> None:
     assert (list(came.returns), list(came.wins)) == (list(range(STEPS)), wins)
 
 
+def test_metrics_of_episodes_come_out_as_they_went_in() -> None:
+    common = common_fields(gym.spaces.Box(-1, 1, (2,), np.float32), metrics=2)
+    fragment = Fragment(layout := FragmentLayout(2, 3, common), memoryview(bytearray(layout.nbytes)))
+    fragment.fields["episode_return"][...] = [[np.nan, 5, 1], [2, np.nan, np.nan]]
+    fragment.fields["metrics"][...] = np.arange(12).reshape(2, 3, 2)
+    arrival = FragmentStats.of(fragment)
+    assert arrival.metrics == [[2.0, 3.0], [4.0, 5.0], [6.0, 7.0]]
+    stats = stats_layout(6, 2)
+    memory = memoryview(bytearray(stats.nbytes))
+    arrival.write(stats, memory, JOB)
+    came = FragmentStats.read(stats, memory, JOB)
+    assert isinstance(came, FragmentStats)
+    assert (came.returns, came.metrics) == (arrival.returns, arrival.metrics)
+    without = FragmentStats.read(stats_layout(6), memory, JOB)
+    assert isinstance(without, str), "both ends have the same metrics"
+
+
 @pytest.mark.parametrize("nbytes", [0, 1, LAYOUT.nbytes - 1, LAYOUT.nbytes + 1])
 def test_a_message_of_another_size_is_rejected(nbytes: int) -> None:
     assert read(memoryview(bytearray(nbytes))) == f"it has {nbytes} bytes, not {LAYOUT.nbytes}"

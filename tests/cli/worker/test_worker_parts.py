@@ -19,7 +19,9 @@ from tianji_cli.plan.plan import make_plan
 from tianji_cli.plan.spec import JobSpec
 from tianji_cli.wire.batches import BatchLayout
 from tianji_cli.worker.parts import Parts, spaces_of
+from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
+from tianji_envs.gym import GymFactory
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 
@@ -127,6 +129,25 @@ def test_a_win_rate_is_no_goal_where_nothing_is_won() -> None:
     _ = parts("ppo_cartpole", OfSkirmishes, TEAM, goal).layout
     with pytest.raises(UsageError, match=r"experiment\.stop\.win_rate: CartPole-v1 does not say"):
         _ = parts("ppo_cartpole", OfVainSkirmishes, TEAM, goal).layout
+
+
+class Forgetful(GymFactory):
+    """Says that it takes metrics, and has none."""
+
+    def make(self, *arguments: Any, metrics: Any, **keywords: Any) -> VectorEnvironment:  # noqa: ARG002
+        return super().make(*arguments, **keywords)
+
+
+def test_a_factory_that_has_not_the_metrics_it_was_asked_for_is_refused() -> None:
+    forgetful = 'environment.type="cli.worker.test_worker_parts:Forgetful"'
+    with pytest.raises(UsageError) as refused:
+        _ = parts("ppo_cartpole", Parts, forgetful, 'environment.metrics=["success"]').layout
+    assert str(refused.value).endswith(
+        "Forgetful made environments with metrics of shape None, "
+        "and for 1 in each of 1 environments (1, 1) is right"
+    )
+    layout = parts("ppo_cartpole", Parts, 'environment.metrics=["success", "n"]').layout
+    assert [spec.shape for spec in layout.fields if spec.name == "metrics"] == [(2,)]
 
 
 def test_what_a_team_sees_is_not_stacked() -> None:

@@ -134,12 +134,14 @@ class Actor(Role):
         return True
 
     def _note_ends(self, row: Fields) -> None:
-        """Write the returns of the episodes that end with this step, or the scores of the games, and wins."""
+        """Write returns of the episodes that end with this step, or scores of the games, wins and metrics."""
         np.logical_or(row["terminated"], row["truncated"], out=self._ended)
         self._num_ended = int(np.count_nonzero(self._ended))
-        games, won = self._environment.games, self._environment.won
+        games, won, metrics = self._environment.games, self._environment.won, self._environment.metrics
         if won is not None and self._num_ended:
             np.copyto(row["won"], won)
+        if metrics is not None and self._num_ended:
+            np.copyto(row["metrics"], metrics)
         if games is not None:
             if self._num_ended:
                 self._write_returns(row, games.score, games.over)
@@ -297,6 +299,8 @@ class Actor(Role):
         fields["episode_return"].fill(np.nan)
         if self._environment.won is not None:
             fields["won"].fill(False)
+        if self._environment.metrics is not None:
+            fields["metrics"].fill(0.0)
         self._agent.begin(fields)
         self._rows = _rows(self._layout, fields)
         return True

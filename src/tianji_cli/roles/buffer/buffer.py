@@ -139,6 +139,7 @@ class ReplayBuffer(Buffer):
         batches: BatchLayout,
         keeper: ReplayKeeper | None,
         in_step: bool,
+        metrics: int = 0,
     ) -> None:
         super().__init__(transport, channel, store, keeper)
         self._replay_store = store
@@ -147,7 +148,7 @@ class ReplayBuffer(Buffer):
         self._in_step = in_step
         self._awaits_priorities = False
         self._untold: deque[FragmentStats] = deque()
-        self._stats = stats_layout(store.fragment_steps)
+        self._stats = stats_layout(store.fragment_steps, metrics)
         self._priorities = priorities_layout(batches.size)
 
     def turn(self) -> bool:

@@ -327,11 +327,17 @@ class RemoteReplayClient(ReplayClient):
     """Claims batches that the buffer assembles; the next one is on its way while the learner updates."""
 
     def __init__(
-        self, transport: Transport, buffer: int, job: int, batches: BatchLayout, fragment_steps: int
+        self,
+        transport: Transport,
+        buffer: int,
+        job: int,
+        batches: BatchLayout,
+        fragment_steps: int,
+        metrics: int = 0,
     ) -> None:
         self._transport = transport
         self._job = job
-        self._stats = stats_layout(fragment_steps)
+        self._stats = stats_layout(fragment_steps, metrics)
         self._inbox = BatchInbox(transport, job, batches)
         self._outbox = PriorityOutbox(transport, buffer, job, batches.size)
         self._keys: npt.NDArray[np.int64] = np.zeros(batches.size, np.int64)

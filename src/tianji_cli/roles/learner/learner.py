@@ -245,6 +245,7 @@ class Learner(Role):
             mean_100=episodes.mean,
             best_mean_100=episodes.best_mean,
             win_rate=episodes.win_rate,
+            metrics=episodes.metrics,
             time_to=episodes.time_to,
         )
 
@@ -299,7 +300,8 @@ class Learner(Role):
         self._progress.train_s = self._earlier_train_s + (time.monotonic_ns() - self._started_ns) / 1e9
         for arrival in arrivals:
             self._progress.env_steps += arrival.samples
-            if self._episodes.record(arrival.returns, self._progress.train_s, arrival.wins):
+            episodes = arrival.returns, self._progress.train_s, arrival.wins, arrival.metrics
+            if self._episodes.record(*episodes):
                 self._best_parameters = self._publisher.parameters.copy()
 
     @property
@@ -340,9 +342,13 @@ WINDOW: Final = 100
 
 
 class Episodes:
-    """Keeps the returns of the last hundred training episodes, and when their mean crossed each threshold."""
+    """Keeps the returns of the last hundred training episodes, and when their mean crossed each threshold.
 
-    def __init__(self, thresholds: Sequence[float] = ()) -> None:
+    Args:
+        metrics: names of further numbers of each episode.
+    """
+
+    def __init__(self, thresholds: Sequence[float] = (), metrics: Sequence[str] = ()) -> None:
         self.count = 0
         self.best_mean: float | None = None
         self.best_win_rate: float | None = None
@@ -351,6 +357,9 @@ class Episodes:
         self._sum = 0.0
         self._won = np.zeros(WINDOW, np.bool_)
         self._judged = 0
+        self._names = metrics
+        self._metrics = np.zeros((WINDOW, len(metrics)), np.float64)
+        self._measured = 0
 
     @property
     def in_mean(self) -> int:
@@ -373,11 +382,26 @@ class Episodes:
         judged = min(self._judged, WINDOW)
         return float(self._won[:judged].mean()) if judged else None
 
-    def record(self, returns: Iterable[float], train_s: float, wins: Iterable[bool] = ()) -> bool:
+    @property
+    def metrics(self) -> dict[str, float] | None:
+        """Mean of each metric over the last hundred episodes; None before one ended, or if there are none."""
+        measured = min(self._measured, WINDOW)
+        if not measured:
+            return None
+        return dict(zip(self._names, self._metrics[:measured].mean(axis=0).tolist(), strict=True))
+
+    def record(
+        self,
+        returns: Iterable[float],
+        train_s: float,
+        wins: Iterable[bool] = (),
+        metrics: Iterable[Sequence[float]] = (),
+    ) -> bool:
         """Add episodes in the order they ended, ``train_s`` seconds after the first environment step.
 
         Args:
             wins: which of them were won; empty where nothing is won.
+            metrics: those of each of them; empty where there are none.
 
         Returns:
             True if the mean of a hundred episodes became better than it ever was.
@@ -385,6 +409,9 @@ class Episodes:
         for won in wins:
             self._won[self._judged % WINDOW] = won
             self._judged += 1
+        for values in metrics:
+            self._metrics[self._measured % WINDOW] = values
+            self._measured += 1
         improved = False
         for value in returns:
             place = self.count % WINDOW

@@ -92,7 +92,7 @@ PRIORITY: Final = "priority"
 KEPT: Final = ("observation", "reward")
 """Fields, beside the agent's, that are read whenever a batch is drawn."""
 
-READ_ONCE: Final = ("terminated", "truncated", "mask", "episode_return", "won", PRIORITY)
+READ_ONCE: Final = ("terminated", "truncated", "mask", "episode_return", "won", "metrics", PRIORITY)
 """Fields that are not read after a fragment was accepted."""
 
 

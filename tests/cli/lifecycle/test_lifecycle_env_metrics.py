@@ -1,0 +1,104 @@
+"""Runs whose environment is made by a function, wrapped, and asked for metrics, through the command line."""
+
+from typing import Any
+
+import pytest
+
+WALK = """
+import gymnasium
+import numpy as np
+
+
+class Walk(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-5, 5, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.at = self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.at += 2 * int(action) - 1
+        self.steps += 1
+        there = self.at == 3
+        info = {"success": there, "steps": self.steps, "name": "walk"}
+        return np.full(1, self.at, np.float32), float(there), abs(self.at) == 3, self.steps == 12, info
+
+
+def make(twice=False):
+    return Walk()
+
+
+def pays(env, price):
+    return gymnasium.wrappers.TransformReward(env, lambda reward: reward * price)
+"""
+WALKS: dict[str, Any] = {
+    "environment": {
+        "type": "my_env:make",
+        "id": "",
+        "wrappers": [{"type": "my_env:pays", "price": 2}, "OrderEnforcing"],
+        "metrics": ["success", "steps"],
+    },
+}
+DQN: dict[str, Any] = {
+    "experiment": {"stop": {"env_steps": 4096}},
+    "agent": {"type": "dqn", "epsilon_steps": 2000},
+    "model": {"type": "mlp_q"},
+    "training": {"batch_size": 64, "replay_ratio": 1.0, "warmup_steps": 512, "publish_every": 8},
+}
+HERE = {"distribution": {"buffer": {"capacity": 4096}}}
+ELSEWHERE = {"distribution": {"buffer": {"capacity": 4096, "colocate": False}}}
+
+
+def of_dqn(workplace: Any) -> None:
+    workplace.base = {
+        **{key: value for key, value in workplace.base.items() if key not in ("training", "model")},
+        "model": {"hidden": [16]},
+    }
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param((), id="rollouts"),
+        pytest.param((DQN, HERE), id="a replay"),
+        pytest.param((DQN, ELSEWHERE), id="a replay in a process of its own"),
+    ],
+)
+def test_a_run_reports_the_metrics_of_its_episodes(workplace: Any, changes: tuple[Any, ...]) -> None:
+    workplace.module(WALK)
+    if changes:
+        of_dqn(workplace)
+    run = workplace.train(WALKS, *changes, {"experiment": {"eval_episodes": 5}})
+    summary = run.finish()
+    returns, played = summary["returns"], summary["evaluation"]
+    assert returns["episodes"] > 100
+    # A success is paid with 2, by the wrapper, and nothing else is.
+    assert returns["metrics"]["success"] == pytest.approx(returns["mean_100"] / 2)
+    assert 3 <= returns["metrics"]["steps"] <= 12
+    assert played["metrics"]["success"] == pytest.approx(played["mean"] / 2)
+    known = [row for row in run.rows if row.get("metrics")]
+    assert known
+    assert all(row["metrics"]["success"] == pytest.approx(row["mean_100"] / 2) for row in known)
+    assert "metrics         success " in run.command.stdout
+
+
+def test_a_metric_that_is_not_there_ends_the_run_with_those_that_are(workplace: Any) -> None:
+    workplace.module(WALK)
+    run = workplace.train(WALKS, {"environment": {"metrics": ["succes"]}})
+    run.finish(1)
+    assert "environment.metrics: there is no 'succes' in the info of an episode's last step" in (
+        run.command.last_words
+    )
+    assert "such are: 'success', 'steps'" in run.command.last_words
+
+
+def test_a_wrapper_that_raises_is_refused_before_anything_is_trained(workplace: Any) -> None:
+    workplace.module(WALK)
+    wrappers = ["OrderEnforcing", {"type": "RescaleObservation", "min_obs": 0, "max_obs": "x"}]
+    command = workplace.command(
+        "train", str(workplace.config(WALKS, {"environment": {"wrappers": wrappers}})), "--dry-run"
+    )
+    command.wait(2)
+    assert "environment.wrappers[1] (RescaleObservation) cannot wrap" in command.stderr
+    assert command.stdout == ""
