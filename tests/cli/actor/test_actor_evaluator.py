@@ -16,7 +16,7 @@ from tianji_cli.roles.evaluator import EvaluationLimits, Evaluator
 from tianji_cli.wire.reports import Evaluating, EvaluatorReport
 from tianji_envs.core import BaseEnv
 from tianji_envs.gym import GymFactory
-from tianji_envs.serial import SerialVectorEnvironment
+from tianji_envs.serial import GymnasiumEnv, SerialVectorEnvironment
 
 SPACES = Spaces(gym.spaces.Box(-1, 1, (2,), np.float32), gym.spaces.Discrete(2))
 
@@ -71,6 +71,37 @@ def test_long_episodes_count_as_often_as_short_ones() -> None:
     while evaluator.finished is None:
         evaluator.turn()
     assert sorted(evaluator.returns) == [1.0] * 3 + [2.0] * 3 + [5.0] * 3 + [60.0] * 3
+
+
+class Priced(gym.Env[Any, Any]):
+    """A walk that costs as much as it is long, and is a success if that is odd."""
+
+    observation_space, action_space = SPACES.observation, SPACES.action
+
+    def __init__(self, steps: int) -> None:
+        self.walk = Walk(steps)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed, options=options)
+        return self.walk.reset(), {}
+
+    def step(self, action: Any) -> Any:
+        steps = self.walk.steps
+        return *self.walk.step(action), {"success": steps % 2 == 1, "cost": steps}
+
+
+def test_metrics_are_means_over_the_episodes_that_count() -> None:
+    following = iter((2, 3, 7))
+    asked = ("success", "cost")
+    environment = SerialVectorEnvironment(
+        "priced", lambda: GymnasiumEnv(Priced(next(following))), 3, metrics=asked
+    )
+    evaluator = Evaluator(build_agent(SPACES, 3), environment, 6, seed=1, metrics=asked)
+    assert evaluator.metrics is None
+    while evaluator.finished is None:
+        evaluator.turn()
+    # Two of each: what short ones play beyond their share counts nowhere.
+    assert evaluator.report().metrics == {"success": pytest.approx(2 / 3), "cost": 4.0}
 
 
 def play_within(limits: EvaluationLimits, *lengths: int) -> Evaluator:
