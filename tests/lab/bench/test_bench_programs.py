@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import runpy
 import sys
 import tomllib
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -85,15 +85,22 @@ def test_a_training_without_100_episodes_has_no_figures(
         program.train(program.Trial("PPO", 1, 1e-3, 1), 4096, tmp_path)
 
 
-@pytest.fixture
-def compare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "peers"))
-    yield importlib.import_module("compare")
-    for name in ("compare", "recipe"):
-        sys.modules.pop(name)
+def _program(script: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a program; neither it nor its neighbours stay known, by names as common as theirs."""
+    programs = ROOT / "benchmarks"
+    path = programs / script
+    monkeypatch.syspath_prepend(str(path.parent))
+    program = importlib.import_module(path.stem)
+    for name, module in list(sys.modules.items()):
+        if (file := getattr(module, "__file__", None)) and programs in Path(file).parents:
+            del sys.modules[name]
+    return program
 
 
-def test_peers_are_handed_the_config_and_told_what_they_cannot_be(compare: Any, tmp_path: Path) -> None:
+def test_peers_are_handed_the_config_and_told_what_they_cannot_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compare = _program("peers/compare.py", monkeypatch)
     shipped = (ROOT / "configs" / "ppo_cartpole.toml").read_text()
     config, handed = tmp_path / "config.toml", tmp_path / "recipe.json"
     config.write_text(shipped.replace("[training]", "[training]\ntarget_kl = 0.02\nentropy_coef = 0.003"))
@@ -112,13 +119,10 @@ def test_peers_are_handed_the_config_and_told_what_they_cannot_be(compare: Any, 
 
 
 @pytest.fixture
-def sac_update(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+def sac_update(monkeypatch: pytest.MonkeyPatch) -> Any:
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(variable, "1")  # as it does itself; what comes after has them as before
-    yield importlib.import_module("sac_update")
-    for name in ("sac_update", "actor", "replay"):
-        sys.modules.pop(name)
+    return _program("sac_update.py", monkeypatch)
 
 
 def _multiplications(*widths: int, batch: int = 256) -> tuple[int, int]:
@@ -144,3 +148,39 @@ def test_sac_update_holds_ratios_of_rounds_against_the_target(sac_update: Any) -
     assert sac_update.verdict(to_bare).endswith("NO")
     assert sac_update.verdict(to_bare | {"median": 0.8}).endswith("yes")
     assert sac_update.verdict(to_torch) == ""
+
+
+def test_locomotion_goes_on_with_what_it_has_and_refuses_what_is_of_other_options(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    locomotion = _program("locomotion.py", monkeypatch)
+    trained = []
+
+    def train(_options: argparse.Namespace, seed: int) -> dict[str, Any]:
+        trained.append(seed)
+        return {"mean": 10.0 * seed, "train_s": 2.0 * seed, "env_steps": 64}
+
+    monkeypatch.setattr(locomotion, "train_tianji", train)
+    asked: dict[str, Any] = {"config": "c/hopper.toml", "set": [], "env_steps": 64, "episodes": 2}
+    options = argparse.Namespace(out=tmp_path, **asked)
+    runs = [locomotion.once(options, "tianji", seed) for seed in (1, 2, 1)]
+    assert trained == [1, 2]
+    assert runs[0] == runs[2]
+    with pytest.raises(SystemExit, match="is of other options"):
+        locomotion.once(argparse.Namespace(out=tmp_path, **asked | {"episodes": 3}), "tianji", 1)
+
+
+def test_locomotion_compares_times_seed_by_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    locomotion = _program("locomotion.py", monkeypatch)
+
+    def run(contender: str, seed: int, seconds: float) -> dict[str, Any]:
+        times = {"train_s": seconds, "wall_s": 2 * seconds}
+        return {"contender": contender, "seed": seed, "mean": 7.0, "env_steps": 64, **times}
+
+    runs = [
+        run(*words) for words in (("tianji", 1, 1.0), ("sb3", 1, 6.0), ("tianji", 2, 4.0), ("sb3", 2, 8.0))
+    ]
+    rows = locomotion.summarise(runs)
+    assert rows["sb3 over tianji"]["train s"] == {"iqm": 4.0, "low": 2.0, "high": 6.0}
+    assert rows["tianji"]["train s"]["iqm"] == 2.5
+    assert set(locomotion.summarise(runs[::2])) == {"tianji"}

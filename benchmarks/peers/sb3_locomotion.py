@@ -1,0 +1,114 @@
+"""Stable-Baselines3 on a MuJoCo task for so many env steps, then greedy episodes with its last policy.
+
+PPO has rl-zoo's hyperparameters of that task (tuned for its v3) and normalised observations and rewards, in
+one environment; SAC has its defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import time
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+from record import arguments, write
+from stable_baselines3 import PPO, SAC
+from stable_baselines3.common.base_class import BaseAlgorithm
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.vec_env import VecEnv, VecNormalize
+from torch import nn
+
+NETWORKS: Mapping[str, Any] = {
+    "log_std_init": -2,
+    "ortho_init": False,
+    "activation_fn": nn.ReLU,
+    "net_arch": {"pi": [256, 256], "vf": [256, 256]},
+}
+ZOO: Mapping[str, Mapping[str, Any]] = {
+    "Hopper": {
+        "n_steps": 512,
+        "batch_size": 32,
+        "n_epochs": 5,
+        "gamma": 0.999,
+        "learning_rate": 9.80828e-05,
+        "ent_coef": 0.00229519,
+        "clip_range": 0.2,
+        "gae_lambda": 0.99,
+        "max_grad_norm": 0.7,
+        "vf_coef": 0.835671,
+        "policy_kwargs": NETWORKS,
+    },
+    "HalfCheetah": {
+        "n_steps": 512,
+        "batch_size": 64,
+        "n_epochs": 20,
+        "gamma": 0.98,
+        "learning_rate": 2.0633e-05,
+        "ent_coef": 0.000401762,
+        "clip_range": 0.1,
+        "gae_lambda": 0.92,
+        "max_grad_norm": 0.8,
+        "vf_coef": 0.58096,
+        "policy_kwargs": NETWORKS,
+    },
+}
+EVALUATION_SEED = 10_000
+"""And the training's: episodes that were not trained on."""
+
+
+def settings_of(algorithm: str, task: str) -> Mapping[str, Any]:
+    """Choose what is told to the algorithm."""
+    if algorithm == "sac":
+        return {}
+    name = task.partition("-")[0]
+    if name not in ZOO:
+        raise SystemExit(f"{task}: rl-zoo's hyperparameters are here for {' and '.join(ZOO)}")
+    return ZOO[name]
+
+
+def evaluate(model: BaseAlgorithm, trained: VecEnv, options: argparse.Namespace) -> list[float]:
+    """Returns of greedy episodes, seen as the policy saw its training."""
+    environment: VecEnv = make_vec_env(options.task, seed=options.seed + EVALUATION_SEED)
+    if isinstance(trained, VecNormalize):
+        shown = VecNormalize(environment, training=False, norm_reward=False, gamma=trained.gamma)
+        shown.obs_rms = trained.obs_rms
+        environment = shown
+    returns, _ = evaluate_policy(
+        model, environment, options.episodes, deterministic=True, return_episode_rewards=True
+    )
+    assert isinstance(returns, list)
+    return [float(total) for total in returns]
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--task", default="Hopper-v5")
+    parser.add_argument("--algorithm", choices=("ppo", "sac"), default="ppo")
+    parser.add_argument("--env-steps", type=int, default=1_000_000)
+    parser.add_argument("--episodes", type=int, default=100, help="of the evaluation")
+    options = parser.parse_args()
+    told = settings_of(options.algorithm, options.task)
+    environment: VecEnv = make_vec_env(options.task, seed=options.seed)
+    if options.algorithm == "ppo":
+        environment = VecNormalize(environment, gamma=told["gamma"])
+    algorithm = {"ppo": PPO, "sac": SAC}[options.algorithm]
+    model = algorithm("MlpPolicy", environment, seed=options.seed, device="cpu", **told)
+    began_s = time.monotonic()
+    model.learn(total_timesteps=options.env_steps)
+    train_s = time.monotonic() - began_s
+    packages = ("stable-baselines3", "torch", "gymnasium", "mujoco", "numpy")
+    record = {
+        "env_steps": model.num_timesteps,
+        "train_s": train_s,
+        "returns": evaluate(model, environment, options),
+        "settings": {name: str(value) for name, value in told.items()},
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+    }
+    write(record, options.json)
+
+
+if __name__ == "__main__":
+    main()
