@@ -161,13 +161,17 @@ def test_minibatches_hold_what_the_policy_saw(
     wanted = [int(number) for number, mask in zip(numbers.flat, _masks(fragments), strict=True) if mask]
     for minibatch in embryo.minibatches(fragments):
         held = minibatch.observation
-        rows = held.observation if isinstance(held, Sequences) else held
-        rows = torch.as_tensor(rows).cpu().numpy().reshape(-1, STACK, SIDE, SIDE)
+        rows = on_host(held.observation if isinstance(held, Sequences) else held)
+        rows = rows.reshape(-1, STACK, SIDE, SIDE)
         chosen = minibatch.experience if rule == "impala" else minibatch.outputs
-        of_minibatch = minibatch.log_prob.astype(int)
-        assert np.array_equal(rows if chosen is None else rows[chosen], saw[of_minibatch])
+        of_minibatch = on_host(minibatch.log_prob).astype(int)
+        assert np.array_equal(rows if chosen is None else rows[on_host(chosen)], saw[of_minibatch])
         found += of_minibatch.tolist()
     assert sorted(set(found)) == wanted
+
+
+def on_host(values: Any) -> Array:
+    return torch.as_tensor(values).cpu().numpy()
 
 
 def _masks(fragments: list[Fragment]) -> list[int]:
