@@ -173,7 +173,7 @@ class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
         self._critics_parameters = list(model.critics.parameters())
         self._target_critics = TargetNetwork(model.critics, flat[critics])
         self._exchange = Exchange(flat.device)
-        self._by_hand = is_by_hand(
+        self._by_hand = self._reads_norms = is_by_hand(
             settings.backend,
             model,
             fits=isinstance(model, MLPActorQ) and is_on_host(model),

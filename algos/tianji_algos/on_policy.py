@@ -251,7 +251,7 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         super().__init__(settings, build_optimizer(flat, settings), means, np.random.default_rng(seed))
         self.model: ActorCritic = model
         self.uses_per_sample = float(settings.epochs)
-        self._by_hand = is_by_hand(
+        self._by_hand = self._reads_norms = is_by_hand(
             settings.backend, model, fits=is_on_host(model), what_fits="a network on a CPU"
         )
         self._differentiate = self._build_derivatives(self._distribution(spaces))

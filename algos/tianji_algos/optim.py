@@ -357,8 +357,8 @@ class OptimizedEmbryo(Embryo):
 
     settings: OptimizerSettings
 
-    _by_hand: bool = True
-    """Derivatives are found by hand, on a CPU; else by torch, and an update reads nothing to the host."""
+    _reads_norms: bool = True
+    """Each step reads the norm of its gradient; else an update reads nothing to the host."""
 
     def __init__(
         self,
@@ -426,7 +426,7 @@ class OptimizedEmbryo(Embryo):
 
     def _step(self, optimizer: Optimizer) -> Norm:
         """Let an optimizer follow its gradient; returns the norm."""
-        return optimizer.step() if self._by_hand else optimizer.step_unread()
+        return optimizer.step() if self._reads_norms else optimizer.step_unread()
 
     def _check(self) -> None:
         """Find out whether a gradient was not finite."""

@@ -13,13 +13,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from algos import dqn_batches, off_policy
+from algos import dqn_batches, maddpg_team, off_policy, team_episodes
 from algos.fragments import Fragment, random_rollout
+from algos.team_episodes import random_batch
 from algos.teams import random_team_rollout, team_spaces
 from algos.training import parameters
 from pydantic import ValidationError
 
 from tianji_algos import registry
+from tianji_algos.batch import Batch
 from tianji_algos.core import Embryo, Model, Spaces, build_model, complete_results
 from tianji_algos.errors import DivergedError, UnsuitableModelError
 
@@ -68,6 +70,13 @@ TEAMS = {"team": team_spaces(), "continuous team": team_spaces((2, 1, 2), contin
 GATED = {"encoder": "mlp", "hidden": (8,), "width": 8}
 
 
+EPISODES = team_episodes.team_spaces()
+
+
+def team_batches(spaces: Spaces, _: Embryo) -> Iterable[Batch]:
+    return (maddpg_team.make_batch(spaces, seed=seed) for seed in range(3))
+
+
 def images(fragments: list[Fragment]) -> list[Fragment]:
     rng = np.random.default_rng(1)
     for fragment in fragments:
@@ -114,8 +123,21 @@ CASES: dict[str, Case] = {
 }
 EVERY = pytest.mark.parametrize(("build", "batches"), CASES.values(), ids=CASES)
 
+IN_TORCH_ALONE: dict[str, Case] = {
+    "qmix": (
+        embryo_of("qmix", EPISODES),
+        lambda _: (random_batch(EPISODES, [5, 3, 5], [True, False, True], 5, seed) for seed in range(3)),
+    ),
+    **{
+        f"maddpg, {name}": (embryo_of("maddpg", spaces), partial(team_batches, spaces))
+        for name, spaces in (("discrete", maddpg_team.DISCRETE), ("continuous", maddpg_team.CONTINUOUS))
+    },
+}
 
-@EVERY
+
+@pytest.mark.parametrize(
+    ("build", "batches"), (CASES | IN_TORCH_ALONE).values(), ids=[*CASES, *IN_TORCH_ALONE]
+)
 def test_nothing_is_read_to_the_host_inside_an_update(build: Any, batches: Any) -> None:
     embryo = build(NOWHERE)
     complete_results(embryo, prioritised=False)

@@ -263,7 +263,7 @@ class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
         self._target = TargetNetwork(model, flat)
         self._exchange = Exchange(flat.device)
         self._mask = ActionMask.of(spaces)
-        self._by_hand = is_by_hand(
+        self._by_hand = self._reads_norms = is_by_hand(
             settings.backend, model, fits=is_on_host(model), what_fits="a network on a CPU"
         )
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch

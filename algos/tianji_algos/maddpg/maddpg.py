@@ -19,13 +19,14 @@ import torch
 from tianji_algos.batch import Batch
 from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Agent, Fields, Peers, ReplayEmbryo, Spaces, UpdateResult, require_model
-from tianji_algos.device import Exchange
+from tianji_algos.device import Exchange, on_host
 from tianji_algos.fields import FieldSpec
 from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
 from tianji_algos.optim import (
     Means,
     OptimizedEmbryo,
+    Optimizer,
     TargetNetwork,
     adam_of,
     flatten_parameters,
@@ -346,6 +347,7 @@ class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
         assert flat.grad is not None
         self._gradient = flat.grad
         self._exchange = Exchange(flat.device)
+        self._reads_norms = on_host(flat.device)
         self._actions = team_actions(spaces, settings.temperature, self._rng, flat.device)
         self.schedule(0)
 
@@ -372,13 +374,12 @@ class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
         critic_loss, values, errors = self._critic_loss(seen, done, self._targets(batch), weight)
         policy_loss, entropy = self._policy_loss(seen, done, weight)
         torch.autograd.backward((critic_loss, policy_loss))  # They have no parameter in common.
-        means = torch.stack((critic_loss, policy_loss, values.mean(), errors.mean(), entropy))
-        priorities, diagnostics = self._exchange.to_host((errors, means))
+        diagnostics = torch.stack((critic_loss, policy_loss, values.mean(), errors.mean(), entropy)).detach()
         if self._peers.number > 1:
             self._peers.add_up(self._gradient.mul_(1.0 / self._peers.number))
-        critic_norm = self._optimizer.step()
-        self._means.add((*diagnostics.tolist(), critic_norm), self._actor_adam.step())
+        self._means.add(diagnostics, self._step(self._optimizer), self._step(self._actor_adam))
         self._target.follow(self.settings.target_tau)
+        priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
         return UpdateResult(len(batch.reward) * self._peers.number, priorities)
 
     def schedule(self, env_steps: int) -> None:
@@ -459,9 +460,13 @@ class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
         """Name the moments of both optimizers, in place."""
         return {
             f"{name}.{moment}": tensor
-            for name, adam in (("actors", self._actor_adam), ("critics", self._optimizer))
+            for name, adam in self._optimizers().items()
             for moment, tensor in adam.tensors().items()
         }
+
+    def _optimizers(self) -> Mapping[str, Optimizer]:
+        """Name both optimizers."""
+        return {"actors": self._actor_adam, "critics": self._optimizer}
 
 
 def _joint(actions: torch.Tensor) -> torch.Tensor:

@@ -33,7 +33,8 @@ class PPOSettings(PolicySettings):
         adaptive_kl: what ``learning_rate_schedule = "adaptive"`` keeps the policy's divergence near: after an
             epoch with more than twice this the learning rate is divided by 1.5, with less than half of it
             multiplied, between 1e-6 and 1e-2 (as rl_games has it).
-        target_kl: skip the rest of a rollout once the policy is this far from the one that acted.
+        target_kl: skip the rest of a rollout once the policy is this far from the one that acted; on a device
+            each update is waited for, to see.
     """
 
     minibatch_size: int = Field(256, ge=2)

@@ -14,7 +14,7 @@ import torch
 
 from tianji_algos.batch import SequenceBatch
 from tianji_algos.core import Agent, Fields, SequenceEmbryo, Spaces, UpdateResult, require_model
-from tianji_algos.device import Exchange
+from tianji_algos.device import Exchange, on_host
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.teams.q_network import NO_ACTION, AgentInputs, TeamQ, team_that_chooses
 from tianji_algos.optim import (
@@ -250,6 +250,7 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         self._target = TargetNetwork(model, flat)
         self._inputs = AgentInputs(model)
         self._exchange = Exchange(flat.device)
+        self._reads_norms = on_host(flat.device)
         self._values = self._team.agents if model.settings.mixer == "none" else 1
         self._each_for_itself = model.settings.mixer == "none" and settings.rewards == "individual"
 
@@ -263,7 +264,7 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         diagnostics = self._differentiate(episodes, counts, total)
         if self._peers.number > 1:
             self._peers.add_up(self._optimizer.gradient)
-        self._means.add(diagnostics, self._optimizer.step())
+        self._means.add(diagnostics, self._step(self._optimizer))
         self._target.keep_up(self.settings, self._optimizer.steps)
         return UpdateResult(int(steps))
 
@@ -274,8 +275,8 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
             return alive
         return np.ones((len(episodes.origin), self._values), np.bool_)
 
-    def _differentiate(self, episodes: PackedEpisodes, counts: Counts, total: int) -> Sequence[float]:
-        """Write the gradient of half the squared error; give the diagnostics.
+    def _differentiate(self, episodes: PackedEpisodes, counts: Counts, total: int) -> torch.Tensor:
+        """Write the gradient of half the squared error; give the diagnostics ``[4]``.
 
         Args:
             counts: which values are learnt, ``[U, V]``.
@@ -294,8 +295,7 @@ class QMIXEmbryo(OptimizedEmbryo, SequenceEmbryo):
         squares = error.square().sum()
         torch.autograd.backward(squares * (0.5 / max(1, total)))
         sums = (0.5 * squares, error.abs().sum(), (value * is_learnt).sum(), (target * is_learnt).sum())
-        means: list[float] = (torch.stack(sums).detach() / max(1, int(counts.sum()))).tolist()
-        return means
+        return torch.stack(sums).detach() / max(1, int(counts.sum()))
 
     @torch.no_grad()
     def _targets(
