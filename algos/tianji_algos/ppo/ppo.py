@@ -143,9 +143,8 @@ class PPOEmbryo(PolicyEmbryo):
             yield minibatch
             if self._adapts:
                 latest = self._latest[DIVERGENCE]
-                self._diverged += (
-                    latest if isinstance(latest, torch.Tensor) else float(latest)
-                ) * minibatch.samples
+                own = latest if isinstance(latest, torch.Tensor) else float(latest)
+                self._diverged += own * minibatch.samples
                 self._samples += minibatch.samples
             if limit is not None and self._divergence(minibatch) > limit:
                 self._end_epoch()
