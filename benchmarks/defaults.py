@@ -1,0 +1,270 @@
+"""Do the defaults learn? Trains `tianji train --env ID --agent NAME` without any other setting, and plays.
+
+The agent of each environment was named before anything was measured. What is judged is the last policy,
+greedily, in episodes that begin as none of the training's did. A training ends where the defaults end it, or
+when --minutes are over.
+
+    python benchmarks/defaults.py --json defaults.json           # all rows, three seeds, five minutes each
+    python benchmarks/defaults.py --only CartPole-v1 --seeds 1 --minutes 0.3
+    python benchmarks/defaults.py --sb3 ENV/bin/python           # Stable-Baselines3's defaults beside them
+
+The table is Markdown. A row whose package is missing, or that is refused, says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import gymnasium
+
+HERE: Final = Path(__file__).resolve().parent
+EVAL_SEED: Final = 1_000_003
+"""Of the environments in which policies play; trainings have the small ones."""
+EVAL_S: Final = 1200.0
+"""Longest that an evaluation may take."""
+ENV_STEPS: Final = 1_000_000
+"""After which the defaults end a training without images, and the peer's, too."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is trained where, and what it should reach.
+
+    Attributes:
+        target: mean return, at least; None: more than the peer's.
+        episodes: of an evaluation; fewer where they are slow.
+        package: that registers the environment, and the module to look for; empty if gymnasium does.
+    """
+
+    env: str
+    agent: str
+    target: float | None
+    episodes: int = 1000
+    package: str = ""
+    module: str = ""
+
+    @property
+    def name(self) -> str:
+        """The id without the module that registers it."""
+        return self.env.rpartition(":")[2]
+
+
+ROWS: Final = (
+    Row("CartPole-v1", "ppo", 475.0),
+    Row("Acrobot-v1", "ppo", -100.0),
+    Row("MountainCar-v0", "dqn", -130.0),
+    Row("Pendulum-v1", "sac", -250.0),
+    Row("LunarLander-v3", "ppo", 200.0, 100, "gymnasium[box2d]", "Box2D"),
+    Row("BipedalWalker-v3", "ppo", 200.0, 100, "gymnasium[box2d]", "Box2D"),
+    Row("FrozenLake-v1", "dqn", 0.68),
+    Row("Taxi-v3", "dqn", 7.0),
+    Row("MountainCarContinuous-v0", "sac", 90.0, 100),
+    Row("minigrid:MiniGrid-Empty-8x8-v0", "ppo", 0.9, package="minigrid", module="minigrid"),
+    Row("minigrid:MiniGrid-DoorKey-5x5-v0", "ppo", 0.9, package="minigrid", module="minigrid"),
+    Row("minatar_games:MinAtar/Breakout-v1", "dqn", None, package="minatar", module="minatar"),
+)
+
+
+@dataclass
+class Outcome:
+    """What came of a row.
+
+    Attributes:
+        env: as it was trained: of an id whose version is not installed the newest.
+        runs: a training each: ``seed``, ``mean``, ``episodes``, ``env_steps``, ``train_s``.
+        peer: likewise, of Stable-Baselines3.
+        missing: why there are none; empty if there are.
+    """
+
+    row: Row
+    env: str
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    peer: list[dict[str, Any]] = field(default_factory=list)
+    missing: str = ""
+
+    @property
+    def reached(self) -> int | None:
+        """How many seeds have reached the target; None where there is nothing to compare with."""
+        target = self.row.target
+        if target is None:
+            target = statistics.median(run["mean"] for run in self.peer) if self.peer else None
+        return None if target is None else sum(run["mean"] >= target for run in self.runs)
+
+
+def installed(env: str) -> str:
+    """Find the newest version of an id if gymnasium does not have this one."""
+    stem, _, version = env.rpartition("-v")
+    pattern = re.compile(rf"{re.escape(stem)}-v(\d+)")
+    versions = [int(found[1]) for known in gymnasium.registry if (found := pattern.fullmatch(known))]
+    return f"{stem}-v{max(versions)}" if versions and int(version) not in versions else env
+
+
+def execute(command: Sequence[str], log: Path) -> str:
+    """Run a command with its output in ``log``; returns its last line if it failed."""
+    with log.open("w") as output:
+        done = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)
+    lines = log.read_text(errors="replace").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "no words") if done.returncode else ""
+
+
+class Bench:
+    """Trains and evaluates the rows, one command after another."""
+
+    def __init__(self, options: argparse.Namespace, directory: Path) -> None:
+        self._options = options
+        self._directory = directory
+
+    def run(self, row: Row) -> Outcome:
+        """Train a row with all seeds, here and with the peer in turns."""
+        outcome = Outcome(row, installed(row.env))
+        if row.module and find_spec(row.module) is None:
+            outcome.missing = f"missing: pip install {row.package}"
+            return outcome
+        log = self._directory / f"{row.agent}-{row.name.replace('/', '-')}.log"
+        refused = execute([*self._train(outcome), "--dry-run"], log)
+        if refused:
+            outcome.missing = f"refused: {refused}"
+            return outcome
+        for seed in range(1, self._options.seeds + 1):
+            outcome.runs.append(self._one(outcome, seed, log))
+            self._progress("tianji", outcome, outcome.runs[-1])
+            if self._options.sb3:
+                outcome.peer.append(self._of_peer(outcome, seed, log))
+                self._progress("sb3", outcome, outcome.peer[-1])
+        return outcome
+
+    def _train(self, outcome: Outcome) -> list[str]:
+        command = [self._options.tianji, "train", "--env", outcome.env, "--agent", outcome.row.agent]
+        if outcome.env.startswith("minatar_games:"):  # It lies here.
+            command += ["--set", f"experiment.extensions={json.dumps([str(HERE)])}"]
+        return command
+
+    def _one(self, outcome: Outcome, seed: int, log: Path) -> dict[str, Any]:
+        runs = self._directory / f"{log.stem}-{seed}"
+        training, playing = runs.with_suffix(".train.json"), runs.with_suffix(".eval.json")
+        command = [*self._train(outcome), "--quiet", "--out", str(runs), "--json", str(training)]
+        for setting in (
+            f"experiment.seed={seed}",
+            f"experiment.stop.wall_s={60 * self._options.minutes:g}",
+            "experiment.name=run",
+            "experiment.eval_episodes=0",
+            "experiment.plots=false",
+        ):
+            command += ["--set", setting]
+        self._succeed(command, log)
+        command = [self._options.tianji, "eval", str(runs / "run" / "1"), "--json", str(playing)]
+        command += ["--checkpoint", self._options.checkpoint, "--episodes", str(outcome.row.episodes)]
+        self._succeed([*command, "--seed", str(EVAL_SEED), "--max-s", str(EVAL_S)], log)
+        summary, evaluation = json.loads(training.read_text()), json.loads(playing.read_text())
+        if evaluation["cut_off"]:
+            sys.exit(f"{outcome.env}, seed {seed}: the evaluation was cut off after {evaluation['cut_off']}")
+        run = {key: summary[key] for key in ("env_steps", "train_s", "updates", "reason")}
+        return {"seed": seed, "mean": evaluation["mean"], "episodes": evaluation["episodes"], **run}
+
+    def _of_peer(self, outcome: Outcome, seed: int, log: Path) -> dict[str, Any]:
+        report = self._directory / f"{log.stem}-{seed}.sb3.json"
+        command = [self._options.sb3, str(HERE / "peers" / "sb3_defaults.py"), "--json", str(report)]
+        command += ["--env", outcome.env, "--agent", outcome.row.agent, "--seed", str(seed)]
+        command += ["--minutes", str(self._options.minutes), "--env-steps", str(ENV_STEPS)]
+        command += ["--episodes", str(outcome.row.episodes), "--eval-seed", str(EVAL_SEED)]
+        self._succeed(command, log)
+        return {"seed": seed, **json.loads(report.read_text())}
+
+    @staticmethod
+    def _succeed(command: Sequence[str], log: Path) -> None:
+        failed = execute(command, log)
+        if failed:
+            sys.exit(f"{' '.join(command)}\nfailed: {failed}\nits output: {log}")
+
+    @staticmethod
+    def _progress(who: str, outcome: Outcome, run: dict[str, Any]) -> None:
+        steps, seconds = run["env_steps"], run["train_s"]
+        sys.stderr.write(
+            f"{outcome.row.name} {outcome.row.agent}, seed {run['seed']}: {who} {run['mean']:.4g} "
+            f"after {steps:,} env steps in {seconds:.0f} s\n"
+        )
+
+
+def table(outcomes: Sequence[Outcome], *, with_peer: bool) -> Iterator[str]:
+    """Write the rows as Markdown."""
+    heads = ["environment", "agent", "target", "tianji: each seed", "reached", "env steps", "train s"]
+    heads += ["Stable-Baselines3: each seed", "its env steps"] if with_peer else []
+    yield f"| {' | '.join(heads)} |"
+    yield f"|{'---|' * len(heads)}"
+    for outcome in outcomes:
+        row = outcome.row
+        target = "above its peer" if row.target is None else f"{row.target:g}"
+        cells = [outcome.env.rpartition(":")[2], row.agent, target]
+        if outcome.missing:
+            cells += [outcome.missing.replace("|", "/")]
+        else:
+            reached = "-" if outcome.reached is None else f"{outcome.reached} of {len(outcome.runs)}"
+            train_s = statistics.median(run["train_s"] for run in outcome.runs)
+            cells += [_means(outcome.runs), reached, _steps(outcome.runs), f"{train_s:.0f}"]
+            cells += [_means(outcome.peer), _steps(outcome.peer)] if with_peer else []
+        cells += [""] * (len(heads) - len(cells))
+        yield f"| {' | '.join(cells)} |"
+
+
+def _means(runs: Sequence[dict[str, Any]]) -> str:
+    return ", ".join(f"{run['mean']:.4g}" for run in runs)
+
+
+def _steps(runs: Sequence[dict[str, Any]]) -> str:
+    return f"{statistics.median(run['env_steps'] for run in runs):,.0f}"
+
+
+def main() -> int:
+    names = [row.name for row in ROWS]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--only", nargs="+", choices=names, default=names, metavar="ID", help=", ".join(names)
+    )
+    parser.add_argument("--seeds", type=int, default=3, help="how many, from 1 on")
+    parser.add_argument("--minutes", type=float, default=5.0, help="longest of a training")
+    parser.add_argument("--checkpoint", default="last", choices=("last", "best"), help="which one plays")
+    parser.add_argument("--sb3", metavar="PYTHON", help="an interpreter that has Stable-Baselines3")
+    parser.add_argument(
+        "--tianji", default=shutil.which("tianji", path=str(Path(sys.executable).parent)) or "tianji"
+    )
+    parser.add_argument("--out", type=Path, help="keeps runs and logs here (default: a temporary folder)")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="also writes all runs to this file")
+    options = parser.parse_args()
+    directory = (options.out or Path(tempfile.mkdtemp(prefix="tianji-defaults-"))).resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    machine = {
+        "system": platform.platform(),
+        "cores": len(os.sched_getaffinity(0)),
+        "load": round(os.getloadavg()[0], 1),
+        "date": time.strftime("%Y-%m-%d"),
+        "minutes": options.minutes,
+        "checkpoint": options.checkpoint,
+    }
+    bench = Bench(options, directory)
+    outcomes = [bench.run(row) for row in ROWS if row.name in options.only]
+    print(", ".join(f"{key} {value}" for key, value in machine.items()) + "\n")
+    print("\n".join(table(outcomes, with_peer=bool(options.sb3))))
+    if options.json:
+        rows = [asdict(outcome) | {"reached": outcome.reached} for outcome in outcomes]
+        options.json.write_text(json.dumps({"machine": machine, "rows": rows}, indent=1) + "\n")
+    complete = (outcome.missing or outcome.reached in {None, len(outcome.runs)} for outcome in outcomes)
+    return 0 if all(complete) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
