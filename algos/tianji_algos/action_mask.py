@@ -17,6 +17,7 @@ from tianji_algos.core import Executor, Fields, Spaces
 from tianji_algos.device import part_of_records
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.fields import ACTION_MASK
+from tianji_algos.rollout_observations import Sequences
 
 Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
@@ -72,12 +73,24 @@ class ActionMask:
         return part_of_records(observation, self._dtype, ACTION_MASK) != 0
 
     def forbid(self, outputs: Floats, observation: npt.NDArray[Any]) -> None:
-        """Make logits or values ``[N, A]`` of actions that there are not the lowest, in place."""
-        np.copyto(outputs, np.float32(FORBIDDEN), where=observation[ACTION_MASK] == 0)
+        """Make logits or values ``[N, A]`` of actions that there are not the lowest, in place.
 
-    def forbidding(self, outputs: torch.Tensor, observation: torch.Tensor) -> torch.Tensor:
-        """Return logits or values ``[N, A]`` with those of actions that there are not as the lowest."""
-        return outputs.masked_fill(~self.in_torch(observation), FORBIDDEN)
+        Args:
+            observation: records of any shape, N in all.
+        """
+        np.copyto(outputs, np.float32(FORBIDDEN), where=~self(observation).reshape(outputs.shape))
+
+    def forbidding(self, outputs: torch.Tensor, observation: Any) -> torch.Tensor:
+        """Return logits or values ``[N, A]`` with those of actions that there are not as the lowest.
+
+        Args:
+            observation: of any shape, N in all: records, or their bytes where the outputs are.
+        """
+        if isinstance(observation, torch.Tensor):
+            available = self.in_torch(observation.reshape(-1, observation.shape[-1]))
+        else:
+            available = torch.from_numpy(self(observation).reshape(outputs.shape))
+        return outputs.masked_fill(~available, FORBIDDEN)
 
 
 class MaskingExecutor(Executor):
@@ -110,6 +123,11 @@ class MaskingExecutor(Executor):
     def _masked(self, outputs: tuple[Floats, ...], observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
         self._mask.forbid(outputs[0], observation)
         return outputs
+
+
+def records_of(observation: Any) -> Any:
+    """Return the observations that a network takes, by themselves or in ``Sequences``."""
+    return observation.observation if isinstance(observation, Sequences) else observation
 
 
 def masked(executor: Executor, spaces: Spaces) -> Executor:

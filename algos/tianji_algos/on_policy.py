@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
+from tianji_algos.action_mask import ActionMask, masked, records_of
 from tianji_algos.core import ALONE, Agent, Fields, Peers, RolloutEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Uploads, is_on_host
 from tianji_algos.distributions import Distribution, distribution_for
@@ -57,7 +58,7 @@ class PolicyAgent(Agent):
         require_model(model, self.contract, self.algorithm, self.default_model)
         self.settings = settings
         self._distribution = self.distribution(spaces)
-        self._executor = acting_executor(model, num_envs)
+        self._executor = masked(acting_executor(model, num_envs), spaces)
         normalizer = normalizer_of(model)
         self._returns: DiscountedReturns | None = None
         if normalizer is not None and normalizer.returns is not None:
@@ -254,6 +255,7 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         self._by_hand = self._reads_norms = is_by_hand(
             settings.backend, model, fits=is_on_host(model), what_fits="a network on a CPU"
         )
+        self._mask = ActionMask.of(spaces)
         self._differentiate = self._build_derivatives(self._distribution(spaces))
         self._normalizer = normalizer_of(model)
         self._rollout = self._build_rollout(
@@ -283,6 +285,8 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
 
         def differentiate(batch: Any) -> torch.Tensor:
             policy, value = run(batch.observation)
+            if self._mask is not None:
+                policy = self._mask.forbidding(policy, records_of(batch.observation))
             found, diagnostics = loss(policy, value, batch)
             gradient.zero_()
             found.backward()  # type: ignore[no-untyped-call]
@@ -298,6 +302,8 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
             found = []
 
             def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
+                if self._mask is not None:
+                    self._mask.forbid(policy, records_of(batch.observation))
                 d_policy, d_value, diagnostics = loss.gradient(policy, value, batch)
                 found.append(diagnostics)
                 return d_policy, d_value

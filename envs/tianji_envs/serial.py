@@ -112,7 +112,7 @@ class SerialVectorEnvironment(VectorEnvironment):
         # Lists, because reading and writing single elements of an array costs several times as much.
         self._ended = [False] * num_envs
         self._steps = [0] * num_envs
-        self._measured = [env for env in self._envs if isinstance(env, GymnasiumEnv)] if metrics else []
+        self._measured = [env for env in envs if isinstance(env, GymnasiumEnv)] if metrics else []
         self._asked = metrics
         self.metrics = np.zeros((num_envs, len(metrics)), np.float32) if metrics else None
         self._unproven = True  # No step was looked at yet: what gives an info for a flag gives it always.

@@ -19,13 +19,56 @@ from tianji_envs.options import nearest_or_all
 from tianji_envs.serial import MISSING, missing
 from tianji_plugins import Plugins
 
+MASK: Final = "action_mask"
+
 WRAPPERS: Final = Plugins(
     kind="wrapper",
     group="tianji.wrappers",
     unknown=UnknownEnvironmentError,
     broken=BrokenEnvironmentError,
-    built_in={name: f"gymnasium.wrappers:{name}" for name in gymnasium.wrappers.__all__ if name[0].isupper()},
+    built_in={
+        "ActionMask": "tianji_envs.wrappers:ActionMask",
+        **{name: f"gymnasium.wrappers:{name}" for name in gymnasium.wrappers.__all__ if name[0].isupper()},
+    },
 )
+
+
+class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Shows ``info["action_mask"]`` as a part of the observation, where agents look for it.
+
+    Observations become ``{"observation": ..., "action_mask": ...}``; a Dict gets one part more.
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        if not isinstance(env.action_space, gymnasium.spaces.Discrete):
+            raise BrokenEnvironmentError(
+                f"{env} has actions {env.action_space}; an action_mask says which of Discrete ones there are"
+            )
+        inner = env.observation_space
+        self._is_dict = isinstance(inner, gymnasium.spaces.Dict)
+        parts = dict(inner.spaces) if isinstance(inner, gymnasium.spaces.Dict) else {"observation": inner}
+        mask = gymnasium.spaces.MultiBinary(int(env.action_space.n))
+        self.observation_space = gymnasium.spaces.Dict(parts | {MASK: mask})
+
+    def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        observation, info = self.env.reset(**keywords)
+        return self._with_mask(observation, info), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Act once."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._with_mask(observation, info), reward, terminated, truncated, info
+
+    def _with_mask(self, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
+        if MASK not in info:
+            raise BrokenEnvironmentError(
+                f"{self.env} has no {MASK!r} in its info, which has {sorted(info)}; "
+                "environment.wrappers without ActionMask would be right"
+            )
+        parts = observation if self._is_dict else {"observation": observation}
+        return {**parts, MASK: info[MASK]}
 
 
 @dataclass(frozen=True)

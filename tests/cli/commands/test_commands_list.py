@@ -27,7 +27,7 @@ def new_packages() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        *(("agents", name) for name in ("maddpg", "mappo", "ppo", "qmix")),
+        *(("agents", name) for name in ("maddpg", "mappo", "ppo", "qmix", "sac", "td3")),
         *(
             ("models", name)
             for name in ("mlp_actor_critic", "team_actor_critic", "team_deterministic", "team_q")

@@ -1,5 +1,6 @@
 """Trainings on Dict and Tuple observations, from a user's environment to the policy that is played."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ CONVOLUTIONS = {"channels": [4], "kernels": [8], "strides": [4], "hidden": 32}
 @pytest.fixture
 def hints(workplace: Any) -> Any:
     workplace.module(HINTS)
-    workplace.base["environment"] = dict(ENVIRONMENT)
+    workplace.base = copy.deepcopy(workplace.base) | {"environment": ENVIRONMENT}
     return workplace
 
 

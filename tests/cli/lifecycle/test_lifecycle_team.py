@@ -133,7 +133,7 @@ def test_a_team_that_was_interrupted_goes_on_where_it_was(workplace: Any) -> Non
         ),
         pytest.param(
             {"environment": {"type": "gym", "id": "CartPole-v1"}},
-            "agent.type: 'mappo' acts for a team, and CartPole-v1 shows a single agent; dqn, impala or ppo",
+            "agent.type: 'mappo' acts for a team, and CartPole-v1 shows a single agent; dqn, impala",
             id="a team for one",
         ),
         pytest.param(

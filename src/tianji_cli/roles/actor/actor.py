@@ -198,8 +198,8 @@ class Actor(Role):
             row, number = np.argwhere(without)[0].tolist()
             step = self._sequence * self._layout.steps + row + 1
             raise BrokenEnvironmentError(
-                f"environment {number} of actor {self._number} gave an {ACTION_MASK} that forbids all actions "
-                f"of its step {step}; one at least would be right"
+                f"environment {number} of actor {self._number} gave an {ACTION_MASK} that forbids all "
+                f"actions of its step {step}; one at least would be right"
             )
 
     def fragment_is_full(self) -> bool:
