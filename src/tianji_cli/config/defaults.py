@@ -8,7 +8,7 @@ here is as the schema has it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -54,7 +54,18 @@ class Seen:
     @property
     def has_pictures(self) -> bool:
         """Observations are images so large that they take convolutions."""
-        return is_picture(self.observation)
+        return any(is_picture(part) for part in self._parts)
+
+    @property
+    def _parts(self) -> Collection[gym.Space[Any]]:
+        space = self.observation
+        return space.spaces.values() if isinstance(space, gym.spaces.Dict) else (space,)
+
+    @property
+    def smallest_side(self) -> int:
+        """Pixels of the smallest side of an image."""
+        images = [image_shape(part) for part in self._parts if is_picture(part)]
+        return min(min(image.height, image.width) for image in images if image is not None)
 
     @property
     def has_measurements(self) -> bool:
@@ -228,10 +239,9 @@ AGENTS: Final[Mapping[str, Callable[[Seen, int, int | None], Table]]] = MappingP
 
 def _image_model(name: str, seen: Seen) -> Table | None:
     """Choose the convolutions for images; None if there are none."""
-    image = image_shape(seen.observation) if seen.has_pictures else None
-    if image is None:
+    if not seen.has_pictures:
         return None
-    large = min(image.height, image.width) >= _NATURE_SIDE
+    large = seen.smallest_side >= _NATURE_SIDE
     return {"type": name, "encoder": "impala_small" if large else "impala_large"}
 
 

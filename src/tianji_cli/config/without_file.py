@@ -11,17 +11,24 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+import gymnasium
+import numpy as np
+
+from tianji_algos.fields import ACTION_MASK
+from tianji_cli.config.building import build_environment
 from tianji_cli.config.checks import wrong_agent
 from tianji_cli.config.defaults import Seen, check_agent, defaults, usual_steps
 from tianji_cli.config.loader import check_environment, find_extensions, known_sections, resolve, validated
-from tianji_cli.config.schema import Environment, JobConfig
+from tianji_cli.config.schema import Environment, JobConfig, Wrapper
 from tianji_cli.config.source import KeyPath, Tree, lay_over
 from tianji_cli.errors import ConfigError, UsageError, describe
 from tianji_envs import registry as environments
-from tianji_envs.errors import EnvironmentFailure, UnknownEnvironmentError
+from tianji_envs.errors import BrokenEnvironmentError, EnvironmentFailure, UnknownEnvironmentError
 
 ORIGIN: Final = "--env"
 """What messages name in place of a file."""
+
+_MASK: Final = Wrapper(type="ActionMask")
 
 _SAID_BEFORE: Final[dict[KeyPath, str]] = {
     ("environment", "type"): "--env",
@@ -49,7 +56,10 @@ def config_without_file(
     cores = cores or len(os.sched_getaffinity(0))
     environment = _find_environment(env, overrides)
     seen = _look(env, agent, environment)
-    own: dict[str, Any] = {"environment": _named(environment), "experiment": {"name": _run_name(env, agent)}}
+    named: dict[str, Any] = _named(environment)
+    if (masked := _look_for_mask(seen, environment)) is not None:
+        seen, named["wrappers"] = masked, [_MASK.type]
+    own = {"environment": named, "experiment": {"name": _run_name(env, agent)}}
 
     def tree_for(env_steps: int | None) -> Tree:
         return lay_over([defaults(agent, seen, cores, env_steps), own], ORIGIN, overrides)
@@ -109,9 +119,8 @@ def _look(env: str, agent: str, environment: Environment) -> Seen:
     Raises:
         UsageError: it cannot be built, or is a team's.
     """
-    factory = environments.find(environment.type)
     try:
-        vector = factory.make(environment.id or "", 1, environment.max_episode_steps, environment.options)
+        vector = build_environment(environment, 1)
     except EnvironmentFailure as error:
         raise UsageError(f"--env {env}: {error}") from error
     except Exception as error:
@@ -121,6 +130,28 @@ def _look(env: str, agent: str, environment: Environment) -> Seen:
             what, right = wrong_agent(agent, env, team=True)
             raise UsageError(f"{what}; a config with {right}")
         return Seen(vector.observation_space, vector.action_space, vector.stack)
+    finally:
+        vector.close()
+
+
+def _look_for_mask(seen: Seen, environment: Environment) -> Seen | None:
+    """See what agents see if the info says which actions there are; None if it does not."""
+    takes = environments.find(environment.type).takes_wrappers and not environment.wrappers
+    if not takes or not isinstance(seen.action, gymnasium.spaces.Discrete):
+        return None
+    if isinstance(seen.observation, gymnasium.spaces.Dict) and ACTION_MASK in seen.observation.spaces:
+        return None
+    try:
+        vector = build_environment(environment.model_copy(update={"wrappers": (_MASK,)}), 1)
+    except EnvironmentFailure:
+        return None  # What is wrong with it shows without the wrapper, too.
+    space = vector.observation_space
+    try:
+        vector.reset(0, np.zeros((1, *(space.shape or ())), space.dtype))
+    except BrokenEnvironmentError:
+        return None
+    else:
+        return Seen(space, vector.action_space, vector.stack)
     finally:
         vector.close()
 

@@ -20,6 +20,7 @@ from tianji_algos.device import device_of
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.normalization import Normalization, build_normalizer
+from tianji_cli.config.building import build_environment
 from tianji_cli.config.checks import wrong_agent
 from tianji_cli.config.schema import Environment, JobConfig
 from tianji_cli.errors import UsageError, describe
@@ -32,7 +33,6 @@ from tianji_cli.roles.learner.learner import Episodes
 from tianji_cli.wire.batches import BatchLayout
 from tianji_cli.wire.fragment import FragmentLayout, common_fields
 from tianji_cli.wire.records import job_number
-from tianji_envs import registry as environments
 from tianji_envs.core import VectorEnvironment
 from tianji_envs.errors import UnsupportedSpaceError
 
@@ -64,25 +64,7 @@ class Parts:
     ) -> VectorEnvironment:
         """Make ``num_envs`` of the config's environments; for an evaluation whole games as they are."""
         section = self.config.environment
-        # Given only where the config asks: a factory says whether it takes them.
-        asked: dict[str, Any] = {}
-        if section.wrappers:
-            asked["wrappers"] = [
-                environments.find_wrapper(index, wrapper.type, wrapper.keywords)
-                for index, wrapper in enumerate(section.wrappers)
-            ]
-        if section.metrics:
-            asked["metrics"] = section.metrics
-        made = environments.find(section.type).make(
-            section.id or "",
-            num_envs,
-            section.max_episode_steps,
-            section.options,
-            render,
-            evaluation=evaluation,
-            threads=self._env_threads,
-            **asked,
-        )
+        made = build_environment(section, num_envs, render, evaluation=evaluation, threads=self._env_threads)
         _check_metrics(section, made)
         return made
 

@@ -195,7 +195,6 @@ def test_what_does_not_fit_is_one_line_that_names_the_option(env: str, override:
         ("CartPole-v1", "pppo", "--agent pppo: no such agent; did you mean 'ppo'?"),
         ("CartPole-v1", "impala", "--agent impala: it has no defaults; ppo, dqn, sac or td3 has"),
         (SHOWN.replace("Shown", "Team"), "ppo", "'ppo' acts for a single agent, and cli.config.shown_spaces"),
-        ("Blackjack-v1", "ppo", "--env Blackjack-v1: Blackjack-v1: observation_space is Tuple"),
     ],
 )
 def test_where_no_defaults_are_possible_a_sentence_says_why(env: str, agent: str, said: str) -> None:
@@ -203,3 +202,18 @@ def test_where_no_defaults_are_possible_a_sentence_says_why(env: str, agent: str
         config_without_file(env, agent, (), 2)
     assert str(refused.value).startswith(said)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("agent", ["ppo", "dqn"])
+def test_a_mask_in_the_info_is_shown_to_agents(agent: str) -> None:
+    config = config_without_file("Taxi-v4", agent, (), 2)
+    assert [wrapper.type for wrapper in config.environment.wrappers] == ["ActionMask"]
+    assert not config_without_file("FrozenLake-v1", agent, (), 2).environment.wrappers
+    own = config_without_file("Taxi-v4", agent, ["environment.wrappers=[]"], 2)
+    assert not own.environment.wrappers
+
+
+def test_observations_of_several_parts_have_defaults() -> None:
+    config = config_without_file("Blackjack-v1", "ppo", (), 2)
+    assert config.model.type == "mlp_actor_critic"
+    assert not config.training.settings.normalize_observations

@@ -1,0 +1,127 @@
+"""Observations that say which actions there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from algos.test_observations import Records
+from gymnasium import spaces
+
+from tianji_algos import registry
+from tianji_algos.action_mask import FORBIDDEN, ActionMask
+from tianji_algos.batch import Batch
+from tianji_algos.core import Spaces, build_model
+from tianji_algos.device import as_numbers
+from tianji_algos.dqn.dqn import DQNEmbryo, draw_available
+from tianji_algos.dqn.settings import DQNSettings
+from tianji_algos.errors import UnsupportedSpaceError
+
+ACTIONS, ROWS = 5, 40
+OBSERVED = Records(
+    {"action_mask": spaces.MultiBinary(ACTIONS), "numbers": spaces.Box(-1.0, 1.0, (3,), np.float32)}
+)
+SPACES = Spaces(OBSERVED, spaces.Discrete(ACTIONS, start=2))
+
+
+def records(rows: int = ROWS, seed: int = 0) -> Any:
+    """With one action at least."""
+    drawn = OBSERVED.draw(rows, seed)
+    drawn["action_mask"][np.arange(rows), np.random.default_rng(seed).integers(0, ACTIONS, rows)] = 1
+    return drawn
+
+
+def agent(name: str, **settings: Any) -> Any:
+    kind = registry.load("agent", name)
+    model_type = registry.load("model", kind.default_model)
+    model = build_model(model_type, SPACES, model_type.settings_type(hidden=(16,)), 0)
+    return kind(SPACES, model, kind.settings_type(**settings), ROWS, 0)
+
+
+def rows_of(made: Any) -> Iterator[dict[str, Any]]:
+    fields = made.fields(SPACES, made.settings)
+    while True:
+        yield {field.name: np.zeros((ROWS, *field.shape), field.dtype) for field in fields}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("ppo", {}),
+        ("impala", {}),
+        ("dqn", {"epsilon_start": 0.0, "epsilon_end": 0.0}),
+        ("dqn", {"epsilon_start": 1.0, "eval_epsilon": 1.0}),
+    ],
+)
+def test_agents_choose_among_the_actions_that_there_are(name: str, settings: dict[str, Any]) -> None:
+    made = agent(name, **settings)
+    rows = rows_of(made)
+    for seed in range(30):
+        seen = records(seed=seed)
+        for action in (made.act(seen, next(rows)), made.act_greedily(seen)):
+            assert seen["action_mask"][np.arange(ROWS), action - 2].all()
+
+
+def test_random_actions_are_drawn_alike_from_those_that_there_are() -> None:
+    available = np.array([[False, True, False, True, True]] * 30_000)
+    luck = np.random.default_rng(0).random(len(available), dtype=np.float32)
+    shares = np.bincount(draw_available(available, luck), minlength=5) / len(available)
+    np.testing.assert_allclose(shares, [0.0, 1 / 3, 0.0, 1 / 3, 1 / 3], atol=0.01)
+    edge = np.array([0.0, np.nextafter(np.float32(1.0), np.float32(0.0))], np.float32)
+    assert draw_available(available[:2], edge).tolist() == [1, 4]
+
+
+@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize("backend", ["numpy", "torch"])
+def test_dqn_bootstraps_from_the_best_action_that_there_is(backend: str, double: bool) -> None:
+    model_type = registry.load("model", "mlp_q")
+    model = build_model(model_type, SPACES, model_type.settings_type(hidden=(16,)), 0)
+    embryo = DQNEmbryo(SPACES, model, DQNSettings(backend=backend, double=double), 0)
+    embryo.prioritised = True
+    seen, after = records(seed=1), records(seed=2)
+    action, reward = np.zeros(ROWS, np.uint8), np.zeros(ROWS, np.float32)
+    with torch.no_grad():
+        q, next_q = (model(torch.from_numpy(as_numbers(each))).numpy() for each in (seen, after))
+    expected = np.where(after["action_mask"] != 0, next_q, -np.inf).max(axis=1)
+    assert (expected < next_q.max(axis=1)).any()
+    ones = np.ones(ROWS, np.float32)
+    batch = Batch(seen, {"action": action}, reward, after, 0.5 * ones, ones)
+    errors = embryo.update(batch).priorities
+    np.testing.assert_allclose(errors, np.abs(q[:, 0] - 0.5 * expected), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(ROWS,), (8, 5)])
+def test_masks_of_arrays_and_of_bytes_are_the_same(shape: tuple[int, ...]) -> None:
+    seen = records().reshape(shape)
+    mask = ActionMask.of(SPACES)
+    assert mask is not None
+    outputs = np.random.default_rng(0).standard_normal((ROWS, ACTIONS), dtype=np.float32)
+    by_hand = outputs.copy()
+    mask.forbid(by_hand, seen)
+    kept = records()["action_mask"] != 0
+    np.testing.assert_array_equal(by_hand, np.where(kept, outputs, np.float32(FORBIDDEN)))
+    for given in (seen, torch.from_numpy(as_numbers(seen))):
+        np.testing.assert_array_equal(mask.forbidding(torch.from_numpy(outputs), given), by_hand)
+
+
+@pytest.mark.parametrize(
+    ("part", "action", "message"),
+    [
+        (spaces.MultiBinary(4), spaces.Discrete(5), r"a MultiBinary\(5\) would be right"),
+        (spaces.MultiBinary((5, 1)), spaces.Discrete(5), r"a MultiBinary\(5\) would be right"),
+        (spaces.MultiBinary(4), spaces.MultiDiscrete([2, 3]), r"a MultiBinary\(5\) would be right"),
+        (spaces.MultiBinary(4), spaces.Box(-1.0, 1.0, (4,)), "another name for that part"),
+    ],
+)
+def test_a_mask_that_does_not_fit_the_actions_is_refused(part: Any, action: Any, message: str) -> None:
+    space = Records({"action_mask": part, "numbers": spaces.Box(-1.0, 1.0, (3,))})
+    with pytest.raises(UnsupportedSpaceError, match=message):
+        ActionMask.of(Spaces(space, action))
+
+
+def test_observations_without_a_mask_have_none() -> None:
+    assert ActionMask.of(Spaces(spaces.Discrete(3), spaces.Discrete(2))) is None
+    assert ActionMask.of(Spaces(Records({"a": spaces.Discrete(2)}), spaces.Discrete(2))) is None
