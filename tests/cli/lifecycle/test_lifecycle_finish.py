@@ -59,6 +59,9 @@ KINDS = {
     "maddpg_adversary": "shm",
     "mappo_spread": "shm",
     "sac_pendulum": "shm",
+    "td3_hopper": "inproc",
+    "ppo_memory": "shm",
+    "dqn_minatar_breakout": "shm",
 }
 
 
@@ -68,10 +71,11 @@ def test_each_kind_of_algorithm_trains_and_its_policy_plays(
 ) -> None:
     settings = {"experiment.stop": "{env_steps=12_000}", "experiment.eval_episodes": "2"}
     settings |= {"experiment.plots": "false", "distribution.transport": f"'{transport}'"}
-    if config in {"dqn_cartpole", "maddpg_adversary"}:
+    if config in {"dqn_cartpole", "maddpg_adversary", "dqn_minatar_breakout"}:
         settings["training.warmup_steps"] = "1024"
-    if config == "sac_pendulum":
-        settings |= {"training.replay_ratio": "16.0", "experiment.stop": "{env_steps=4_000}"}
+    if config in {"sac_pendulum", "td3_hopper"}:
+        few = {"training.replay_ratio": "16.0", "experiment.stop": "{env_steps=4_000}"}
+        settings |= few | {"training.warmup_steps": "1024"}
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     command = workplace.command("train", config, "--out", "out", "--quiet", *words, "--json", "-")
     command.wait(0)
