@@ -11,6 +11,7 @@ import pytest
 from lab.trainings import left_run
 
 from tianji_cli.errors import RunFailed
+from tianji_cli.launch import children
 from tianji_lab import training
 from tianji_lab.training import Curve, read_training, train_once
 
@@ -27,11 +28,20 @@ def test_a_training_that_hears_nothing_is_killed(monkeypatch: pytest.MonkeyPatch
     )
     monkeypatch.setattr(training, "python_command", lambda *_words: [sys.executable, "-c", deaf])
     monkeypatch.setattr(training, "END_S", 0.1)
+    wait_for_exit = children.wait_for_exit
+
+    def interrupted(*arguments: Any) -> bool:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})  # Not before there is a child to end.
+        return wait_for_exit(*arguments)
+
+    monkeypatch.setattr(children, "wait_for_exit", interrupted)
     before = signal.signal(signal.SIGUSR1, interrupt)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         with pytest.raises(KeyError, match="somebody interrupts"):
             train_once("some.toml", [], name="deaf", place=tmp_path)
     finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGUSR1, before)
 
 

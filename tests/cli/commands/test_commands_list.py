@@ -106,9 +106,11 @@ def test_json_goes_to_a_file_beside_the_table(tmp_path: Path, capsys: pytest.Cap
         "mappo",
         "ppo",
         "qmix",
+        "sac",
+        "td3",
     ]
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        *("name", "dqn", "impala", "maddpg", "mappo", "ppo", "qmix")
+        *("name", "dqn", "impala", "maddpg", "mappo", "ppo", "qmix", "sac", "td3")
     ]
 
 
