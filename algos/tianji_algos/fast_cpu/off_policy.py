@@ -48,12 +48,16 @@ class _Actor:
 
 
 class _Critics:
-    """Q functions over the parameters of their networks; keep what the last rows' derivatives need."""
+    """Q functions over the parameters of their networks; keep what the last rows' derivatives need.
 
-    def __init__(self, critics: Critics, activation: str) -> None:
+    Args:
+        number: how many of them, the first; None: all.
+    """
+
+    def __init__(self, critics: Critics, activation: str, number: int | None = None) -> None:
         self._encode = critics.encoder
         arrays = value_views(critics)
-        self._networks = [dense_network(arrays, prefix, activation) for prefix in _prefixes(critics)]
+        self._networks = [dense_network(arrays, prefix, activation) for prefix in _prefixes(critics)[:number]]
         self._values = np.empty((0, 0), np.float32)
         self._rows = self._d_rows = np.empty((0, 0), np.float32)
 
@@ -76,10 +80,10 @@ class _Critics:
             network.backward(d_value[None], *layers)
 
     def backward_to_action(self, d_values: Floats) -> Floats:
-        """Return the derivative by the actions of the last ``forward``, ``[A, B]``, given ``[<= C, B]``."""
+        """Return the derivative by the actions of the last ``forward``, ``[A, B]``, given ``[C, B]``."""
         features = self._encode.features
         total = np.zeros(self._d_rows[features:].shape, np.float32)
-        for network, d_value in zip(self._networks, d_values, strict=False):
+        for network, d_value in zip(self._networks, d_values, strict=True):
             network.backward(d_value[None], None, None, self._d_rows)
             total += self._d_rows[features:]
         return total
@@ -96,17 +100,23 @@ class _ByHand:
     Args:
         model: in its final memory, with the memory of its gradients.
         target: Q functions that follow.
+        judges: how many of the Q functions the actor has to please; None: all.
     """
 
     def __init__(
-        self, model: MLPActorQ, target: Critics, settings: ActorQSettings, rng: np.random.Generator
+        self,
+        model: MLPActorQ,
+        target: Critics,
+        settings: ActorQSettings,
+        rng: np.random.Generator,
+        judges: int | None = None,
     ) -> None:
         self._settings = settings
         self._rng = rng
         activation = model.settings.activation
         self._actor = _Actor(model.actor, activation)
         self._critics = _Critics(model.critics, activation)
-        self._judges = _Critics(model.critics, activation)  # The same, of what the actor chooses.
+        self._judges = _Critics(model.critics, activation, judges)  # The same, of what the actor chooses.
         self._target = _Critics(target, activation)
         self._actor_gradients = select_layers(gradient_views(model.actor), "layers")
         gradients = gradient_views(model.critics)
@@ -232,7 +242,7 @@ class TD3ByHand(_ByHand):
         settings: TD3Settings,
         rng: np.random.Generator,
     ) -> None:
-        super().__init__(model, target, settings, rng)
+        super().__init__(model, target, settings, rng, judges=1)
         self._target_actor = _Actor(target_actor, model.settings.activation)
         self._deviation = np.float32(settings.target_noise)
         self._most = np.float32(settings.target_noise_clip)
