@@ -6,7 +6,9 @@ that no gradient goes through them. (Records of teams have ``available`` for thi
 
 from __future__ import annotations
 
-from typing import Any, Final, cast
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Final
 
 import gymnasium as gym
 import numpy as np
@@ -16,7 +18,7 @@ import torch
 from tianji_algos.core import Executor, Fields, Spaces
 from tianji_algos.device import part_of_records
 from tianji_algos.errors import UnsupportedSpaceError
-from tianji_algos.fields import ACTION_MASK
+from tianji_algos.fields import ACTION_MASK, sizes_of_choices
 from tianji_algos.rollout_observations import Sequences
 
 Floats = npt.NDArray[np.float32]
@@ -29,13 +31,18 @@ FORBIDDEN: Final = -1e9
 class ActionMask:
     """Reads masks ``[N, A]`` of observations; A counts the actions of all sets of a MultiDiscrete.
 
+    Where a mask leaves nothing to choose, as it may after an episode's end, all actions are there.
+
     Args:
         space: of the observations, whose dtype has the mask.
+        sizes: number of actions of each choice.
     """
 
-    def __init__(self, space: gym.Space[Any]) -> None:
+    def __init__(self, space: gym.Space[Any], sizes: Sequence[int]) -> None:
         assert space.dtype is not None
         self._dtype = space.dtype
+        edges = [0, *accumulate(sizes)]
+        self._choices = [slice(first, last) for first, last in pairwise(edges)]
 
     @classmethod
     def of(cls, spaces: Spaces) -> ActionMask | None:
@@ -48,11 +55,9 @@ class ActionMask:
         if not isinstance(space, gym.spaces.Dict) or ACTION_MASK not in space.spaces:
             return None
         found, action = space.spaces[ACTION_MASK], spaces.action
-        if isinstance(action, gym.spaces.Discrete):
-            wanted = int(action.n)
-        elif isinstance(action, gym.spaces.MultiDiscrete):
-            wanted = int(action.nvec.sum())
-        else:
+        sizes = sizes_of_choices(action)
+        wanted = sum(sizes)
+        if not sizes:
             raise UnsupportedSpaceError(
                 f"{ACTION_MASK!r} says which of single actions there are, and {action} has none; "
                 "another name for that part of the observations would be right"
@@ -62,15 +67,21 @@ class ActionMask:
                 f"{ACTION_MASK!r} is {found}, and {action} has {wanted} actions: "
                 f"a MultiBinary({wanted}) would be right"
             )
-        return cls(space)
+        return cls(space, sizes)
 
     def __call__(self, observation: npt.NDArray[Any]) -> Flags:
         """Read the mask of records ``[...]``: ``[..., A]``."""
-        return cast("Flags", observation[ACTION_MASK] != 0)
+        flags: Flags = observation[ACTION_MASK] != 0
+        for choice in self._choices:
+            flags[..., choice] |= ~flags[..., choice].any(axis=-1, keepdims=True)
+        return flags
 
     def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
         """Read the mask of the bytes of records, ``[N, size]``, where they are: ``[N, A]``."""
-        return part_of_records(observation, self._dtype, ACTION_MASK) != 0
+        flags = part_of_records(observation, self._dtype, ACTION_MASK) != 0
+        for choice in self._choices:
+            flags[:, choice] |= ~flags[:, choice].any(dim=1, keepdim=True)
+        return flags
 
     def forbid(self, outputs: Floats, observation: npt.NDArray[Any]) -> None:
         """Make logits or values ``[N, A]`` of actions that there are not the lowest, in place.

@@ -41,7 +41,7 @@ class ActionBounds:
                 f"these continuous actions go from bound to bound, and {space} has none; "
                 "a Box with finite low and high would be right"
             )
-        low, high = space.low.astype(np.float32), space.high.astype(np.float32)
+        low, high = _inside(space.low, np.inf), _inside(space.high, -np.inf)
         self.shape = space.shape
         self.size = math.prod(space.shape)
         self._low, self._high = low, high
@@ -54,3 +54,14 @@ class ActionBounds:
         out += self.middle
         np.maximum(out, self._low, out=out)  # Rounding may have gone beyond.
         return np.minimum(out, self._high, out=out)
+
+
+def _inside(bound: npt.NDArray[Any], way: float) -> Floats:
+    """Round bounds to single precision, none of them beyond what they were.
+
+    Args:
+        way: towards the inside: plus infinity for lower bounds, minus for upper ones.
+    """
+    rounded = bound.astype(np.float32)
+    is_beyond = rounded < bound if way > 0 else rounded > bound
+    return np.where(is_beyond, np.nextafter(rounded, np.float32(way)), rounded)

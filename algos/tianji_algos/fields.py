@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+import gymnasium as gym
 import numpy as np
 
 ACTION_MASK: Final = "action_mask"
 """Part of an observation that says which actions there are; networks are not shown it."""
+
+
+def sizes_of_choices(action: gym.Space[Any]) -> tuple[int, ...]:
+    """Count the actions of each choice that an action mask speaks of; empty for actions that are numbers."""
+    if isinstance(action, gym.spaces.Discrete):
+        return (int(action.n),)
+    if isinstance(action, gym.spaces.MultiDiscrete) and action.nvec.ndim == 1:
+        return tuple(action.nvec.tolist())
+    return ()
 
 
 @dataclass(frozen=True)

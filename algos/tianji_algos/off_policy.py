@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tianji_algos.action_mask import ActionMask
 from tianji_algos.batch import Batch
 from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Agent, Fields, Peers, ReplayEmbryo, Spaces, UpdateResult, require_model
@@ -17,7 +18,7 @@ from tianji_algos.device import Exchange, is_on_host
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fast_cpu.choice import is_by_hand
 from tianji_algos.fields import FieldSpec
-from tianji_algos.models.actor_q import ActorQ, MLPActorQ, part_of
+from tianji_algos.models.actor_q import ActorQ, MLPActorQ, parts_of
 from tianji_algos.optim import (
     Adam,
     Diagnostics,
@@ -156,10 +157,11 @@ class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
     ) -> None:
         require_model(model, self.contract, self.algorithm, self.example)
         self._bounds = ActionBounds(spaces.action)
+        ActionMask.of(spaces)  # Refuses one.
         flat = flatten_parameters(model)
         assert flat.grad is not None
         try:
-            actor, critics = part_of(model, model.actor), part_of(model, model.critics)
+            actor, critics = parts_of(model)
         except ValueError as cause:
             what = f"{type(model).__name__} has no actor and critics apart: {cause}"
             raise UnsuitableModelError(f"{what}; the model {self.example!r} would be right") from cause
@@ -214,6 +216,15 @@ class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
         Returns:
             What is reported, and the absolute errors ``[B]``.
         """
+
+    def _td_loss(
+        self, seen: Transitions, target: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the loss of the Q functions for ``target [B]``, mean value and absolute errors ``[B]``."""
+        values = self.model.critics(seen.observation, seen.action)
+        errors = values - target
+        loss = 0.5 * (errors.square() * seen.weight).sum(dim=0).mean()
+        return loss, values.detach().mean(), errors.detach().abs().mean(dim=0)
 
     @abstractmethod
     def _improve(self) -> Norm:

@@ -303,6 +303,7 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
 
             def loss_gradient(policy: Floats, value: Floats) -> tuple[Floats, Floats]:
                 if self._mask is not None:
+                    policy = policy.copy(order="K")  # Autograd may still need what the network gave.
                     self._mask.forbid(policy, records_of(batch.observation))
                 d_policy, d_value, diagnostics = loss.gradient(policy, value, batch)
                 found.append(diagnostics)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from algos.fragments import random_rollout
 from algos.test_observations import Records
+from algos.training import parameters
 from gymnasium import spaces
 
 from tianji_algos import registry
@@ -19,6 +21,9 @@ from tianji_algos.device import as_numbers
 from tianji_algos.dqn.dqn import DQNEmbryo, draw_available
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.errors import UnsupportedSpaceError
+from tianji_algos.models.actor_critic import ActorCritic
+from tianji_algos.models.observations import observation_encoder
+from tianji_algos.settings import NoSettings
 
 ACTIONS, ROWS = 5, 40
 OBSERVED = Records(
@@ -125,3 +130,79 @@ def test_a_mask_that_does_not_fit_the_actions_is_refused(part: Any, action: Any,
 def test_observations_without_a_mask_have_none() -> None:
     assert ActionMask.of(Spaces(spaces.Discrete(3), spaces.Discrete(2))) is None
     assert ActionMask.of(Spaces(Records({"a": spaces.Discrete(2)}), spaces.Discrete(2))) is None
+
+
+def test_a_mask_that_leaves_nothing_forbids_nothing() -> None:
+    """An episode may end with one: what follows is then valued all the same."""
+    seen = records()
+    seen["action_mask"][3] = 0
+    mask = ActionMask.of(SPACES)
+    assert mask is not None
+    assert mask(seen)[3].all()
+    assert mask.in_torch(torch.from_numpy(as_numbers(seen)))[3].all()
+    several = Spaces(OBSERVED, spaces.MultiDiscrete([2, 3]))
+    of_sets = ActionMask.of(several)
+    assert of_sets is not None
+    seen["action_mask"][4] = (1, 0, 0, 0, 0)
+    assert of_sets(seen)[4].tolist() == [True, False, True, True, True]
+    assert draw_available(mask(seen)[3:4], np.array([0.99], np.float32)) == [4]
+
+
+class ValueOfPolicy(ActorCritic):
+    """A network whose value is computed from its policy, so that autograd needs the policy as it was."""
+
+    settings_type = NoSettings
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+        self.encoder = observation_encoder(OBSERVED)
+        self.policy, self.value = torch.nn.Linear(3, ACTIONS), torch.nn.Linear(ACTIONS, 1)
+
+    def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        policy = self.policy(self.encoder.in_torch(observation))
+        return policy, self.value(policy.square())[:, 0]
+
+
+def masked_rollout(seed: int, state_size: int) -> list[Any]:
+    """In which action 2 is never there."""
+    plain = Spaces(spaces.Box(-1.0, 1.0, (3,), np.float32), spaces.Discrete(ACTIONS))
+    fragments = random_rollout(plain, seed, steps=16, state_size=state_size)
+    for number, fragment in enumerate(fragments):
+        steps, envs = fragment["action"].shape
+        seen = records((steps + 1) * envs, seed + number).reshape(steps + 1, envs)
+        fragment["action"][fragment["action"] == 2] = 1
+        seen["action_mask"][..., 2] = 0
+        seen["action_mask"][..., 1] = 1
+        np.put_along_axis(seen["action_mask"][:-1], fragment["action"][..., None].astype(np.intp), 1, axis=2)
+        fragment["observation"] = seen
+    return fragments
+
+
+@pytest.mark.parametrize("rule", ["ppo", "impala"])
+@pytest.mark.parametrize("model", ["mlp_actor_critic", "recurrent_actor_critic", "value of policy"])
+def test_updates_forbid_what_is_not_there_alike_by_hand_and_in_torch(rule: str, model: str) -> None:
+    found = []
+    for backend in ("numpy", "torch"):
+        if model == "value of policy":
+            network: Any = build_model(ValueOfPolicy, SPACES, NoSettings(), 0)
+            last = "policy.bias"
+        else:
+            kind = registry.load("model", model)
+            gated = {"width": 8} if model == "recurrent_actor_critic" else {}
+            network = build_model(kind, SPACES, kind.settings_type(hidden=(8,), **gated), 0)
+            last = [name for name, _ in network.named_parameters() if name.endswith("bias")][
+                -1 if gated else 1
+            ]
+        settings = registry.settings_type("embryo", rule)(
+            backend=backend, rollout_steps=128, minibatch_size=64, entropy_coef=0.01, max_grad_norm=1e6
+        )
+        embryo = registry.load("embryo", rule)(SPACES, network, settings, 5)
+        size = getattr(network, "state_size", 0)
+        biases = []
+        for batch in embryo.minibatches(masked_rollout(1, size)):
+            embryo.update(batch)
+            biases.append(dict(network.named_parameters())[last].grad[2].item())
+        assert model == "value of policy" or biases == [0.0] * len(biases)
+        found.append(parameters(embryo))
+        assert np.isfinite(found[-1]).all()
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-3, atol=2e-5)

@@ -18,6 +18,7 @@ from torch import nn
 
 from tianji_algos import registry
 from tianji_algos.batch import Batch
+from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Agent, Peers, Spaces, build_model
 from tianji_algos.errors import DivergedError, UnsuitableModelError, UnsupportedSpaceError
 from tianji_algos.models.actor_q import DeterministicActorQ, GaussianActorQ
@@ -98,19 +99,44 @@ def test_a_state_that_went_through_files_continues_bit_for_bit(algorithm: str, b
 @BOTH
 @BACKENDS
 def test_targets_follow_softly(algorithm: str, backend: str) -> None:
-    embryo = build(algorithm, backend=backend, target_tau=0.25, learning_rate=1e-2)
+    each = {"policy_delay": 1} if algorithm == "td3" else {}
+    embryo = build(algorithm, backend=backend, target_tau=0.25, learning_rate=1e-2, **each)
     start = embryo.state()[0]
     embryo.update(make_batch(0))
-    embryo.update(make_batch(1))
     end = embryo.state()[0]
     names = [name for name in end if name.startswith("target")]
     assert len(names) == {"sac": 12, "td3": 18}[algorithm]
     for name in names:
-        own = name.replace("target_", "model.")
-        if algorithm == "td3":  # It follows with every second update.
-            torch.testing.assert_close(end[name], 0.75 * start[name] + 0.25 * end[own])
-        assert not torch.equal(end[name], start[name])
-        assert not torch.equal(end[name], end[own])
+        own = end[name.replace("target_", "model.")]
+        torch.testing.assert_close(end[name], 0.75 * start[name] + 0.25 * own)
+        assert not torch.equal(end[name], own)
+
+
+@BOTH
+def test_rates_follow_their_settings_and_their_schedule(algorithm: str) -> None:
+    rates = {"learning_rate": 1e-3, "actor_learning_rate": 4e-3}
+    embryo = build(algorithm, **rates, learning_rate_schedule="linear", schedule_steps=1000)
+    embryo.schedule(750)
+    found = {name: adam.learning_rate for name, adam in embryo._optimizers().items()}
+    expected = {"actor": 1e-3, "critics": 2.5e-4} | ({"temperature": 2.5e-4} if algorithm == "sac" else {})
+    assert found == pytest.approx(expected)
+
+
+@BOTH
+@BACKENDS
+def test_the_policy_heeds_the_weights_of_samples(algorithm: str, backend: str) -> None:
+    """A sample of weight 0 has no part in the gradient of the actor."""
+    each = {"policy_delay": 1} if algorithm == "td3" else {}
+    batch, other = make_batch(), make_batch()
+    for one in (batch, other):
+        one.weight[4] = 0.0
+    other.observation[4] = 5.0
+    gradients = []
+    for one in (batch, other):
+        embryo = build(algorithm, backend=backend, **each)
+        embryo.update(one)
+        gradients.append(embryo._actor_adam.gradient.clone())
+    torch.testing.assert_close(gradients[0], gradients[1])
 
 
 @BOTH
@@ -223,13 +249,25 @@ def test_derivatives_by_hand_are_refused_to_other_networks() -> None:
 
 
 class Shared(OwnGaussian):
-    def __init__(self, spaces: Spaces, settings: NoSettings) -> None:
-        super().__init__(spaces, settings)
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
         self.actor[2] = self.critics.layers[0]
 
 
-def test_an_actor_that_shares_layers_with_its_critics_is_refused() -> None:
-    model = build_model(Shared, SPACES, NoSettings(), 0)
+class SharedBeginning(OwnGaussian):
+    """Parts that lie together each, and overlap."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+        encoder = nn.Linear(5, 8)
+        del self.critics, self.actor
+        self.actor = nn.Sequential(nn.Linear(5, 4), encoder)
+        self.critics = nn.ModuleList((encoder, nn.Linear(8, 2)))
+
+
+@pytest.mark.parametrize("own", [Shared, SharedBeginning])
+def test_an_actor_that_shares_layers_with_its_critics_is_refused(own: Any) -> None:
+    model = build_model(own, SPACES, NoSettings(), 0)
     with pytest.raises(UnsuitableModelError, match="no actor and critics apart"):
         SACEmbryo(SPACES, model, SACEmbryo.settings_type(), 0)
 
@@ -299,3 +337,12 @@ def test_other_actions_are_refused(algorithm: str, space: gym.Space[Any], messag
         build(algorithm, Spaces(SPACES.observation, space))
     with pytest.raises(UnsupportedSpaceError, match=message):
         registry.load("agent", algorithm).fields(Spaces(SPACES.observation, space), None)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_actions_at_their_bounds_are_within_them(dtype: Any) -> None:
+    space = gym.spaces.Box(np.array([-0.1, 0.3], dtype), np.array([0.1, 0.7], dtype), dtype=dtype)
+    bounds = ActionBounds(space)
+    for end in (-1.0, 1.0):
+        actions = np.full((1, 2), end, np.float32)
+        assert space.contains(bounds.scale(actions, np.empty_like(actions))[0].astype(dtype))

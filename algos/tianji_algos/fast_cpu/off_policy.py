@@ -59,7 +59,7 @@ class _Critics:
         arrays = value_views(critics)
         self._networks = [dense_network(arrays, prefix, activation) for prefix in _prefixes(critics)[:number]]
         self._values = np.empty((0, 0), np.float32)
-        self._rows = self._d_rows = np.empty((0, 0), np.float32)
+        self._rows = self._d_action = np.empty((0, 0), np.float32)
 
     def forward(self, observation: npt.NDArray[Any], action: Floats) -> Floats:
         """Compute ``[C, B]`` of actions ``[A, B]``; reused by the next call."""
@@ -67,7 +67,7 @@ class _Critics:
         if self._values.shape[1] != len(observation):
             self._values = np.empty((len(self._networks), len(observation)), np.float32)
             self._rows = np.empty((len(observation), features + len(action)), np.float32)
-            self._d_rows = np.empty(self._rows.shape[::-1], np.float32)
+            self._d_action = np.empty(action.shape, np.float32)
         self._rows[:, :features] = self._encode(observation)
         self._rows[:, features:] = action.T
         for network, values in zip(self._networks, self._values, strict=True):
@@ -81,11 +81,11 @@ class _Critics:
 
     def backward_to_action(self, d_values: Floats) -> Floats:
         """Return the derivative by the actions of the last ``forward``, ``[A, B]``, given ``[C, B]``."""
-        features = self._encode.features
-        total = np.zeros(self._d_rows[features:].shape, np.float32)
+        actions = slice(self._encode.features, None)
+        total = np.zeros_like(self._d_action)
         for network, d_value in zip(self._networks, d_values, strict=True):
-            network.backward(d_value[None], None, None, self._d_rows)
-            total += self._d_rows[features:]
+            network.backward(d_value[None], None, None, self._d_action, actions)
+            total += self._d_action
         return total
 
 

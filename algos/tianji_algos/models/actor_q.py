@@ -151,6 +151,18 @@ class _NumpyActor(Executor):
         return (self._layers.forward(self._encode(observation)).T,)
 
 
+def parts_of(model: ActorQ) -> tuple[slice, slice]:
+    """Find the parameters of actor and critics in the flat array of all of them.
+
+    Raises:
+        ValueError: those of one do not lie together, or they have some in common.
+    """
+    actor, critics = part_of(model, model.actor), part_of(model, model.critics)
+    if actor.start < critics.stop and critics.start < actor.stop:
+        raise ValueError("actor and critics have parameters in common")
+    return actor, critics
+
+
 def part_of(model: Model, part: nn.Module | nn.Parameter) -> slice:
     """Find the parameters of a part of a network in the flat array of all of them, where they lie together.
 
@@ -163,6 +175,8 @@ def part_of(model: Model, part: nn.Module | nn.Parameter) -> slice:
         if id(parameter) in wanted:
             places.append((start, start + parameter.numel()))
         start += parameter.numel()
+    if not places:
+        raise ValueError(f"{type(part).__name__} has no parameters")
     if len(places) != len(wanted) or sum(b - a for a, b in places) != places[-1][1] - places[0][0]:
         raise ValueError(f"the parameters of {type(part).__name__} do not lie together")
     return slice(places[0][0], places[-1][1])

@@ -70,6 +70,7 @@ class DenseNetwork:
         d_weights: Sequence[Floats] | None,
         d_biases: Sequence[Floats] | None,
         d_input: Floats | None = None,
+        inputs: slice = slice(None),
     ) -> None:
         """Write the gradient of the last ``forward``; uses up the activations kept from it.
 
@@ -78,6 +79,7 @@ class DenseNetwork:
             d_weights: written, ``[out, in]`` per layer; None if that by the input is all that is wanted.
             d_biases: written, ``[out]`` per layer; None as ``d_weights``.
             d_input: written if given: derivative of the loss by the input, ``[inputs, N]``.
+            inputs: by which of them.
         """
         for k in range(len(self._outputs) - 1, -1, -1):
             if k < self._activated:
@@ -89,10 +91,11 @@ class DenseNetwork:
                 np.matmul(d_output, below, out=d_weights[k])
             if d_below is None:
                 return
+            weights = self._weights[k].T if k > 0 else self._weights[k].T[inputs]
             if len(d_output) == 1:  # an outer product, which BLAS is four times slower at
-                np.multiply(self._weights[k].T, d_output, out=d_below)
+                np.multiply(weights, d_output, out=d_below)
             else:
-                np.matmul(self._weights[k].T, d_output, out=d_below)
+                np.matmul(weights, d_output, out=d_below)
             d_output = d_below
 
     def _through_activation(self, d_output: Floats, output: Floats) -> None:

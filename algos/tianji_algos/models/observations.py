@@ -87,7 +87,7 @@ class ArrayEncoder:
         if self._first is None:
             return rows.astype(np.float32, copy=False)
         encoded = np.zeros((len(rows), self.features), np.float32)
-        np.put_along_axis(encoded, rows + self._first, np.float32(1.0), axis=1)
+        np.put_along_axis(encoded, rows.astype(np.int64, copy=False) + self._first, np.float32(1.0), axis=1)
         return encoded
 
     def in_torch(self, observation: torch.Tensor) -> torch.Tensor:

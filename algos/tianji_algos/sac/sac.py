@@ -91,10 +91,7 @@ class SACEmbryo(ActorQEmbryo):
             value = self._target_critics.model(seen.next_observation, action).amin(dim=0)
             value = value - self.model.log_temperature.exp() * log_prob
             target = seen.reward + seen.discount * value
-        values = self.model.critics(seen.observation, seen.action)
-        errors = values - target
-        loss = 0.5 * (errors.square() * seen.weight).sum(dim=0).mean()
-        return loss, values.detach().mean(), errors.detach().abs().mean(dim=0)
+        return self._td_loss(seen, target)
 
     def policy_loss(self, seen: Transitions) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss of the policy (equation 9) and the log-probabilities ``[B]`` of what it chose."""
@@ -122,7 +119,8 @@ class SACEmbryo(ActorQEmbryo):
 
     def _improve(self) -> Norm:
         norm = self._step(self._actor_adam)
-        self._step(self._temperature_adam)
+        if self.settings.temperature is None:  # What is remembered of gradients would move it else.
+            self._step(self._temperature_adam)
         self._target_critics.follow(self.settings.target_tau)
         return norm
 

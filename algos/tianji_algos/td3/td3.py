@@ -102,10 +102,7 @@ class TD3Embryo(ActorQEmbryo):
             action = (action + noise).clamp(-1.0, 1.0)
             value = self._target_critics.model(seen.next_observation, action).amin(dim=0)
             target = seen.reward + seen.discount * value
-        values = self.model.critics(seen.observation, seen.action)
-        errors = values - target
-        loss = 0.5 * (errors.square() * seen.weight).sum(dim=0).mean()
-        return loss, values.detach().mean(), errors.detach().abs().mean(dim=0)
+        return self._td_loss(seen, target)
 
     def policy_loss(self, seen: Transitions) -> torch.Tensor:
         """Return minus the mean of what the first Q function makes of the policy's actions."""

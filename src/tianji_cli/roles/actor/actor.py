@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.fields import ACTION_MASK
+from tianji_algos.fields import ACTION_MASK, sizes_of_choices
 from tianji_cli.files.counters import ProductionPage
 from tianji_cli.roles.role import Role, Trigger, rejected_by
 from tianji_cli.wire.fragment import Fragment, FragmentLayout
@@ -185,7 +185,7 @@ class Actor(Role):
             ) from cause
 
     def _check_choices(self, fields: Fields) -> None:
-        """Refuse observations that leave no action to choose; those that end an episode may.
+        """Refuse observations that leave nothing to choose from; those that end an episode may.
 
         Raises:
             BrokenEnvironmentError: names the first of them.
@@ -193,7 +193,9 @@ class Actor(Role):
         shown = fields["observation"]
         if ACTION_MASK not in (shown.dtype.names or ()):
             return
-        without = fields["mask"] & ~shown[ACTION_MASK][: self._step].any(axis=-1)
+        starts = np.cumsum((0, *sizes_of_choices(self._environment.action_space)[:-1]))
+        available = np.logical_or.reduceat(shown[ACTION_MASK][: self._step] != 0, starts, axis=-1)
+        without = fields["mask"] & ~available.all(axis=-1)
         if without.any():
             row, number = np.argwhere(without)[0].tolist()
             step = self._sequence * self._layout.steps + row + 1
