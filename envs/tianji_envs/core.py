@@ -259,3 +259,11 @@ def check_part(called: str, space: object) -> None:
             "observations Dicts and Tuples of these. A gymnasium wrapper of your own can show one of them: "
             "name it in environment.wrappers (docs/extending.md)"
         )
+
+
+def fits(seen: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether an array stays what it is in another dtype, up to rounding."""
+    if np.can_cast(seen.dtype, dtype, "same_kind"):
+        return True
+    # Signed whole numbers in an unsigned space: a list of Python's is such.
+    return seen.dtype.kind == "i" and dtype.kind == "u" and np.array_equal(seen.astype(dtype), seen)

@@ -3,9 +3,10 @@
     EnvironmentFailure
     ├── UnknownEnvironmentError    no such type, id or wrapper; names the nearest one
     ├── MissingExtraError          the environment's library is not installed; the message is the pip command
-    ├── UnsupportedSpaceError      a space whose values are not one array of fixed size
+    ├── UnsupportedSpaceError      a space whose values are neither one array nor a record of arrays
     └── BrokenEnvironmentError     found, and cannot be imported, built or stepped as the contract says
-        └── WrongOptionError       an option that does not exist, or a value that does not fit it
+        ├── WrongOptionError       an option that does not exist, or a value that does not fit it
+        └── MissingMaskError       no action mask in the info of an environment that is to show one
 
 Exceptions that an environment's own ``reset`` or ``step`` raises pass through as they are.
 """
@@ -24,7 +25,7 @@ class MissingExtraError(EnvironmentFailure):
 
 
 class UnsupportedSpaceError(EnvironmentFailure):
-    """Observations or actions do not fit one array of fixed dtype and shape."""
+    """Observations or actions are neither one array of fixed dtype and shape nor a record of such."""
 
 
 class BrokenEnvironmentError(EnvironmentFailure):
@@ -37,3 +38,7 @@ class WrongOptionError(BrokenEnvironmentError):
     def __init__(self, option: str, message: str) -> None:
         super().__init__(message)
         self.option = option
+
+
+class MissingMaskError(BrokenEnvironmentError):
+    """The environment's info says nothing of which actions there are."""

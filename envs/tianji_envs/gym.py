@@ -70,12 +70,14 @@ def _register_namespace(name: str) -> bool:
     They declare how in the entry-point group that gymnasium read by itself before its version 1.0.
 
     Returns:
-        There is such a package.
+        There is such a package, whose namespace was not there.
 
     Raises:
         UnknownEnvironmentError: it cannot be imported.
     """
     wanted, slash, _ = name.partition("/")
+    if any(known.startswith(f"{wanted}/") for known in gymnasium.registry):
+        return False
     found = [entry for entry in entry_points(group="gymnasium.envs") if slash and entry.name == wanted]
     for entry in found:
         try:

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
-from tianji_envs.core import BaseEnv, check_part
+from tianji_envs.core import BaseEnv, check_part, fits
 from tianji_envs.errors import BrokenEnvironmentError, UnsupportedSpaceError
 
 Path = tuple[str | int, ...]
@@ -37,7 +37,15 @@ class RecordSpace(gymnasium.spaces.Dict):
     """
 
     def __init__(self, name: str, space: gymnasium.spaces.Dict[Any] | gymnasium.spaces.Tuple[Any]) -> None:
-        found = {".".join(map(str, path)): (path, part) for path, part in _parts(space)}
+        found: dict[str, tuple[Path, gymnasium.Space[Any]]] = {}
+        for path, leaf in _parts(space):
+            called = ".".join(map(str, path))
+            if not called or called in found:
+                what = f"is the name of {found[called][0]} and {path}" if called else "is no name"
+                raise UnsupportedSpaceError(
+                    f"{name}: {called!r} of observation_space {what}; other keys would be right"
+                )
+            found[called] = path, leaf
         self.left_out = tuple(part for part, (_, leaf) in found.items() if _is_text(leaf))
         kept = {part: one for part, one in found.items() if part not in self.left_out}
         for part, (_, leaf) in kept.items():
@@ -68,6 +76,20 @@ class RecordSpace(gymnasium.spaces.Dict):
                 value = value[key]
             into[part] = value
 
+    def check(self, observation: Any) -> None:
+        """Refuse what numpy would broadcast or cut to the shapes and dtypes of the parts without a word.
+
+        Raises:
+            KeyError, IndexError, TypeError, ValueError: it does not fit the space; a ValueError says where.
+        """
+        for part, path in self._paths.items():
+            value = observation
+            for key in path:
+                value = value[key]
+            leaf, seen = self.spaces[part], np.asarray(value)
+            if seen.shape != leaf.shape or not fits(seen, np.dtype(leaf.dtype)):
+                raise ValueError(f"{part!r} is of shape {seen.shape} and {seen.dtype}, its space is {leaf}")
+
     def contains(self, x: Any) -> bool:
         """Whether ``x`` is one record, with values that the parts' spaces have."""
         if not isinstance(x, np.ndarray | np.void) or x.dtype != self.dtype or x.shape != ():
@@ -95,15 +117,17 @@ class RecordEnv(BaseEnv):
         self._space = self.observation_space = space
         self.action_space = env.action_space
         self._record = np.zeros((), space.dtype)
+        self._unproven = True  # No step was looked at yet.
 
     def reset(self, seed: int | None = None) -> Any:
         """Begin an episode; the record is written again by the next call."""
-        return self._packed(self._env.reset(seed), "reset")
+        return self._packed(self._env.reset(seed), "reset", check=True)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool]:
         """Act once; the record is written again by the next call."""
         observation, *rest = self._env.step(action)
-        return self._packed(observation, "step"), *rest  # type: ignore[return-value]  # as many as there were
+        unproven, self._unproven = self._unproven, False
+        return self._packed(observation, "step", check=unproven), *rest  # type: ignore[return-value]  # as many as there were
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the current state."""
@@ -113,8 +137,10 @@ class RecordEnv(BaseEnv):
         """Close the environment."""
         self._env.close()
 
-    def _packed(self, observation: Any, call: str) -> npt.NDArray[Any]:
+    def _packed(self, observation: Any, call: str, *, check: bool) -> npt.NDArray[Any]:
         try:
+            if check:
+                self._space.check(observation)
             self._space.pack(observation, self._record)
         except (KeyError, IndexError, TypeError, ValueError) as cause:
             raise BrokenEnvironmentError(

@@ -12,7 +12,15 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.wrappers import TimeLimit
 
-from tianji_envs.core import Array, BaseEnv, EnvironmentFactory, VectorEnvironment, check_spaces, derive_seed
+from tianji_envs.core import (
+    Array,
+    BaseEnv,
+    EnvironmentFactory,
+    VectorEnvironment,
+    check_spaces,
+    derive_seed,
+    fits,
+)
 from tianji_envs.errors import (
     BrokenEnvironmentError,
     EnvironmentFailure,
@@ -136,7 +144,7 @@ class SerialVectorEnvironment(VectorEnvironment):
             raise BrokenEnvironmentError(
                 f"{said} shape {np.shape(seen)}, observation_space says {space.shape}"
             )
-        if not isinstance(space, TeamSpace) and not _fits(np.asarray(seen), np.dtype(space.dtype)):
+        if not isinstance(space, TeamSpace) and not fits(np.asarray(seen), np.dtype(space.dtype)):
             raise BrokenEnvironmentError(
                 f"{said} {np.asarray(seen).dtype}, which observation_space's {space.dtype} does not hold; "
                 "what changes observations, as a wrapper does, has to change the space, too"
@@ -208,14 +216,6 @@ class SerialVectorEnvironment(VectorEnvironment):
         envs, self._envs = self._envs, []
         for env in envs:
             env.close()
-
-
-def _fits(seen: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether an array stays what it is in another dtype, up to rounding."""
-    if np.can_cast(seen.dtype, dtype, "same_kind"):
-        return True
-    # Signed whole numbers in an unsigned space: a list of Python's is such.
-    return seen.dtype.kind == "i" and dtype.kind == "u" and np.array_equal(seen.astype(dtype), seen)
 
 
 def measure(name: str, wanted: Sequence[str], info: Mapping[str, Any]) -> list[float]:

@@ -13,8 +13,9 @@ from typing import Any, Final
 
 import gymnasium
 import gymnasium.wrappers
+import numpy as np
 
-from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError
+from tianji_envs.errors import BrokenEnvironmentError, MissingMaskError, UnknownEnvironmentError
 from tianji_envs.options import nearest_or_all
 from tianji_envs.serial import MISSING, missing
 from tianji_plugins import Plugins
@@ -48,8 +49,10 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
         inner = env.observation_space
         self._is_dict = isinstance(inner, gymnasium.spaces.Dict)
         parts = dict(inner.spaces) if isinstance(inner, gymnasium.spaces.Dict) else {"observation": inner}
-        mask = gymnasium.spaces.MultiBinary(int(env.action_space.n))
-        self.observation_space = gymnasium.spaces.Dict(parts | {MASK: mask})
+        self._actions = int(env.action_space.n)
+        self.observation_space = gymnasium.spaces.Dict(
+            parts | {MASK: gymnasium.spaces.MultiBinary(self._actions)}
+        )
 
     def reset(self, **keywords: Any) -> tuple[Any, dict[str, Any]]:
         """Begin an episode."""
@@ -61,14 +64,21 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
         observation, reward, terminated, truncated, info = self.env.step(action)
         return self._with_mask(observation, info), reward, terminated, truncated, info
 
-    def _with_mask(self, observation: Any, info: dict[str, Any]) -> dict[str, Any]:
-        if MASK not in info:
-            raise BrokenEnvironmentError(
-                f"{self.env} has no {MASK!r} in its info, which has {sorted(info)}; "
+    def _with_mask(self, observation: Any, info: Any) -> dict[str, Any]:
+        if not isinstance(info, Mapping) or MASK not in info:
+            given = sorted(map(str, info)) if isinstance(info, Mapping) else info
+            raise MissingMaskError(
+                f"{self.env} has no {MASK!r} in its info, which is {given}; "
                 "environment.wrappers without ActionMask would be right"
             )
+        shape = np.shape(info[MASK])
+        if shape != (self._actions,):
+            raise BrokenEnvironmentError(
+                f"{self.env} has an {MASK!r} of shape {shape} in its info for {self._actions} actions; "
+                f"({self._actions},) would be right"
+            )
         parts = observation if self._is_dict else {"observation": observation}
-        return {**parts, MASK: info[MASK]}
+        return {**parts, MASK: np.asarray(info[MASK]) != 0}
 
 
 @dataclass(frozen=True)

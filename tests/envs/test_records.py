@@ -96,7 +96,7 @@ def test_a_tuple_is_a_record_of_numbered_parts() -> None:
         ({"camera": np.zeros((4, 3), np.uint8)}, r"step\(\) gave .* KeyError: 'arm'"),
         (
             NESTED.sample() | {"camera": np.zeros((5, 3), np.uint8)},
-            r"step\(\) gave .* ValueError: could not broadcast",
+            r"'camera' is of shape \(5, 3\)",
         ),
         (3.0, r"step\(\) gave an observation that does not fit observation_space: TypeError"),
     ],
@@ -112,11 +112,47 @@ def test_an_observation_that_does_not_fit_its_space_is_refused(shown: Any, messa
         step(vector)
 
 
+@pytest.mark.parametrize("call", ["reset", "step"])
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("camera", np.full((4, 3), 0.7), r"'camera' is of shape \(4, 3\) and float64"),
+        ("camera", np.uint8(3), r"'camera' is of shape \(\) and uint8"),
+        ("pair", (np.ones(1, np.int8), ""), r"'pair.0' is of shape \(1,\) and int8"),
+    ],
+)
+def test_what_numpy_would_cut_or_repeat_is_refused(call: str, part: str, value: Any, message: str) -> None:
+    class Changed(Nested):
+        def reset(self, seed: int | None = None) -> Any:
+            return super().reset(seed) | ({part: value} if call == "reset" else {})
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool]:
+            shown, reward, over, cut = super().step(action)
+            return shown | {part: value}, reward, over, cut
+
+    vector = SerialVectorEnvironment("changed", Changed, 1)
+    with pytest.raises(BrokenEnvironmentError, match=rf"{call}\(\) gave an observation.*{message}"):
+        begin_and_step(vector)
+
+
+def begin_and_step(vector: SerialVectorEnvironment) -> None:
+    vector.reset(0, np.zeros(1, vector.observation_space.dtype))
+    step(vector)
+
+
 @pytest.mark.parametrize(
     ("space", "message"),
     [
         (spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))}), r"x: observation_space\['a'\] is Sequence"),
         (spaces.Dict({"a": spaces.Text(3)}), "nothing of observation_space"),
+        (
+            spaces.Dict({"a.b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(3)})}),
+            "'a.b' of observation_space is the name of",
+        ),
+        (
+            spaces.Dict({"": spaces.Discrete(2), "a": spaces.Discrete(2)}),
+            "'' of observation_space is no name",
+        ),
         (spaces.Graph(spaces.Discrete(2), None), "observation_space is Graph"),
     ],
 )

@@ -16,6 +16,7 @@ from tianji_envs.errors import (
     BrokenEnvironmentError,
     EnvironmentFailure,
     MissingExtraError,
+    MissingMaskError,
     UnknownEnvironmentError,
 )
 from tianji_envs.gym import GymFactory, OwnVectorEnvironment
@@ -252,3 +253,50 @@ def test_only_gymnasium_environments_take_wrappers() -> None:
     assert taking == {"gym"}
     assert registry.find("my_wrappers:Bytes").takes_wrappers
     assert not registry.find("my_wrappers:Still").takes_wrappers
+
+
+class Masked(gymnasium.Env[Any, Any]):
+    """Shows its mask in the info, as it was told to."""
+
+    def __init__(self, info: Any, action_space: Any = None) -> None:
+        self.observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = action_space or gymnasium.spaces.Discrete(3)
+        self.info = info
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # noqa: ARG002
+        return np.zeros(2, np.float32), self.info
+
+    def step(self, action: Any) -> Any:  # noqa: ARG002
+        return np.zeros(2, np.float32), 0.0, False, False, self.info
+
+
+def test_a_mask_in_the_info_becomes_a_part_of_the_observation() -> None:
+    wrapped = find(0, "ActionMask", {})(Masked({"action_mask": np.array([0, 1, 1], np.int8)}))
+    for shown in (wrapped.reset()[0], wrapped.step(0)[0]):
+        assert shown["action_mask"].tolist() == [False, True, True]
+        assert shown["observation"].shape == (2,)
+    assert set(wrapped.observation_space.spaces) == {"observation", "action_mask"}
+
+
+@pytest.mark.parametrize(
+    ("info", "error", "message"),
+    [
+        ({}, MissingMaskError, r"no 'action_mask' in its info, which is \[\]"),
+        (None, MissingMaskError, "in its info, which is None"),
+        ({1: 2, "a": 3}, MissingMaskError, r"which is \['1', 'a'\]"),
+        (
+            {"action_mask": [1, 0]},
+            BrokenEnvironmentError,
+            r"of shape \(2,\) in its info for 3 actions; \(3,\)",
+        ),
+    ],
+)
+def test_an_info_without_a_fitting_mask_is_refused(info: Any, error: type[Exception], message: str) -> None:
+    wrapped = find(0, "ActionMask", {})(Masked(info))
+    with pytest.raises(error, match=message):
+        wrapped.reset()
+
+
+def test_masks_are_for_single_actions() -> None:
+    with pytest.raises(BrokenEnvironmentError, match="which of Discrete ones there are"):
+        find(0, "ActionMask", {})(Masked({}, gymnasium.spaces.Box(-1.0, 1.0, (2,))))

@@ -69,7 +69,7 @@ def check_together(tree: Tree, sections: Mapping[str, Any]) -> None:
         _check_hosts(tree, distribution)
         _check_processes(tree, distribution)
     if environment is not None:
-        _check_environment(tree, environment, agent)
+        check_companions(tree, environment, agent)
     if training is None:
         return
     settings = training.settings
@@ -119,7 +119,7 @@ def host_warnings(config: JobConfig, cores: int | None = None) -> list[str]:
     return [f"{who} ask for {actors + others} cores and there are {cores}: they will take turns"]
 
 
-def _check_environment(tree: Tree, environment: Environment, agent: Component | None) -> None:
+def check_companions(tree: Tree, environment: Environment, agent: Component | None) -> None:
     """Refuse an agent, wrappers and metrics that do not go with the type of environment."""
     try:
         factory = environments.find(environment.type)

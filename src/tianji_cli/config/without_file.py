@@ -16,14 +16,14 @@ import numpy as np
 
 from tianji_algos.fields import ACTION_MASK
 from tianji_cli.config.building import build_environment
-from tianji_cli.config.checks import wrong_agent
+from tianji_cli.config.checks import check_companions, wrong_agent
 from tianji_cli.config.defaults import Seen, check_agent, defaults, usual_steps
 from tianji_cli.config.loader import check_environment, find_extensions, known_sections, resolve, validated
 from tianji_cli.config.schema import Environment, JobConfig, Wrapper
 from tianji_cli.config.source import KeyPath, Tree, lay_over
 from tianji_cli.errors import ConfigError, UsageError, describe
 from tianji_envs import registry as environments
-from tianji_envs.errors import BrokenEnvironmentError, EnvironmentFailure, UnknownEnvironmentError
+from tianji_envs.errors import EnvironmentFailure, MissingMaskError, UnknownEnvironmentError
 
 ORIGIN: Final = "--env"
 """What messages name in place of a file."""
@@ -57,9 +57,11 @@ def config_without_file(
     environment = _find_environment(env, overrides)
     seen = _look(env, agent, environment)
     named: dict[str, Any] = _named(environment)
-    if (masked := _look_for_mask(seen, environment)) is not None:
+    own: dict[str, Any] = {"environment": named, "experiment": {"name": _run_name(env, agent)}}
+    says_wrappers = lay_over([own], ORIGIN, overrides).origin(("environment", "wrappers")) == "--set"
+    masked = None if says_wrappers else _look_for_mask(env, seen, environment)
+    if masked is not None:
         seen, named["wrappers"] = masked, [_MASK.type]
-    own = {"environment": named, "experiment": {"name": _run_name(env, agent)}}
 
     def tree_for(env_steps: int | None) -> Tree:
         return lay_over([defaults(agent, seen, cores, env_steps), own], ORIGIN, overrides)
@@ -87,6 +89,8 @@ def _find_environment(env: str, overrides: Sequence[str]) -> Environment:
                 tree.problem(path, f"{option} says it", "leave one of them out")
         environment = validated(tree, ("environment",), Environment, table)
         check_environment(tree)
+        if environment is not None:
+            check_companions(tree, environment, agent=None)
     if tree.problems or environment is None:
         raise ConfigError(tree.problems)
     return environment
@@ -98,7 +102,8 @@ def _kind_of(env: str) -> dict[str, str]:
         environments.find("gym").check_id(env)
     except UnknownEnvironmentError:
         other = {"type": env} if ":" in env else {"type": "atari", "id": env}
-        if _exists(other):
+        is_own = ":" in env and not re.search(r"-v\d+$", env)  # Its error names what the module has.
+        if is_own or _exists(other):
             return other
     except Exception:  # noqa: BLE001, S110 - a module of the user's may raise anything; it is checked again
         pass
@@ -134,26 +139,32 @@ def _look(env: str, agent: str, environment: Environment) -> Seen:
         vector.close()
 
 
-def _look_for_mask(seen: Seen, environment: Environment) -> Seen | None:
-    """See what agents see if the info says which actions there are; None if it does not."""
-    takes = environments.find(environment.type).takes_wrappers and not environment.wrappers
-    if not takes or not isinstance(seen.action, gymnasium.spaces.Discrete):
+def _look_for_mask(env: str, seen: Seen, environment: Environment) -> Seen | None:
+    """See what agents see if the info says which actions there are; None if it does not.
+
+    Raises:
+        UsageError: it says so of another number of actions.
+    """
+    if not environments.find(environment.type).takes_wrappers:
+        return None
+    if not isinstance(seen.action, gymnasium.spaces.Discrete):
         return None
     if isinstance(seen.observation, gymnasium.spaces.Dict) and ACTION_MASK in seen.observation.spaces:
         return None
     try:
         vector = build_environment(environment.model_copy(update={"wrappers": (_MASK,)}), 1)
-    except EnvironmentFailure:
-        return None  # What is wrong with it shows without the wrapper, too.
-    space = vector.observation_space
-    try:
-        vector.reset(0, np.zeros((1, *(space.shape or ())), space.dtype))
-    except BrokenEnvironmentError:
+        try:
+            space = vector.observation_space
+            vector.reset(0, np.zeros((1, *(space.shape or ())), space.dtype))
+        finally:
+            vector.close()
+    except MissingMaskError:
         return None
-    else:
-        return Seen(space, vector.action_space, vector.stack)
-    finally:
-        vector.close()
+    except EnvironmentFailure as error:
+        raise UsageError(f"--env {env}: {error}") from error
+    except Exception as error:
+        raise UsageError(f"--env {env} cannot be reset: {describe(error)}") from error
+    return Seen(space, vector.action_space, vector.stack)
 
 
 def _named(environment: Environment) -> dict[str, str]:

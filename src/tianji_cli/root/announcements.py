@@ -97,9 +97,7 @@ class Announcements:
         new = sorted(set(left_out) - self._left_out)
         if new:
             self._left_out.update(new)
-            self._event(
-                f"of the observations {', '.join(new)} is text, which no network takes: it is left out"
-            )
+            self._event(f"of the observations {', '.join(new)} is left out: no network takes text")
 
     def lose_output(self, rank: int, cause: OSError) -> None:
         """Say that what a worker on another host writes cannot be kept."""

@@ -171,10 +171,17 @@ def test_ids_of_gymnasium_come_first_and_games_of_atari_after_them() -> None:
     ("env", "override", "said"),
     [
         ("CartPol-v1", "", "--env: environment.id: gymnasium has no environment 'CartPol-v1'; did you mean"),
-        ("no_such_module:X", "", "--env: environment.id: 'no_such_module:X': cannot import"),
+        ("no_such_module:X", "", "--env: environment.type: environment type 'no_such_module:X': there is no"),
         ("CartPole-v1", "environment.id=Acrobot-v1", "--set: environment.id: --env says it; leave one"),
         ("CartPole-v1", "agent.type=dqn", "--set: agent.type: --agent says it; leave one of them out"),
         ("CartPole-v1", 'agent={ type = "dqn" }', "--set: agent.type: --agent says it; leave one"),
+        (
+            "Pong",
+            'environment.metrics=["lives"]',
+            "--set: environment.metrics: type 'atari' makes no gymnasium",
+        ),
+        ("CartPole-v1", 'environment.wrappers=["ClipRewad"]', "--set: environment.wrappers[0]: "),
+        (SHOWN.replace("Shown", "Shwn"), "", "--env: environment.type: "),
         ("CartPole-v1", "environment=3", "--set: environment: 3 is no section; write [environment]"),
         ("CartPole-v1", "environment.num_env=3", "--set: environment.num_env: unknown key; did you mean"),
         ("CartPole-v1", "training.gama=3", "--set: training.gama: unknown key; did you mean 'gamma'?"),

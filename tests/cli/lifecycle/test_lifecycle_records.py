@@ -59,7 +59,7 @@ def test_a_policy_learns_from_a_part_of_a_part(hints: Any) -> None:
 def test_the_user_hears_of_text_that_is_left_out(hints: Any) -> None:
     run = hints.train(QUICK, options=())
     run.finish()
-    assert run.command.stderr.count("hint.1 is text, which no network takes: it is left out") == 1
+    assert run.command.stderr.count("of the observations hint.1 is left out: no network takes text") == 1
 
 
 def test_convolutions_and_layers_are_joined(hints: Any) -> None:
