@@ -61,6 +61,7 @@ class ContinuousAgent(Agent):
         self._chosen = np.empty_like(self._noise)
         self._scaled = np.empty((num_envs, *self._bounds.shape), np.float32)
         self._warms_up = settings.uniform_warmup
+        self._hold, self._held = settings.warmup_hold, 0
 
     @classmethod
     def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003
@@ -71,9 +72,12 @@ class ContinuousAgent(Agent):
         """Choose an exploring action; write ``action [N, A]``."""
         actions = into["action"]
         if self._warms_up:
-            self._rng.random(dtype=np.float32, out=self._noise)
-            np.multiply(self._noise, 2.0, out=actions)
-            actions -= 1.0
+            if self._held % self._hold == 0:
+                self._rng.random(dtype=np.float32, out=self._noise)
+                self._noise *= 2.0
+                self._noise -= 1.0
+            self._held += 1
+            np.copyto(actions, self._noise)
         else:
             (outputs,) = self._executor(observation)
             self._explore(outputs, actions)

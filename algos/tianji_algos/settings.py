@@ -106,9 +106,12 @@ class ContinuousAgentSettings(Settings):
     Attributes:
         uniform_warmup: choose actions uniformly between their bounds until the first policy that was trained
             has come, as the warm-up of the replay.
+        warmup_hold: steps that each of these actions is held: with more than one they go somewhere, where
+            those that change at every step cancel out.
     """
 
     uniform_warmup: bool = True
+    warmup_hold: int = Field(1, ge=1)
 
 
 class ActorQSettings(OptimizerSettings):

@@ -324,6 +324,17 @@ def test_actions_are_uniform_until_a_trained_policy_has_come(algorithm: str) -> 
 
 
 @BOTH
+def test_actions_of_the_warmup_may_be_held(algorithm: str) -> None:
+    acting, into = agent(algorithm, warmup_hold=3), fields_of()
+    chosen = []
+    for seed in range(9):
+        acting.act(make_batch(seed).observation, into)
+        chosen.append(into["action"].copy())
+    for step in range(1, 9):
+        assert (chosen[step] == chosen[step - 1]).all() == (step % 3 != 0)
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("space", "message"),
     [

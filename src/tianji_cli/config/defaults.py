@@ -216,11 +216,12 @@ def _actor_q(model: str, seen: Seen, cores: int, env_steps: int | None) -> Table
     del cores, env_steps  # One actor is enough, and the papers' rates are constant.
     return {
         "environment": {"num_envs": 4},
+        "agent": {"warmup_hold": 16},
         "model": {"type": model},
         "training": {
             "replay_ratio": 256.0,
             "batch_size": 256,
-            "warmup_steps": 1000,
+            "warmup_steps": 4000,
             "n_step": 1,
             "gamma": 0.99,
             "learning_rate": 3e-4,
