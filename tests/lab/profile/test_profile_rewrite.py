@@ -74,7 +74,11 @@ def extended(own: Path, text: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize("config", shipped_configs())
+# One that imports a module for its id says in another directory where it was, too: a test of its own.
+PLAIN = [name for name in shipped_configs() if ":" not in str(load_config(name).environment.id)]
+
+
+@pytest.mark.parametrize("config", PLAIN)
 def test_only_the_split_changes_and_comments_and_order_stay(config: str, tmp_path: Path) -> None:
     before, to = shipped_configs()[config], tmp_path / "new.toml"
     write(config, (), WANTED, to)
