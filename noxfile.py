@@ -71,6 +71,16 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu(session: nox.Session) -> None:
+    """Test and measure on a machine with a GPU, in parts of at most nine minutes; arguments go to gpu.py.
+
+    torch is the one that the machine has: a pinned one would be without CUDA.
+    """
+    session.install("--no-compile", "-e", ".[dev]")
+    session.run("python", "benchmarks/gpu.py", *session.posargs)
+
+
+@nox.session
 def times(session: nox.Session) -> None:
     """Run the tests one after another, and say where the time goes and how much of it is work."""
     install(session, "-e", WITH_ENGINES)
