@@ -105,11 +105,11 @@ def run(name: str, part: Part, out: Path) -> Outcome:
 def write(outcomes: Sequence[Outcome], out: Path) -> None:
     """Write what is known of all parts, as JSON and as a table."""
     (out / "gpu.json").write_text(json.dumps([asdict(outcome) for outcome in outcomes], indent=2))
-    rows = [
-        f"| {one.part} | {one.what} | {one.seconds:.0f} s | {'too long' if one.status is None else one.status} "
-        f"| {one.last.replace('|', '/')[:120]} |"
-        for one in outcomes
-    ]
+    rows = []
+    for one in outcomes:
+        status = "too long" if one.status is None else one.status
+        last = one.last.replace("|", "/")[:120]
+        rows.append(f"| {one.part} | {one.what} | {one.seconds:.0f} s | {status} | {last} |")
     head = ["| part | measures | took | exit status | last line |", "|---|---|---|---|---|"]
     (out / "gpu.md").write_text("\n".join([*head, *rows]) + "\n")
 

@@ -184,3 +184,28 @@ def test_locomotion_compares_times_seed_by_seed(monkeypatch: pytest.MonkeyPatch)
     assert rows["sb3 over tianji"]["train s"] == {"iqm": 4.0, "low": 2.0, "high": 6.0}
     assert rows["tianji"]["train s"]["iqm"] == 2.5
     assert set(locomotion.summarise(runs[::2])) == {"tianji"}
+
+
+def test_parts_for_a_gpu_are_run_by_themselves_and_stand_in_a_table(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gpu = _program("gpu.py", monkeypatch)
+    monkeypatch.setattr(gpu, "LIMIT_S", 1.0)
+    endless = "import signal; print('begun', flush=True); signal.pause()"
+    codes = {"good": "print('a | b')", "slow": endless, "bad": "raise SystemExit(3)"}
+    outcomes = [gpu.run(name, gpu.Part(("-c", code), f"is {name}"), tmp_path) for name, code in codes.items()]
+    assert [outcome.status for outcome in outcomes] == [0, None, 3]
+    gpu.write(outcomes, tmp_path)
+    assert gpu.earlier(tmp_path) == {outcome.part: outcome for outcome in outcomes}
+    rows = (tmp_path / "gpu.md").read_text().splitlines()[2:]
+    assert rows[0].startswith("| good | is good |")
+    assert rows[0].endswith("| 0 | a / b |")
+    assert rows[1].endswith("| too long | begun |")
+
+
+def test_commands_for_a_gpu_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    gpu = _program("gpu.py", monkeypatch)
+    for part in gpu.parts(tmp_path).values():
+        files = [word for word in part.words if word.endswith((".toml", ".py"))]
+        assert all(Path(file).is_file() for file in files)
+        assert files or part.words[:2] == ("-m", "pytest")
