@@ -140,13 +140,13 @@ def _refusal(agent: str, seen: Seen) -> str:
 
 
 def _ppo(seen: Seen, cores: int, env_steps: int | None) -> Table:
-    del env_steps  # The adaptive rate needs no end to fall towards.
     training: Table = {
         "rollout_steps": 2048,
         "minibatch_size": 64 if seen.is_steered else 256,
         "epochs": 10,
         "learning_rate": 3e-4 if seen.is_steered else 1e-3,
-        "learning_rate_schedule": "adaptive",
+        # Where nothing is left to learn an adaptive rate rises until a policy of choices breaks.
+        **({"learning_rate_schedule": "adaptive"} if seen.is_steered else _falling_rate(env_steps)),
         "gamma": 0.99,
         "gae_lambda": 0.95,
         "clip_range": 0.2,
