@@ -13,22 +13,20 @@ import torch
 from tianji_algos.action_mask import ActionMask
 from tianji_algos.batch import Batch
 from tianji_algos.bounds import ActionBounds
-from tianji_algos.core import Agent, Fields, Peers, ReplayEmbryo, Spaces, UpdateResult, require_model
+from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
 from tianji_algos.errors import UnsuitableModelError
-from tianji_algos.fast_cpu.choice import is_by_hand
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_q import ActorQ, MLPActorQ, parts_of
 from tianji_algos.optim import (
+    ActorEmbryo,
     Adam,
     Diagnostics,
     Means,
     Norm,
-    OptimizedEmbryo,
     TargetNetwork,
     adam_of,
     flatten_parameters,
-    remaining,
     tensors_of,
 )
 from tianji_algos.settings import ActorQSettings, ContinuousAgentSettings
@@ -134,7 +132,7 @@ class Transitions(NamedTuple):
     weight: torch.Tensor
 
 
-class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
+class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
     """Trains Q functions towards a target of the next observation, and an actor to please them.
 
     All gradients of an update are taken at the same parameters.
@@ -154,7 +152,6 @@ class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
     """Class that its networks derive from."""
     example: ClassVar[str]
     """Name of a model that would be right."""
-    _rng: np.random.Generator
 
     def __init__(
         self, spaces: Spaces, model: ActorQ, settings: ActorQSettings, diagnostics: tuple[str, ...], seed: int
@@ -170,33 +167,20 @@ class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
             what = f"{type(model).__name__} has no actor and critics apart: {cause}"
             raise UnsuitableModelError(f"{what}; the model {self.example!r} would be right") from cause
         means = Means((*diagnostics, "actor_gradient_norm", "critic_gradient_norm"))
-        critics_adam = adam_of(flat, critics, settings)
-        super().__init__(settings, critics_adam, means, np.random.default_rng(seed))
+        critics_adam, actor_adam = (adam_of(flat, which, settings) for which in (critics, actor))
+        super().__init__(settings, critics_adam, actor_adam, means, np.random.default_rng(seed))
         self.model: ActorQ = model
         self._flat, self._gradient = flat, flat.grad
-        self._actor_adam = adam_of(flat, actor, settings)
         self._actor_parameters = list(model.actor.parameters())
         self._critics_parameters = list(model.critics.parameters())
         self._target_critics = TargetNetwork(model.critics, flat[critics])
         self._exchange = Exchange(flat.device)
-        self._by_hand = self._reads_norms = is_by_hand(
-            settings.backend,
+        self._choose_derivatives(
             model,
             fits=isinstance(model, MLPActorQ) and is_on_host(model),
             what_fits=f"the model {self.example!r} on a CPU",
         )
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
-
-    def join(self, peers: Peers) -> None:
-        """Learn from equal shares of one batch together: the update is the one that all of it would give.
-
-        Learners that begin with the same state, as those of a resumed run do, draw different noise all the
-        same.
-        """
-        super().join(peers)
-        if peers.index:
-            stream: Any = self._rng.bit_generator
-            stream.state = stream.jumped(peers.index).state
 
     def update(self, batch: Batch) -> UpdateResult:
         """Take all gradients, and make a step of each optimizer; priorities are means over critics."""
@@ -234,13 +218,6 @@ class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
     def _improve(self) -> Norm:
         """Let all but the critics follow their gradients, then the targets; return the actor's norm."""
 
-    def schedule(self, env_steps: int) -> None:
-        """Set the learning rates for so many env steps seen."""
-        super().schedule(env_steps)
-        share = remaining(self.settings, self.settings.learning_rate_schedule, env_steps)
-        rate = self.settings.actor_learning_rate or self.settings.learning_rate
-        self._actor_adam.learning_rate = share * rate
-
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return all networks, what the optimizers remember, their counts and the random stream."""
         tensors, rest = super().state()
@@ -270,14 +247,6 @@ class ActorQEmbryo(OptimizedEmbryo, ReplayEmbryo):
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of all networks, in place."""
         return tensors_of("model", self.model) | tensors_of("target_critics", self._target_critics.model)
-
-    def _moments(self) -> dict[str, torch.Tensor]:
-        """Name the moments of all optimizers, in place."""
-        return {
-            f"{name}.{moment}": tensor
-            for name, adam in self._optimizers().items()
-            for moment, tensor in adam.tensors().items()
-        }
 
     def _optimizers(self) -> dict[str, Adam]:
         """Name the optimizers."""

@@ -20,7 +20,6 @@ from tianji_algos.action_mask import ActionMask, masked, records_of
 from tianji_algos.core import ALONE, Agent, Fields, Peers, RolloutEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Uploads, is_on_host
 from tianji_algos.distributions import Distribution, distribution_for
-from tianji_algos.fast_cpu.choice import is_by_hand
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.through_time import RecurrentActorCritic
@@ -252,9 +251,7 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         super().__init__(settings, build_optimizer(flat, settings), means, np.random.default_rng(seed))
         self.model: ActorCritic = model
         self.uses_per_sample = float(settings.epochs)
-        self._by_hand = self._reads_norms = is_by_hand(
-            settings.backend, model, fits=is_on_host(model), what_fits="a network on a CPU"
-        )
+        self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
         self._mask = ActionMask.of(spaces)
         self._differentiate = self._build_derivatives(self._distribution(spaces))
         self._normalizer = normalizer_of(model)

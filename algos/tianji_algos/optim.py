@@ -17,9 +17,16 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from tianji_algos.core import ALONE, Embryo, Peers
-from tianji_algos.errors import DivergedError, StateMismatchError
-from tianji_algos.settings import AnyOptimizerSettings, OptimizerSettings, Schedule, TargetSettings
+from tianji_algos.core import ALONE, Embryo, Model, Peers
+from tianji_algos.device import device_of
+from tianji_algos.errors import DivergedError, StateMismatchError, UnsuitableModelError
+from tianji_algos.settings import (
+    ActorSettings,
+    AnyOptimizerSettings,
+    OptimizerSettings,
+    Schedule,
+    TargetSettings,
+)
 
 
 def flatten_parameters(model: nn.Module) -> nn.Parameter:
@@ -357,6 +364,8 @@ class OptimizedEmbryo(Embryo):
 
     settings: OptimizerSettings
 
+    _by_hand: bool
+    """Losses are differentiated by hand; see ``_choose_derivatives``."""
     _reads_norms: bool = True
     """Each step reads the norm of its gradient; else an update reads nothing to the host."""
 
@@ -448,3 +457,62 @@ class OptimizedEmbryo(Embryo):
     def _moments(self) -> dict[str, torch.Tensor]:
         """Name what is remembered of gradients, in place."""
         return self._optimizer.tensors()
+
+    def _choose_derivatives(self, model: Model, *, fits: bool, what_fits: str) -> None:
+        """Decide by the setting, and by whether derivatives by hand fit this network where it is.
+
+        Raises:
+            UnsuitableModelError: they are asked for and do not fit; the message says ``what_fits``.
+        """
+        backend = self.settings.backend
+        if backend == "numpy" and not fits:
+            this = f"this is {type(model).__name__} on {device_of(model)}"
+            raise UnsuitableModelError(
+                f'backend = "numpy" is for {what_fits}, and {this}; backend = "auto" would be right'
+            )
+        self._by_hand = self._reads_norms = fits and backend != "torch"
+
+
+class ActorEmbryo(OptimizedEmbryo):
+    """An update rule with critics and an actor, each with an optimizer, that draws numbers of its own.
+
+    Args:
+        optimizer: of the critics.
+        actor: optimizer of the actor, or of the actors.
+        rng: that is drawn from.
+    """
+
+    settings: ActorSettings
+    _rng: np.random.Generator
+
+    def __init__(
+        self, settings: ActorSettings, optimizer: Adam, actor: Adam, means: Means, rng: np.random.Generator
+    ) -> None:
+        super().__init__(settings, optimizer, means, rng)
+        self._actor_adam = actor
+
+    def join(self, peers: Peers) -> None:
+        """Learn from equal shares of one batch together: the update is the one that all of it would give.
+
+        Learners that begin with the same state, as those of a resumed run do, draw different numbers all the
+        same.
+        """
+        super().join(peers)
+        if peers.index:
+            stream: Any = self._rng.bit_generator
+            stream.state = stream.jumped(peers.index).state
+
+    def schedule(self, env_steps: int) -> None:
+        """Set the learning rates for so many env steps seen."""
+        super().schedule(env_steps)
+        settings = self.settings
+        share = remaining(settings, settings.learning_rate_schedule, env_steps)
+        self._actor_adam.learning_rate = share * (settings.actor_learning_rate or settings.learning_rate)
+
+    def _moments(self) -> dict[str, torch.Tensor]:
+        """Name the moments of all optimizers, in place."""
+        return {
+            f"{name}.{moment}": tensor
+            for name, optimizer in self._optimizers().items()
+            for moment, tensor in optimizer.tensors().items()
+        }

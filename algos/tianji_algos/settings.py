@@ -20,7 +20,7 @@ def _in_torch(backend: Backend) -> Backend:
 
 
 TorchAlone = Annotated[Backend, AfterValidator(_in_torch)]
-"""For losses that nobody has differentiated by hand."""
+"""For losses without derivatives by hand."""
 
 
 class Settings(BaseModel):
@@ -114,11 +114,20 @@ class ContinuousAgentSettings(Settings):
     warmup_hold: int = Field(1, ge=1)
 
 
-class ActorQSettings(OptimizerSettings):
-    """Hyperparameters of an actor with Q functions that learn from a replay, and of their optimizers, Adam.
+class ActorSettings(OptimizerSettings):
+    """Of Adam, for critics and for an actor that they teach.
 
     Attributes:
         actor_learning_rate: of the actor, where ``learning_rate`` is of all else; None: the same.
+    """
+
+    actor_learning_rate: float | None = Field(None, gt=0)
+
+
+class ActorQSettings(ActorSettings):
+    """Hyperparameters of an actor with Q functions that learn from a replay, and of their optimizers, Adam.
+
+    Attributes:
         replay_ratio: rho, how often each sample is used, on average; ``batch_size`` makes one update a step.
         batch_size: samples per gradient update.
         warmup_steps: env steps in the replay before the first update.
@@ -131,7 +140,6 @@ class ActorQSettings(OptimizerSettings):
     """
 
     learning_rate: float = Field(3e-4, gt=0)
-    actor_learning_rate: float | None = Field(None, gt=0)
     max_grad_norm: float | None = Field(None, gt=0)
     replay_ratio: float = Field(256.0, gt=0)
     batch_size: int = Field(256, ge=1)

@@ -15,7 +15,6 @@ from tianji_algos.batch import Batch
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
 from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
-from tianji_algos.fast_cpu.choice import is_by_hand
 from tianji_algos.fast_cpu.dqn import DQNByHand, pick
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
@@ -263,9 +262,7 @@ class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
         self._target = TargetNetwork(model, flat)
         self._exchange = Exchange(flat.device)
         self._mask = ActionMask.of(spaces)
-        self._by_hand = self._reads_norms = is_by_hand(
-            settings.backend, model, fits=is_on_host(model), what_fits="a network on a CPU"
-        )
+        self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
         if self._by_hand:
             self._differentiate = DQNByHand(model, self._target.model, settings, self._delta, self._mask)

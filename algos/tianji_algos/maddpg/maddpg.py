@@ -18,19 +18,18 @@ import torch
 
 from tianji_algos.batch import Batch
 from tianji_algos.bounds import ActionBounds
-from tianji_algos.core import Agent, Fields, Peers, ReplayEmbryo, Spaces, UpdateResult, require_model
+from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, on_host
 from tianji_algos.fields import FieldSpec
 from tianji_algos.maddpg.settings import MADDPGAgentSettings, MADDPGSettings
 from tianji_algos.models.teams.deterministic import TeamDeterministic
 from tianji_algos.optim import (
+    ActorEmbryo,
     Means,
-    OptimizedEmbryo,
     Optimizer,
     TargetNetwork,
     adam_of,
     flatten_parameters,
-    remaining,
     tensors_of,
 )
 from tianji_algos.settings import falling
@@ -315,7 +314,7 @@ class _Seen:
     available: torch.Tensor | None
 
 
-class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
+class MADDPGEmbryo(ActorEmbryo, ReplayEmbryo):
     """Trains critics towards what target networks make of the next records, and actors to please them.
 
     Both gradients are taken at the same parameters; those of an actor's loss reach no critic.
@@ -332,17 +331,17 @@ class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
     algorithm: ClassVar[str] = "MADDPG"
     settings_type: ClassVar[type[MADDPGSettings]] = MADDPGSettings
     settings: MADDPGSettings
-    _rng: np.random.Generator
 
     def __init__(self, spaces: Spaces, model: TeamDeterministic, settings: MADDPGSettings, seed: int) -> None:
         require_model(model, TeamDeterministic, "MADDPG", "team_deterministic")
         flat = flatten_parameters(model)
         actors = model.actor_parameter_count
         means = Means((*DIAGNOSTICS, "critic_gradient_norm", "actor_gradient_norm"))
-        critic_adam = adam_of(flat, slice(actors, None), settings)
-        super().__init__(settings, critic_adam, means, np.random.default_rng(seed))
+        critics_adam, actors_adam = (
+            adam_of(flat, which, settings) for which in (slice(actors, None), slice(None, actors))
+        )
+        super().__init__(settings, critics_adam, actors_adam, means, np.random.default_rng(seed))
         self.model: TeamDeterministic = model
-        self._actor_adam = adam_of(flat, slice(None, actors), settings)
         self._target = TargetNetwork(model, flat)
         assert flat.grad is not None
         self._gradient = flat.grad
@@ -350,17 +349,6 @@ class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
         self._reads_norms = on_host(flat.device)
         self._actions = team_actions(spaces, settings.temperature, self._rng, flat.device)
         self.schedule(0)
-
-    def join(self, peers: Peers) -> None:
-        """Learn from equal shares of one batch together: the update is the one that all of it would give.
-
-        Learners that begin with the same state, as those of a resumed run do, draw different actions all
-        the same.
-        """
-        super().join(peers)
-        if peers.index:
-            stream: Any = self._rng.bit_generator
-            stream.state = stream.jumped(peers.index).state
 
     def update(self, batch: Batch) -> UpdateResult:
         """Make one step of critics and one of actors, and let the target networks follow.
@@ -381,13 +369,6 @@ class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
         self._target.follow(self.settings.target_tau)
         priorities = self._exchange.to_host_if(errors, asked=self.prioritised)
         return UpdateResult(len(batch.reward) * self._peers.number, priorities)
-
-    def schedule(self, env_steps: int) -> None:
-        """Set the learning rates for so many env steps seen."""
-        super().schedule(env_steps)
-        settings = self.settings
-        share = remaining(settings, settings.learning_rate_schedule, env_steps)
-        self._actor_adam.learning_rate = share * (settings.actor_learning_rate or settings.learning_rate)
 
     def load_state(self, tensors: Mapping[str, torch.Tensor], rest: Mapping[str, Any]) -> None:
         """Continue from what ``state`` returned; see ``OptimizedEmbryo``."""
@@ -455,14 +436,6 @@ class MADDPGEmbryo(OptimizedEmbryo, ReplayEmbryo):
     def _networks(self) -> dict[str, torch.Tensor]:
         """Name every tensor of all networks, in place."""
         return tensors_of("model", self.model) | tensors_of("target", self._target.model)
-
-    def _moments(self) -> dict[str, torch.Tensor]:
-        """Name the moments of both optimizers, in place."""
-        return {
-            f"{name}.{moment}": tensor
-            for name, adam in self._optimizers().items()
-            for moment, tensor in adam.tensors().items()
-        }
 
     def _optimizers(self) -> Mapping[str, Optimizer]:
         """Name both optimizers."""

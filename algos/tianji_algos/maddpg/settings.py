@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tianji_algos.models.settings import Widths
-from tianji_algos.settings import OptimizerSettings, Settings, TorchAlone
+from tianji_algos.settings import ActorSettings, Settings, TorchAlone
 
 
 class MADDPGAgentSettings(Settings):
@@ -53,11 +53,10 @@ class TeamDeterministicSettings(Settings):
     rewards: Literal["individual", "team"] = "individual"
 
 
-class MADDPGSettings(OptimizerSettings):
+class MADDPGSettings(ActorSettings):
     """Hyperparameters of MADDPG, with those of its optimizers, Adam; section ``[training]`` of a config.
 
     Attributes:
-        actor_learning_rate: of the actors, where ``learning_rate`` is the critics'; None: the same.
         replay_ratio: rho, how often each sample is used, on average.
         batch_size: samples per gradient update.
         warmup_steps: env steps in the replay before the first update.
@@ -71,7 +70,6 @@ class MADDPGSettings(OptimizerSettings):
         publish_every: updates from one policy that actors get to the next.
     """
 
-    actor_learning_rate: float | None = Field(None, gt=0)
     replay_ratio: float = Field(8.0, gt=0)
     batch_size: int = Field(1024, ge=1)
     warmup_steps: int = Field(10_000, ge=1)
