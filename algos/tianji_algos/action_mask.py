@@ -28,7 +28,7 @@ FORBIDDEN: Final = -1e9
 """Finite, so that its product with a probability of 0 is 0."""
 
 
-class ActionMask:
+class MaskReader:
     """Reads masks ``[N, A]`` of observations; A counts the actions of all sets of a MultiDiscrete.
 
     Where a mask leaves nothing to choose, as it may after an episode's end, all actions are there.
@@ -43,9 +43,10 @@ class ActionMask:
         self._dtype = space.dtype
         edges = [0, *accumulate(sizes)]
         self._choices = [slice(first, last) for first, last in pairwise(edges)]
+        self._is_forbidden: Flags = np.empty(0, np.bool_)
 
     @classmethod
-    def of(cls, spaces: Spaces) -> ActionMask | None:
+    def of(cls, spaces: Spaces) -> MaskReader | None:
         """Read masks where observations have them; None where they have none.
 
         Raises:
@@ -69,18 +70,24 @@ class ActionMask:
             )
         return cls(space, sizes)
 
-    def __call__(self, observation: npt.NDArray[Any]) -> Flags:
-        """Read the mask of records ``[...]``: ``[..., A]``."""
-        flags: Flags = observation[ACTION_MASK] != 0
+    def forbidden(self, observation: npt.NDArray[Any]) -> Flags:
+        """Read which actions of records ``[...]`` there are not: ``[..., A]``; reused by the next call."""
+        mask = observation[ACTION_MASK]
+        if self._is_forbidden.shape != mask.shape:
+            self._is_forbidden = np.empty(mask.shape, np.bool_)
+        flags = self._is_forbidden
+        np.equal(mask, 0, out=flags)
         for choice in self._choices:
-            flags[..., choice] |= ~flags[..., choice].any(axis=-1, keepdims=True)
+            is_empty = flags[..., choice].all(axis=-1)
+            if is_empty.any():
+                flags[is_empty, choice] = False
         return flags
 
-    def in_torch(self, observation: torch.Tensor) -> torch.Tensor:
-        """Read the mask of the bytes of records, ``[N, size]``, where they are: ``[N, A]``."""
-        flags = part_of_records(observation, self._dtype, ACTION_MASK) != 0
+    def forbidden_in_torch(self, observation: torch.Tensor) -> torch.Tensor:
+        """Read which actions there are not, ``[N, A]``, of the bytes of records ``[N, size]``."""
+        flags = part_of_records(observation, self._dtype, ACTION_MASK) == 0
         for choice in self._choices:
-            flags[:, choice] |= ~flags[:, choice].any(dim=1, keepdim=True)
+            flags[:, choice] &= ~flags[:, choice].all(dim=1, keepdim=True)
         return flags
 
     def forbid(self, outputs: Floats, observation: npt.NDArray[Any]) -> None:
@@ -89,7 +96,7 @@ class ActionMask:
         Args:
             observation: records of any shape, N in all.
         """
-        np.copyto(outputs, np.float32(FORBIDDEN), where=~self(observation).reshape(outputs.shape))
+        np.copyto(outputs, np.float32(FORBIDDEN), where=self.forbidden(observation).reshape(outputs.shape))
 
     def forbidding(self, outputs: torch.Tensor, observation: Any) -> torch.Tensor:
         """Return logits or values ``[N, A]`` with those of actions that there are not as the lowest.
@@ -98,16 +105,16 @@ class ActionMask:
             observation: of any shape, N in all: records, or their bytes where the outputs are.
         """
         if isinstance(observation, torch.Tensor):
-            available = self.in_torch(observation.reshape(-1, observation.shape[-1]))
+            forbidden = self.forbidden_in_torch(observation.reshape(-1, observation.shape[-1]))
         else:
-            available = torch.from_numpy(self(observation).reshape(outputs.shape))
-        return outputs.masked_fill(~available, FORBIDDEN)
+            forbidden = torch.from_numpy(self.forbidden(observation).reshape(outputs.shape))
+        return outputs.masked_fill(forbidden, FORBIDDEN)
 
 
 class MaskingExecutor(Executor):
     """Lets a network, whose first output is of actions, choose among those that there are."""
 
-    def __init__(self, executor: Executor, mask: ActionMask) -> None:
+    def __init__(self, executor: Executor, mask: MaskReader) -> None:
         self._executor = executor
         self._mask = mask
 
@@ -147,5 +154,5 @@ def masked(executor: Executor, spaces: Spaces) -> Executor:
     Raises:
         UnsupportedSpaceError: the mask does not say as many things as there are actions.
     """
-    mask = ActionMask.of(spaces)
+    mask = MaskReader.of(spaces)
     return executor if mask is None else MaskingExecutor(executor, mask)

@@ -205,7 +205,7 @@ class Exchange:
         return self._download(tensors)
 
     def to_host_if(self, values: Floats | torch.Tensor, *, asked: bool) -> Floats | None:
-        """Return float32 values as an array; None if they are in a tensor, and nobody has asked for them."""
+        """Return float32 values as an array; None if they are in a tensor and were not asked for."""
         if not isinstance(values, torch.Tensor):
             return values
         return self.to_host((values,))[0] if asked else None

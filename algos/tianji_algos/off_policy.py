@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.action_mask import ActionMask
+from tianji_algos.action_mask import MaskReader
 from tianji_algos.batch import Batch
 from tianji_algos.bounds import ActionBounds
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
@@ -21,7 +21,7 @@ from tianji_algos.models.actor_q import ActorQ, MLPActorQ, parts_of
 from tianji_algos.optim import (
     ActorEmbryo,
     Adam,
-    Diagnostics,
+    Differentiated,
     Means,
     Norm,
     TargetNetwork,
@@ -108,10 +108,6 @@ class ContinuousAgent(Agent):
         return self._bounds.scale(actions.reshape(self._scaled.shape), out=self._scaled)
 
 
-Differentiated = tuple[Diagnostics, Floats | torch.Tensor]
-"""What an update reports of its losses, and the absolute errors ``[B]``; gradients are in their places."""
-
-
 class Transitions(NamedTuple):
     """A batch where the networks are.
 
@@ -158,7 +154,7 @@ class ActorQEmbryo(ActorEmbryo, ReplayEmbryo):
     ) -> None:
         require_model(model, self.contract, self.algorithm, self.example)
         self._bounds = ActionBounds(spaces.action)
-        ActionMask.of(spaces)  # Refuses one.
+        MaskReader.of(spaces)  # Refuses one.
         flat = flatten_parameters(model)
         assert flat.grad is not None
         try:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
-from tianji_algos.action_mask import ActionMask, masked, records_of
+from tianji_algos.action_mask import MaskReader, masked, records_of
 from tianji_algos.core import ALONE, Agent, Fields, Peers, RolloutEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Uploads, is_on_host
 from tianji_algos.distributions import Distribution, distribution_for
@@ -252,7 +252,7 @@ class PolicyEmbryo(OptimizedEmbryo, RolloutEmbryo):
         self.model: ActorCritic = model
         self.uses_per_sample = float(settings.epochs)
         self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
-        self._mask = ActionMask.of(spaces)
+        self._mask = MaskReader.of(spaces)
         self._differentiate = self._build_derivatives(self._distribution(spaces))
         self._normalizer = normalizer_of(model)
         self._rollout = self._build_rollout(

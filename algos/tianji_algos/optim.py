@@ -250,8 +250,13 @@ def remaining(settings: OptimizerSettings, schedule: Schedule, env_steps: int) -
 Norm = float | torch.Tensor
 """Of a gradient: a number, or where it has not been read a tensor ``[]``."""
 
+Floats = npt.NDArray[np.float32]
+
 Diagnostics = npt.NDArray[np.float32] | Sequence[float] | torch.Tensor
 """What an update says of its losses, ``[K]``: numbers, or where they have not been read a tensor."""
+
+Differentiated = tuple[Diagnostics, Floats | torch.Tensor]
+"""What an update reports of its losses, and the absolute errors ``[B]``; gradients are in their places."""
 
 
 class Means:

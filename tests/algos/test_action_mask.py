@@ -14,7 +14,7 @@ from algos.training import parameters
 from gymnasium import spaces
 
 from tianji_algos import registry
-from tianji_algos.action_mask import FORBIDDEN, ActionMask
+from tianji_algos.action_mask import FORBIDDEN, MaskReader
 from tianji_algos.batch import Batch
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.device import as_numbers
@@ -101,7 +101,7 @@ def test_dqn_bootstraps_from_the_best_action_that_there_is(backend: str, double:
 @pytest.mark.parametrize("shape", [(ROWS,), (8, 5)])
 def test_masks_of_arrays_and_of_bytes_are_the_same(shape: tuple[int, ...]) -> None:
     seen = records().reshape(shape)
-    mask = ActionMask.of(SPACES)
+    mask = MaskReader.of(SPACES)
     assert mask is not None
     outputs = np.random.default_rng(0).standard_normal((ROWS, ACTIONS), dtype=np.float32)
     by_hand = outputs.copy()
@@ -124,28 +124,28 @@ def test_masks_of_arrays_and_of_bytes_are_the_same(shape: tuple[int, ...]) -> No
 def test_a_mask_that_does_not_fit_the_actions_is_refused(part: Any, action: Any, message: str) -> None:
     space = Records({"action_mask": part, "numbers": spaces.Box(-1.0, 1.0, (3,))})
     with pytest.raises(UnsupportedSpaceError, match=message):
-        ActionMask.of(Spaces(space, action))
+        MaskReader.of(Spaces(space, action))
 
 
 def test_observations_without_a_mask_have_none() -> None:
-    assert ActionMask.of(Spaces(spaces.Discrete(3), spaces.Discrete(2))) is None
-    assert ActionMask.of(Spaces(Records({"a": spaces.Discrete(2)}), spaces.Discrete(2))) is None
+    assert MaskReader.of(Spaces(spaces.Discrete(3), spaces.Discrete(2))) is None
+    assert MaskReader.of(Spaces(Records({"a": spaces.Discrete(2)}), spaces.Discrete(2))) is None
 
 
 def test_a_mask_that_leaves_nothing_forbids_nothing() -> None:
     """An episode may end with one: what follows is then valued all the same."""
     seen = records()
     seen["action_mask"][3] = 0
-    mask = ActionMask.of(SPACES)
+    mask = MaskReader.of(SPACES)
     assert mask is not None
-    assert mask(seen)[3].all()
-    assert mask.in_torch(torch.from_numpy(as_numbers(seen)))[3].all()
+    assert not mask.forbidden(seen)[3].any()
+    assert not mask.forbidden_in_torch(torch.from_numpy(as_numbers(seen)))[3].any()
     several = Spaces(OBSERVED, spaces.MultiDiscrete([2, 3]))
-    of_sets = ActionMask.of(several)
+    of_sets = MaskReader.of(several)
     assert of_sets is not None
     seen["action_mask"][4] = (1, 0, 0, 0, 0)
-    assert of_sets(seen)[4].tolist() == [True, False, True, True, True]
-    assert draw_available(mask(seen)[3:4], np.array([0.99], np.float32)) == [4]
+    assert of_sets.forbidden(seen)[4].tolist() == [False, True, False, False, False]
+    assert draw_available(~mask.forbidden(seen)[3:4], np.array([0.99], np.float32)) == [4]
 
 
 class ValueOfPolicy(ActorCritic):

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tianji_algos.action_mask import ActionMask, masked
+from tianji_algos.action_mask import MaskReader, masked
 from tianji_algos.batch import Batch
 from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
@@ -19,7 +19,7 @@ from tianji_algos.fast_cpu.dqn import DQNByHand, pick
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
 from tianji_algos.optim import (
-    Diagnostics,
+    Differentiated,
     Means,
     OptimizedEmbryo,
     TargetNetwork,
@@ -89,7 +89,7 @@ class DQNAgent(Agent):
         require_model(model, QNetwork, "DQN", "mlp_q")
         self._first = int(spaces.action.start)
         self._executor = masked(model.executor(num_envs), spaces)
-        self._mask = ActionMask.of(spaces)
+        self._mask = MaskReader.of(spaces)
         self._rng = np.random.default_rng(seed)
         self._draws = np.empty((2, num_envs), np.float32)
         self._is_random = np.empty(num_envs, np.bool_)
@@ -171,7 +171,7 @@ class DQNAgent(Agent):
         if self._mask is None:
             choice *= self._actions
         else:
-            choice[:] = draw_available(self._mask(observation), choice)
+            choice[:] = draw_available(~self._mask.forbidden(observation), choice)
         np.copyto(actions, choice, where=self._is_random, casting="unsafe")
 
 
@@ -226,10 +226,6 @@ class _SeenValues:
         return error
 
 
-Differentiated = tuple[Diagnostics, Floats | torch.Tensor]
-"""``DIAGNOSTICS``, and the absolute TD errors ``[B]``; the gradient is in its place."""
-
-
 class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
     """Trains a Q network towards what a target network makes of the next observation.
 
@@ -261,7 +257,7 @@ class DQNEmbryo(OptimizedEmbryo, ReplayEmbryo):
         self._delta = settings.huber_delta if settings.loss == "huber" else None
         self._target = TargetNetwork(model, flat)
         self._exchange = Exchange(flat.device)
-        self._mask = ActionMask.of(spaces)
+        self._mask = MaskReader.of(spaces)
         self._choose_derivatives(model, fits=is_on_host(model), what_fits="a network on a CPU")
         self._differentiate: Callable[[Batch], Differentiated] = self._in_torch
         if self._by_hand:

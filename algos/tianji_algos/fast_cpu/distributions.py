@@ -112,7 +112,7 @@ def by_hand(distribution: Distribution) -> DistributionByHand:
     """Return the derivatives of a distribution."""
     if isinstance(distribution, Categorical):
         return CategoricalByHand(distribution)
-    assert isinstance(distribution, Gaussian), f"nobody has differentiated {type(distribution).__name__}"
+    assert isinstance(distribution, Gaussian), f"{type(distribution).__name__} has no derivatives by hand"
     return GaussianByHand(distribution)
 
 

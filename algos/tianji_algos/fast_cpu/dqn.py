@@ -12,7 +12,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.action_mask import ActionMask
+from tianji_algos.action_mask import MaskReader
 from tianji_algos.batch import Batch
 from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.models.q_network import QNetwork
@@ -103,7 +103,7 @@ class DQNByHand:
         target: QNetwork,
         settings: DQNSettings,
         delta: float | None,
-        mask: ActionMask | None,
+        mask: MaskReader | None,
     ) -> None:
         self._mask = mask
         self._settings = settings

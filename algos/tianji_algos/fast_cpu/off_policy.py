@@ -14,17 +14,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.batch import Batch
+from tianji_algos.distributions import normal_log_prob
 from tianji_algos.models.actor_q import Actor, Critics, MLPActorQ, MLPDeterministicQ, MLPGaussianQ
 from tianji_algos.models.layers import dense_network, gradient_views, select_layers, value_views
+from tianji_algos.optim import Differentiated
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACSettings
 from tianji_algos.settings import ActorQSettings
 from tianji_algos.td3.settings import TD3Settings
 
 Floats = npt.NDArray[np.float32]
-Differentiated = tuple[tuple[float, ...], Floats]
 
 _LOG_2: Final = np.float32(math.log(2.0))
-_HALF_LOG_2PI: Final = np.float32(0.5 * math.log(2.0 * math.pi))
 
 
 Layers = tuple[list[Floats], list[Floats]]
@@ -210,8 +210,7 @@ class _SquashedDraw:
         drawn = mean + self._spread
         self.action: Floats = np.tanh(drawn)
         slope = np.float32(2.0) * (_LOG_2 - drawn - np.logaddexp(np.float32(-2.0) * drawn, np.float32(0.0)))
-        terms = np.float32(-0.5) * noise * noise - log_std - _HALF_LOG_2PI - slope
-        self.log_prob: Floats = np.add.reduce(terms)
+        self.log_prob: Floats = normal_log_prob(noise, log_std) - np.add.reduce(slope)
 
     def gradient(self, d_action: Floats, d_log_prob: Floats) -> Floats:
         """Derive by the outputs, ``[2 A, B]``.

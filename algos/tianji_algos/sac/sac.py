@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Spaces
+from tianji_algos.distributions import HALF_LOG_2PI
 from tianji_algos.fast_cpu.off_policy import SACByHand
 from tianji_algos.models.actor_q import Critics, GaussianActorQ, MLPGaussianQ, part_of
 from tianji_algos.off_policy import ActorQEmbryo, ContinuousAgent, Transitions
@@ -51,7 +52,7 @@ def squashed_draw(outputs: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Ten
     mean, log_std = outputs.chunk(2, dim=1)
     log_std = log_std.clamp(LEAST_LOG_STD, MOST_LOG_STD)
     drawn = torch.addcmul(mean, log_std.exp(), noise)
-    normal = -0.5 * noise.square() - log_std - 0.5 * math.log(2.0 * math.pi)
+    normal = -0.5 * noise.square() - log_std - HALF_LOG_2PI
     # log(1 - tanh(u)^2), which is that of tanh's derivative, without the square that rounds to 1.
     slope = 2.0 * (math.log(2.0) - drawn - torch.nn.functional.softplus(-2.0 * drawn))
     return drawn.tanh(), (normal - slope).sum(dim=1)

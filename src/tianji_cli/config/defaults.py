@@ -80,7 +80,7 @@ class Seen:
 
 
 def usual_steps(seen: Seen) -> int:
-    """Count the env steps after which a run ends that nobody gave an end."""
+    """Count the env steps after which a run ends without another stop rule."""
     return STEPS_OF_IMAGES if seen.has_pictures else STEPS
 
 

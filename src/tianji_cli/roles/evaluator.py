@@ -243,7 +243,7 @@ class ExploringPolicy:
 PolicyName = Literal["trained", "sampled", "random", "heuristic"]
 POLICIES: Final[tuple[PolicyName, ...]] = get_args(PolicyName)
 BASELINES: Final[tuple[PolicyName, ...]] = ("random", "heuristic")
-"""Those of them that nobody has trained."""
+"""Those of them without training."""
 
 
 class RandomPolicy:
