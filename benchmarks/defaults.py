@@ -76,7 +76,7 @@ ROWS: Final = (
     Row("MountainCarContinuous-v0", "sac", 90.0, 100),
     Row("minigrid:MiniGrid-Empty-8x8-v0", "ppo", 0.9, package="minigrid", module="minigrid"),
     Row("minigrid:MiniGrid-DoorKey-5x5-v0", "ppo", 0.9, package="minigrid", module="minigrid"),
-    Row("minatar_games:MinAtar/Breakout-v1", "dqn", None, package="minatar", module="minatar"),
+    Row("MinAtar/Breakout-v1", "dqn", None, package="minatar", module="minatar"),
 )
 
 
@@ -149,10 +149,7 @@ class Bench:
         return outcome
 
     def _train(self, outcome: Outcome) -> list[str]:
-        command = [self._options.tianji, "train", "--env", outcome.env, "--agent", outcome.row.agent]
-        if outcome.env.startswith("minatar_games:"):  # It lies here.
-            command += ["--set", f"experiment.extensions={json.dumps([str(HERE)])}"]
-        return command
+        return [self._options.tianji, "train", "--env", outcome.env, "--agent", outcome.row.agent]
 
     def _one(self, outcome: Outcome, seed: int, log: Path) -> dict[str, Any]:
         runs = self._directory / f"{log.stem}-{seed}"

@@ -1,6 +1,6 @@
 """MuJoCo tasks: what so many env steps come to, and how long they take, beside Stable-Baselines3.
 
-    python benchmarks/locomotion.py --config benchmarks/mujoco/ppo_hopper.toml --seeds 5 --out runs/locomotion
+    python benchmarks/locomotion.py --config configs/ppo_hopper.toml --seeds 5 --out runs/locomotion
     python benchmarks/locomotion.py --config CONFIG --env-steps N --sb3 ENV/bin/python --out DIR --json PATH
 
 For each seed tianji trains the config to so many env steps, and Stable-Baselines3 the same task with the same
@@ -131,7 +131,7 @@ def print_table(rows: Mapping[str, Mapping[str, Mapping[str, float]]]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--config", default="benchmarks/mujoco/ppo_hopper.toml")
+    parser.add_argument("--config", default="configs/ppo_hopper.toml")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--env-steps", type=int, default=1_000_000)

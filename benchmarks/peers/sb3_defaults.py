@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -49,7 +48,10 @@ class TimeLimit(BaseCallback):
 
 def make(env: str) -> gymnasium.Env[Any, Any]:
     """Build an environment; of MiniGrid's observations the image, since its mission is text."""
-    sys.path.append(str(Path(__file__).resolve().parents[1]))  # minatar_games
+    if env.startswith("MinAtar/"):  # Its package leaves that to a hook that gymnasium no longer has.
+        from minatar.gym import register_envs  # noqa: PLC0415
+
+        register_envs()
     built = gymnasium.make(env)
     if not env.startswith("minigrid:"):
         return built

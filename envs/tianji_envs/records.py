@@ -71,10 +71,7 @@ class RecordSpace(gymnasium.spaces.Dict):
             KeyError, IndexError, TypeError, ValueError: it does not fit the space.
         """
         for part, path in self._paths.items():
-            value = observation
-            for key in path:
-                value = value[key]
-            into[part] = value
+            into[part] = _at(path, observation)
 
     def check(self, observation: Any) -> None:
         """Refuse what numpy would broadcast or cut to the shapes and dtypes of the parts without a word.
@@ -83,10 +80,7 @@ class RecordSpace(gymnasium.spaces.Dict):
             KeyError, IndexError, TypeError, ValueError: it does not fit the space; a ValueError says where.
         """
         for part, path in self._paths.items():
-            value = observation
-            for key in path:
-                value = value[key]
-            leaf, seen = self.spaces[part], np.asarray(value)
+            leaf, seen = self.spaces[part], np.asarray(_at(path, observation))
             if seen.shape != leaf.shape or not fits(seen, np.dtype(leaf.dtype)):
                 raise ValueError(f"{part!r} is of shape {seen.shape} and {seen.dtype}, its space is {leaf}")
 
@@ -117,17 +111,16 @@ class RecordEnv(BaseEnv):
         self._space = self.observation_space = space
         self.action_space = env.action_space
         self._record = np.zeros((), space.dtype)
-        self._unproven = True  # No step was looked at yet.
+        self._unproven = {"reset", "step"}  # Of neither was looked at what it gives.
 
     def reset(self, seed: int | None = None) -> Any:
         """Begin an episode; the record is written again by the next call."""
-        return self._packed(self._env.reset(seed), "reset", check=True)
+        return self._packed(self._env.reset(seed), "reset")
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool]:
         """Act once; the record is written again by the next call."""
         observation, *rest = self._env.step(action)
-        unproven, self._unproven = self._unproven, False
-        return self._packed(observation, "step", check=unproven), *rest  # type: ignore[return-value]  # as many as there were
+        return self._packed(observation, "step"), *rest  # type: ignore[return-value]  # as many as there were
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Draw the current state."""
@@ -137,10 +130,11 @@ class RecordEnv(BaseEnv):
         """Close the environment."""
         self._env.close()
 
-    def _packed(self, observation: Any, call: str, *, check: bool) -> npt.NDArray[Any]:
+    def _packed(self, observation: Any, call: str) -> npt.NDArray[Any]:
         try:
-            if check:
+            if call in self._unproven:
                 self._space.check(observation)
+                self._unproven.remove(call)
             self._space.pack(observation, self._record)
         except (KeyError, IndexError, TypeError, ValueError) as cause:
             raise BrokenEnvironmentError(
@@ -172,6 +166,13 @@ def _parts(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[tuple[Path,
             yield from _parts(part, (*path, index))
     else:
         yield path, space
+
+
+def _at(path: Path, observation: Any) -> Any:
+    """Follow the keys to a part of an observation."""
+    for key in path:
+        observation = observation[key]
+    return observation
 
 
 def _is_text(space: gymnasium.Space[Any]) -> bool:
