@@ -108,17 +108,16 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         world = stack.enter_context(World(launch)) if launch is not None and launch.size > 1 else None
         _check_one_job(config, env, agent, resume)
         remove_stale()
-        overrides = list(overrides or ())
         keys = {"distribution.transport": transport, "distribution.device": device, "experiment.name": name}
-        overrides += [f"{key}={json.dumps(value)}" for key, value in keys.items() if value]
+        settings = [*(overrides or ()), *(f"{key}={json.dumps(said)}" for key, said in keys.items() if said)]
         place = DEFAULT_OUT if out is None else out
         earlier = RunDirectory.find(resume, place) if resume is not None else None
         if earlier is not None:
             earlier.check()  # Its config names modules that will run.
-        if env is None:
-            job = load_config(str(earlier.config) if earlier else str(config), overrides)
+        if env is not None:
+            job = _by_defaults(env, agent, settings)
         else:
-            job = _by_defaults(env, agent, overrides)
+            job = load_config(str(earlier.config) if earlier else str(config), settings)
         if earlier is not None and not dry_run:
             _check_earlier(earlier)
             if _is_at_its_goal(job, earlier, json_to):
@@ -130,19 +129,15 @@ def train(  # noqa: PLR0913 - the options of a command are its parameters
         if not dry_run:  # What is quickly seen is looked at before anything is built.
             check_devices(job)
             by_mpiexec = _wants_mpiexec(job, plan, launch, world)
-            if earlier is None and run_in is None:
-                RunDirectory.next(job.experiment.name, place).check()
-            elif earlier is None and run_in is not None:
-                RunDirectory.adopt(run_in)  # Refuses one that is none for a new run.
+            if earlier is None:
+                _check_new(job, run_in, place)
         where = earlier.path if earlier is not None else run_in or place
         launcher = _launcher_that_built(build_spec(job, plan, where), world, stack)
         if dry_run:
             print_plan(plan, graph_of(job), job.roles, json_to)
             return 0
         address = (resolve(parse_address(listen)[0]), parse_address(listen)[1]) if listen else None
-        run = earlier or (
-            RunDirectory.create(job.experiment.name, place) if run_in is None else RunDirectory.adopt(run_in)
-        )
+        run = earlier or _directory_for(job, run_in, place)
         if by_mpiexec:
             stack.close()  # The ranks start by themselves.
             return run_under_mpiexec(job, len(plan.processes), run, resumed=earlier is not None)
@@ -165,6 +160,18 @@ def _check_one_job(config: str | None, env: str | None, agent: str | None, resum
         )
     if agent is not None and env is None:
         raise UsageError("--agent goes with --env; a config says it itself, as agent.type")
+
+
+def _check_new(job: JobConfig, run_in: Path | None, place: Path) -> None:
+    """Refuse a place where a new run cannot be, before anything is made there."""
+    if run_in is None:
+        RunDirectory.next(job.experiment.name, place).check()
+    else:
+        RunDirectory.adopt(run_in)
+
+
+def _directory_for(job: JobConfig, run_in: Path | None, place: Path) -> RunDirectory:
+    return RunDirectory.create(job.experiment.name, place) if run_in is None else RunDirectory.adopt(run_in)
 
 
 def _by_defaults(env: str, agent: str | None, overrides: Sequence[str]) -> JobConfig:
