@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from algos import dqn_batches, maddpg_team, off_policy, team_episodes
+from algos import continuous, dqn_batches, maddpg_team, team_episodes
 from algos.fragments import Fragment, random_rollout
 from algos.team_episodes import random_batch
 from algos.teams import random_team_rollout, team_spaces
@@ -113,12 +113,12 @@ CASES: dict[str, Case] = {
         lambda _: (dqn_batches.make_batch(seed) for seed in range(3)),
     ),
     "sac": (
-        embryo_of("sac", off_policy.SPACES),
-        lambda _: (off_policy.make_batch(seed) for seed in range(3)),
+        embryo_of("sac", continuous.SPACES),
+        lambda _: (continuous.make_batch(seed) for seed in range(3)),
     ),
     "td3": (
-        embryo_of("td3", off_policy.SPACES),
-        lambda _: (off_policy.make_batch(seed) for seed in range(3)),
+        embryo_of("td3", continuous.SPACES),
+        lambda _: (continuous.make_batch(seed) for seed in range(3)),
     ),
 }
 EVERY = pytest.mark.parametrize(("build", "batches"), CASES.values(), ids=CASES)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from algos.off_policy import build, make_batch
+from algos.continuous import build, make_batch
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from tianji_algos.sac.sac import SACEmbryo, squashed_draw

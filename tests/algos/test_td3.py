@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from algos.off_policy import SPACES, build, make_batch
+from algos.continuous import SPACES, build, make_batch
 
 from tianji_algos.td3.settings import TD3AgentSettings
 from tianji_algos.td3.td3 import TD3Agent, TD3Embryo

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions
 from tianji_algos.core import Spaces
 from tianji_algos.distributions import HALF_LOG_2PI
-from tianji_algos.fast_cpu.off_policy import SACByHand
+from tianji_algos.fast_cpu.continuous import SACByHand
 from tianji_algos.models.actor_q import Critics, GaussianActorQ, MLPGaussianQ, part_of
-from tianji_algos.off_policy import ActorQEmbryo, ContinuousAgent, Transitions
 from tianji_algos.optim import Adam, Norm, adam_of
 from tianji_algos.sac.settings import LEAST_LOG_STD, MOST_LOG_STD, SACAgentSettings, SACSettings
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.batch import Batch
+from tianji_algos.continuous import ActorQEmbryo, ContinuousAgent, Transitions
 from tianji_algos.core import Spaces
-from tianji_algos.fast_cpu.off_policy import TD3ByHand
+from tianji_algos.fast_cpu.continuous import TD3ByHand
 from tianji_algos.models.actor_q import Actor, Critics, DeterministicActorQ, MLPDeterministicQ, part_of
-from tianji_algos.off_policy import ActorQEmbryo, ContinuousAgent, Transitions
 from tianji_algos.optim import Differentiated, Norm, TargetNetwork, tensors_of
 from tianji_algos.settings import falling
 from tianji_algos.td3.settings import TD3AgentSettings, TD3Settings

@@ -15,9 +15,9 @@ import gymnasium
 import numpy as np
 
 from tianji_algos.fields import ACTION_MASK
-from tianji_cli.config.building import build_environment
 from tianji_cli.config.checks import check_companions, wrong_agent
 from tianji_cli.config.defaults import Seen, check_agent, defaults, usual_steps
+from tianji_cli.config.environment import build_environment
 from tianji_cli.config.loader import check_environment, find_extensions, known_sections, resolve, validated
 from tianji_cli.config.schema import Environment, JobConfig, Wrapper
 from tianji_cli.config.source import KeyPath, Tree, lay_over

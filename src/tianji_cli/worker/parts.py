@@ -20,8 +20,8 @@ from tianji_algos.device import device_of
 from tianji_algos.errors import UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 from tianji_algos.normalization import Normalization, build_normalizer
-from tianji_cli.config.building import build_environment
 from tianji_cli.config.checks import wrong_agent
+from tianji_cli.config.environment import build_environment
 from tianji_cli.config.schema import Environment, JobConfig
 from tianji_cli.errors import UsageError, describe
 from tianji_cli.files.checkpoint import load_parameters, load_training

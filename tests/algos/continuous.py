@@ -9,8 +9,8 @@ import numpy as np
 
 from tianji_algos import registry
 from tianji_algos.batch import Batch
+from tianji_algos.continuous import ActorQEmbryo
 from tianji_algos.core import Spaces, build_model
-from tianji_algos.off_policy import ActorQEmbryo
 
 SPACES = Spaces(
     gym.spaces.Box(-np.inf, np.inf, (5,), np.float32),

@@ -9,8 +9,8 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from algos.continuous import ROWS, SPACES, build, make_batch
 from algos.in_step import in_step
-from algos.off_policy import ROWS, SPACES, build, make_batch
 from algos.training import flat_of, parameters
 from hypothesis import given
 from hypothesis import strategies as st
