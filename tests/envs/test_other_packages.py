@@ -72,6 +72,8 @@ def test_of_an_id_that_no_package_registers_none_is_named(env_id: str) -> None:
 def test_a_well_known_package_is_named_whether_it_is_installed_or_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for env_id in ("MiniGrid-Empty-5x5-v0", "BabyAI-BossLevel-v0"):  # Another test may have used them.
+        monkeypatch.delitem(gymnasium.registry, env_id, raising=False)
     monkeypatch.setattr(other_packages.importlib.util, "find_spec", lambda _module: None)
     assert said_of("MiniGrid-Empty-5x5-v0").endswith(
         'minigrid has such ones: pip install minigrid, then id = "minigrid:MiniGrid-Empty-5x5-v0"'
