@@ -135,9 +135,7 @@ def test_the_on_policy_example_learns(tianji: Tianji, tmp_path: Path) -> None:
     tianji("train", str(EXAMPLES / "reinforce.toml"), *options)
     result = json.loads(summary.read_text())
     assert "mean return of the last 100 episodes" in result["reason"], "before it runs out of steps"
-    assert (
-        result["evaluation"]["mean"] > 100
-    )  # Chance gets about 20; greedily it is less than as it explored.
+    assert result["evaluation"]["mean"] > 200  # Chance gets about 20.
 
 
 def test_what_extending_md_shows_of_reinforce_is_what_the_example_says() -> None:
