@@ -55,3 +55,28 @@ class SequenceBatch:
     reward: npt.NDArray[np.float32]
     length: npt.NDArray[np.int32]
     terminated: npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class UnrollBatch:
+    """Steps of B environments in a row for one gradient update, in memory that the next batch reuses.
+
+    They go on across the ends of episodes. The step after an end is no experience: it only leads to the
+    first observation of the next one, where a network remembers nothing.
+
+    Attributes:
+        observation: ``[B, R + 1, ...]``; row R is what the last step led to. R is ``burn_in + unroll_steps``.
+        fields: the agent's fields of each step by name, ``[B, R, ...]``; ``action`` is one of them. Of what
+            is recorded once a fragment, as what the network remembered: as it was before row 0, ``[B, ...]``.
+        reward: ``[B, R]``.
+        terminated: the step terminated the episode, ``[B, R]`` bool.
+        mask: the step is experience, ``[B, R]`` bool.
+        weight: importance weight ``[B]``, 1 where unrolls are drawn uniformly.
+    """
+
+    observation: npt.NDArray[Any]
+    fields: Mapping[str, npt.NDArray[Any]]
+    reward: npt.NDArray[np.float32]
+    terminated: npt.NDArray[np.bool_]
+    mask: npt.NDArray[np.bool_]
+    weight: npt.NDArray[np.float32]

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from pydantic import BaseModel
 
-from tianji_algos.batch import Batch, SequenceBatch
+from tianji_algos.batch import Batch, SequenceBatch, UnrollBatch
 from tianji_algos.errors import AlgorithmError, UnsuitableModelError
 from tianji_algos.fields import FieldSpec
 
@@ -242,6 +242,18 @@ class SequenceEmbryo(Embryo):
     @abstractmethod
     def update(self, batch: SequenceBatch) -> UpdateResult:
         """Make one gradient update; each step of a sequence is a use."""
+
+
+class UnrollEmbryo(Embryo):
+    """Learns off-policy, with a network that remembers, from steps in a row that a replay draws.
+
+    Its settings have ``batch_size`` (unrolls), ``burn_in`` and ``unroll_steps``, multiples of the actors'
+    ``send_size``, ``replay_ratio``, ``warmup_steps`` and ``publish_every``.
+    """
+
+    @abstractmethod
+    def update(self, batch: UnrollBatch) -> UpdateResult:
+        """Make one gradient update; each step of experience after the burn-in is a use."""
 
 
 def complete_results(embryo: Embryo, *, prioritised: bool) -> Embryo:

@@ -58,6 +58,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
     | _algorithm("mappo", "MAPPO", "TeamActorCritic", "team_actor_critic", plays_in_team=True)
     | _algorithm("ppo", "PPO", "ActorCritic", "mlp_actor_critic")
     | _algorithm("qmix", "QMIX", "TeamQ", "team_q", plays_in_team=True)
+    | _algorithm("r2d2", "R2D2", "RecurrentQNetwork", "recurrent_q")
     | _algorithm("sac", "SAC", "GaussianActorQ", "mlp_gaussian_q")
     | _algorithm("td3", "TD3", "DeterministicActorQ", "mlp_deterministic_q")
     | _model(
@@ -81,6 +82,7 @@ _BUILT_IN: Final[Mapping[tuple[Kind, str], _BuiltIn]] = MappingProxyType(
         "models.settings:RecurrentActorCriticSettings",
         "ActorCritic",
     )
+    | _model("recurrent_q", "through_time:GatedQ", "models.settings:RecurrentQSettings", "RecurrentQNetwork")
     | _model(
         "team_actor_critic",
         "teams.actor_critic:TeamActorCritic",

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
-from algos import continuous, dqn_batches, maddpg_team, team_episodes
+from algos import continuous, dqn_batches, maddpg_team, team_episodes, unroll_batches
 from algos.fragments import Fragment, random_rollout
 from algos.team_episodes import random_batch
 from algos.teams import random_team_rollout, team_spaces
@@ -127,6 +127,10 @@ IN_TORCH_ALONE: dict[str, Case] = {
     "qmix": (
         embryo_of("qmix", EPISODES),
         lambda _: (random_batch(EPISODES, [5, 3, 5], [True, False, True], 5, seed) for seed in range(3)),
+    ),
+    "r2d2": (
+        partial(embryo_of("r2d2", unroll_batches.SPACES, settings={"width": 4}), **unroll_batches.SMALL),
+        lambda _: (unroll_batches.make_batch(seed) for seed in range(3)),
     ),
     **{
         f"maddpg, {name}": (embryo_of("maddpg", spaces), partial(team_batches, spaces))

@@ -12,9 +12,9 @@ import torch
 
 from tianji_algos.action_mask import MaskReader, masked
 from tianji_algos.batch import Batch
-from tianji_algos.core import Agent, Fields, ReplayEmbryo, Spaces, UpdateResult, require_model
+from tianji_algos.core import Agent, Fields, Model, ReplayEmbryo, Spaces, UpdateResult, require_model
 from tianji_algos.device import Exchange, is_on_host
-from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings
+from tianji_algos.dqn.settings import DQNAgentSettings, DQNSettings, EpsilonSettings
 from tianji_algos.fast_cpu.dqn import DQNByHand, pick
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.q_network import QNetwork, count_actions
@@ -68,25 +68,26 @@ def td_loss(
     return loss, torch.stack((loss, taken.mean(), errors.mean())).detach(), errors
 
 
-class DQNAgent(Agent):
-    """Acts epsilon-greedily; records the action, and on demand how surprising its outcome was.
+class EpsilonGreedyAgent(Agent):
+    """Acts epsilon-greedily by the values of actions; records the action.
 
     Raises:
         UnsupportedSpaceError: the action space is not Discrete.
-        UnsuitableModelError: the model is no ``QNetwork``.
+        UnsuitableModelError: the model is none that the algorithm works with.
     """
 
-    settings_type: ClassVar[type[DQNAgentSettings]] = DQNAgentSettings
-    default_model: ClassVar[str] = "mlp_q"
-    default_embryo: ClassVar[str] = "dqn"
+    algorithm: ClassVar[str]
+    """Name in error messages."""
+    contract: ClassVar[type[torch.nn.Module]]
+    """Class that its networks derive from."""
 
     def __init__(
-        self, spaces: Spaces, model: QNetwork, settings: DQNAgentSettings, num_envs: int, seed: int
+        self, spaces: Spaces, model: Model, settings: EpsilonSettings, num_envs: int, seed: int
     ) -> None:
         self.settings = settings
         self._actions = np.float32(count_actions(spaces.action))
         assert isinstance(spaces.action, gym.spaces.Discrete)
-        require_model(model, QNetwork, "DQN", "mlp_q")
+        require_model(model, self.contract, self.algorithm, self.default_model)
         self._first = int(spaces.action.start)
         self._executor = masked(model.executor(num_envs), spaces)
         self._mask = MaskReader.of(spaces)
@@ -94,7 +95,6 @@ class DQNAgent(Agent):
         self._draws = np.empty((2, num_envs), np.float32)
         self._is_random = np.empty(num_envs, np.bool_)
         self._action = np.empty(num_envs, np.int64)
-        self._seen = _SeenValues(num_envs) if settings.priorities else None
         self._epsilon = np.empty(num_envs, np.float32)
         if settings.epsilon_schedule == "linear":
             self.schedule(0)
@@ -102,10 +102,9 @@ class DQNAgent(Agent):
             self.explore_as(0, num_envs)
 
     @classmethod
-    def fields(cls, spaces: Spaces, settings: DQNAgentSettings) -> tuple[FieldSpec, ...]:
-        """Record ``action``, counted from 0, and ``priority`` if the settings ask for it."""
-        action = FieldSpec("action", np.min_scalar_type(count_actions(spaces.action) - 1))
-        return (action, FieldSpec("priority", np.dtype(np.float32))) if settings.priorities else (action,)
+    def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:  # noqa: ARG003 - for subclasses
+        """Record ``action``, counted from 0."""
+        return (FieldSpec("action", np.min_scalar_type(count_actions(spaces.action) - 1)),)
 
     def act(self, observation: npt.NDArray[Any], into: Fields) -> npt.NDArray[Any]:
         """Choose the best action, or with probability epsilon any; write ``action [N]``."""
@@ -113,21 +112,21 @@ class DQNAgent(Agent):
         np.argmax(q.T, axis=0, out=self._action)
         self._explore(self._action, self._epsilon, observation)
         into["action"][...] = self._action
-        if self._seen is not None:
-            self._seen.append(q, self._action)
+        self._note(q)
         if self._first != 0:
             self._action += self._first
         return self._action
 
-    def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
-        """Write the priority of each step, ``[T, N]``; of those that are no experience, 0."""
-        if self._seen is None:
-            return
-        (q,) = self._executor(observation)
-        settings = self.settings
-        fields["priority"][...] = self._seen.td_error(
-            fields, q, settings.priority_gamma, settings.priority_reward_scale
-        )
+    def _note(self, q: Floats) -> None:
+        """Take note of the values ``[N, A]`` by which an action, counted from 0, was chosen."""
+
+    def begin(self, fields: Fields) -> None:
+        """Write what the network remembers."""
+        self._executor.record(fields)
+
+    def begin_episodes(self, where: npt.NDArray[np.bool_]) -> None:
+        """Let the network forget earlier episodes."""
+        self._executor.forget(where)
 
     def schedule(self, env_steps: int) -> None:
         """Set epsilon, where it falls over training."""
@@ -173,6 +172,43 @@ class DQNAgent(Agent):
         else:
             choice[:] = draw_available(~self._mask.forbidden(observation), choice)
         np.copyto(actions, choice, where=self._is_random, casting="unsafe")
+
+
+class DQNAgent(EpsilonGreedyAgent):
+    """Acts epsilon-greedily; records the action, and on demand how surprising its outcome was."""
+
+    algorithm: ClassVar[str] = "DQN"
+    contract: ClassVar[type[torch.nn.Module]] = QNetwork
+    settings_type: ClassVar[type[DQNAgentSettings]] = DQNAgentSettings
+    default_model: ClassVar[str] = "mlp_q"
+    default_embryo: ClassVar[str] = "dqn"
+    settings: DQNAgentSettings
+
+    def __init__(
+        self, spaces: Spaces, model: QNetwork, settings: DQNAgentSettings, num_envs: int, seed: int
+    ) -> None:
+        super().__init__(spaces, model, settings, num_envs, seed)
+        self._seen = _SeenValues(num_envs) if settings.priorities else None
+
+    @classmethod
+    def fields(cls, spaces: Spaces, settings: DQNAgentSettings) -> tuple[FieldSpec, ...]:
+        """Record ``action``, counted from 0, and ``priority`` if the settings ask for it."""
+        recorded = super().fields(spaces, settings)
+        return (*recorded, FieldSpec("priority", np.dtype(np.float32))) if settings.priorities else recorded
+
+    def _note(self, q: Floats) -> None:
+        if self._seen is not None:
+            self._seen.append(q, self._action)
+
+    def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
+        """Write the priority of each step, ``[T, N]``; of those that are no experience, 0."""
+        if self._seen is None:
+            return
+        (q,) = self._executor(observation)
+        settings = self.settings
+        fields["priority"][...] = self._seen.td_error(
+            fields, q, settings.priority_gamma, settings.priority_reward_scale
+        )
 
 
 def draw_available(available: npt.NDArray[np.bool_], luck: Floats) -> npt.NDArray[np.intp]:

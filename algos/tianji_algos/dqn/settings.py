@@ -9,8 +9,8 @@ from pydantic import Field
 from tianji_algos.settings import OptimizerSettings, Settings, TargetSettings
 
 
-class DQNAgentSettings(Settings):
-    """How DQN's agent explores; section ``[agent]`` of a config.
+class EpsilonSettings(Settings):
+    """How an agent explores by random actions.
 
     Settings of the schedule that was not chosen may stand here, so that another can be chosen with ``--set``.
 
@@ -26,10 +26,6 @@ class DQNAgentSettings(Settings):
             ``epsilon_base ** (1 + epsilon_alpha * i / (n - 1))``.
         eval_epsilon: share of random actions in evaluations, where a policy without any may repeat itself for
             ever; 0.05 in Mnih et al. (2015, "Evaluation procedure").
-        priorities: record the absolute one-step TD error as the field ``priority``, so that a replay need
-            not treat new samples as the most surprising of all (Horgan et al., 2018, algorithm 1).
-        priority_gamma: discount of that error, as ``gamma`` is in ``[training]``.
-        priority_reward_scale: of its rewards, as ``reward_scale`` is in ``[training]``.
     """
 
     epsilon_schedule: Literal["linear", "per_actor"] = "linear"
@@ -39,6 +35,18 @@ class DQNAgentSettings(Settings):
     epsilon_base: float = Field(0.4, gt=0, lt=1)
     epsilon_alpha: float = Field(7.0, ge=0)
     eval_epsilon: float = Field(0.0, ge=0, le=1)
+
+
+class DQNAgentSettings(EpsilonSettings):
+    """How DQN's agent explores, and what it records; section ``[agent]`` of a config.
+
+    Attributes:
+        priorities: record the absolute one-step TD error as the field ``priority``, so that a replay need
+            not treat new samples as the most surprising of all (Horgan et al., 2018, algorithm 1).
+        priority_gamma: discount of that error, as ``gamma`` is in ``[training]``.
+        priority_reward_scale: of its rewards, as ``reward_scale`` is in ``[training]``.
+    """
+
     priorities: bool = False
     priority_gamma: float = Field(0.99, ge=0, le=1)
     priority_reward_scale: float = Field(1.0, gt=0)

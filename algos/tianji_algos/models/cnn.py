@@ -24,7 +24,7 @@ from tianji_algos.models.settings import (
     CNNActorCriticSettings,
     CNNQSettings,
     EncoderSettings,
-    RecurrentActorCriticSettings,
+    RecurrentSettings,
 )
 from tianji_algos.models.torch_backend import MixedPrecision
 
@@ -51,7 +51,7 @@ class ImageEncoder(MixedPrecision):
             raise UnsupportedSpaceError(
                 f"a convolutional network ({settings.encoder!r}) takes images of bytes, uint8 [S, H, W], not "
                 f"{space}; a fully connected one would be right: the model 'mlp_actor_critic' or 'mlp_q', or "
-                "for 'recurrent_actor_critic' encoder = 'mlp'"
+                "for a recurrent one encoder = 'mlp'"
             )
         self._image = image
         self._pools = settings.encoder == "impala_large"
@@ -96,8 +96,8 @@ class JoinedEncoder(nn.Module):
         if not self._pictures:
             raise UnsupportedSpaceError(
                 f"a convolutional network ({settings.encoder!r}) takes images; no part of {space} is one; "
-                "a fully connected one would be right: the model 'mlp_actor_critic' or 'mlp_q', or for "
-                "'recurrent_actor_critic' encoder = 'mlp'"
+                "a fully connected one would be right: the model 'mlp_actor_critic' or 'mlp_q', or for a "
+                "recurrent one encoder = 'mlp'"
             )
         self.images = nn.ModuleList(
             ImageEncoder(parts[name], settings, settings.widths) for name in self._pictures
@@ -142,7 +142,7 @@ class RowEncoder(MixedPrecision):
         UnsupportedSpaceError: observations that it cannot take.
     """
 
-    def __init__(self, space: gym.Space[Any], settings: RecurrentActorCriticSettings) -> None:
+    def __init__(self, space: gym.Space[Any], settings: RecurrentSettings) -> None:
         super().__init__(settings.precision)
         self._rows = observation_encoder(space)
         self.dense = build_layers(self._rows.features, settings.widths, settings.activation, ())

@@ -60,7 +60,7 @@ class ArrayEncoder:
         if is_picture(space):
             raise UnsupportedSpaceError(
                 f"a fully connected network learns next to nothing from images, {space}; a convolutional one "
-                "would be right: the model 'cnn_actor_critic' or 'cnn_q', or for 'recurrent_actor_critic' "
+                "would be right: the model 'cnn_actor_critic' or 'cnn_q', or for a recurrent one "
                 "encoder = 'nature'"
             )
         if isinstance(space, gym.spaces.Box | gym.spaces.MultiBinary):

@@ -178,8 +178,8 @@ class CNNQSettings(EncoderSettings):
     dueling: bool = False
 
 
-class RecurrentActorCriticSettings(EncoderSettings):
-    """A policy and a value function on top of an LSTM or a GRU, after an encoder of the observation.
+class RecurrentSettings(EncoderSettings):
+    """An LSTM or a GRU after an encoder of the observation.
 
     ``encoder = "mlp"`` is for observations that are no images; it is fully connected layers alone.
 
@@ -187,13 +187,33 @@ class RecurrentActorCriticSettings(EncoderSettings):
         core: the recurrent network.
         width: of its output; an LSTM remembers twice as many numbers, a GRU as many.
         activation: after each of the hidden layers of "mlp"; the others have ReLUs.
-        policy_gain: scale of the policy output's initial weights; small means nearly uniform at first.
-        initial_log_std: of the Gaussian policy, for continuous actions.
     """
 
     encoder: Literal["mlp", "nature", "impala_small", "impala_large"] = "mlp"
     core: Literal["lstm", "gru"] = "lstm"
     width: int = Field(256, ge=1)
     activation: Literal["tanh", "relu"] = "tanh"
+
+
+class RecurrentActorCriticSettings(RecurrentSettings):
+    """A policy and a value function on top of a recurrent network.
+
+    Attributes:
+        policy_gain: scale of the policy output's initial weights; small means nearly uniform at first.
+        initial_log_std: of the Gaussian policy, for continuous actions.
+    """
+
     policy_gain: float = Field(0.01, gt=0)
     initial_log_std: float = 0.0
+
+
+class RecurrentQSettings(RecurrentSettings):
+    """Action values on top of a recurrent network.
+
+    Attributes:
+        dueling: value and advantages apart (Wang et al., 2016, equation 9).
+    """
+
+    width: int = Field(128, ge=1)
+    activation: Literal["tanh", "relu"] = "relu"
+    dueling: bool = False

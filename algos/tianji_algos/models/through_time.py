@@ -1,4 +1,4 @@
-"""The recurrent backend: the contract of actor-critics that remember, and an LSTM or GRU after an encoder."""
+"""The recurrent backend: the contract of networks that remember, and an LSTM or GRU after an encoder."""
 
 from __future__ import annotations
 
@@ -12,20 +12,26 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from tianji_algos.core import Executor, Fields, Spaces
+from tianji_algos.core import Executor, Fields, Model, Spaces
 from tianji_algos.device import Exchange, device_of
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic, Backprop, TrainingPass
 from tianji_algos.models.cnn import ImageEncoder, JoinedEncoder, PolicyValueHead, RowEncoder, image_encoder
-from tianji_algos.models.settings import RecurrentActorCriticSettings
+from tianji_algos.models.layers import build_layers
+from tianji_algos.models.q_network import count_actions
+from tianji_algos.models.settings import (
+    RecurrentActorCriticSettings,
+    RecurrentQSettings,
+    RecurrentSettings,
+)
 from tianji_algos.models.torch_backend import TorchBackprop, TorchPass, acting_copy
 from tianji_algos.rollout_observations import Sequences
 
 Floats = npt.NDArray[np.float32]
 
 
-class RecurrentActorCritic(ActorCritic):
-    """An actor-critic that remembers: its state goes from step to step, and into each fragment.
+class RecurrentModel(Model):
+    """A network that remembers: its state goes from step to step, and into each fragment.
 
     A user's subclass needs ``unroll``, ``state_size`` and ``recorded``, which declares the field
     ``state``; acting and training then go through torch.
@@ -39,7 +45,7 @@ class RecurrentActorCritic(ActorCritic):
     @abstractmethod
     def unroll(
         self, observation: torch.Tensor, first: torch.Tensor, state: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, ...]:
         """Compute the outputs of successive steps.
 
         Args:
@@ -49,8 +55,20 @@ class RecurrentActorCritic(ActorCritic):
             state: ``[B, state_size]`` before the first step; zero is nothing remembered.
 
         Returns:
-            Policy ``[T * B, outputs]`` and value ``[T * B]``, time first, and the state after the last step.
+            Each output ``[T * B, ...]``, time first, and the state after the last step.
         """
+
+    def executor(self, batch_size: int) -> Executor:
+        """Act through torch with a copy of this network, and remember."""
+        return RecurrentExecutor(self, batch_size)
+
+
+class RecurrentQNetwork(RecurrentModel):
+    """A network that remembers and gives the value of each action: ``unroll`` gives ``Q [T * B, A]``."""
+
+
+class RecurrentActorCritic(RecurrentModel, ActorCritic):
+    """An actor-critic that remembers: ``unroll`` gives policy ``[T * B, outputs]`` and value ``[T * B]``."""
 
     def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Compute policy and value of observations ``[N, ...]`` of which nothing earlier is remembered."""
@@ -58,10 +76,6 @@ class RecurrentActorCritic(ActorCritic):
         first = torch.zeros(1, len(observation), dtype=torch.bool)
         policy, value, _ = self.unroll(observation[None], first, state)
         return policy, value
-
-    def executor(self, batch_size: int) -> Executor:
-        """Act through torch with a copy of this network, and remember."""
-        return RecurrentExecutor(self, batch_size)
 
     def backprop(self) -> Backprop:
         """Train through time with torch's autograd, on ``Sequences``."""
@@ -75,7 +89,7 @@ class RecurrentActorCritic(ActorCritic):
 class RecurrentExecutor(Executor):
     """Acts with a copy of a network that remembers, and remembers for it."""
 
-    def __init__(self, model: RecurrentActorCritic, num_envs: int) -> None:
+    def __init__(self, model: RecurrentModel, num_envs: int) -> None:
         self._model = acting_copy(model)
         device = device_of(model)
         self._exchange = Exchange(device)
@@ -87,11 +101,11 @@ class RecurrentExecutor(Executor):
         self._model.read_parameters(parameters)
 
     def __call__(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        """Return policy and value for ``observation [N, ...]``, and move on by one step."""
+        """Return each output for ``observation [N, ...]``, and move on by one step."""
         return self._run(observation, moves_on=True)
 
     def preview(self, observation: npt.NDArray[Any]) -> tuple[Floats, ...]:
-        """Return policy and value for ``observation [N, ...]``, and stay."""
+        """Return each output for ``observation [N, ...]``, and stay."""
         return self._run(observation, moves_on=False)
 
     def record(self, fields: Fields) -> None:
@@ -105,10 +119,10 @@ class RecurrentExecutor(Executor):
     def _run(self, observation: npt.NDArray[Any], moves_on: bool) -> tuple[Floats, ...]:
         with torch.inference_mode():
             seen = self._exchange.to_device(observation)[None]
-            policy, value, state = self._model.unroll(seen, self._nowhere, self._state)
+            *outputs, state = self._model.unroll(seen, self._nowhere, self._state)
             if moves_on:
                 self._state.copy_(state)
-            return self._exchange.to_host((policy, value))
+            return self._exchange.to_host(outputs)
 
 
 class RecurrentPass(TorchPass):
@@ -196,16 +210,16 @@ def state_size(width: int, kind: Literal["lstm", "gru"]) -> int:
     return 2 * width if kind == "lstm" else width
 
 
-class GatedActorCritic(RecurrentActorCritic):
-    """Policy and value on top of an LSTM or GRU (Mnih et al., 2016; Espeholt et al., 2018).
+class GatedModel(RecurrentModel):
+    """An LSTM or GRU after an encoder of the observation, for what is on top of it.
 
     Raises:
-        UnsupportedSpaceError: an observation or action space that it cannot serve.
+        UnsupportedSpaceError: an observation space that the encoder cannot serve.
     """
 
-    settings_type: ClassVar[type[RecurrentActorCriticSettings]] = RecurrentActorCriticSettings
+    settings_type: ClassVar[type[RecurrentSettings]]
 
-    def __init__(self, spaces: Spaces, settings: RecurrentActorCriticSettings) -> None:
+    def __init__(self, spaces: Spaces, settings: RecurrentSettings) -> None:
         super().__init__()
         self.settings = settings
         self.encoder: ImageEncoder | JoinedEncoder | RowEncoder
@@ -215,25 +229,74 @@ class GatedActorCritic(RecurrentActorCritic):
             self.encoder = image_encoder(spaces.observation, settings, settings.widths)
         self.core = RecurrentCore(self.encoder.features, settings.width, settings.core)
         self.state_size = self.core.state_size
-        self.head = PolicyValueHead(
-            settings.width, spaces.action, settings.policy_gain, settings.initial_log_std
-        )
 
     @classmethod
     def recorded(
         cls,
         spaces: Spaces,  # noqa: ARG003 - the same for all
-        settings: RecurrentActorCriticSettings,
+        settings: RecurrentSettings,
     ) -> tuple[FieldSpec, ...]:
         """Record once in a fragment what is remembered before its first step."""
         shape = (state_size(settings.width, settings.core),)
         return (FieldSpec("state", np.dtype(np.float32), shape, once=True),)
 
-    def unroll(
+    def run_core(
         self, observation: torch.Tensor, first: torch.Tensor, state: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Go through steps in their order; the encoder sees all of them at once."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Go through steps in their order; the encoder sees all of them at once.
+
+        Returns:
+            ``[T * B, width]``, time first, and the state after the last step.
+        """
         features = self.encoder(observation.flatten(0, 1)).view(*first.shape, -1)
         outputs, state = self.core(features, first, state)
-        policy, value = self.head(outputs.flatten(0, 1))
-        return policy, value, state
+        return outputs.flatten(0, 1), state
+
+
+class GatedActorCritic(GatedModel, RecurrentActorCritic):
+    """Policy and value on top of an LSTM or GRU (Mnih et al., 2016; Espeholt et al., 2018).
+
+    Raises:
+        UnsupportedSpaceError: an observation or action space that it cannot serve.
+    """
+
+    settings_type: ClassVar[type[RecurrentActorCriticSettings]] = RecurrentActorCriticSettings
+
+    def __init__(self, spaces: Spaces, settings: RecurrentActorCriticSettings) -> None:
+        super().__init__(spaces, settings)
+        self.head = PolicyValueHead(
+            settings.width, spaces.action, settings.policy_gain, settings.initial_log_std
+        )
+
+    def unroll(
+        self, observation: torch.Tensor, first: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """See ``RecurrentActorCritic``."""
+        outputs, state = self.run_core(observation, first, state)
+        return (*self.head(outputs), state)
+
+
+class GatedQ(GatedModel, RecurrentQNetwork):
+    """Action values on top of an LSTM or GRU (Hausknecht & Stone, 2015; Kapturowski et al., 2019).
+
+    Raises:
+        UnsupportedSpaceError: an observation or action space that it cannot serve.
+    """
+
+    settings_type: ClassVar[type[RecurrentQSettings]] = RecurrentQSettings
+
+    def __init__(self, spaces: Spaces, settings: RecurrentQSettings) -> None:
+        super().__init__(spaces, settings)
+        actions = count_actions(spaces.action)
+        self.value = build_layers(settings.width, (), "relu", [1.0]) if settings.dueling else None
+        self.actions = build_layers(settings.width, (), "relu", [1.0] * actions)
+
+    def unroll(
+        self, observation: torch.Tensor, first: torch.Tensor, state: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """See ``RecurrentQNetwork``; dueling: V + A - mean(A)."""
+        outputs, state = self.run_core(observation, first, state)
+        q = self.actions(outputs)
+        if self.value is not None:
+            q = self.value(outputs) + q - q.mean(dim=1, keepdim=True)
+        return q, state

@@ -32,6 +32,7 @@ from tianji_cli.config.schema import (
     least_tolerance,
     replay_settings_of,
     sequence_steps_of,
+    unroll_of,
 )
 from tianji_cli.config.source import Tree, path_part
 from tianji_cli.errors import UsageError
@@ -49,6 +50,7 @@ from tianji_transports.errors import (
 _REPLAY_SETTINGS: Final = ("batch_size", "replay_ratio", "warmup_steps", "publish_every", "n_step", "gamma")
 _FRAGMENT: Final = ("distribution.actor.send_size", "environment.num_envs")
 _BATCH: Final = ("training.batch_size", "training.sequence_steps")
+_OF_UNROLLS: Final = ("training.burn_in", "training.unroll_steps")
 _IN_FLIGHT: Final = (*_FRAGMENT, "distribution.actor.num", "distribution.actor.window")
 _SHARED: Final = (("priority_gamma", "gamma"), ("priority_reward_scale", "reward_scale"))
 """Settings of an agent that computes priorities, and those of the update rule that they stand for."""
@@ -94,7 +96,8 @@ def check_together(tree: Tree, sections: Mapping[str, Any]) -> None:
         remedy = (
             f"give them rollout_steps: int, or what a replay's learner has: {', '.join(_REPLAY_SETTINGS)}"
         )
-        remedy += "; sequence_steps stands for the last two where it learns from episodes"
+        remedy += "; sequence_steps stands for the last two where it learns from episodes, "
+        remedy += "burn_in and unroll_steps where it learns from steps in a row"
         tree.problem("training.type", what, remedy)
 
 
@@ -305,10 +308,8 @@ def _check_rollouts(tree: Tree, training: str, distribution: Distribution) -> No
 
 def _check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSettings) -> bool:
     """Refuse numbers of the update rule that no replay can do with; returns whether there are none."""
-    of_sequences = sequence_steps_of(settings) is not None
-    of_a_sample = ("sequence_steps", MOST_IN_SEQUENCE) if of_sequences else ("n_step", MOST_STEPS)
     refused = set[str]()
-    for key, most in (("batch_size", None), of_a_sample, ("publish_every", None)):
+    for key, most in (("batch_size", None), _steps_key(settings), ("publish_every", None)):
         value = getattr(settings, key)
         if value < 1 or (most is not None and value > most):
             right = "at least 1" if most is None else f"1 to {most}"
@@ -319,12 +320,21 @@ def _check_replay_learner(tree: Tree, training: str, settings: ReplayLearnerSett
         tree.problem("training.replay_ratio", what, "more than 0 is right")
         refused.add("replay_ratio")
     # What would fill a batch that cannot be is of no use.
-    if "sequence_steps" not in refused and settings.warmup_steps < batch_steps_of(settings):
+    if not refused & {"sequence_steps", "unroll_steps"} and settings.warmup_steps < batch_steps_of(settings):
         what = f"{settings.warmup_steps} env steps do not fill {_batch(settings)}"
         remedy = f"warmup_steps = {batch_steps_of(settings)} would be right"
-        tree.conflict(["training.warmup_steps", *_BATCH], what, remedy)
+        tree.conflict(["training.warmup_steps", *_batch_keys(settings)], what, remedy)
         refused.add("warmup_steps")
     return not refused
+
+
+def _steps_key(settings: ReplayLearnerSettings) -> tuple[str, int]:
+    """Name the setting that says how long a sample is, and how long it may be."""
+    if unroll_of(settings) is not None:
+        return "unroll_steps", MOST_IN_SEQUENCE
+    if sequence_steps_of(settings) is not None:
+        return "sequence_steps", MOST_IN_SEQUENCE
+    return "n_step", MOST_STEPS
 
 
 def _check_replay(
@@ -352,6 +362,10 @@ def _check_replay(
     if sequence_steps_of(settings) is not None and buffer.sampler != "uniform":
         right = 'sampler = "uniform" would be right'
         tree.problem("distribution.buffer.sampler", "episodes are drawn uniformly", right)
+    if unroll_of(settings) is not None and buffer.sampler == "fresh":
+        what = "an unroll is complete long after its first step came"
+        right = 'sampler = "uniform" or "prioritised" would be right'
+        tree.problem("distribution.buffer.sampler", what, right)
     if not buffer.has_priorities:
         may_have = sequence_steps_of(settings) is None
         _check_no_priorities(tree, buffer, computes=computes, may_have=may_have)
@@ -384,11 +398,16 @@ def _check_replay_sizes(
     fragment = actor.send_size * environment.num_envs
     in_flight = actor.num * actor.window * fragment
     under_way = steps_under_way(settings, distribution, environment)
+    _check_unrolls(tree, settings, actor.send_size)
     needs: tuple[tuple[int, str, tuple[str, ...]], ...] = (
-        (batch_steps_of(settings), _batch(settings), _BATCH),
+        (batch_steps_of(settings), _batch(settings), _batch_keys(settings)),
         (settings.warmup_steps, f"the {settings.warmup_steps} of the warm-up", ("training.warmup_steps",)),
         (in_flight, f"the {in_flight} that the actors may have in flight", _IN_FLIGHT),
-        (under_way, f"the {under_way} that sequences under way may lie in", (_BATCH[1], *_IN_FLIGHT)),
+        (
+            under_way,
+            f"the {under_way} that samples under way may lie in",
+            (*_batch_keys(settings)[1:], *_IN_FLIGHT),
+        ),
     )
     most, what, keys = max(needs, key=lambda need: need[0])
     if capacity < most:
@@ -398,24 +417,45 @@ def _check_replay_sizes(
     least = math.ceil(least_tolerance(fragment, batch_steps_of(settings), settings.replay_ratio))
     if distribution.balance == "held" and tolerance is not None and tolerance < least:
         what = f"within {tolerance} env steps neither a fragment could be received nor a batch be drawn"
-        keys = ("distribution.balance_tolerance", *_FRAGMENT, *_BATCH)
+        keys = ("distribution.balance_tolerance", *_FRAGMENT, *_batch_keys(settings))
         tree.conflict(keys, what, f"balance_tolerance = {least} would be right")
 
 
+def _check_unrolls(tree: Tree, settings: ReplayLearnerSettings, send_size: int) -> None:
+    """Refuse unrolls that do not consist of whole fragments: it is with these that they begin."""
+    unroll = unroll_of(settings)
+    if unroll is None:
+        return
+    for key, steps, least in (("burn_in", unroll.burn_in, 0), ("unroll_steps", unroll.learnt, send_size)):
+        if steps % send_size or steps < 0:
+            below = max(least, steps // send_size * send_size)
+            what = f"{steps} steps are no whole fragments of {send_size}"
+            keys = [f"training.{key}", "distribution.actor.send_size"]
+            tree.conflict(keys, what, f"{key} = {below} or {below + send_size} would be right")
+
+
 def _batch(settings: ReplayLearnerSettings) -> str:
-    steps = sequence_steps_of(settings)
-    return f"a batch of {settings.batch_size}" + ("" if steps is None else f" sequences of up to {steps}")
+    steps, unroll = sequence_steps_of(settings), unroll_of(settings)
+    batch = f"a batch of {settings.batch_size}"
+    if unroll is not None:
+        return f"{batch} unrolls of {unroll.learnt} steps"
+    return batch + ("" if steps is None else f" sequences of up to {steps}")
+
+
+def _batch_keys(settings: ReplayLearnerSettings) -> tuple[str, ...]:
+    return _BATCH if unroll_of(settings) is None else (_BATCH[0], *_OF_UNROLLS)
 
 
 def steps_under_way(
     settings: ReplayLearnerSettings, distribution: Distribution, environment: Environment
 ) -> int:
-    """Env steps to be held so that no sequence begins in what is evicted before it ends; 0 of transitions.
+    """Env steps to be held so that no sample begins in what is evicted before it ends; 0 of transitions.
 
-    While an actor brings what its sequence lies in, each of the others brings as much, besides what it had in
+    While an actor brings what its sample lies in, each of the others brings as much, besides what it had in
     flight already.
     """
-    steps, actor = sequence_steps_of(settings), distribution.actor
+    unroll, actor = unroll_of(settings), distribution.actor
+    steps = sequence_steps_of(settings) if unroll is None else unroll.steps
     if steps is None:
         return 0
     fragments = 1 + math.ceil((steps - 1) / actor.send_size)

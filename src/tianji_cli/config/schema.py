@@ -500,7 +500,7 @@ class ReplayLearnerSettings(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """B_s, samples of one update: transitions or sequences."""
+        """B_s, samples of one update: transitions, sequences or unrolls."""
 
     @property
     def replay_ratio(self) -> float:
@@ -537,19 +537,51 @@ class SequenceSettings(ReplayLearnerSettings, Protocol):
         """L, steps of a sample at most."""
 
 
+@runtime_checkable
+class UnrollSettings(ReplayLearnerSettings, Protocol):
+    """Settings of an update rule whose samples are steps in a row, across the ends of episodes."""
+
+    @property
+    def burn_in(self) -> int:
+        """First steps of a sample, from which nothing is learnt."""
+
+    @property
+    def unroll_steps(self) -> int:
+        """L, steps of a sample that are learnt from, after these."""
+
+
+@dataclass(frozen=True)
+class Unroll:
+    """What a sample is, where it is steps in a row: those of the burn-in, and those that are learnt from."""
+
+    burn_in: int
+    learnt: int
+
+    @property
+    def steps(self) -> int:
+        """R, all of them."""
+        return self.burn_in + self.learnt
+
+
 def sequence_steps_of(settings: object) -> int | None:
     """L, env steps of a sample at most, where a replay's samples are sequences; None if they are not."""
     return settings.sequence_steps if isinstance(settings, SequenceSettings) else None
 
 
+def unroll_of(settings: object) -> Unroll | None:
+    """Describe a sample where a replay's samples are unrolls; None if they are not."""
+    return Unroll(settings.burn_in, settings.unroll_steps) if isinstance(settings, UnrollSettings) else None
+
+
 def batch_steps_of(settings: ReplayLearnerSettings) -> int:
-    """Env steps that a batch of a replay has at most."""
-    return settings.batch_size * (sequence_steps_of(settings) or 1)
+    """Env steps of a batch of a replay that are learnt from, at most."""
+    unroll = unroll_of(settings)
+    return settings.batch_size * (unroll.learnt if unroll is not None else sequence_steps_of(settings) or 1)
 
 
-def replay_settings_of(settings: object) -> TransitionSettings | SequenceSettings | None:
+def replay_settings_of(settings: object) -> ReplayLearnerSettings | None:
     """Settings of an update rule that learns from a replay; None if they are of another kind."""
-    return settings if isinstance(settings, SequenceSettings | TransitionSettings) else None
+    return settings if isinstance(settings, SequenceSettings | UnrollSettings | TransitionSettings) else None
 
 
 def least_tolerance(fragment_steps: int, batch_steps: int, rho: float) -> float:
@@ -560,7 +592,8 @@ def least_tolerance(fragment_steps: int, batch_steps: int, rho: float) -> float:
 
     Args:
         fragment_steps: T x N, received at once.
-        batch_steps: env steps that are used at once, at most: B transitions, or the steps of B sequences.
+        batch_steps: env steps that are used at once, at most: B transitions, or the steps of B sequences
+            or unrolls.
         rho: uses of each env step.
     """
     return (fragment_steps + batch_steps / rho) / 2
@@ -627,8 +660,10 @@ class JobConfig(Section):
     @property
     def transition_settings(self) -> TransitionSettings | None:
         """Settings of an update rule that learns from transitions; None if it learns from anything else."""
-        settings = replay_settings_of(self.training.settings)
-        return None if isinstance(settings, SequenceSettings) else settings
+        settings = self.training.settings
+        if isinstance(settings, SequenceSettings | UnrollSettings):
+            return None
+        return settings if isinstance(settings, TransitionSettings) else None
 
     @property
     def sequence_steps(self) -> int | None:
@@ -636,6 +671,11 @@ class JobConfig(Section):
         return sequence_steps_of(self.training.settings)
 
     @property
+    def unroll(self) -> Unroll | None:
+        """What a sample is, where a replay's samples are unrolls; None if they are not."""
+        return unroll_of(self.training.settings)
+
+    @property
     def batch_steps(self) -> int:
-        """Env steps that a batch of the replay has at most."""
+        """Env steps of a batch of the replay that are learnt from, at most."""
         return batch_steps_of(self.replay_settings)

@@ -1,4 +1,4 @@
-"""Batches of transitions or sequences as one record, in an array of its own or in a loan, and priorities.
+"""Batches of samples as one record, in an array of its own or in a loan, and priorities.
 
 The process that samples and the learner derive the same ``BatchLayout`` from the fragment's layout, so a
 batch needs no serialisation either.
@@ -6,7 +6,7 @@ batch needs no serialisation either.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.batch import Batch, SequenceBatch
+from tianji_algos.batch import Batch, SequenceBatch, UnrollBatch
 from tianji_algos.errors import DivergedError
 from tianji_algos.fields import FieldSpec
+from tianji_cli.config.schema import Unroll
 from tianji_cli.wire.fragment import FragmentLayout
 from tianji_cli.wire.records import SCHEMA, Array, Record, RecordLayout
 
@@ -33,6 +34,10 @@ OF_SEQUENCES: Final = (
     FieldSpec("length", np.dtype(np.int32)),
     FieldSpec("terminated", np.dtype(np.bool_)),
 )
+OF_UNROLLS: Final = (
+    FieldSpec("terminated", np.dtype(np.bool_)),
+    FieldSpec("mask", np.dtype(np.bool_)),
+)
 
 
 @dataclass(frozen=True)
@@ -43,13 +48,14 @@ class BatchLayout:
         size: B, samples.
         observation: the observation's field of a fragment, stacked as a policy sees it.
         fields: the agent's fields that its update rule reads.
-        sequence_steps: L, steps of a sample at most, where samples are sequences; None: they are transitions.
+        sample: L, steps of a sample at most, where samples are sequences; what an unroll is, where they are
+            unrolls; None: they are transitions.
     """
 
     size: int
     observation: FieldSpec
     fields: tuple[FieldSpec, ...]
-    sequence_steps: int | None = None
+    sample: int | Unroll | None = None
 
     @classmethod
     def of(
@@ -57,7 +63,7 @@ class BatchLayout:
         layout: FragmentLayout,
         size: int,
         agent_fields: Sequence[str],
-        sequence_steps: int | None = None,
+        sample: int | Unroll | None = None,
     ) -> BatchLayout:
         """Derive the layout of batches of ``size`` samples from that of fragments.
 
@@ -71,32 +77,34 @@ class BatchLayout:
         if missing:
             raise ValueError(f"fragments have no field {missing[0]!r}; they have {sorted(specs)}")
         once = [name for name in agent_fields if specs[name].once]
-        if once:
+        if once and not isinstance(sample, Unroll):
             raise ValueError(f"field {once[0]!r} is recorded once a fragment, and a batch is of single steps")
         fields = tuple(specs[name] for name in agent_fields)
-        return cls(size, _stacked(specs["observation"]), fields, sequence_steps)
+        return cls(size, _stacked(specs["observation"]), fields, sample)
 
     @property
     def most_steps(self) -> int:
-        """Env steps that a batch may have: those of all its samples, if each is as long as can be."""
-        return self.size * (self.sequence_steps or 1)
+        """Env steps that a batch may have to be learnt from: if each sample is as long as can be."""
+        return self.size * (self.sample.learnt if isinstance(self.sample, Unroll) else self.sample or 1)
 
     @cached_property
     def arrays(self) -> tuple[tuple[str, FieldSpec], ...]:
         """Every array by a name that no other array has, in the order they are laid out."""
-        steps = self.sequence_steps
-        if steps is None:
+        if self.sample is None:
             return (
                 ("observation", self.observation),
                 ("next_observation", self.observation),
                 *((f"fields/{spec.name}", spec) for spec in self.fields),
                 *((spec.name, spec) for spec in (REWARD, *OF_TRANSITIONS, *NUMBERS)),
             )
+        is_unroll = isinstance(self.sample, Unroll)
+        steps = self.sample.steps if isinstance(self.sample, Unroll) else self.sample
+        of_steps = (REWARD, *(OF_UNROLLS if is_unroll else ()))
         return (
             ("observation", _of_rows(self.observation, steps + 1)),
             *((f"fields/{spec.name}", _of_rows(spec, steps)) for spec in self.fields),
-            ("reward", _of_rows(REWARD, steps)),
-            *((spec.name, spec) for spec in (*OF_SEQUENCES, *NUMBERS)),
+            *((spec.name, _of_rows(spec, steps)) for spec in of_steps),
+            *((spec.name, spec) for spec in (*(() if is_unroll else OF_SEQUENCES), *NUMBERS)),
         )
 
     @cached_property
@@ -122,8 +130,8 @@ def _stacked(spec: FieldSpec) -> FieldSpec:
 
 
 def _of_rows(spec: FieldSpec, rows: int) -> FieldSpec:
-    """Describe a field of so many steps in a row."""
-    return FieldSpec(spec.name, spec.dtype, (rows, *spec.shape))
+    """Describe a field of so many steps in a row; what is recorded once is there once."""
+    return FieldSpec(spec.name, spec.dtype, spec.shape if spec.once else (rows, *spec.shape))
 
 
 class BatchView:
@@ -141,8 +149,7 @@ class BatchView:
     def __init__(self, layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         self.layout = layout
         self.arrays = arrays
-        batch_of = _transitions if layout.sequence_steps is None else _sequences
-        self.batch: Batch | SequenceBatch = batch_of(layout, arrays)
+        self.batch: Batch | SequenceBatch | UnrollBatch = _batch_of(layout.sample)(layout, arrays)
         self.weight: npt.NDArray[np.float32] = arrays["weight"]
         self.key: npt.NDArray[np.int64] = arrays["key"]
         self.version: npt.NDArray[np.int64] = arrays["version"]
@@ -150,8 +157,19 @@ class BatchView:
 
     @property
     def steps(self) -> int:
-        """Env steps in the batch: one a transition, and as many as sequences are long."""
-        return self.layout.size if self.layout.sequence_steps is None else int(self.arrays["length"].sum())
+        """Env steps that are learnt from: one a transition, and as many as sequences or unrolls have."""
+        sample = self.layout.sample
+        if isinstance(sample, Unroll):
+            return int(np.count_nonzero(self.arrays["mask"][:, sample.burn_in :]))
+        return self.layout.size if sample is None else int(self.arrays["length"].sum())
+
+
+def _batch_of(
+    sample: int | Unroll | None,
+) -> Callable[[BatchLayout, Mapping[str, npt.NDArray[Any]]], Batch | SequenceBatch | UnrollBatch]:
+    if isinstance(sample, Unroll):
+        return _unrolls
+    return _transitions if sample is None else _sequences
 
 
 def _transitions(layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> Batch:
@@ -172,6 +190,17 @@ def _sequences(layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> S
         reward=arrays["reward"],
         length=arrays["length"],
         terminated=arrays["terminated"],
+    )
+
+
+def _unrolls(layout: BatchLayout, arrays: Mapping[str, npt.NDArray[Any]]) -> UnrollBatch:
+    return UnrollBatch(
+        observation=arrays["observation"],
+        fields={spec.name: arrays[f"fields/{spec.name}"] for spec in layout.fields},
+        reward=arrays["reward"],
+        terminated=arrays["terminated"],
+        mask=arrays["mask"],
+        weight=arrays["weight"],
     )
 
 

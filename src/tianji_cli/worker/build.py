@@ -328,6 +328,7 @@ def replay_settings(parts: Parts) -> ReplaySettings:
         n_step=1 if transitions is None else transitions.n_step,
         gamma=1.0 if transitions is None else transitions.gamma,
         sequence_steps=config.sequence_steps,
+        unroll=config.unroll,
         priority_exponent=section.priority_exponent,
         importance_exponent=section.importance_exponent,
         # Steps of the whole job: each group counts its own.

@@ -106,18 +106,20 @@ class Parts:
         fields: tuple[FieldSpec, ...] = algorithms.load("model", section.type).recorded(
             self.spaces, section.settings
         )
-        if fields and self.config.learns_from_replay:
+        if fields and self.config.learns_from_replay and self.config.unroll is None:
             raise UnsuitableModelError(
                 f"the model {section.type!r} remembers earlier steps, but {self.config.training.type!r} "
-                "learns from a replay, of single ones; a model without memory would be right"
+                "learns from a replay, of single ones; a model without memory would be right, "
+                "or agent.type = 'r2d2'"
             )
         return fields
 
     def batches(self, learners: int = 1) -> BatchLayout:
         """Lay out a batch of the replay, or the part of it that one of so many learners gets."""
-        read = [field.name for field in self.agent_fields if field.name != PRIORITY]
+        fields = (*self.agent_fields, *self.model_fields)
+        read = [field.name for field in fields if field.name != PRIORITY]
         size = self.config.replay_settings.batch_size // learners
-        return BatchLayout.of(self.layout, size, read, self.config.sequence_steps)
+        return BatchLayout.of(self.layout, size, read, self.config.sequence_steps or self.config.unroll)
 
     def model(self) -> Model:
         """Build the network; initial parameters follow from the seed alone."""

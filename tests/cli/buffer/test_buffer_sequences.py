@@ -290,7 +290,7 @@ def test_stacks_of_observations_are_refused() -> None:
 
 def test_another_sampler_than_the_uniform_one_is_refused() -> None:
     layout = fragment_layout(2, 2)
-    with pytest.raises(ValueError, match="drawn uniformly"):
+    with pytest.raises(ValueError, match="a sampler 'fresh' has no use for sequences"):
         Replay(layout, ReplaySettings(16, "fresh", sequence_steps=4), agent_fields=("action",), seed=1)
 
 

@@ -137,7 +137,7 @@ def test_settings_that_fit_are_accepted(tmp_path: Path, settings: list[str]) -> 
         (
             ["training.batch_size=1", "training.sequence_steps=1000", "distribution.actor.num=2"],
             "training.sequence_steps",
-            "the 16640 that sequences under way may lie in",
+            "the 16640 that samples under way may lie in",
             "capacity = 16640",
         ),
         ([f"{TOLERANCE}=163"], TOLERANCE, "neither a fragment", "balance_tolerance = 164"),

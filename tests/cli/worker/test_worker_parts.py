@@ -120,7 +120,7 @@ def test_an_agent_for_a_team_is_refused_where_there_is_none() -> None:
         _ = parts("ppo_cartpole", OfFilms, TEAM).spaces
     assert str(refused.value) == (
         "agent.type: 'cli.skirmish:Recruit' acts for a team, and CartPole-v1 shows a single agent; "
-        "dqn, impala, ppo, sac or td3 would be right"
+        "dqn, impala, ppo, r2d2, sac or td3 would be right"
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tianji_algos.batch import Batch, SequenceBatch
+from tianji_algos.batch import Batch, SequenceBatch, UnrollBatch
 from tianji_algos.core import RolloutEmbryo, UpdateResult
 from tianji_cli.plan.graph import ARRIVALS, BATCHES, PRIORITIES
 from tianji_cli.roles.buffer.replay.store import ReplayStore
@@ -199,7 +199,7 @@ class ReplaySource(DataSource):
         """Describe what came since the last call."""
         return self._client.arrivals()
 
-    def batch(self) -> Batch | SequenceBatch | None:
+    def batch(self) -> Batch | SequenceBatch | UnrollBatch | None:
         """Hand out the next batch, unless the policy wants to be published first or production is behind."""
         if self.round_is_done:
             return None

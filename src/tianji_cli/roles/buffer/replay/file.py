@@ -3,8 +3,9 @@
     SHA256SUMS                of replay.json
     replay.json               schema, settings, counters, the sampler's state, a checksum of each array
     replay_fragments.npy      ``[F, bytes]`` fragments as far as the replay needs them, the oldest first
-    replay_spans.npy          ``[F, T * N]`` which samples there are, see ``Transitions`` and ``Sequences``
+    replay_spans.npy          ``[F, T * N]`` which samples there are, see ``SampleIndex.starts``
     replay_lengths.npy        ``[F, T * N]``, only of sequences, see there
+    replay_flags.npy          ``[F, T * N]``, only of unrolls, see ``Unrolls``
     replay_uses.npy           ``[F, T * N]`` uses of each step
     replay_blank.npy          ``[F, (T + 1) * N]``, only if a policy sees stacks, see ``Stacks``
     replay_priorities.npy     ``[F, T * N]``, only if the sampler keeps priorities
@@ -177,10 +178,9 @@ def _check(document: Any, replay: Replay, path: Path) -> None:
 def _decisive(settings: ReplaySettings) -> dict[str, Any]:
     """Name the settings without which what was saved means something else."""
     of_sampler = SAMPLERS[settings.sampler].decisive
-    return {
-        name: getattr(settings, name)
-        for name in ("sampler", "n_step", "gamma", "sequence_steps", *of_sampler)
-    }
+    names = ("sampler", "n_step", "gamma", "sequence_steps", *of_sampler)
+    unroll = None if settings.unroll is None else [settings.unroll.burn_in, settings.unroll.learnt]
+    return {**{name: getattr(settings, name) for name in names}, "unroll": unroll}
 
 
 def _path(directory: Path, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""The replay: fragments in their order of arrival, and batches of transitions or sequences drawn from them.
+"""The replay: fragments in their order of arrival, and batches of samples drawn from them.
 
 Receiving is storing: the caller takes a fragment into ``free``, looks at it, and calls ``accept``, or
 leaves it and takes the next one there. A replay knows no processes and no transport.
@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tianji_algos.fields import FieldSpec
-from tianji_cli.config.schema import SamplerName
+from tianji_cli.config.schema import SamplerName, Unroll
 from tianji_cli.roles.buffer.replay.memory import ReplayMemory, ReplayRing, Rows, place_for
 from tianji_cli.roles.buffer.replay.samplers import SAMPLERS
 from tianji_cli.roles.buffer.replay.samples import SampleIndex, Sequences, Transitions
+from tianji_cli.roles.buffer.replay.unrolls import Unrolls
 from tianji_cli.wire.batches import BatchArrays
 from tianji_cli.wire.fragment import FragmentLayout
 from tianji_cli.wire.reports import Pending, Spread
@@ -100,7 +101,8 @@ READ_ONCE: Final = ("terminated", "truncated", "mask", "episode_return", "won", 
 class ReplaySettings:
     """Settings of a replay, as ``distribution.buffer`` and the update rule have them.
 
-    Samples are sequences of up to ``sequence_steps``; None: they are transitions of up to ``n_step``.
+    Samples are sequences of up to ``sequence_steps``, or unrolls, or where both are None transitions of up to
+    ``n_step``.
     """
 
     capacity: int
@@ -108,6 +110,7 @@ class ReplaySettings:
     n_step: int = 1
     gamma: float = 1.0
     sequence_steps: int | None = None
+    unroll: Unroll | None = None
     priority_exponent: float = 0.6
     importance_exponent: float = 0.4
     importance_steps: int | None = None
@@ -147,8 +150,9 @@ def kept_first(fields: Iterable[FieldSpec]) -> tuple[FieldSpec, ...]:
 def bytes_of(layout: FragmentLayout, settings: ReplaySettings, agent_fields: tuple[str, ...]) -> ReplayBytes:
     """Describe what ``Replay`` will take, to the byte."""
     ring = ReplayRing(layout, settings.capacity, (*KEPT, *agent_fields))
-    index = Transitions if settings.sequence_steps is None else Sequences
-    bookkeeping = index.bookkeeping_bytes(layout, ring.slots) + ring.slot_steps + ring.slots * 24
+    bookkeeping = (
+        _index_type(settings).bookkeeping_bytes(layout, ring.slots) + ring.slot_steps + ring.slots * 24
+    )
     return ReplayBytes(ring.nbytes, bookkeeping + SAMPLERS[settings.sampler].bytes_for(ring.slot_steps))
 
 
@@ -196,7 +200,8 @@ class Replay:
         self._samples = np.zeros(self.ring.slots, np.int64)
         self._versions = np.zeros(self.ring.slots, np.int64)
         self.accepted_by = np.zeros(self.ring.slots, np.int64)
-        self._fields = {name: Rows(self.memory, specs[name]) for name in agent_fields}
+        # What is recorded once in a fragment is gathered by who knows where a sample begins.
+        self._fields = {name: Rows(self.memory, specs[name]) for name in agent_fields if not specs[name].once}
         self._priorities = self._first_priorities(specs.get(PRIORITY))
 
     @property
@@ -229,7 +234,7 @@ class Replay:
         if evicted < self.ring.oldest:
             self._evict(evicted)
         slot = self.ring.slot(insertion)
-        samples = self.index.accept(insertion)
+        samples, complete = self.index.accept(insertion)
         self._samples[slot] = samples
         self._versions[slot] = self.memory.headers[slot]["version"]
         self.ring.samples += samples
@@ -237,9 +242,11 @@ class Replay:
         self.accepted += samples
         self.accepted_by[slot] = self.accepted
         self.uses.begin(self.ring.steps(insertion), samples)
-        self.sampler.accept(
-            insertion, None if self._priorities is None else self._priorities[slot].reshape(-1)
-        )
+        if complete is not None:
+            known = (
+                None if self._priorities is None else self._priorities[self.ring.slot(complete)].reshape(-1)
+            )
+            self.sampler.accept(complete, known)
 
     @property
     def drawable(self) -> bool:
@@ -328,9 +335,18 @@ class Replay:
         self.index.evict(insertion)
 
 
+def _index_type(settings: ReplaySettings) -> type[Transitions | Sequences | Unrolls]:
+    if settings.unroll is not None:
+        return Unrolls
+    return Transitions if settings.sequence_steps is None else Sequences
+
+
 def _index(settings: ReplaySettings, memory: ReplayMemory) -> SampleIndex:
-    if settings.sequence_steps is None:
-        return Transitions(memory, settings.n_step, settings.gamma)
-    if not SAMPLERS[settings.sampler].draws_sequences:
-        raise ValueError(f"sequences are drawn uniformly; a sampler {settings.sampler!r} has no use for them")
-    return Sequences(memory, settings.sequence_steps)
+    index = _index_type(settings)
+    if index not in SAMPLERS[settings.sampler].draws_from:
+        raise ValueError(f"a sampler {settings.sampler!r} has no use for {index.__name__.lower()}")
+    if settings.unroll is not None:
+        return Unrolls(memory, settings.unroll)
+    if settings.sequence_steps is not None:
+        return Sequences(memory, settings.sequence_steps)
+    return Transitions(memory, settings.n_step, settings.gamma)

@@ -22,6 +22,8 @@ import numpy.typing as npt
 from tianji_algos.errors import DivergedError
 from tianji_cli.config.schema import SamplerName
 from tianji_cli.roles.buffer.replay.memory import ReplayRing
+from tianji_cli.roles.buffer.replay.samples import SampleIndex, Sequences, Transitions
+from tianji_cli.roles.buffer.replay.unrolls import Unrolls
 
 FANOUT: Final = 16
 """Children of a node: with fewer there are more levels, with more there is more to look at in each."""
@@ -143,7 +145,7 @@ class Sampler(ABC):
     Attributes:
         settings: those of the replay that it is built with, beside its own arguments.
         decisive: those of them without which what was saved means something else.
-        draws_sequences: its samples may be sequences of steps.
+        draws_from: what its samples may be.
 
     Args:
         starts: of each step in all slots; 0: no sample begins with it.
@@ -151,7 +153,7 @@ class Sampler(ABC):
 
     settings: ClassVar[tuple[str, ...]] = ()
     decisive: ClassVar[tuple[str, ...]] = ()
-    draws_sequences: ClassVar[bool] = False
+    draws_from: ClassVar[tuple[type[SampleIndex], ...]] = (Transitions,)
 
     def __init__(self, ring: ReplayRing, starts: Starts, seed: int) -> None:
         self._ring = ring
@@ -174,7 +176,7 @@ class Sampler(ABC):
         return None
 
     def accept(self, insertion: int, priorities: Priorities | None) -> None:  # noqa: B027 - most need not
-        """Take in a fragment, whose steps have these priorities if the actor computed some."""
+        """Draw a fragment's samples from now on, which have these priorities if the actor computed some."""
 
     def evict(self, insertion: int) -> None:  # noqa: B027 - most need not
         """Draw none of a fragment's steps any more; their ``starts`` are still there."""
@@ -212,7 +214,7 @@ class Sampler(ABC):
 class UniformSampler(Sampler):
     """Every sample as likely as any other."""
 
-    draws_sequences = True
+    draws_from = (Transitions, Sequences, Unrolls)
 
     def draw(self, keys: Keys, weights: Weights) -> None:
         """See ``Sampler.draw``."""
@@ -270,6 +272,7 @@ class PrioritisedSampler(Sampler):
         importance_steps: env steps over which beta rises to 1; None: it stays.
     """
 
+    draws_from = (Transitions, Unrolls)
     settings = ("priority_exponent", "importance_exponent", "importance_steps")
     decisive = ("priority_exponent",)  # Priorities are kept raised to it.
     bytes_for = staticmethod(SumTree.bytes_for)

@@ -66,8 +66,13 @@ class SampleIndex(ABC):
         return self.links.nbytes + sum(array.nbytes for array, _ in self.by_slot.values())
 
     @abstractmethod
-    def accept(self, insertion: int) -> int:
-        """Find the samples that a fragment begins or completes; returns how many steps are experience."""
+    def accept(self, insertion: int) -> tuple[int, int | None]:
+        """Find the samples that a fragment begins or completes.
+
+        Returns:
+            How many steps are experience; and the insertion of the fragment whose samples can all be drawn
+            from now on, None where they come one by one.
+        """
 
     def evict(self, insertion: int) -> None:
         """Let no sample begin in a fragment any more."""
@@ -195,7 +200,7 @@ class Transitions(SampleIndex):
             arrays["blank"] = (self.stacks.blank, self.stacks.rows_each)
         return arrays
 
-    def accept(self, insertion: int) -> int:
+    def accept(self, insertion: int) -> tuple[int, int | None]:
         """Measure a fragment's transitions, and those of its predecessors that now go on in it."""
         slot, steps = self._ring.slot(insertion), self._ring.steps(insertion)
         mask, terminated, truncated = (flag[slot] != 0 for flag in self._flags)
@@ -212,7 +217,7 @@ class Transitions(SampleIndex):
         self._going[actor] = mask[-1] & ~ended[-1]
         samples = int(np.count_nonzero(mask))
         self._ring.drawable += samples
-        return samples
+        return samples, insertion
 
     def gather(
         self, places: Indices, slots: Indices, rows: Indices, into: BatchArrays
@@ -402,7 +407,7 @@ class Sequences(SampleIndex):
         """See ``SampleIndex.by_slot``."""
         return {**super().by_slot, "lengths": (self.lengths, self._ring.steps_each)}
 
-    def accept(self, insertion: int) -> int:
+    def accept(self, insertion: int) -> tuple[int, int | None]:
         """Make samples of the sequences that end in a fragment, or before it since it does not go on."""
         slot = self._ring.slot(insertion)
         mask, terminated, truncated = (flag[slot] != 0 for flag in self._flags)
@@ -414,7 +419,7 @@ class Sequences(SampleIndex):
         self._mark(before.begin[cut], before.length[cut], np.zeros(int(cut.sum()), np.bool_))
         stretches = _Stretches.of(mask, terminated, truncated)
         self._open[actor] = self._grow(insertion, stretches, before if goes_on else self._nothing())
-        return int(np.count_nonzero(mask))
+        return int(np.count_nonzero(mask)), None
 
     def gather(
         self, places: Indices, slots: Indices, rows: Indices, into: BatchArrays

@@ -1,0 +1,115 @@
+"""Unrolls: steps of one environment in a row, across the ends of episodes, for networks that remember.
+
+An unroll consists of whole fragments of one actor that follow one another, and begins with the first of
+them: a fragment says what the network remembered before its first step. So there is a sample for each
+environment of each fragment, as soon as the last fragment that it lies in has come, and it overlaps with
+those of the fragments after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tianji_cli.config.schema import Unroll
+from tianji_cli.roles.buffer.replay.memory import NONE, Indices, Links, ReplayMemory, Rows
+from tianji_cli.roles.buffer.replay.samples import SampleIndex
+from tianji_cli.wire.batches import BatchArrays
+from tianji_cli.wire.fragment import FragmentLayout
+
+EXPERIENCE: Final = 1
+"""Bit in ``flags``: a step is experience, and does not only reset its environment."""
+TERMINATED: Final = 2
+"""Bit in ``flags``: a step terminated its episode."""
+
+
+class Unrolls(SampleIndex):
+    """Knows which fragments unrolls begin with, and gathers them.
+
+    Args:
+        unroll: how many steps they have.
+
+    Attributes:
+        starts: of each step of each slot: 1 if an unroll begins with it.
+        flags: of each step of each slot: ``EXPERIENCE`` and ``TERMINATED``.
+
+    Raises:
+        ValueError: unrolls are no whole fragments, or these hold stacks of observations.
+    """
+
+    def __init__(self, memory: ReplayMemory, unroll: Unroll) -> None:
+        super().__init__(memory)
+        steps = self._layout.steps
+        if unroll.learnt < 1 or unroll.steps % steps or unroll.burn_in % steps:
+            raise ValueError(f"{unroll} does not consist of whole fragments of {steps} steps")
+        specs = {spec.name: spec for spec in self._layout.fields}
+        if specs["observation"].history:
+            raise ValueError("unrolls are of single observations, and fragments hold stacks of them")
+        self.flags = np.zeros(self._ring.slot_steps, np.uint8)
+        self._fragments = unroll.steps // steps
+        self._burn_in = unroll.burn_in
+        self._observations = Rows(memory, specs["observation"])
+        self._once = {spec.name: Rows(memory, spec) for spec in self._layout.fields if spec.once}
+        row, t = np.divmod(np.arange(unroll.steps + 1), steps)
+        row[-1], t[-1] = self._fragments - 1, steps  # The last fragment has what its last step led to.
+        self._hops, self._rows = row, t * self._layout.num_envs
+
+    @staticmethod
+    def bookkeeping_bytes(layout: FragmentLayout, slots: int) -> int:
+        """Size of what is kept beside so many fragments."""
+        return slots * layout.steps * layout.num_envs * 2 + Links.bookkeeping_bytes(slots)
+
+    @property
+    def by_slot(self) -> Mapping[str, tuple[npt.NDArray[Any], int]]:
+        """See ``SampleIndex.by_slot``."""
+        return {**super().by_slot, "flags": (self.flags, self._ring.steps_each)}
+
+    def accept(self, insertion: int) -> tuple[int, int | None]:
+        """See ``SampleIndex.accept``: the fragment completes the unrolls that began some before it."""
+        slot, steps = self._ring.slot(insertion), self._ring.steps(insertion)
+        mask, terminated, _ = (flag[slot] != 0 for flag in self._flags)
+        self.flags[steps] = (mask * EXPERIENCE + (terminated & mask) * TERMINATED).reshape(-1)
+        self.links.accept(insertion)
+        samples, first = int(np.count_nonzero(mask)), self._first_of(insertion)
+        if first is None:
+            return samples, None
+        begins = self._ring.steps(first).start
+        self.starts[begins : begins + self._layout.num_envs] = 1
+        self._ring.drawable += self._layout.num_envs
+        return samples, first
+
+    def _first_of(self, last: int) -> int | None:
+        """Find the fragment that unrolls begin with whose last fragment this is; None if it is not held."""
+        first = last
+        for _ in range(self._fragments - 1):
+            first = int(self.links.predecessor[self._ring.slot(first)])
+            if first == NONE or first < self._ring.oldest:
+                return None
+        return first
+
+    def gather(
+        self,
+        places: Indices,  # noqa: ARG002 - all unrolls are alike
+        slots: Indices,
+        rows: Indices,
+        into: BatchArrays,
+    ) -> tuple[Indices, Indices, Indices]:
+        """See ``SampleIndex.gather``; what is recorded once is written here, too."""
+        arrays, each = into.arrays, self._ring.steps_each
+        every = self.links.chains(slots, self._fragments - 1)[self._hops].T
+        within = rows[:, None] + self._rows
+        self._observations.gather(every, within, arrays["observation"])
+        every, within = every[:, :-1], within[:, :-1]
+        self._rewards.gather(every, within, arrays["reward"])
+        steps = every * each + within
+        flags = self.flags.take(steps)
+        np.not_equal(flags & EXPERIENCE, 0, out=arrays["mask"])
+        np.not_equal(flags & TERMINATED, 0, out=arrays["terminated"])
+        for name, recorded in self._once.items():
+            if f"fields/{name}" in arrays:
+                recorded.gather(slots, rows, arrays[f"fields/{name}"])
+        learnt = slice(self._burn_in, None)
+        return every, within, steps[:, learnt][arrays["mask"][:, learnt]]
