@@ -11,30 +11,6 @@ from cli.warm import Tianji
 
 ROOT = Path(__file__).parents[1]
 
-HIDDEN_CARTPOLE = '''
-import gymnasium
-import numpy as np
-from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-
-from tianji_envs.core import BaseEnv
-
-
-class HiddenCartPole(BaseEnv):
-    """Shows position and angle, and neither of the velocities."""
-
-    def __init__(self):
-        self._whole = CartPoleEnv()
-        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-        self.action_space = self._whole.action_space
-
-    def reset(self, seed=None):
-        return self._whole.reset(seed=seed)[0][::2]
-
-    def step(self, action):
-        observation, reward, terminated, truncated, _ = self._whole.step(action)
-        return observation[::2], reward, terminated, truncated
-'''
-
 HIDDEN = """
 [experiment]
 name = "hidden"
@@ -43,9 +19,11 @@ eval_episodes = 20
 stop = { env_steps = 60_000 }
 
 [environment]
-type = "hidden_cartpole:HiddenCartPole"
+type = "gym"
+id = "CartPole-v1"
 num_envs = 32
 max_episode_steps = 200
+wrappers = ["hidden_cartpole:HideVelocities"]
 
 [agent]
 type = "ppo"
@@ -99,7 +77,14 @@ def test_a2c_learns_cartpole(tianji: Tianji, tmp_path: Path) -> None:
 def test_balancing_without_seeing_velocities_takes_a_network_that_remembers(
     tianji: Tianji, tmp_path: Path, model: tuple[str, ...], least: float, most: float
 ) -> None:
-    (tmp_path / "hidden_cartpole.py").write_text(HIDDEN_CARTPOLE)
     config = tmp_path / "hidden.toml"
     config.write_text(HIDDEN)
+    (tmp_path / "hidden_cartpole.py").symlink_to(ROOT / "docs/examples/hidden_cartpole.py")
     assert least <= train(tianji, config, tmp_path, *model)["evaluation"]["mean"] <= most
+
+
+def test_r2d2_balances_without_seeing_velocities(tianji: Tianji, tmp_path: Path) -> None:
+    result = train(
+        tianji, ROOT / "docs/examples/hidden_cartpole.toml", tmp_path, "experiment.eval_episodes=20"
+    )
+    assert result["evaluation"]["mean"] >= 150.0

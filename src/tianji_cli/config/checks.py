@@ -454,11 +454,13 @@ def steps_under_way(
     While an actor brings what its sample lies in, each of the others brings as much, besides what it had in
     flight already.
     """
-    unroll, actor = unroll_of(settings), distribution.actor
-    steps = sequence_steps_of(settings) if unroll is None else unroll.steps
-    if steps is None:
+    unroll, steps, actor = unroll_of(settings), sequence_steps_of(settings), distribution.actor
+    if unroll is not None:  # It begins with a fragment.
+        fragments = math.ceil(unroll.steps / actor.send_size)
+    elif steps is not None:
+        fragments = 1 + math.ceil((steps - 1) / actor.send_size)
+    else:
         return 0
-    fragments = 1 + math.ceil((steps - 1) / actor.send_size)
     fragments += (actor.num - 1) * (fragments + actor.window)
     return fragments * actor.send_size * environment.num_envs
 

@@ -97,14 +97,17 @@ class BatchLayout:
                 *((f"fields/{spec.name}", spec) for spec in self.fields),
                 *((spec.name, spec) for spec in (REWARD, *OF_TRANSITIONS, *NUMBERS)),
             )
-        is_unroll = isinstance(self.sample, Unroll)
-        steps = self.sample.steps if isinstance(self.sample, Unroll) else self.sample
-        of_steps = (REWARD, *(OF_UNROLLS if is_unroll else ()))
+        of_steps: tuple[FieldSpec, ...] = (REWARD,)
+        of_each: tuple[FieldSpec, ...] = (*OF_SEQUENCES, *NUMBERS)
+        steps = self.sample
+        if isinstance(steps, Unroll):
+            of_steps, of_each = (REWARD, *OF_UNROLLS), NUMBERS
+            steps = steps.steps
         return (
             ("observation", _of_rows(self.observation, steps + 1)),
             *((f"fields/{spec.name}", _of_rows(spec, steps)) for spec in self.fields),
             *((spec.name, _of_rows(spec, steps)) for spec in of_steps),
-            *((spec.name, spec) for spec in (*(() if is_unroll else OF_SEQUENCES), *NUMBERS)),
+            *((spec.name, spec) for spec in of_each),
         )
 
     @cached_property
