@@ -15,7 +15,7 @@ from gymnasium import spaces
 
 from tianji_algos import registry
 from tianji_algos.action_mask import FORBIDDEN, MaskReader
-from tianji_algos.batch import Batch
+from tianji_algos.batch import Batch, UnrollBatch
 from tianji_algos.core import Spaces, build_model
 from tianji_algos.device import as_numbers
 from tianji_algos.dqn.dqn import DQNEmbryo, draw_available
@@ -23,6 +23,8 @@ from tianji_algos.dqn.settings import DQNSettings
 from tianji_algos.errors import UnsupportedSpaceError
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.models.observations import observation_encoder
+from tianji_algos.r2d2.r2d2 import R2D2Embryo
+from tianji_algos.r2d2.settings import R2D2Settings
 from tianji_algos.settings import NoSettings
 
 ACTIONS, ROWS = 5, 40
@@ -58,6 +60,7 @@ def rows_of(made: Any) -> Iterator[dict[str, Any]]:
         ("ppo", {}),
         ("impala", {}),
         ("dqn", {"epsilon_start": 0.0, "epsilon_end": 0.0}),
+        ("r2d2", {"epsilon_start": 0.5, "epsilon_end": 0.5}),
         ("dqn", {"epsilon_start": 1.0, "eval_epsilon": 1.0}),
     ],
 )
@@ -94,6 +97,26 @@ def test_dqn_bootstraps_from_the_best_action_that_there_is(backend: str, double:
     assert (expected < next_q.max(axis=1)).any()
     ones = np.ones(ROWS, np.float32)
     batch = Batch(seen, {"action": action}, reward, after, 0.5 * ones, ones)
+    errors = embryo.update(batch).priorities
+    np.testing.assert_allclose(errors, np.abs(q[:, 0] - 0.5 * expected), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_r2d2_bootstraps_from_the_best_action_that_there_is(double: bool) -> None:
+    model_type = registry.load("model", "recurrent_q")
+    model = build_model(model_type, SPACES, model_type.settings_type(hidden=(16,), width=4), 0)
+    settings = R2D2Settings(double=double, burn_in=0, unroll_steps=1, gamma=0.5, priority_mix=1.0)
+    embryo = R2D2Embryo(SPACES, model, settings, 0)
+    seen, state = np.stack([records(seed=1), records(seed=2)], axis=1), np.zeros((ROWS, 8), np.float32)
+    with torch.no_grad():
+        given = torch.from_numpy(as_numbers(seen.swapaxes(0, 1)))
+        values, _ = model.unroll(given, torch.zeros(2, ROWS, dtype=torch.bool), torch.from_numpy(state))
+    q, next_q = values.view(2, ROWS, ACTIONS).numpy()
+    expected = np.where(seen["action_mask"][:, 1] != 0, next_q, -np.inf).max(axis=1)
+    assert (expected < next_q.max(axis=1)).any()
+    fields = {"action": np.zeros((ROWS, 1), np.uint8), "state": state}
+    nothing = np.zeros((ROWS, 1), np.float32)
+    batch = UnrollBatch(seen, fields, nothing, nothing != 0, nothing == 0, np.ones(ROWS, np.float32))
     errors = embryo.update(batch).priorities
     np.testing.assert_allclose(errors, np.abs(q[:, 0] - 0.5 * expected), rtol=1e-4, atol=1e-5)
 

@@ -27,7 +27,7 @@ def new_packages() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        *(("agents", name) for name in ("maddpg", "mappo", "ppo", "qmix", "sac", "td3")),
+        *(("agents", name) for name in ("maddpg", "mappo", "ppo", "qmix", "r2d2", "sac", "td3")),
         *(
             ("models", name)
             for name in ("mlp_actor_critic", "team_actor_critic", "team_deterministic", "team_q")
@@ -106,11 +106,12 @@ def test_json_goes_to_a_file_beside_the_table(tmp_path: Path, capsys: pytest.Cap
         "mappo",
         "ppo",
         "qmix",
+        "r2d2",
         "sac",
         "td3",
     ]
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        *("name", "dqn", "impala", "maddpg", "mappo", "ppo", "qmix", "sac", "td3")
+        *("name", "dqn", "impala", "maddpg", "mappo", "ppo", "qmix", "r2d2", "sac", "td3")
     ]
 
 
