@@ -14,7 +14,7 @@ OPTIONS = (
     "--repeats",
     "1",
     "--seconds",
-    "2",
+    "6",  # A second apart, reports have to tell a rate also where the machine is busy.
     "--threshold",
     "15",
     "--no-simulation",
