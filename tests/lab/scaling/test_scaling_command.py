@@ -52,7 +52,7 @@ def test_points_are_trained_in_turns_and_their_figures_written(
     start: Start, config: str, tmp_path: Path
 ) -> None:
     out, to = tmp_path / "out", tmp_path / "found.json"
-    options = ["--actors", "2", "--actors", "1", "--actors", "3", "--repeats", "2", "--seconds", "2"]
+    options = ["--actors", "2", "--actors", "1", "--actors", "3", "--repeats", "2", "--seconds", "4"]
     options += ["--no-simulation", "--set", "distribution.mode='sync'", "--out", str(out), "--json", str(to)]
     process = start(config, *options)
     said, errors = process.communicate(timeout=110)
@@ -60,7 +60,7 @@ def test_points_are_trained_in_turns_and_their_figures_written(
     found = json.loads(to.read_text())
     assert found == json.loads((out / "figure-6a.json").read_text())
     assert (out / "figure-6a.png").read_bytes().startswith(PNG)
-    assert (found["figure"], found["threshold"], found["seconds"]) == ("6a", 15, 2)
+    assert (found["figure"], found["threshold"], found["seconds"]) == ("6a", 15, 4)
     assert [(row["setting"], row["actors"], row["repeats"]) for row in found["rows"]] == [
         ("L1A1", 1, 2),
         ("L1A2", 2, 2),
@@ -79,7 +79,7 @@ def test_points_are_trained_in_turns_and_their_figures_written(
             run = RunDirectory(Path(training["run"]))
             ran = load_config(str(run.config))
             assert (ran.experiment.seed, ran.distribution.actor.num) == (training["seed"], row["actors"])
-            assert ran.experiment.stop.wall_s == 2
+            assert ran.experiment.stop.wall_s == 4
             assert training["train_s"] > 0
             summary = json.loads(run.summary.read_text())
             unused = summary["received"] - summary["consumed"] / 2
