@@ -1,4 +1,4 @@
-"""Normalised observations and rewards: running statistics that are a part of the model.
+"""Normalised observations, rewards and values: running statistics that are a part of the model.
 
 They are buffers of the model, so they are published, saved and averaged with its parameters, and stay as they
 are in an evaluation. A fragment holds raw observations, and the statistics that its policy saw them through:
@@ -6,6 +6,7 @@ the learner shows the network the same numbers, however old the policy is.
 
 - An actor: ``NormalizingExecutor`` between agent and network, ``DiscountedReturns`` beside them.
 - A learner: ``Normalizer.update`` with every rollout, ``Normalizer.recorded`` for its observations.
+- Both: ``normalized_values.py`` for values, whose statistics are kept here.
 """
 
 from __future__ import annotations
@@ -48,19 +49,22 @@ class Normalization:
         observations: shift and scale them by their running mean and variance.
         rewards: scale them by the running variance of discounted returns.
         gamma: discount of these.
+        values: the network gives them shifted and scaled by the running mean and variance of their targets.
     """
 
     observations: bool
     rewards: bool
     gamma: float
+    values: bool = False
 
     @classmethod
     def of(cls, settings: object) -> Normalization | None:
         """Read the settings of an update rule; None if they ask for nothing."""
         if not isinstance(settings, PolicySettings):
             return None
-        observations, rewards = settings.normalize_observations, settings.normalize_rewards
-        return cls(observations, rewards, settings.gamma) if observations or rewards else None
+        asked = settings.normalize_observations, settings.normalize_rewards, settings.normalize_values
+        observations, rewards, values = asked
+        return cls(observations, rewards, settings.gamma, values) if any(asked) else None
 
     def fields(self, spaces: Spaces) -> tuple[FieldSpec, ...]:
         """Describe what a fragment says once for each environment."""
@@ -140,14 +144,15 @@ class Normalizer(nn.Module):
         asked: what there is to normalise.
         observations: of each number of an observation; None where they are left as they are.
         returns: of discounted returns; None where rewards are left as they are.
+        values: of value targets; None where values are left as they are.
     """
 
     def __init__(self, spaces: Spaces, asked: Normalization) -> None:
         super().__init__()
         self.asked = asked
-        # Before ``returns``: ``NormalizingExecutor`` looks for them where they are then.
         self.observations = Moments(count_numbers(spaces)) if asked.observations else None
         self.returns = Moments(1) if asked.rewards else None
+        self.values = Moments(1) if asked.values else None
         self._normalized: Floats = np.empty(0, np.float32)
         self._contributed: list[nn.Module] = []
 
@@ -156,12 +161,27 @@ class Normalizer(nn.Module):
         """Number of values in the flat array of a model, of which they are the last."""
         return sum(buffer.numel() for buffer in self.buffers())
 
+    def place(self, moments: Moments) -> slice:
+        """Say where mean and variance of these are in the flat array of a model, counted from its end."""
+        start = -self.size
+        for own in self.children():
+            if own is moments:
+                break
+            start += sum(buffer.numel() for buffer in own.buffers())
+        first = start + moments.count.numel()
+        return slice(first, first + 2 * len(moments.mean) or None)
+
     def update(self, fragments: Sequence[Fields], peers: Peers) -> None:
         """Take in a rollout, of which other learners may have other fragments: all get the same bits."""
         if self.observations is not None:
             self._merge(self.observations, _SumsOfObservations(fragments), peers)
         if self.returns is not None:
             self._merge(self.returns, _SumsOfReturns(fragments), peers)
+
+    def update_values(self, targets: Floats, peers: Peers) -> None:
+        """Take in value targets ``[K]``, of which other learners may have others: all get the same bits."""
+        if self.values is not None:
+            self._merge(self.values, _SumsOfTargets(targets), peers)
 
     def _merge(self, into: Moments, sums: _Sums, peers: Peers) -> None:
         first = np.append(sums.of_values(), sums.count)
@@ -321,6 +341,25 @@ class _SumsOfReturns(_Sums):
         return np.array([self._squares.sum() + np.dot(self._count, distance * distance)])
 
 
+class _SumsOfTargets(_Sums):
+    """Of what values should have been."""
+
+    what = "value targets"
+
+    def __init__(self, targets: Floats) -> None:
+        self._targets = targets
+        self.count = len(targets)
+
+    def of_values(self) -> Doubles:
+        """Sum the targets, ``[1]``."""
+        return np.array([self._targets.sum(dtype=np.float64)])
+
+    def of_squares(self, mean: Doubles) -> Doubles:
+        """Sum the squared distances from ``mean [1]``."""
+        distance = self._targets - mean
+        return np.array([np.dot(distance, distance)])
+
+
 class NormalizingExecutor(Executor):
     """Shows a network normalised observations, and records what they were normalised with.
 
@@ -333,16 +372,15 @@ class NormalizingExecutor(Executor):
         assert normalizer.observations is not None, "there is something to normalise"
         self._executor = executor
         moments = normalizer.observations
-        self._size, self._numbers = normalizer.size, len(moments.mean)
+        self._place, self._numbers = normalizer.place(moments), len(moments.mean)
         self._filter = np.empty((2, self._numbers), np.float32)
         self._see_through(moments.mean.float().cpu().numpy(), moments.variance.float().cpu().numpy())
         self._seen: Floats = np.empty(0, np.float32)
 
     def adopt(self, parameters: Floats) -> None:
-        """Copy new parameters in, with the statistics that are the last of them."""
+        """Copy new parameters in, with the statistics that are among the last of them."""
         self._executor.adopt(parameters)
-        count, numbers = 1, self._numbers
-        mean, variance = parameters[-self._size :][count : count + 2 * numbers].reshape(2, numbers)
+        mean, variance = parameters[self._place].reshape(2, self._numbers)
         self._see_through(mean, variance)
 
     def _see_through(self, mean: Floats, variance: Floats) -> None:

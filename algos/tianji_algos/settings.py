@@ -166,6 +166,8 @@ class PolicySettings(AnyOptimizerSettings):
             deviation, and clip it to 10 of these.
         normalize_rewards: scale rewards by the running standard deviation of discounted returns, likewise,
             before ``reward_scale``.
+        normalize_values: the network gives values shifted and scaled by the running mean and standard
+            deviation of their targets; the loss compares these, and advantages are in these deviations, too.
     """
 
     rollout_steps: int = Field(2048, ge=1)
@@ -177,6 +179,7 @@ class PolicySettings(AnyOptimizerSettings):
     entropy_coef: float = Field(0.0, ge=0)
     normalize_observations: bool = False
     normalize_rewards: bool = False
+    normalize_values: bool = False
     adam_eps: float = Field(1e-5, gt=0)
     max_grad_norm: float = Field(0.5, gt=0)
 

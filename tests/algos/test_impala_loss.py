@@ -20,6 +20,8 @@ from tianji_algos.fast_cpu.impala import IMPALALossByHand, v_trace
 from tianji_algos.impala.impala import DIAGNOSTICS, IMPALALoss
 from tianji_algos.impala.rollout import IMPALAMinibatch
 from tianji_algos.impala.settings import IMPALASettings
+from tianji_algos.normalization import Normalization, Normalizer
+from tianji_algos.normalized_values import LearntValues, ValueUnits
 
 Floats = npt.NDArray[np.float32]
 
@@ -39,6 +41,7 @@ ACTIONS: list[gym.Space[Any]] = [
     gym.spaces.MultiDiscrete([3, 2]),
     gym.spaces.Box(-1.0, 1.0, (2,), np.float32),
 ]
+SPACES = Spaces(gym.spaces.Box(-1.0, 1.0, (4,), np.float32), gym.spaces.Discrete(3))
 CASES = st.fixed_dictionaries(
     {
         "space": st.sampled_from(ACTIONS),
@@ -48,6 +51,7 @@ CASES = st.fixed_dictionaries(
         "others": st.integers(0, 30),
         "correction": st.sampled_from(["vtrace", "none"]),
         "reduction": st.sampled_from(["sum", "mean"]),
+        "units": st.sampled_from([None, ValueUnits(0.0, 1.0), ValueUnits(-3.0, 7.0)]),
     }
 )
 
@@ -83,14 +87,45 @@ def test_derivatives_by_hand_are_those_of_the_loss(case: dict[str, Any]) -> None
     value = rng.standard_normal(rows, np.float32)
     settings = IMPALASettings(**SETTINGS, **{name: case[name] for name in ("correction", "reduction")})
     variables = [torch.from_numpy(array.copy()).requires_grad_() for array in (policy, value)]
-    loss, expected = IMPALALoss(distribution, settings)(variables[0], variables[1], tensors_of(batch))
+    in_torch, by_hand = (None if case["units"] is None else learnt_values(case["units"]) for _ in range(2))
+    loss, expected = IMPALALoss(distribution, settings, in_torch)(
+        variables[0], variables[1], tensors_of(batch)
+    )
     loss.backward()  # type: ignore[no-untyped-call]
-    *found, diagnostics = IMPALALossByHand(distribution, settings).gradient(policy, value, batch)
+    *found, diagnostics = IMPALALossByHand(distribution, settings, by_hand).gradient(policy, value, batch)
+    if in_torch is not None and by_hand is not None:
+        np.testing.assert_allclose(by_hand.targets(), in_torch.targets(), rtol=1e-3, atol=1e-3)
     for own, variable in zip(found, variables, strict=True):
         assert variable.grad is not None
         size = 1.0 + float(variable.grad.abs().max())
         np.testing.assert_allclose(own, variable.grad, rtol=1e-3, atol=1e-5 * size)
     np.testing.assert_allclose(diagnostics, expected, rtol=1e-3, atol=1e-4)
+
+
+def learnt_values(units: ValueUnits) -> LearntValues:
+    """Values of a network in those units."""
+    values = LearntValues(Normalizer(SPACES, Normalization(False, False, 0.9, values=True)))
+    values.units = units
+    return values
+
+
+@pytest.mark.parametrize("mean", [0.0, 30.0])
+def test_normalised_values_are_learnt_as_if_rewards_came_in_their_units(mean: float) -> None:
+    """Without ends, a mean in all values is a reward of ``(1 - gamma) mean`` in every step."""
+    rng = np.random.default_rng(8)
+    made = random_fragment(rng, STEPS, WIDTH, SPACES)
+    for name in ("terminated", "truncated"):
+        made[name][...] = 0
+    made["mask"][...] = 1
+    policy, value = outputs(SPACES)
+    values = learnt_values(ValueUnits(mean, 7.0))
+    distribution, settings = distribution_for(SPACES.action), IMPALASettings(**SETTINGS)
+    found = IMPALALossByHand(distribution, settings, values).gradient(policy, value, minibatch(made))
+    made["reward"] = ((made["reward"] - (1 - VTRACE.gamma) * mean) / 7.0).astype(np.float32)
+    expected = IMPALALossByHand(distribution, settings).gradient(policy, value, minibatch(made))
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-3, atol=1e-4)
+    assert values.targets().mean() == pytest.approx(mean, abs=7.0)
 
 
 def minibatch(fragment: Fragment, total: int | None = None) -> IMPALAMinibatch:

@@ -14,6 +14,7 @@ from tianji_algos.mappo.mappo import MAPPOAgent, MAPPOEmbryo
 from tianji_algos.mappo.settings import MAPPOAgentSettings, MAPPOSettings, TeamActorCriticSettings
 from tianji_algos.models.teams.actor_critic import TeamActorCritic
 from tianji_algos.models.torch_backend import TorchExecutor
+from tianji_algos.normalization import Normalization, build_normalizer
 from tianji_algos.team import Records
 
 ENVS = 16
@@ -30,11 +31,12 @@ def spaces(request: pytest.FixtureRequest) -> Spaces:
 
 
 def build(
-    spaces: Spaces, num_envs: int = ENVS, seed: int = 0, **settings: Any
+    spaces: Spaces, num_envs: int = ENVS, seed: int = 0, asked: Normalization | None = None, **settings: Any
 ) -> tuple[TeamActorCritic, MAPPOAgent]:
     chosen = TeamActorCriticSettings(**({"hidden": (16,), "policy_gain": 1.0} | settings))
     model = build_model(TeamActorCritic, spaces, chosen, seed)
     assert isinstance(model, TeamActorCritic)
+    build_normalizer(model, spaces, asked)
     return model, MAPPOAgent(spaces, model, MAPPOAgentSettings(), num_envs, seed)
 
 
@@ -158,8 +160,11 @@ class TwoStep:
         return reward, ends
 
 
-def collect(agent: MAPPOAgent, world: TwoStep, spaces: Spaces, steps: int = 12) -> Fields:
-    fields = allocate(MAPPOAgent.fields(spaces, MAPPOAgentSettings()), steps, ENVS)
+def collect(
+    agent: MAPPOAgent, world: TwoStep, spaces: Spaces, asked: Normalization | None, steps: int = 12
+) -> Fields:
+    normalised = () if asked is None else asked.fields(spaces)
+    fields = allocate((*MAPPOAgent.fields(spaces, MAPPOAgentSettings()), *normalised), steps, ENVS)
     fields["observation"] = np.zeros((steps + 1, ENVS), spaces.observation.dtype)
     fields["reward"] = np.zeros((steps, ENVS), np.float32)
     for name in ("terminated", "truncated", "mask"):
@@ -174,17 +179,28 @@ def collect(agent: MAPPOAgent, world: TwoStep, spaces: Spaces, steps: int = 12) 
     return fields
 
 
-@pytest.mark.parametrize("rewards", ["team", "individual"])
-@pytest.mark.parametrize("share_parameters", [True, False])
-def test_a_team_learns_a_game_of_two_steps(rewards: str, share_parameters: bool) -> None:
+@pytest.mark.parametrize(
+    ("share_parameters", "scale"),
+    [
+        (True, {"rewards": "team", "reward_scale": 0.1}),
+        (False, {"rewards": "team", "reward_scale": 0.1}),
+        (True, {"rewards": "individual", "reward_scale": 0.1}),
+        (False, {"rewards": "individual", "reward_scale": 0.1}),
+        (True, {"rewards": "team", "reward_scale": 1000.0, "normalize_values": True}),
+        (True, {"rewards": "individual", "reward_scale": 1000.0, "normalize_values": True}),
+        (True, {"rewards": "team", "normalize_rewards": True}),
+    ],
+)
+def test_a_team_learns_a_game_of_two_steps(share_parameters: bool, scale: dict[str, Any]) -> None:
     spaces = team_spaces((2, 2), observation=4)
-    model, agent = build(spaces, policy_gain=0.01, share_parameters=share_parameters)
-    settings: dict[str, Any] = {"rollout_steps": 192, "minibatch_size": 64, "epochs": 4, "rewards": rewards}
-    chosen = MAPPOSettings(**settings, learning_rate=3e-3, reward_scale=0.1, entropy_coef=0.01)
+    settings: dict[str, Any] = {"rollout_steps": 192, "minibatch_size": 64, "epochs": 4}
+    chosen = MAPPOSettings(**settings, **scale, learning_rate=3e-3, entropy_coef=0.01)
+    asked = Normalization.of(chosen)
+    model, agent = build(spaces, asked=asked, policy_gain=0.01, share_parameters=share_parameters)
     embryo = MAPPOEmbryo(spaces, model, chosen, seed=0)
     world, flat, returns = TwoStep(spaces), np.empty(model.parameter_count, np.float32), []
     for _ in range(60):
-        fragment = collect(agent, world, spaces)
+        fragment = collect(agent, world, spaces, asked)
         returns.append(float(fragment["reward"].sum() / fragment["terminated"].sum()))
         for minibatch in embryo.minibatches([fragment]):
             embryo.update(minibatch)

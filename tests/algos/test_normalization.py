@@ -1,4 +1,4 @@
-"""Running statistics of observations and rewards: what is learnt is what the policy saw when it acted."""
+"""Running statistics: what is learnt is what the policy saw when it acted."""
 
 from __future__ import annotations
 
@@ -41,15 +41,20 @@ STEPS, ENVS, GAMMA = 8, 4, 0.9
 CLOSE = 1e-5
 """How near to 1 ratios of a policy to itself have to be."""
 NETWORK = MLPActorCriticSettings(hidden=(8,), policy_gain=1.0)
-BOTH = Normalization(observations=True, rewards=True, gamma=GAMMA)
-ASKED: dict[str, Any] = {"normalize_observations": True, "normalize_rewards": True, "gamma": GAMMA}
+ALL = Normalization(observations=True, rewards=True, gamma=GAMMA, values=True)
+ASKED: dict[str, Any] = {
+    "normalize_observations": True,
+    "normalize_rewards": True,
+    "normalize_values": True,
+    "gamma": GAMMA,
+}
 SMALL: dict[str, Any] = {"rollout_steps": 64, "minibatch_size": 64, "epochs": 1, "learning_rate": 1e-3}
 
 
 def build(spaces: Spaces, model_type: type[ActorCritic] = MLPActorCritic) -> ActorCritic:
     model = build_model(model_type, spaces, NETWORK, 0)
     assert isinstance(model, ActorCritic)
-    build_normalizer(model, spaces, BOTH)
+    build_normalizer(model, spaces, ALL)
     return model
 
 
@@ -62,7 +67,7 @@ def play(agent: PolicyAgent, model: ActorCritic, spaces: Spaces, seed: int) -> F
     [fragment] = random_rollout(spaces, seed, fragments=1, steps=STEPS, envs=ENVS)
     fragment["observation"] = 50 + 20 * fragment["observation"]
     fragment["reward"] *= 30
-    own = (*agent.fields(spaces, agent.settings), *BOTH.fields(spaces))
+    own = (*agent.fields(spaces, agent.settings), *ALL.fields(spaces))
     for spec in (*own, *model.recorded(spaces, NETWORK)):
         fragment[spec.name] = np.zeros((spec.rows(STEPS), ENVS, *spec.shape), spec.dtype)
     agent.begin(fragment)
@@ -257,7 +262,7 @@ def test_acting_greedily_uses_the_statistics_that_were_learnt(
 )
 def test_what_has_no_scale_to_be_found_is_refused_with_the_way_out(space: gym.Space[Any]) -> None:
     with pytest.raises(UnsupportedSpaceError, match="normalize_observations = false would be right"):
-        BOTH.fields(Spaces(space, gym.spaces.Discrete(2)))
+        ALL.fields(Spaces(space, gym.spaces.Discrete(2)))
 
 
 @pytest.mark.parametrize("space", [gym.spaces.Discrete(5), gym.spaces.Box(0, 255, (84, 84), np.uint8)])
@@ -268,10 +273,18 @@ def test_rewards_alone_are_normalised_whatever_is_seen(space: gym.Space[Any], st
     assert [field.name for field in rewards.fields(spaces)] == [RETURNS]
 
 
-@pytest.mark.parametrize("key", ["normalize_observations", "normalize_rewards"])
-def test_a_team_s_numbers_stay_as_they_are(key: str) -> None:
-    with pytest.raises(ValidationError, match=f"{key} is for a single agent"):
-        MAPPOSettings.model_validate({key: True})
+@pytest.mark.parametrize(
+    ("settings", "what"),
+    [
+        ({"normalize_observations": True}, "normalize_observations is for a single agent"),
+        ({"normalize_rewards": True, "rewards": "individual"}, 'rewards = "team" would be right'),
+    ],
+)
+def test_what_is_not_normalised_of_a_team_is_refused_with_the_way_out(
+    settings: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(ValidationError, match=what):
+        MAPPOSettings.model_validate(settings)
 
 
 def test_numbers_too_large_to_be_squared_end_the_training_with_a_reason(cartpole_spaces: Spaces) -> None:
@@ -295,7 +308,7 @@ def test_an_agent_that_does_not_say_what_it_saw_through_is_refused(cartpole_spac
 def test_stacks_are_refused() -> None:
     spaces = Spaces(gym.spaces.Box(-1, 1, (3, 4), np.float32), gym.spaces.Discrete(2), stack=3)
     with pytest.raises(UnsupportedSpaceError, match="stacks of 3 observations"):
-        BOTH.fields(spaces)
+        ALL.fields(spaces)
 
 
 class OwnNormalizer(MLPActorCritic):
@@ -315,4 +328,4 @@ def test_a_network_with_a_layer_of_that_name_acts_and_learns_without_and_is_refu
     assert agent.act_greedily(np.zeros((ENVS, 4), np.float32)).shape == (ENVS,)
     train(PPOEmbryo(cartpole_spaces, model, PPOSettings(**SMALL), 0), random_rollout(cartpole_spaces, 1))
     with pytest.raises(UnsuitableModelError, match="another name would be right"):
-        build_normalizer(model, cartpole_spaces, BOTH)
+        build_normalizer(model, cartpole_spaces, ALL)

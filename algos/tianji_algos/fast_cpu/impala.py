@@ -14,6 +14,7 @@ from tianji_algos.distributions import Distribution
 from tianji_algos.fast_cpu.distributions import by_hand
 from tianji_algos.impala.rollout import IMPALAMinibatch
 from tianji_algos.impala.settings import IMPALASettings, VTrace
+from tianji_algos.normalized_values import LearntValues
 
 Floats = npt.NDArray[np.float32]
 
@@ -53,11 +54,18 @@ def v_trace(
 
 
 class IMPALALossByHand:
-    """The loss on one minibatch."""
+    """The loss on one minibatch.
 
-    def __init__(self, distribution: Distribution, settings: IMPALASettings) -> None:
+    Args:
+        values: the network's are normalised; V-trace takes what they stand for.
+    """
+
+    def __init__(
+        self, distribution: Distribution, settings: IMPALASettings, values: LearntValues | None = None
+    ) -> None:
         self._distribution = by_hand(distribution)
         self._how = settings.vtrace
+        self._values = values
         self._is_corrected = settings.correction == "vtrace"
         self._is_mean = settings.reduction == "mean"
         self._value_coef = settings.value_coef
@@ -83,9 +91,13 @@ class IMPALALossByHand:
         ratio = np.exp(log_ratio)
         rows = np.zeros_like(batch.reward)
         rows.reshape(-1)[where] = ratio if self._is_corrected else np.float32(1.0)
-        error, advantage = v_trace(
-            self._how, rows, batch.reward, value.reshape(-1, rows.shape[1]), batch.terminated, batch.mask
-        )
+        returns = value.reshape(-1, rows.shape[1])
+        if self._values is not None:
+            returns = self._values.units.restored(returns)
+        error, advantage = v_trace(self._how, rows, batch.reward, returns, batch.terminated, batch.mask)
+        if self._values is not None:
+            self._values.note((returns[:-1] + error).reshape(-1)[where])
+            error, advantage = (found / np.float32(self._values.units.spread) for found in (error, advantage))
         gain = advantage.reshape(-1)[where]
         scale = 1.0 / batch.total if self._is_mean else 1.0
         d_log_prob = gain * np.float32(-scale)

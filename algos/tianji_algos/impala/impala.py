@@ -5,15 +5,17 @@ Sequences may have auto-reset steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, Final
 
 import torch
 
+from tianji_algos.core import Fields
 from tianji_algos.distributions import Distribution
 from tianji_algos.fast_cpu.impala import IMPALALossByHand
 from tianji_algos.impala.rollout import IMPALAMinibatch, IMPALARollout
 from tianji_algos.impala.settings import IMPALAAgentSettings, IMPALASettings, VTrace
+from tianji_algos.normalized_values import LearntValues
 from tianji_algos.on_policy import Arrays, PolicyAgent, PolicyEmbryo
 from tianji_algos.optim import Diagnostics
 from tianji_algos.rollout_observations import Observations
@@ -72,12 +74,19 @@ def v_trace(
 
 
 class IMPALALoss:
-    """The loss on one minibatch (section 4.2)."""
+    """The loss on one minibatch (section 4.2).
 
-    def __init__(self, distribution: Distribution, settings: IMPALASettings) -> None:
+    Args:
+        values: the network's are normalised; V-trace takes what they stand for.
+    """
+
+    def __init__(
+        self, distribution: Distribution, settings: IMPALASettings, values: LearntValues | None = None
+    ) -> None:
         self._distribution = distribution
         self._settings = settings
         self._how = settings.vtrace
+        self._values = values
 
     def __call__(
         self, policy: torch.Tensor, value: torch.Tensor, batch: IMPALAMinibatch
@@ -97,9 +106,11 @@ class IMPALALoss:
         ratios = torch.zeros_like(batch.reward)
         ratios.view(-1).index_copy_(0, where, ratio if is_corrected else torch.ones_like(ratio))
         values = value.view(-1, ratios.shape[1])
-        error, advantage = v_trace(
-            self._how, ratios, batch.reward, values.detach(), batch.terminated, batch.mask
-        )
+        returns = values.detach() if self._values is None else self._values.units.restored(values.detach())
+        error, advantage = v_trace(self._how, ratios, batch.reward, returns, batch.terminated, batch.mask)
+        if self._values is not None:
+            self._values.note((returns[:-1] + error).view(-1).index_select(0, where))
+            error, advantage = (found / self._values.units.spread for found in (error, advantage))
         target = values[:-1].detach() + error  # v_s
         policy_loss = -(advantage.view(-1).index_select(0, where) * log_prob).sum()
         value_loss = 0.5 * (target - values[:-1]).square().sum()
@@ -133,9 +144,21 @@ class IMPALAEmbryo(PolicyEmbryo):
 
     def _build_derivatives(self, distribution: Distribution) -> Callable[[Any], Diagnostics]:
         """Build the actor-critic loss with V-trace's targets."""
+        self._values = LearntValues.of(self.model)
         if self._by_hand:
-            return self._from_hand(IMPALALossByHand(distribution, self.settings))
-        return self._in_torch(IMPALALoss(distribution, self.settings))
+            return self._from_hand(IMPALALossByHand(distribution, self.settings, self._values))
+        return self._in_torch(IMPALALoss(distribution, self.settings, self._values))
+
+    def minibatches(self, fragments: Sequence[Fields]) -> Iterator[IMPALAMinibatch]:
+        """Yield the minibatches of all epochs, each in the units of values that the last ended with."""
+        if self._values is not None:
+            self._values.begin()
+        yield from super().minibatches(fragments)
+
+    def _end_epoch(self) -> None:
+        """Take in the targets of this pass."""
+        if self._values is not None:
+            self._values.end_pass(self._peers)
 
     def _build_rollout(
         self, observations: Observations, memory: Arrays, *, is_recurrent: bool

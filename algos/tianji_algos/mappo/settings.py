@@ -29,9 +29,16 @@ class MAPPOSettings(PPOSettings):
 
     @model_validator(mode="after")
     def _not_of_teams(self) -> Self:
-        for key in ("normalize_observations", "normalize_rewards"):
-            if getattr(self, key):
-                raise ValueError(f"{key} is for a single agent; a team's numbers stay as they are")
+        if self.normalize_observations:
+            raise ValueError(
+                "normalize_observations is for a single agent, and what a team sees is shown as it is; "
+                "false would be right"
+            )
+        if self.normalize_rewards and self.rewards == "individual":
+            raise ValueError(
+                'normalize_rewards scales by the returns of the team; rewards = "team" would be right, or '
+                "normalize_values in its place"
+            )
         return self
 
 

@@ -11,12 +11,14 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import BaseModel
 
 from tianji_algos.core import Fields, Spaces
 from tianji_algos.distributions import Distribution
 from tianji_algos.fast_cpu.ppo import PPOLossByHand
 from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
+from tianji_algos.normalized_values import RecordedValues
 from tianji_algos.on_policy import Arrays, PolicyAgent, PolicyEmbryo
 from tianji_algos.optim import Diagnostics, remaining
 from tianji_algos.ppo.rollout import PPOMinibatch, PPORollout, SampleRollout, SequenceRollout
@@ -40,6 +42,12 @@ class PPOAgent(PolicyAgent):
     default_model: ClassVar[str] = "mlp_actor_critic"
     default_embryo: ClassVar[str] = "ppo"
 
+    def __init__(
+        self, spaces: Spaces, model: ActorCritic, settings: BaseModel, num_envs: int, seed: int
+    ) -> None:
+        super().__init__(spaces, model, settings, num_envs, seed)
+        self._values = RecordedValues.of(model)
+
     @classmethod
     def fields(cls, spaces: Spaces, settings: Any) -> tuple[FieldSpec, ...]:
         """Record ``action`` as drawn (not clipped), ``log_prob`` and, with a bootstrap row, ``value``."""
@@ -48,8 +56,16 @@ class PPOAgent(PolicyAgent):
         return (*super().fields(spaces, settings), value)
 
     def record_value(self, value: npt.NDArray[np.float32], into: Fields) -> None:
-        """Write ``value [N]``."""
+        """Write ``value [N]``, as returns have it where the network gives normalised ones."""
         into["value"][...] = value.reshape(into["value"].shape)
+        if self._values is not None:
+            self._values.restore(into["value"])
+
+    def adopt(self, parameters: npt.NDArray[np.float32]) -> None:
+        """Act with these parameters from now on, and with the statistics of values among them."""
+        super().adopt(parameters)
+        if self._values is not None:
+            self._values.adopt(parameters)
 
     def finish(self, fields: Fields, observation: npt.NDArray[Any]) -> None:
         """Write the value of the observation after the last step."""

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from tianji_algos.core import Fields
+from tianji_algos.normalized_values import ValueUnits
 from tianji_algos.on_policy import Arrays, PolicyMinibatch, PolicyRollout, Tensors
 from tianji_algos.ppo.settings import PPOSettings
 from tianji_algos.rollout_observations import Columns, Indices, Observations, Sequences
@@ -119,6 +120,7 @@ class PPORollout(PolicyRollout):
             for name, rows in fields.items():
                 np.take(rows, steps, axis=0, out=self._samples[name][start:stop], mode="clip")
             start = stop
+        self._normalize_values()
         if self._settings.normalize_advantage == "rollout":
             edges = np.array([[0, size] for size in self._sizes])
             self._normalize(self._samples, edges, self._count(self._samples, edges))
@@ -128,6 +130,23 @@ class PPORollout(PolicyRollout):
                 for name, rows in self._samples.items()
                 if name not in ON_HOST
             }
+
+    def _normalize_values(self) -> None:
+        """Take in the rollout's targets; bring values, targets and advantages into the network's units."""
+        normalizer = self._observations.normalizer
+        if normalizer is None or normalizer.values is None:
+            return
+        value, target, advantage = (
+            self._samples[name][: self._size] for name in ("value", "target", "advantage")
+        )
+        alive = self._samples.get("alive")
+        normalizer.update_values(
+            target if alive is None else target[alive[: self._size].astype(bool)], self._peers
+        )
+        units = ValueUnits.of(normalizer)
+        value[...] = units.normalized(value)
+        target[...] = units.normalized(target)
+        advantage /= np.float32(units.spread)
 
     def minibatches(self, rng: np.random.Generator) -> Iterator[PPOMinibatch]:
         """Go through all samples once, in random order, in minibatches of about equal size.

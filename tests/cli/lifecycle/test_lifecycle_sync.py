@@ -15,7 +15,11 @@ def outcome(workplace: Any, transport: str, actors: int, seed: int) -> tuple[Any
                 "eval_episodes": 5,
                 "thresholds": [15.0],
             },
-            "training": {"normalize_observations": True, "normalize_rewards": True},
+            "training": {
+                "normalize_observations": True,
+                "normalize_rewards": True,
+                "normalize_values": True,
+            },
             "distribution": {"transport": transport, "mode": "sync", "actor": {"num": actors}},
         }
     )
