@@ -24,7 +24,6 @@ from tianji_algos.settings import (
     ActorSettings,
     AnyOptimizerSettings,
     OptimizerSettings,
-    Schedule,
     TargetSettings,
 )
 
@@ -240,13 +239,6 @@ def adam_of(flat: torch.nn.Parameter, which: slice, settings: OptimizerSettings)
     return Adam(part, settings.learning_rate, settings.adam_eps, settings.max_grad_norm)
 
 
-def remaining(settings: OptimizerSettings, schedule: Schedule, env_steps: int) -> float:
-    """Return the share of a hyperparameter that a schedule leaves after so many env steps."""
-    if schedule == "constant" or settings.schedule_steps is None:
-        return 1.0
-    return max(0.0, 1.0 - env_steps / settings.schedule_steps)
-
-
 Norm = float | torch.Tensor
 """Of a gradient: a number, or where it has not been read a tensor ``[]``."""
 
@@ -407,8 +399,9 @@ class OptimizedEmbryo(Embryo):
 
     def schedule(self, env_steps: int) -> None:
         """Set the learning rate for so many env steps seen."""
-        share = remaining(self.settings, self.settings.learning_rate_schedule, env_steps)
-        self._optimizer.learning_rate = self.settings.learning_rate * share
+        self._optimizer.learning_rate = self.settings.scheduled(
+            self.settings.learning_rate, self.settings.learning_rate_schedule, env_steps
+        )
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the parameters of all networks, what the optimizer remembers, count and random stream.
@@ -511,8 +504,9 @@ class ActorEmbryo(OptimizedEmbryo):
         """Set the learning rates for so many env steps seen."""
         super().schedule(env_steps)
         settings = self.settings
-        share = remaining(settings, settings.learning_rate_schedule, env_steps)
-        self._actor_adam.learning_rate = share * (settings.actor_learning_rate or settings.learning_rate)
+        start = settings.actor_learning_rate or settings.learning_rate
+        schedule = settings.learning_rate_schedule
+        self._actor_adam.learning_rate = settings.scheduled(start, schedule, env_steps)
 
     def _moments(self) -> dict[str, torch.Tensor]:
         """Name the moments of all optimizers, in place."""

@@ -6,8 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-Schedule = Literal["constant", "linear"]
-"""How a hyperparameter changes over training."""
+from tianji_algos.schedules import Schedule, remaining
 
 Backend = Literal["auto", "torch", "numpy"]
 """What differentiates the losses of an update: see ``OptimizerSettings``."""
@@ -33,17 +32,14 @@ class NoSettings(Settings):
     """For an agent, embryo or model that has nothing to set."""
 
 
-def falling(start: float, end: float, over: int, env_steps: int) -> float:
-    """Go from ``start`` to ``end`` in a straight line over so many env steps, and stay there."""
-    return start + min(1.0, env_steps / over) * (end - start)
-
-
 class OptimizerSettings(Settings):
     """Of Adam, and how its learning rate changes over training.
 
     Attributes:
         learning_rate: of the optimizer.
-        learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``.
+        learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``; points, such as
+            ``[[0, 1.0], [500_000, 0.3]]``, are env steps and the factor of the start value there, with lines
+            between them.
         schedule_steps: env steps after which a linear schedule has reached 0.
         adam_eps: Adam's term against division by zero, added to a root.
         max_grad_norm: gradients are scaled down to this norm; None leaves them as they are.
@@ -62,6 +58,10 @@ class OptimizerSettings(Settings):
     def schedules(self) -> tuple[Schedule, ...]:
         """How each hyperparameter that may change over training does."""
         return (self.learning_rate_schedule,)
+
+    def scheduled(self, start: float, schedule: Schedule, env_steps: int) -> float:
+        """Return what a hyperparameter is after so many env steps that is ``start`` at first."""
+        return start * remaining(schedule, self.schedule_steps, env_steps)
 
     @model_validator(mode="after")
     def _scheduled(self) -> Self:

@@ -101,11 +101,12 @@ def test_a_users_torch_model_trains_like_the_built_in_one(build: Build, fragment
 
 
 @BACKENDS
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
+@pytest.mark.parametrize(("optimizer", "points"), [("adam", False), ("rmsprop", False), ("adam", True)])
 def test_a_state_that_went_through_files_continues_bit_for_bit(
-    build: Build, fragments: list[Fragment], optimizer: str, backend: str
+    build: Build, fragments: list[Fragment], optimizer: str, points: bool, backend: str
 ) -> None:
-    settings = {"learning_rate_schedule": "linear", "schedule_steps": 1000}
+    schedule: Any = ((0, 0.1), (200, 1.0)) if points else "linear"
+    settings: dict[str, Any] = {"learning_rate_schedule": schedule, "schedule_steps": 1000}
     settings |= {"optimizer": optimizer, "backend": backend}
     straight = build(**settings)
     straight.schedule(100)

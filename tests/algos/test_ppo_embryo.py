@@ -166,6 +166,22 @@ def test_linear_schedules_fall_to_zero_and_constant_ones_do_not(cartpole_spaces:
     assert seen == [start, start, pytest.approx((7.5e-3, 0.3)), start, (0.0, 0.0), start, (0.0, 0.0), start]
 
 
+def test_scheduled_points_are_factors_of_where_learning_rate_and_clip_range_start(
+    cartpole_spaces: Spaces,
+) -> None:
+    embryo = build(
+        cartpole_spaces,
+        learning_rate_schedule=((0, 0.0), (100, 1.0), (300, 0.5)),
+        clip_range_schedule=((200, 1.0), (300, 0.0)),
+        clip_range=0.4,
+    )
+    seen = []
+    for env_steps in (0, 50, 200, 250, 10**6):
+        embryo.schedule(env_steps)
+        seen.append((embryo._optimizer.learning_rate / 1e-2, embryo._loss.clip_range))
+    assert seen == [pytest.approx(at) for at in [(0, 0.4), (0.5, 0.4), (0.75, 0.4), (0.625, 0.2), (0.5, 0)]]
+
+
 def test_updates_stop_beyond_the_target_divergence(cartpole_spaces: Spaces) -> None:
     fragment = random_fragment(np.random.default_rng(0), 16, 4, cartpole_spaces)
     embryo = build(cartpole_spaces, target_kl=1e-6, epochs=50)

@@ -24,6 +24,24 @@ from tianji_algos.ppo.settings import PPOAgentSettings, PPOSettings
         ({"rmsprop_decay": 1.0}, ("rmsprop_decay",), "less than 1"),
         ({"minibatch_size": 512, "rollout_steps": 256}, (), "can never be filled"),
         ({"learning_rate_schedule": "linear"}, (), "needs schedule_steps"),
+        *(
+            ({key: points}, (key,), what)
+            for key in ("learning_rate_schedule", "clip_range_schedule")
+            for points, what in [
+                ([], "has none"),
+                ([0, 1.0], "is a pair of env steps and a factor"),
+                ([[0, 1.0, 2]], "is a pair of env steps and a factor"),
+                ([[500, 1.0], [20, 0.5]], "ascend in env steps, and 20 comes after 500"),
+                ([[0, 1.0], [0, 0.5]], "ascend"),
+                ([[-1, 1.0]], "whole number of env steps from 0, not at -1"),
+                ([[0.5, 1.0]], "whole number of env steps"),
+                ([[True, 1.0]], "whole number of env steps"),
+                ([[0, -0.1]], "a number from 0, not -0.1"),
+                ([[0, "1"]], "a number from 0"),
+                ([[0, float("inf")]], "a number from 0"),
+                ({"0": 1.0}, "or points such as"),
+            ]
+        ),
     ],
 )
 def test_a_wrong_hyperparameter_is_refused_where_it_stands(
@@ -37,6 +55,8 @@ def test_a_wrong_hyperparameter_is_refused_where_it_stands(
 def test_what_toml_gives_is_taken() -> None:
     settings = PPOSettings(learning_rate=1, schedule_steps=1000, learning_rate_schedule="linear")
     assert settings.learning_rate == 1.0
+    points = PPOSettings.model_validate_json('{"clip_range_schedule": [[0, 1], [5e3, 0.5]]}')
+    assert points.clip_range_schedule == ((0, 1.0), (5000, 0.5))
     assert MLPActorCriticSettings.model_validate({"hidden": [32, 16]}).hidden == (32, 16)
 
 

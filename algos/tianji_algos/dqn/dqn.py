@@ -27,7 +27,7 @@ from tianji_algos.optim import (
     flatten_parameters,
     tensors_of,
 )
-from tianji_algos.settings import falling
+from tianji_algos.schedules import falling
 
 Floats = npt.NDArray[np.float32]
 

@@ -32,7 +32,7 @@ from tianji_algos.optim import (
     flatten_parameters,
     tensors_of,
 )
-from tianji_algos.settings import falling
+from tianji_algos.schedules import falling
 from tianji_algos.team import UNAVAILABLE, Records, Team
 
 Array = npt.NDArray[Any]

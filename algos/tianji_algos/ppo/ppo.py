@@ -20,7 +20,7 @@ from tianji_algos.fields import FieldSpec
 from tianji_algos.models.actor_critic import ActorCritic
 from tianji_algos.normalized_values import RecordedValues
 from tianji_algos.on_policy import Arrays, PolicyAgent, PolicyEmbryo
-from tianji_algos.optim import Diagnostics, remaining
+from tianji_algos.optim import Diagnostics
 from tianji_algos.ppo.rollout import PPOMinibatch, PPORollout, SampleRollout, SequenceRollout
 from tianji_algos.ppo.settings import FASTEST, SLOWEST, PPOAgentSettings, PPOSettings
 from tianji_algos.rollout_observations import Observations
@@ -203,8 +203,10 @@ class PPOEmbryo(PolicyEmbryo):
         """Set learning rate and clip range for so many env steps seen."""
         if not self._adapts:
             super().schedule(env_steps)
-        share = remaining(self.settings, self.settings.clip_range_schedule, env_steps)
-        self._loss.clip_range = self.settings.clip_range * share
+        settings = self.settings
+        self._loss.clip_range = settings.scheduled(
+            settings.clip_range, settings.clip_range_schedule, env_steps
+        )
 
     def _divergence(self, batch: PPOMinibatch) -> float:
         """Estimate how far the policy has moved, over the samples of all learners in the last minibatch."""

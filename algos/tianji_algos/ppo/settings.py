@@ -6,7 +6,8 @@ from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tianji_algos.settings import PolicySettings, Schedule, Settings
+from tianji_algos.schedules import AdaptiveSchedule, Schedule
+from tianji_algos.settings import PolicySettings, Settings
 
 SLOWEST: Final = 1e-6
 FASTEST: Final = 1e-2
@@ -24,10 +25,10 @@ class PPOSettings(PolicySettings):
         minibatch_size: samples per gradient update, about: a rollout is cut into equal minibatches. If the
             network remembers, they are of whole sequences, ``send_size`` steps each, and have one at least.
         learning_rate_schedule: "linear" lets it fall to 0 at ``schedule_steps``; "adaptive" follows
-            ``adaptive_kl``.
+            ``adaptive_kl``; or points, as of ``OptimizerSettings``.
         gae_lambda: of generalised advantage estimation (Schulman et al., 2016, equation 16).
         clip_range: of the probability ratio (Schulman et al., 2017, equation 7).
-        clip_range_schedule: "linear" lets it fall to 0 at ``schedule_steps``.
+        clip_range_schedule: "linear" lets it fall to 0 at ``schedule_steps``; or points, likewise.
         clip_value: clip the value function's change like the policy's.
         normalize_advantage: to mean 0 and standard deviation 1, over each minibatch or rollout.
         adaptive_kl: what ``learning_rate_schedule = "adaptive"`` keeps the policy's divergence near: after an
@@ -40,7 +41,7 @@ class PPOSettings(PolicySettings):
     minibatch_size: int = Field(256, ge=2)
     epochs: int = Field(10, ge=1)
     learning_rate: float = Field(3e-4, gt=0)
-    learning_rate_schedule: Literal["constant", "linear", "adaptive"] = "constant"  # type: ignore[assignment]
+    learning_rate_schedule: AdaptiveSchedule = "constant"  # type: ignore[assignment]
     gae_lambda: float = Field(0.95, ge=0, le=1)
     clip_range: float = Field(0.2, gt=0)
     clip_range_schedule: Schedule = "constant"

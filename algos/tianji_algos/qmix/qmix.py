@@ -26,7 +26,7 @@ from tianji_algos.optim import (
     tensors_of,
 )
 from tianji_algos.qmix.settings import QMIXAgentSettings, QMIXSettings
-from tianji_algos.settings import falling
+from tianji_algos.schedules import falling
 from tianji_algos.team import UNAVAILABLE, Records
 
 Floats = npt.NDArray[np.float32]

@@ -14,7 +14,7 @@ from tianji_algos.core import Spaces
 from tianji_algos.fast_cpu.continuous import TD3ByHand
 from tianji_algos.models.actor_q import Actor, Critics, DeterministicActorQ, MLPDeterministicQ, part_of
 from tianji_algos.optim import Differentiated, Norm, TargetNetwork, tensors_of
-from tianji_algos.settings import falling
+from tianji_algos.schedules import falling
 from tianji_algos.td3.settings import TD3AgentSettings, TD3Settings
 
 Floats = npt.NDArray[np.float32]

@@ -19,6 +19,9 @@ from tianji_cli.config.source import shipped_configs
 NAMES = st.text(string.ascii_letters + string.digits + "_-éü", min_size=1, max_size=12)
 POSITIVE = st.floats(1e-12, 1e12)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+POINTS = st.dictionaries(st.integers(0, 10**12), st.floats(0, 9), min_size=1, max_size=4).map(
+    lambda factors: [list(point) for point in sorted(factors.items())]
+)
 VALUES = st.recursive(
     st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | TEXT,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
@@ -72,6 +75,8 @@ def tables(draw: st.DrawFn) -> dict[str, Any]:
                 gamma=st.floats(0, 1),
                 clip_value=st.booleans(),
                 schedule_steps=st.integers(1, 10**9),
+                learning_rate_schedule=st.just("constant") | POINTS,
+                clip_range_schedule=POINTS,
                 target_kl=POSITIVE,
                 normalize_advantage=st.sampled_from(["minibatch", "rollout", "none"]),
             ),
