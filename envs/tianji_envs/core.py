@@ -7,7 +7,7 @@ into the caller's arrays and returns nothing. This module knows no process and n
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -104,6 +104,7 @@ class VectorEnvironment(ABC):
         left_out: names of parts of an observation that are text, which no network takes.
         metrics: the numbers that were asked for, of each episode (or game) that ended with the step,
             ``[N, K]`` float32; of others anything. None: none were asked for.
+        info_keys: of gymnasium's ``info`` of the first environment, after ``reset``; empty without one.
         heuristic: a policy made by hand, from observations ``[N]`` to actions, that a learned one can be
             compared with; None: there is none.
     """
@@ -118,6 +119,7 @@ class VectorEnvironment(ABC):
     won: npt.NDArray[np.bool_] | None = None
     left_out: tuple[str, ...] = ()
     metrics: npt.NDArray[np.float32] | None = None
+    info_keys: Collection[str] = ()
     heuristic: Callable[[Array], Array] | None = None
 
     @abstractmethod

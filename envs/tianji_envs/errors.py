@@ -5,8 +5,7 @@
     ├── MissingExtraError          the environment's library is not installed; the message is the pip command
     ├── UnsupportedSpaceError      a space whose values are neither one array nor a record of arrays
     └── BrokenEnvironmentError     found, and cannot be imported, built or stepped as the contract says
-        ├── WrongOptionError       an option that does not exist, or a value that does not fit it
-        └── MissingMaskError       no action mask in the info of an environment that is to show one
+        └── WrongOptionError       an option that does not exist, or a value that does not fit it
 
 Exceptions that an environment's own ``reset`` or ``step`` raises pass through as they are.
 """
@@ -38,7 +37,3 @@ class WrongOptionError(BrokenEnvironmentError):
     def __init__(self, option: str, message: str) -> None:
         super().__init__(message)
         self.option = option
-
-
-class MissingMaskError(BrokenEnvironmentError):
-    """The environment's info says nothing of which actions there are."""

@@ -32,6 +32,7 @@ from tianji_envs.serial import (
     GymnasiumEnv,
     SerialVectorEnvironment,
     Wrap,
+    keys_of,
     missing,
     not_five,
     wrapped,
@@ -202,7 +203,8 @@ class OwnVectorEnvironment(VectorEnvironment):
     def reset(self, seed: int, observation: Array) -> None:
         """Begin an episode in every environment."""
         # One generator serves all copies, so there is one seed to derive.
-        first, _ = self._vector.reset(seed=derive_seed(seed, 0))
+        first, info = self._vector.reset(seed=derive_seed(seed, 0))
+        self.info_keys = keys_of(info)
         observation[...] = first
 
     def step(

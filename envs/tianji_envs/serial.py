@@ -120,7 +120,7 @@ class SerialVectorEnvironment(VectorEnvironment):
         # Lists, because reading and writing single elements of an array costs several times as much.
         self._ended = [False] * num_envs
         self._steps = [0] * num_envs
-        self._measured = [env for env in envs if isinstance(env, GymnasiumEnv)] if metrics else []
+        self._with_info = [env for env in envs if isinstance(env, GymnasiumEnv)]
         self._asked = metrics
         self.metrics = np.zeros((num_envs, len(metrics)), np.float32) if metrics else None
         self._unproven = True  # No step was looked at yet: what gives an info for a flag gives it always.
@@ -135,6 +135,7 @@ class SerialVectorEnvironment(VectorEnvironment):
             observation[i] = first
             self._ended[i] = False
             self._steps[i] = 0
+        self.info_keys = keys_of(self._with_info[0].info) if self._with_info else ()
 
     def _check_observation(self, call: str, seen: Any) -> None:
         """Refuse what numpy would broadcast or cut to the space's shape and dtype without a word."""
@@ -194,7 +195,7 @@ class SerialVectorEnvironment(VectorEnvironment):
             truncated[i] = cut
             ended[i] = over or cut
             if metrics is not None and ended[i]:
-                metrics[i] = measure(self._name, self._asked, self._measured[i].info)
+                metrics[i] = measure(self._name, self._asked, self._with_info[i].info)
 
     def _not_a_step(self, result: Any) -> str:
         found = (
@@ -216,6 +217,11 @@ class SerialVectorEnvironment(VectorEnvironment):
         envs, self._envs = self._envs, []
         for env in envs:
             env.close()
+
+
+def keys_of(info: object) -> tuple[str, ...]:
+    """Return the keys of gymnasium's ``info``; none of what is no such, which is refused where it is read."""
+    return tuple(info) if isinstance(info, Mapping) else ()
 
 
 def measure(name: str, wanted: Sequence[str], info: Mapping[str, Any]) -> list[float]:
@@ -249,7 +255,7 @@ class GymnasiumEnv(BaseEnv):
     """A single gymnasium environment, seen as a ``BaseEnv``.
 
     Attributes:
-        info: gymnasium's, of the last step.
+        info: gymnasium's, of the last reset or step.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
@@ -260,14 +266,15 @@ class GymnasiumEnv(BaseEnv):
         self.action_space = env.action_space
 
     def reset(self, seed: int | None = None) -> Any:
-        """Begin an episode; drops gymnasium's info."""
+        """Begin an episode; gymnasium's info is kept aside."""
         result: Any = self._env.reset(seed=seed)
         if not (isinstance(result, tuple) and len(result) == 2):
             found = f"{type(result).__name__} of shape {np.shape(result)}"
             raise BrokenEnvironmentError(
                 f"{self._env}: reset() gave {found}; gymnasium's (observation, info) is wanted"
             )
-        return result[0]
+        observation, self.info = result
+        return observation
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool]:
         """Act once; gymnasium's info is kept aside."""

@@ -15,7 +15,7 @@ import gymnasium
 import gymnasium.wrappers
 import numpy as np
 
-from tianji_envs.errors import BrokenEnvironmentError, MissingMaskError, UnknownEnvironmentError
+from tianji_envs.errors import BrokenEnvironmentError, UnknownEnvironmentError
 from tianji_envs.options import nearest_or_all
 from tianji_envs.serial import MISSING, missing
 from tianji_plugins import Plugins
@@ -67,7 +67,7 @@ class ActionMask(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _with_mask(self, observation: Any, info: Any) -> dict[str, Any]:
         if not isinstance(info, Mapping) or MASK not in info:
             given = sorted(map(str, info)) if isinstance(info, Mapping) else info
-            raise MissingMaskError(
+            raise BrokenEnvironmentError(
                 f"{self.env} has no {MASK!r} in its info, which is {given}; "
                 "environment.wrappers without ActionMask would be right"
             )

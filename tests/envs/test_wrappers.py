@@ -16,7 +16,6 @@ from tianji_envs.errors import (
     BrokenEnvironmentError,
     EnvironmentFailure,
     MissingExtraError,
-    MissingMaskError,
     UnknownEnvironmentError,
 )
 from tianji_envs.gym import GymFactory, OwnVectorEnvironment
@@ -279,21 +278,17 @@ def test_a_mask_in_the_info_becomes_a_part_of_the_observation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("info", "error", "message"),
+    ("info", "message"),
     [
-        ({}, MissingMaskError, r"no 'action_mask' in its info, which is \[\]"),
-        (None, MissingMaskError, "in its info, which is None"),
-        ({1: 2, "a": 3}, MissingMaskError, r"which is \['1', 'a'\]"),
-        (
-            {"action_mask": [1, 0]},
-            BrokenEnvironmentError,
-            r"of shape \(2,\) in its info for 3 actions; \(3,\)",
-        ),
+        ({}, r"no 'action_mask' in its info, which is \[\]"),
+        (None, "in its info, which is None"),
+        ({1: 2, "a": 3}, r"which is \['1', 'a'\]"),
+        ({"action_mask": [1, 0]}, r"of shape \(2,\) in its info for 3 actions; \(3,\)"),
     ],
 )
-def test_an_info_without_a_fitting_mask_is_refused(info: Any, error: type[Exception], message: str) -> None:
+def test_an_info_without_a_fitting_mask_is_refused(info: Any, message: str) -> None:
     wrapped = find(0, "ActionMask", {})(Masked(info))
-    with pytest.raises(error, match=message):
+    with pytest.raises(BrokenEnvironmentError, match=message):
         wrapped.reset()
 
 

@@ -1,7 +1,7 @@
 """Makes the config of `tianji train --env ID`: looks at the environment, and lays ``--set`` over defaults.
 
-The environment is built once, in this process, to see its spaces. That imports gymnasium, so this module is
-imported only for a job that has no file.
+The environment is built once, in this process, to see its spaces, and again where it gets a wrapper. That
+imports gymnasium, so this module is imported only for a job that has no file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tianji_cli.config.schema import Environment, JobConfig, Wrapper
 from tianji_cli.config.source import KeyPath, Tree, lay_over
 from tianji_cli.errors import ConfigError, UsageError, describe
 from tianji_envs import registry as environments
-from tianji_envs.errors import EnvironmentFailure, MissingMaskError, UnknownEnvironmentError
+from tianji_envs.core import VectorEnvironment
+from tianji_envs.errors import EnvironmentFailure, UnknownEnvironmentError
 
 ORIGIN: Final = "--env"
 """What messages name in place of a file."""
@@ -55,13 +56,13 @@ def config_without_file(
     check_agent(agent)
     cores = cores or len(os.sched_getaffinity(0))
     environment = _find_environment(env, overrides)
-    seen = _look(env, agent, environment)
     named: dict[str, Any] = _named(environment)
     own: dict[str, Any] = {"environment": named, "experiment": {"name": _run_name(env, agent)}}
     says_wrappers = lay_over([own], ORIGIN, overrides).origin(("environment", "wrappers")) == "--set"
-    masked = None if says_wrappers else _look_for_mask(env, seen, environment)
-    if masked is not None:
-        seen, named["wrappers"] = masked, [_MASK.type]
+    seen, tells_mask = _look(env, agent, environment)
+    if tells_mask and not says_wrappers:
+        named["wrappers"] = [_MASK.type]
+        seen, _ = _look(env, agent, environment.model_copy(update={"wrappers": (_MASK,)}))
 
     def tree_for(env_steps: int | None) -> Tree:
         return lay_over([defaults(agent, seen, cores, env_steps), own], ORIGIN, overrides)
@@ -118,11 +119,11 @@ def _exists(kind: dict[str, str]) -> bool:
     return True
 
 
-def _look(env: str, agent: str, environment: Environment) -> Seen:
-    """Build one copy, and note what it shows and takes.
+def _look(env: str, agent: str, environment: Environment) -> tuple[Seen, bool]:
+    """Build one copy, and note what it shows and takes, and whether its info tells which actions there are.
 
     Raises:
-        UsageError: it cannot be built, or is a team's.
+        UsageError: it cannot be built or reset, or is a team's.
     """
     try:
         vector = build_environment(environment, 1)
@@ -134,37 +135,30 @@ def _look(env: str, agent: str, environment: Environment) -> Seen:
         if vector.agents:
             what, right = wrong_agent(agent, env, team=True)
             raise UsageError(f"{what}; a config with {right}")
-        return Seen(vector.observation_space, vector.action_space, vector.stack)
+        seen = Seen(vector.observation_space, vector.action_space, vector.stack)
+        return seen, _tells_mask(env, environment, vector)
     finally:
         vector.close()
 
 
-def _look_for_mask(env: str, seen: Seen, environment: Environment) -> Seen | None:
-    """See what agents see if the info says which actions there are; None if it does not.
+def _tells_mask(env: str, environment: Environment, vector: VectorEnvironment) -> bool:
+    """Whether an environment that can have wrappers says in its info which of its actions there are.
 
     Raises:
-        UsageError: it says so of another number of actions.
+        UsageError: it cannot be reset, or has a mask of another number of actions.
     """
-    if not environments.find(environment.type).takes_wrappers:
-        return None
-    if not isinstance(seen.action, gymnasium.spaces.Discrete):
-        return None
-    if isinstance(seen.observation, gymnasium.spaces.Dict) and ACTION_MASK in seen.observation.spaces:
-        return None
+    space = vector.observation_space
+    can_be_wrapped = environments.find(environment.type).takes_wrappers
+    if not (can_be_wrapped and isinstance(vector.action_space, gymnasium.spaces.Discrete)):
+        return False
     try:
-        vector = build_environment(environment.model_copy(update={"wrappers": (_MASK,)}), 1)
-        try:
-            space = vector.observation_space
-            vector.reset(0, np.zeros((1, *(space.shape or ())), space.dtype))
-        finally:
-            vector.close()
-    except MissingMaskError:
-        return None
+        vector.reset(0, np.zeros((1, *(space.shape or ())), space.dtype))
     except EnvironmentFailure as error:
         raise UsageError(f"--env {env}: {error}") from error
     except Exception as error:
         raise UsageError(f"--env {env} cannot be reset: {describe(error)}") from error
-    return Seen(space, vector.action_space, vector.stack)
+    shows_mask = isinstance(space, gymnasium.spaces.Dict) and ACTION_MASK in space.spaces
+    return ACTION_MASK in vector.info_keys and not shows_mask
 
 
 def _named(environment: Environment) -> dict[str, str]:

@@ -58,3 +58,23 @@ class Team(Shown):
     def __init__(self) -> None:
         self.observation_space = TeamSpace(2, 3, 4)
         self.action_space = gym.spaces.MultiDiscrete([4, 4])
+
+
+def make() -> Shown:
+    """Make it by a function."""
+    return Shown()
+
+
+class Told(gym.Env[Any, Any]):
+    """Says so many things of its two actions in its info; nothing for 0."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    built = 0
+
+    def __init__(self, flags: int = 0) -> None:
+        Told.built += 1
+        self.info: Any = {"action_mask": np.ones(flags, np.int8)} if flags else None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:  # noqa: ARG002 - the contract's
+        return np.zeros(3, np.float32), self.info

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli.config.shown_spaces import ACTIONS, OBSERVATIONS
+from cli.config.shown_spaces import ACTIONS, OBSERVATIONS, Told
 
 from tianji_algos import registry as algorithms
 from tianji_cli.config.defaults import AGENTS, REPLAY_BYTES, SMALLEST_REPLAY, Seen, defaults
@@ -218,6 +218,27 @@ def test_a_mask_in_the_info_is_shown_to_agents(agent: str) -> None:
     assert not config_without_file("FrozenLake-v1", agent, (), 2).environment.wrappers
     own = config_without_file("Taxi-v4", agent, ["environment.wrappers=[]"], 2)
     assert not own.environment.wrappers
+
+
+@pytest.mark.parametrize(("flags", "wrappers", "built"), [(0, [], 1), (2, ["ActionMask"], 2)])
+def test_an_environment_is_built_again_only_where_it_gets_a_wrapper(
+    flags: int, wrappers: list[str], built: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Told, "built", 0)
+    told = SHOWN.replace("Shown", "Told")
+    config = config_without_file(told, "ppo", [f"environment.options.flags={flags}"], 2)
+    assert [wrapper.type for wrapper in config.environment.wrappers] == wrappers
+    assert Told.built == built
+
+
+def test_a_mask_of_another_number_of_actions_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"of shape \(3,\) in its info for 2 actions; \(2,\) would be right"):
+        config_without_file(SHOWN.replace("Shown", "Told"), "ppo", ["environment.options.flags=3"], 2)
+
+
+def test_a_function_that_makes_a_base_env_needs_no_file() -> None:
+    config = config_without_file(SHOWN.replace("Shown", "make"), "dqn", (), 2)
+    assert not config.environment.wrappers
 
 
 def test_observations_of_several_parts_have_defaults() -> None:
