@@ -237,7 +237,7 @@ TEAM = ["environment.type=matrix_game", "environment.id=two_step"]
         ),
         (
             ["agent.type=mappo"],
-            "'mappo' acts for a team, and CartPole-v1 shows a single agent; dqn, impala, ppo, r2d2, sac or td3",
+            "'mappo' acts for a team, and CartPole-v1 shows a single agent; dqn, impala, ppo, r2d2",
         ),
     ],
 )
