@@ -171,6 +171,11 @@ class Normalizer(nn.Module):
         first = start + moments.count.numel()
         return slice(first, first + 2 * len(moments.mean) or None)
 
+    def means(self) -> list[tuple[int, int]]:
+        """Say where means are in the flat array of a model, counted from its end, and how many."""
+        kinds = [moments for moments in self.children() if isinstance(moments, Moments)]
+        return [(self.place(moments).start, len(moments.mean)) for moments in kinds]
+
     def update(self, fragments: Sequence[Fields], peers: Peers) -> None:
         """Take in a rollout, of which other learners may have other fragments: all get the same bits."""
         if self.observations is not None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tianji_cli.plan.graph import AVERAGE, CONTRIBUTIONS
 from tianji_cli.plan.plan import ROOT_RANK, Plan
@@ -238,17 +239,20 @@ class Averager:
 
     def _close(self) -> None:
         contributors = sorted(self._here)
-        total = sum(self._contributions[group].weight for group in contributors)
+        weights = np.array([self._contributions[group].weight for group in contributors])
+        shares = weights / weights.sum()
         mean = self._average.values
-        for i, group in enumerate(contributors):
+        between = between_groups([self._contributions[group] for group in contributors], shares)
+        for i, (group, share) in enumerate(zip(contributors, shares.tolist(), strict=True)):
             contribution = self._contributions[group]
-            share = contribution.weight / total
             if i == 0:
                 np.multiply(contribution.values, share, out=mean)
             else:
                 contribution.values *= share
                 mean += contribution.values
             self._taken[group] = contribution.number
+        for place, variance in between:
+            mean[place] += variance
         self._miss_others()
         self._here.clear()
         self._late.clear()
@@ -276,3 +280,27 @@ class Averager:
         )
         self._version += 1
         self.transport.publish(AVERAGE, self._average.memory, self._version)
+
+
+def between_groups(
+    contributions: Sequence[Contribution], shares: npt.NDArray[np.float64]
+) -> list[tuple[slice, npt.NDArray[np.float64]]]:
+    """Find what variances gain by how far the means of groups are apart (Chan et al., 1979).
+
+    The mean of variances has only what is within groups. Distances of means are taken in double precision,
+    before anything is squared, so means may be far from 0.
+
+    Args:
+        contributions: alike in where their statistics are.
+        shares: of each, which are 1 together.
+
+    Returns:
+        Where variances are in the values, and what is to be added there.
+    """
+    found = []
+    for start, number in contributions[0].statistics.tolist():
+        means = np.array([one.values[start : start + number] for one in contributions], np.float64)
+        distances = means - means[0]  # From any of them: equal means have no distance, bit by bit.
+        distances -= shares @ distances
+        found.append((slice(start + number, start + 2 * number), shares @ np.square(distances)))
+    return found

@@ -16,6 +16,9 @@ Floats = npt.NDArray[np.float32]
 
 _VALUE: Final = np.dtype(np.float32)
 
+MOST_STATISTICS: Final = 4
+"""Kinds of running statistics that a policy may have."""
+
 
 @cache
 def policy_layout(parameter_count: int) -> RecordLayout:
@@ -58,7 +61,7 @@ def contribution_layout(values: int) -> RecordLayout:
     return RecordLayout(
         0x544A4143,  # "TJAC"
         (("group", "<u8"), ("number", "<u8"), ("weight", "<f8")),
-        (Array("values", np.float32, (values,)),),
+        (Array("statistics", np.uint64, (MOST_STATISTICS, 2)), Array("values", np.float32, (values,))),
     )
 
 
@@ -72,13 +75,16 @@ class Contribution(Record):
 
     Attributes:
         values: ``[values]``: the group's parameters, then the optimiser's moments if they are averaged too.
+        statistics: ``[MOST_STATISTICS, 2]``: where means of running statistics begin in ``values``, and how
+            many they are; as many variances follow. Rows that are not needed are zeros.
     """
 
-    __slots__ = ("values",)
+    __slots__ = ("statistics", "values")
 
     def __init__(self, memory: memoryview) -> None:
         super().__init__(contribution_layout(values_in(memory.nbytes)), memory)
         self.values: Floats = self.arrays["values"]
+        self.statistics: npt.NDArray[np.uint64] = self.arrays["statistics"]
 
     @property
     def number(self) -> int:
@@ -103,6 +109,9 @@ class Contribution(Record):
             return f"it is in the name of group {said}, not of group {group}"
         if not (math.isfinite(self.weight) and self.weight > 0):
             return f"its weight is {self.weight}"
+        for start, number in self.statistics.tolist():
+            if start + 2 * number > len(self.values):
+                return f"it has statistics at {start}, {number} each, and {len(self.values)} values"
         return None
 
 

@@ -145,10 +145,13 @@ def test_what_a_group_learns_while_its_average_is_made_is_kept(pair: Pair) -> No
 
 
 def test_statistics_are_averaged_and_what_is_seen_meanwhile_is_merged_by_counts() -> None:
-    asked = Normalization(observations=True, rewards=False, gamma=0.9)
+    asked = Normalization(observations=True, rewards=False, gamma=0.9, values=True)
     pair = Pair(asked=asked)
     try:
         moments = [normalizer_of(group.embryo.model).observations for group in pair.groups]
+        values = [normalizer_of(group.embryo.model).values for group in pair.groups]
+        for mean, own in zip((9_999.0, 10_001.0), values, strict=True):
+            own.merge(100, np.array([mean]), np.array([50.0]))
         rng = np.random.default_rng(0)
         first = [rng.normal(center, 10.0, (400, 4)) for center in (-1.0, 1.0)]
         for group, own, seen in zip(pair.groups, moments, first, strict=True):
@@ -161,9 +164,10 @@ def test_statistics_are_averaged_and_what_is_seen_meanwhile_is_merged_by_counts(
         for group in pair.groups:
             group.settle(1)
         mean = (first[0].mean(axis=0) + first[1].mean(axis=0)) / 2
-        variance = (first[0].var(axis=0) + first[1].var(axis=0)) / 2
+        variance = np.concatenate(first).var(axis=0)
         np.testing.assert_allclose(moments[1].mean, mean, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(moments[1].variance, variance, rtol=1e-4)
+        assert [own.variance.item() for own in values] == [pytest.approx(1.5, abs=1e-3)] * 2
         total = 400 + len(later)
         merged = (400 * mean + later.sum(axis=0)) / total
         second = (400 * (variance + mean**2) + np.square(later).sum(axis=0)) / total

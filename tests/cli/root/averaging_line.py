@@ -55,13 +55,16 @@ class AveragingLine:
         weight: float = 1.0,
         number: int = 1,
         job: int = JOB,
+        statistics: tuple[int, int] = (0, 0),
     ) -> None:
-        """Push a contribution in a group's name, by its learner."""
+        """Push a contribution in a group's name, by its learner; ``statistics`` says where statistics are."""
         transport = self.learners[group]
         loan = transport.loan(ROOT, CONTRIBUTIONS, contribution_layout(self.values).nbytes)
         assert not isinstance(loan, Full)
         contribution = Contribution(loan.memory)
         contribution.values[...] = values
+        contribution.statistics[...] = 0
+        contribution.statistics[0] = statistics
         contribution.stamp(job, group, number, weight)
         transport.push(loan)
 

@@ -46,6 +46,14 @@ def test_what_does_not_belong_is_refused(job: int, group: int, weight: float, wh
     assert why in rejection
 
 
+def test_statistics_beyond_the_values_are_refused() -> None:
+    made = contribution()
+    made.statistics[1] = 1, 2
+    assert made.rejection_from(1, JOB) is None
+    made.statistics[1] = 2, 2
+    assert "statistics at 2, 2 each, and 5 values" in str(made.rejection_from(1, JOB))
+
+
 @pytest.mark.parametrize("byte", [0x00, 0x9A, 0xFF])
 def test_noise_is_no_contribution_and_no_average(byte: int) -> None:
     noise = memoryview(bytearray([byte]) * average_layout(8, 3).nbytes)
