@@ -20,6 +20,7 @@ from torch import nn
 from tianji_algos.core import ALONE, Embryo, Model, Peers
 from tianji_algos.device import device_of
 from tianji_algos.errors import DivergedError, StateMismatchError, UnsuitableModelError
+from tianji_algos.schedules import remaining
 from tianji_algos.settings import (
     ActorSettings,
     AnyOptimizerSettings,
@@ -399,9 +400,9 @@ class OptimizedEmbryo(Embryo):
 
     def schedule(self, env_steps: int) -> None:
         """Set the learning rate for so many env steps seen."""
-        self._optimizer.learning_rate = self.settings.scheduled(
-            self.settings.learning_rate, self.settings.learning_rate_schedule, env_steps
-        )
+        settings = self.settings
+        share = remaining(settings.learning_rate_schedule, settings.schedule_steps, env_steps)
+        self._optimizer.learning_rate = settings.learning_rate * share
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Return the parameters of all networks, what the optimizer remembers, count and random stream.
@@ -504,9 +505,8 @@ class ActorEmbryo(OptimizedEmbryo):
         """Set the learning rates for so many env steps seen."""
         super().schedule(env_steps)
         settings = self.settings
-        start = settings.actor_learning_rate or settings.learning_rate
-        schedule = settings.learning_rate_schedule
-        self._actor_adam.learning_rate = settings.scheduled(start, schedule, env_steps)
+        share = remaining(settings.learning_rate_schedule, settings.schedule_steps, env_steps)
+        self._actor_adam.learning_rate = share * (settings.actor_learning_rate or settings.learning_rate)
 
     def _moments(self) -> dict[str, torch.Tensor]:
         """Name the moments of all optimizers, in place."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from tianji_algos.schedules import Schedule, remaining
+from tianji_algos.schedules import Schedule
 
 Backend = Literal["auto", "torch", "numpy"]
 """What differentiates the losses of an update: see ``OptimizerSettings``."""
@@ -58,10 +58,6 @@ class OptimizerSettings(Settings):
     def schedules(self) -> tuple[Schedule, ...]:
         """How each hyperparameter that may change over training does."""
         return (self.learning_rate_schedule,)
-
-    def scheduled(self, start: float, schedule: Schedule, env_steps: int) -> float:
-        """Return what a hyperparameter is after so many env steps that is ``start`` at first."""
-        return start * remaining(schedule, self.schedule_steps, env_steps)
 
     @model_validator(mode="after")
     def _scheduled(self) -> Self:

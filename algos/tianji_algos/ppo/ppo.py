@@ -24,6 +24,7 @@ from tianji_algos.optim import Diagnostics
 from tianji_algos.ppo.rollout import PPOMinibatch, PPORollout, SampleRollout, SequenceRollout
 from tianji_algos.ppo.settings import FASTEST, SLOWEST, PPOAgentSettings, PPOSettings
 from tianji_algos.rollout_observations import Observations
+from tianji_algos.schedules import remaining
 
 DIAGNOSTICS: Final = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
 DIVERGENCE: Final = DIAGNOSTICS.index("approx_kl")
@@ -204,9 +205,8 @@ class PPOEmbryo(PolicyEmbryo):
         if not self._adapts:
             super().schedule(env_steps)
         settings = self.settings
-        self._loss.clip_range = settings.scheduled(
-            settings.clip_range, settings.clip_range_schedule, env_steps
-        )
+        share = remaining(settings.clip_range_schedule, settings.schedule_steps, env_steps)
+        self._loss.clip_range = settings.clip_range * share
 
     def _divergence(self, batch: PPOMinibatch) -> float:
         """Estimate how far the policy has moved, over the samples of all learners in the last minibatch."""
