@@ -141,7 +141,8 @@ class Embryo(ABC):
     """An update rule around a model.
 
     Built as ``EmbryoType(spaces, model, settings, seed)``; the model is on its final device by then. Derive
-    from ``RolloutEmbryo`` or ``ReplayEmbryo``, which say where the batches come from.
+    from ``RolloutEmbryo``, ``ReplayEmbryo``, ``SequenceEmbryo`` or ``UnrollEmbryo``, which say where the
+    batches come from.
     """
 
     settings_type: ClassVar[type[BaseModel]]

@@ -84,6 +84,10 @@ class Recording:
         self.config = load_config(str(run / "config.toml"))
         if not self.config.learns_from_replay:
             raise SystemExit(f"{run} learns from rollouts, which have to be of its newest policy")
+        if self.config.transition_settings is None:
+            raise SystemExit(
+                f"{run} learns from steps in a row; a rule that learns from transitions would be right"
+            )
         plan = make_plan(self.config)
         job = JobSpec("offline", dump_config(self.config), plan, run, run)
         self.parts = Parts(job, self.config, plan.processes[0], 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import gymnasium as gym
@@ -139,39 +140,39 @@ def test_rescaled_values_come_back(value: float) -> None:
     assert abs(float(there)) <= abs(value) + 1e-12
 
 
-def test_learners_on_shares_make_the_update_of_one_on_all() -> None:
-    whole = make_batch(2)
+def share(whole: UnrollBatch, index: int) -> UnrollBatch:
+    """One of two halves."""
+    names = ("observation", "reward", "terminated", "mask", "weight")
+    mine = slice(index * UNROLLS // 2, (index + 1) * UNROLLS // 2)
+    fields = {name: field[mine] for name, field in whole.fields.items()}
+    return UnrollBatch(fields=fields, **{name: getattr(whole, name)[mine] for name in names})
+
+
+@pytest.mark.parametrize("nothing", [False, True], ids=["both", "one has nothing to learn from"])
+def test_learners_on_shares_make_the_update_of_one_on_all(nothing: bool) -> None:
+    wholes = [make_batch(seed) for seed in range(2)]
+    if nothing:
+        wholes[1].mask[: UNROLLS // 2, BURN_IN:] = False
     alone = build()
-    uses = alone.update(whole).uses
+    uses = [alone.update(whole).uses for whole in wholes]
+    losses = alone.metrics()
 
-    def part(index: int) -> UnrollBatch:
-        names = ("observation", "reward", "terminated", "mask", "weight")
-        mine = slice(index * UNROLLS // 2, (index + 1) * UNROLLS // 2)
-        fields = {name: field[mine] for name, field in whole.fields.items()}
-        return UnrollBatch(fields=fields, **{name: getattr(whole, name)[mine] for name in names})
-
-    def learn(peers: Peers) -> tuple[int, Floats]:
+    def learn(peers: Peers) -> tuple[list[int], Floats]:
         embryo = embryos[peers.index]
         embryo.join(peers)
-        return embryo.update(part(peers.index)).uses, parameters(embryo)
+        results = [embryo.update(share(whole, peers.index)) for whole in wholes]
+        return [result.uses for result in results], parameters(embryo)
 
     embryos = [build(), build()]
     (one, other), _ = in_step(2, learn)
     assert one[0] == other[0] == uses
     np.testing.assert_array_equal(one[1], other[1])
-    np.testing.assert_allclose(one[1], parameters(alone), rtol=1e-4, atol=1e-6)
-
-
-def test_a_learner_with_nothing_to_learn_from_keeps_finite() -> None:
-    embryo, batch = build(), make_batch()
-    before = parameters(embryo)
-    batch.mask[:, BURN_IN:] = False
-    result = embryo.update(batch)
-    assert result.uses == 0
-    assert result.priorities is not None
-    assert not result.priorities.any()
-    np.testing.assert_array_equal(parameters(embryo), before)
-    assert np.isfinite(list(embryo.metrics().values())).all()
+    np.testing.assert_allclose(one[1], parameters(alone), rtol=1e-4, atol=1e-5)
+    found = [embryo.metrics() for embryo in embryos]
+    assert np.isfinite([list(said.values()) for said in found]).all()
+    if not nothing:  # Each says the mean of its own steps, and they have about as many.
+        mean = np.mean([said["loss"] for said in found])
+        assert mean == pytest.approx(losses["loss"], rel=0.2)
 
 
 def test_training_goes_on_from_a_saved_state() -> None:
@@ -205,6 +206,20 @@ def test_it_learns_what_was_seen_long_before() -> None:
     )
     chosen = q.view(LEARNT + 1, 32, 3)[LEARNT - 1].argmax(dim=1).numpy()
     np.testing.assert_array_equal(chosen, cue)
+
+
+def test_actions_may_be_many() -> None:
+    spaces = Spaces(SPACES.observation, gym.spaces.Discrete(300))
+    model = build_model(GatedQ, spaces, RecurrentQSettings(hidden=5, width=4), 3)
+    assert isinstance(model, GatedQ)
+    embryo = R2D2Embryo(spaces, model, R2D2Settings(burn_in=BURN_IN, unroll_steps=LEARNT), 0)
+    batch = make_batch()
+    action = np.full(batch.reward.shape, 299, np.uint16)
+    embryo.update(dataclasses.replace(batch, fields={**batch.fields, "action": action}))
+    head = embryo.model.get_parameter("actions.0.bias").grad
+    assert head is not None
+    assert head[299] != 0.0
+    assert not head[:299].any()
 
 
 def agent(num_envs: int = 2) -> R2D2Agent:

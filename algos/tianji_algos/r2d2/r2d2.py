@@ -134,14 +134,14 @@ class R2D2Embryo(OptimizedEmbryo, UnrollEmbryo):
         with torch.no_grad():
             target = self._targets(batch, q.detach(), target_q, observation)
         learnt = to_device(np.flatnonzero(mask))
-        action = to_device(np.ascontiguousarray(batch.fields["action"][:, burn_in:].T))
+        action = to_device(np.ascontiguousarray(batch.fields["action"][:, burn_in:].T)).long()
         weight = to_device(batch.weight).expand(mask.shape)
         action, target, weight = (
-            rows.reshape(-1).index_select(0, learnt) for rows in (action, target, weight * share)
+            rows.reshape(-1).index_select(0, learnt) for rows in (action, target, weight)
         )
         taken_from = q[:-1].flatten(0, 1).index_select(0, learnt)
         loss, diagnostics, errors = td_loss(taken_from, action, target, weight, self._delta)
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss * share)
         of_steps = torch.zeros(mask.size, device=errors.device).index_copy_(0, learnt, errors)
         return diagnostics, self._priorities(of_steps.view(mask.shape), to_device(mask.sum(axis=0)))
 

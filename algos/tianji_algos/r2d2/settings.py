@@ -17,8 +17,8 @@ class R2D2Settings(DQNSettings):
 
     An unroll is ``burn_in + unroll_steps`` steps of one environment in a row, across the ends of its
     episodes. It begins with a fragment, which says what the network remembered there. Both numbers are
-    multiples of ``distribution.actor.send_size``, so that a new unroll begins every ``send_size`` steps and
-    the next ones overlap with it.
+    multiples of ``distribution.actor.send_size``: with every fragment another unroll begins, which overlaps
+    with the one before unless that was a single fragment.
 
     Attributes:
         batch_size: unrolls per gradient update.
@@ -32,7 +32,7 @@ class R2D2Settings(DQNSettings):
     """
 
     batch_size: int = Field(64, ge=1)
-    burn_in: int = Field(16, ge=0)
+    burn_in: int = Field(32, ge=0)
     unroll_steps: int = Field(32, ge=1)
     warmup_steps: int = Field(4000, ge=1)
     n_step: int = Field(5, ge=1)

@@ -366,7 +366,10 @@ def _check_replay(
         what = "an unroll is complete long after its first step came"
         right = 'sampler = "uniform" or "prioritised" would be right'
         tree.problem("distribution.buffer.sampler", what, right)
-    if not buffer.has_priorities:
+    if unroll_of(settings) is not None and computes:
+        what = "priorities of steps are none of unrolls, which get theirs from the learner"
+        tree.problem("agent.priorities", what, "leave it out")
+    elif not buffer.has_priorities:
         may_have = sequence_steps_of(settings) is None
         _check_no_priorities(tree, buffer, computes=computes, may_have=may_have)
     elif agent is not None and computes:
@@ -431,7 +434,9 @@ def _check_unrolls(tree: Tree, settings: ReplayLearnerSettings, send_size: int) 
             below = max(least, steps // send_size * send_size)
             what = f"{steps} steps are no whole fragments of {send_size}"
             keys = [f"training.{key}", "distribution.actor.send_size"]
-            tree.conflict(keys, what, f"{key} = {below} or {below + send_size} would be right")
+            shared = math.gcd(unroll.burn_in, unroll.learnt)
+            right = f"{key} = {below} or {below + send_size}, or send_size = {shared}"
+            tree.conflict(keys, what, f"{right} would be right")
 
 
 def _batch(settings: ReplayLearnerSettings) -> str:

@@ -238,8 +238,8 @@ class BufferReport(RoleReport):
         replay: how full it is.
         uses: how often samples were used, of all there were; None before the first use.
         stale_priorities: priorities that came after their samples had made room for others.
-        steps_given_up: env steps of sequences whose beginning had left the replay before they ended; None
-            where no sequences are learnt from.
+        steps_given_up: env steps that had left the replay before their sequence or unroll was complete; None
+            where neither is learnt from.
     """
 
     role: Literal["buffer"] = "buffer"

@@ -100,7 +100,9 @@ class Parts:
         """Fields that the network adds to a fragment: what it remembers.
 
         Raises:
-            UnsuitableModelError: it remembers, and the update rule learns from single steps.
+            UnsuitableModelError: it remembers, and the update rule learns from single steps; or it does not,
+                and the rule learns from steps in a row.
+            UsageError: a policy sees stacks, and the update rule learns from steps in a row.
         """
         section = self.config.model
         fields: tuple[FieldSpec, ...] = algorithms.load("model", section.type).recorded(
@@ -112,7 +114,22 @@ class Parts:
                 "learns from a replay, of single ones; a model without memory would be right, "
                 "or agent.type = 'r2d2'"
             )
+        if self.config.unroll is not None:
+            self._check_unrolls(fields)
         return fields
+
+    def _check_unrolls(self, recorded: tuple[FieldSpec, ...]) -> None:
+        rule, stack = self.config.training.type, self.spaces.stack
+        if stack > 1:
+            raise UsageError(
+                f"environment.options.stack: policies see stacks of {stack} observations, and {rule!r} "
+                "learns from single ones, since its network remembers; stack = 1 would be right"
+            )
+        if not any(field.name == "state" and field.once for field in recorded):
+            raise UnsuitableModelError(
+                f"the model {self.config.model.type!r} does not say what it remembers: its recorded() "
+                "declares no field 'state' with once=True; the model 'recurrent_q' does"
+            )
 
     def batches(self, learners: int = 1) -> BatchLayout:
         """Lay out a batch of the replay, or the part of it that one of so many learners gets."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.buffer.replays import ScriptedActor, fragment_layout
+from cli.buffer.replays import PRIORITY, ScriptedActor, fragment_layout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -192,6 +192,44 @@ def test_unrolls_that_were_saved_are_drawn_again(tmp_path: Path, sampler: Sample
     one, other = unrolls_of(replay, 16), unrolls_of(again, 16)
     naive.check(other)
     assert bytes(one.memory) == bytes(other.memory)
+    actor = StatefulActor(replay.layout, 1, 5)  # Whatever comes goes on from none of what was saved.
+    for _ in range(8):
+        actor.fill(again.free)
+        naive.accept(again.free)
+        again.accept()
+        assert again.ring.drawable == len(naive.complete)
+        naive.check(unrolls_of(again, 16))
+    assert again.steps_given_up == 0
+
+
+def test_steps_that_nothing_was_learnt_from_are_counted() -> None:
+    layout = fragment_layout(2, 2, STATE)
+    replay = open_unrolls(layout, 4, Unroll(2, 4))
+    slow, fast = StatefulActor(layout, 0, 5), StatefulActor(layout, 1, 5)
+    slow.fill(replay.free)
+    lost = int(Fragment(layout, replay.free).header["samples"])
+    replay.accept()
+    for _ in range(4):
+        assert replay.steps_given_up == 0
+        fast.fill(replay.free)
+        replay.accept()
+    assert replay.steps_given_up == lost > 0
+    for _ in range(6):  # Those of the fast one were part of some unroll.
+        fast.fill(replay.free)
+        replay.accept()
+    assert replay.steps_given_up == lost
+
+
+def test_priorities_of_steps_are_none_of_unrolls() -> None:
+    layout = fragment_layout(2, 2, STATE, PRIORITY)
+    replay = open_unrolls(layout, 6, Unroll(2, 4), "prioritised")
+    actor = StatefulActor(layout, 0, 5)
+    for _ in range(3):
+        actor.fill(replay.free)
+        Fragment(layout, replay.free).fields["priority"][...] = 1e6
+        replay.accept()
+    assert replay.sampler.priorities is not None
+    assert replay.sampler.priorities.max() == 1.0
 
 
 def test_unrolls_of_another_length_are_refused_from_a_file(tmp_path: Path) -> None:

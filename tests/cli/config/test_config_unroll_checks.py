@@ -49,6 +49,15 @@ def test_the_config_says_what_an_unroll_is(tmp_path: Path) -> None:
     assert load_config(str(tmp_path / "again.toml")) == config
 
 
+def test_the_defaults_fit_one_another(tmp_path: Path) -> None:
+    (tmp_path / "plain.toml").write_text(
+        "[experiment]\nstop = { env_steps = 100_000 }\n"
+        '[environment]\ntype = "gym"\nid = "CartPole-v1"\n[agent]\ntype = "r2d2"\n'
+    )
+    config = load_config(str(tmp_path / "plain.toml"))
+    assert config.unroll == Unroll(config.distribution.actor.send_size, 32)
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -72,13 +81,13 @@ def test_settings_that_fit_are_accepted(tmp_path: Path, settings: list[str]) -> 
             ["training.burn_in=20"],
             "training.burn_in",
             "20 steps are no whole fragments of 16",
-            "burn_in = 16 or 32",
+            "burn_in = 16 or 32, or send_size = 4",
         ),
         (
             ["training.unroll_steps=8"],
             "training.unroll_steps",
             "8 steps are no whole fragments of 16",
-            "unroll_steps = 16 or 32",
+            "unroll_steps = 16 or 32, or send_size = 8",
         ),
         (
             ["training.unroll_steps=70000"],

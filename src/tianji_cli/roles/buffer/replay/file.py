@@ -6,6 +6,7 @@
     replay_spans.npy          ``[F, T * N]`` which samples there are, see ``SampleIndex.starts``
     replay_lengths.npy        ``[F, T * N]``, only of sequences, see there
     replay_flags.npy          ``[F, T * N]``, only of unrolls, see ``Unrolls``
+    replay_parts.npy          ``[F, 1]``, only of unrolls, see ``Unrolls.is_part``
     replay_uses.npy           ``[F, T * N]`` uses of each step
     replay_blank.npy          ``[F, (T + 1) * N]``, only if a policy sees stacks, see ``Stacks``
     replay_priorities.npy     ``[F, T * N]``, only if the sampler keeps priorities

@@ -168,7 +168,7 @@ class ReplayRing:
         first: insertion of the first fragment that was ever held here.
         next: insertion of the fragment that comes next, into the free slot.
         samples: steps held that are experience.
-        drawable: samples that can be drawn: such steps, or sequences of them.
+        drawable: samples that can be drawn: such steps, or sequences or unrolls of them.
         env_steps: the job's when the newest fragment came, about.
     """
 

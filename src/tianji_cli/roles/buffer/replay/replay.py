@@ -218,8 +218,8 @@ class Replay:
 
     @property
     def steps_given_up(self) -> int | None:
-        """Steps of sequences whose beginning was evicted before they ended; None of transitions."""
-        return self.index.steps_given_up if isinstance(self.index, Sequences) else None
+        """Steps that were evicted before they were part of a sample; None where each step begins one."""
+        return self.index.steps_given_up
 
     @property
     def free(self) -> memoryview:
@@ -250,7 +250,7 @@ class Replay:
 
     @property
     def drawable(self) -> bool:
-        """Whether there is a sample: a step of experience, or a sequence that is complete."""
+        """Whether there is a sample: a step of experience, or a sequence or unroll that is complete."""
         return self.ring.drawable > 0
 
     def sample(self, into: BatchArrays) -> None:
@@ -317,13 +317,13 @@ class Replay:
             self.accepted_by[slot] = accepted_by[insertion - oldest]
         ring.samples = int(self._samples.sum())
         self.accepted, ring.env_steps, self.stale_updates = accepted, env_steps, stale_updates
-        if isinstance(self.index, Sequences):
+        if self.index.steps_given_up is not None:
             self.index.steps_given_up = steps_given_up
         self.sampler.load_state(sampler)
 
     def _first_priorities(self, spec: FieldSpec | None) -> npt.NDArray[np.float32] | None:
-        if spec is None:
-            return None
+        if spec is None or self.settings.unroll is not None:
+            return None  # A step's priority is none of the unroll that begins with it.
         if spec != FieldSpec(PRIORITY, np.dtype(np.float32)):
             raise ValueError(f"a fragment's {PRIORITY!r} is float32 [T, N]; {spec} is not")
         return self.memory.field(spec)

@@ -44,7 +44,10 @@ class SampleIndex(ABC):
     Attributes:
         starts: of each step of each slot; 0: no sample begins with it.
         links: which fragments go on from one another.
+        steps_given_up: steps that were evicted before they were part of a sample; None where each begins one.
     """
+
+    steps_given_up: int | None = None
 
     def __init__(self, memory: ReplayMemory) -> None:
         ring = memory.ring
@@ -391,7 +394,7 @@ class Sequences(SampleIndex):
         if observation.history:
             raise ValueError("sequences are of single observations, and fragments hold stacks of them")
         self.lengths = np.zeros(self._ring.slot_steps, np.uint16)
-        self.steps_given_up = 0
+        self.steps_given_up: int = 0
         self._most = steps
         self._numbers = np.arange(steps + 1)
         self._observations = Rows(memory, observation)

@@ -35,6 +35,8 @@ class Unrolls(SampleIndex):
     Attributes:
         starts: of each step of each slot: 1 if an unroll begins with it.
         flags: of each step of each slot: ``EXPERIENCE`` and ``TERMINATED``.
+        is_part: of each slot: its fragment is, or was, part of an unroll that is complete.
+        steps_given_up: of fragments that were evicted before they were.
 
     Raises:
         ValueError: unrolls are no whole fragments, or these hold stacks of observations.
@@ -49,6 +51,8 @@ class Unrolls(SampleIndex):
         if specs["observation"].history:
             raise ValueError("unrolls are of single observations, and fragments hold stacks of them")
         self.flags = np.zeros(self._ring.slot_steps, np.uint8)
+        self.is_part = np.zeros(self._ring.slots, np.uint8)
+        self.steps_given_up: int = 0
         self._fragments = unroll.steps // steps
         self._burn_in = unroll.burn_in
         self._observations = Rows(memory, specs["observation"])
@@ -60,12 +64,12 @@ class Unrolls(SampleIndex):
     @staticmethod
     def bookkeeping_bytes(layout: FragmentLayout, slots: int) -> int:
         """Size of what is kept beside so many fragments."""
-        return slots * layout.steps * layout.num_envs * 2 + Links.bookkeeping_bytes(slots)
+        return slots * (layout.steps * layout.num_envs * 2 + 1) + Links.bookkeeping_bytes(slots)
 
     @property
     def by_slot(self) -> Mapping[str, tuple[npt.NDArray[Any], int]]:
         """See ``SampleIndex.by_slot``."""
-        return {**super().by_slot, "flags": (self.flags, self._ring.steps_each)}
+        return {**super().by_slot, "flags": (self.flags, self._ring.steps_each), "parts": (self.is_part, 1)}
 
     def accept(self, insertion: int) -> tuple[int, int | None]:
         """See ``SampleIndex.accept``: the fragment completes the unrolls that began some before it."""
@@ -73,13 +77,21 @@ class Unrolls(SampleIndex):
         mask, terminated, _ = (flag[slot] != 0 for flag in self._flags)
         self.flags[steps] = (mask * EXPERIENCE + (terminated & mask) * TERMINATED).reshape(-1)
         self.links.accept(insertion)
+        self.is_part[slot] = False
         samples, first = int(np.count_nonzero(mask)), self._first_of(insertion)
         if first is None:
             return samples, None
         begins = self._ring.steps(first).start
+        self.is_part[self.links.chains(np.array([self._ring.slot(first)]), self._fragments - 1)] = True
         self.starts[begins : begins + self._layout.num_envs] = 1
         self._ring.drawable += self._layout.num_envs
         return samples, first
+
+    def evict(self, insertion: int) -> None:
+        """See ``SampleIndex.evict``; steps that nothing was ever learnt from are counted."""
+        if not self.is_part[self._ring.slot(insertion)]:
+            self.steps_given_up += int(np.count_nonzero(self.flags[self._ring.steps(insertion)] & EXPERIENCE))
+        super().evict(insertion)
 
     def _first_of(self, last: int) -> int | None:
         """Find the fragment that unrolls begin with whose last fragment this is; None if it is not held."""
