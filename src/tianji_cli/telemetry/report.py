@@ -170,8 +170,8 @@ def _warnings(summary: Summary) -> Iterator[tuple[str, Text]]:
     given_up = summary.buffer.steps_given_up
     if given_up:
         what = (
-            f"{several(given_up, 'step')} belonged to episodes whose beginning had left the "
-            "replay before they ended: a larger distribution.buffer.capacity would be right"
+            f"{several(given_up, 'step')} belonged to samples whose beginning had left the "
+            "replay before they were complete: a larger distribution.buffer.capacity would be right"
         )
         yield "given up", Text(what, style="yellow")
     if summary.unaccounted:

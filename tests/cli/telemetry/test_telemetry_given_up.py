@@ -48,8 +48,8 @@ def test_the_result_says_what_to_do_about_it(
 ) -> None:
     print_result(summary(steps_given_up=1500), RunDirectory(Path("experiments/x/3")))
     assert (
-        "given up        1500 steps belonged to episodes whose beginning had left the replay before they "
-        "ended: a larger distribution.buffer.capacity would be right\n"
+        "given up        1500 steps belonged to samples whose beginning had left the replay before they "
+        "were complete: a larger distribution.buffer.capacity would be right\n"
     ) in capsys.readouterr().out
     print_result(summary(steps_given_up=0), RunDirectory(Path("experiments/x/3")))
     assert "given up" not in capsys.readouterr().out
